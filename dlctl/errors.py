@@ -1,0 +1,146 @@
+"""Every error of the login side, as one tree; each family has an exit code.
+
+    DlctlError                        1
+    ├── ManifestError                 3   manifest.yml is wrong
+    ├── SiteError                     4   a site config is wrong or missing
+    ├── PlanError                     5   the request fits no partition, or can't be planned
+    ├── TransportError                6   the site can't be reached
+    │   ├── ConnectError                  refused, no route, name unknown
+    │   ├── AuthError                     no key or password was accepted
+    │   ├── HostKeyError                  the host key is unknown or has changed
+    │   ├── TransportTimeout              no answer in time
+    │   ├── ConnectionLost                it was there and is gone
+    │   ├── TransferError                 what arrived is not what was sent
+    │   └── RemoteCommandError            a command over there failed
+    ├── SchedulerError                7
+    │   ├── SubmitRejected                the scheduler said no: nothing was submitted
+    │   ├── SubmitUnknown                 the answer was lost: the job may exist, look it up
+    │   ├── SchedulerUnavailable          the controller does not answer
+    │   └── SchedulerParseError           its answer was not understood
+    ├── RecordError                   8   no such training, an ambiguous id, a wrong state
+    ├── ResultsError                  9   nothing to fetch, or what came back is damaged
+    └── TrainingFailed                10  the training was followed and ended FAILED
+
+A message is one sentence with three parts: what was seen, where, and what to do next (`hint`).
+Exit code 2 is a wrong command line, 130 is Ctrl-C, and 1 alone is a fault in dlctl itself.
+"""
+
+from __future__ import annotations
+
+
+class DlctlError(Exception):
+    """An error whose text is fit for an end user."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+class ManifestError(DlctlError):
+    """manifest.yml is wrong. `problems` holds one line for each fault, all of them."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, hint: str = "", problems: list[str] | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.problems = problems or [message]
+
+
+class SiteError(DlctlError):
+    """A site config is wrong, missing, or exists already."""
+
+    exit_code = 4
+
+
+class PlanError(DlctlError):
+    """The request can't be planned; says why for each partition."""
+
+    exit_code = 5
+
+
+class TransportError(DlctlError):
+    """The site can't be reached. Never a state of a job."""
+
+    exit_code = 6
+    transient = False
+    """Whether trying again may help."""
+
+
+class ConnectError(TransportError):
+    """No connection: refused, no route, name unknown."""
+
+    transient = True
+
+
+class AuthError(TransportError):
+    """No key, password or answer was accepted."""
+
+
+class HostKeyError(TransportError):
+    """The host key is unknown or has changed."""
+
+
+class TransportTimeout(TransportError):
+    """No answer in time."""
+
+    transient = True
+
+
+class ConnectionLost(TransportError):
+    """The connection was there and is gone."""
+
+    transient = True
+
+
+class TransferError(TransportError):
+    """What arrived is not what was sent."""
+
+
+class RemoteCommandError(TransportError):
+    """A command over there failed; the message has its exit code and last error lines."""
+
+
+class SchedulerError(DlctlError):
+    """The scheduler refused, or its answer is unusable."""
+
+    exit_code = 7
+
+
+class SubmitRejected(SchedulerError):
+    """The scheduler said no. Nothing was submitted."""
+
+
+class SubmitUnknown(SchedulerError):
+    """The answer was lost: the job may exist. Looked up by its token, never sent again blindly."""
+
+
+class SchedulerUnavailable(SchedulerError):
+    """The scheduler's controller does not answer."""
+
+
+class SchedulerParseError(SchedulerError):
+    """The scheduler's answer was not understood."""
+
+
+class RecordError(DlctlError):
+    """No such training, an ambiguous id, or a training in the wrong state for the command."""
+
+    exit_code = 8
+
+
+class ResultsError(DlctlError):
+    """There is nothing to fetch, or what was fetched is damaged."""
+
+    exit_code = 9
+
+
+class TrainingFailed(DlctlError):
+    """The training that was followed ended FAILED."""
+
+    exit_code = 10

@@ -1,0 +1,106 @@
+"""The scheduler seam: each action is a pure pair, text to run and a parser of the answer.
+
+A scheduler never runs anything: `dlctl.lifecycle` runs the text through a transport. So all of it
+is testable with strings, and any transport goes with any scheduler.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+from dlctl.contract import Plan
+
+
+class JobState(enum.Enum):
+    """What a scheduler says about a job, in few words; `Job.word` keeps its own."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    ENDING = "ENDING"
+    """COMPLETING and the like: the processes are going away."""
+    SUSPENDED = "SUSPENDED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    TIMEOUT = "TIMEOUT"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
+    CANCELLED = "CANCELLED"
+    UNKNOWN = "UNKNOWN"
+    """A word that this version does not know: never an end."""
+
+    @property
+    def final(self) -> bool:
+        """Return whether the job is over for good."""
+        return self in _FINAL
+
+
+_FINAL = {
+    JobState.COMPLETED, JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY,
+    JobState.NODE_FAIL, JobState.PREEMPTED, JobState.CANCELLED,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job as the scheduler sees it."""
+
+    job_id: str
+    name: str
+    """The token: `dlctl.contract.token(training_id, attempt)`."""
+    state: JobState
+    word: str
+    """The scheduler's own word, e.g. `OUT_OF_ME+`."""
+    reason: str = ""
+    """Why it waits or how it ended, in the scheduler's words."""
+    nodes: str = ""
+    exit_code: str = ""
+
+
+class Scheduler(Protocol):
+    """One kind of batch scheduler. All methods are pure.
+
+    Scripts are POSIX shell. The submit script runs in the job directory.
+    """
+
+    kind: str
+
+    def submit_script(self, plan: Plan, attempt: int) -> str:
+        """Return the command that submits `job.sbatch <attempt>` and prints the scheduler's answer."""
+        ...
+
+    def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
+        """Return the job id.
+
+        Raises:
+            SubmitRejected: the scheduler said no; nothing was submitted.
+            SubmitUnknown: the answer was lost; the job may exist.
+        """
+        ...
+
+    def queue_script(self, root: str) -> str:
+        """Return the command that lists this user's jobs that the scheduler still remembers."""
+        ...
+
+    def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
+        """Return the jobs.
+
+        Raises:
+            SchedulerUnavailable: the controller does not answer (the state is stale, not FAILED).
+            SchedulerParseError
+        """
+        ...
+
+    def history_script(self, job_ids: list[str]) -> str | None:
+        """Return the command that asks the accounting about ended jobs, or None if there is none."""
+        ...
+
+    def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
+        """Return what the accounting knows; an accounting that is absent or down knows nothing."""
+        ...
+
+    def cancel_script(self, job_id: str, root: str) -> str:
+        """Return the command that ends a job; a job that is gone already is no failure."""
+        ...

@@ -1,0 +1,1 @@
+"""What runs on the nodes: supervisor, watchdog, launcher, learners."""

@@ -1,0 +1,1 @@
+"""Checkpoints: whole or absent, the newest complete one wins."""

@@ -1,0 +1,1 @@
+"""How learners agree: one Protocol, so far one MPI allreduce that sums in rank order."""
