@@ -1,0 +1,86 @@
+"""The `dlctl` command: builds the app, runs it, turns errors into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from dlctl import __version__
+from dlctl.cli import output
+from dlctl.errors import DlctlError, ManifestError
+
+app = typer.Typer(
+    name="dlctl",
+    help="Deep learning as a service on any Slurm cluster, driven from your laptop.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 2 usage, 3 manifest, 4 site, 5 plan, 6 connection, 7 scheduler, "
+    "8 no such training, 9 results, 10 the training failed, 130 Ctrl-C.",
+)
+
+
+@app.callback()
+def _global(
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks of errors."),
+) -> None:
+    if debug:
+        os.environ["DLCTL_DEBUG"] = "1"
+
+
+@app.command()
+def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+    """Print the version.
+
+    Example: dlctl version --json
+    """
+    output.report({"version": __version__}, as_json, lambda v: output.line(f"dlctl {v['version']}"))
+
+
+def _register() -> None:
+    from dlctl.cli import jobs, manifests, reading, sites
+
+    for group in (manifests, jobs, reading):
+        group.register(app)
+    app.add_typer(sites.app, name="sites")
+
+
+def main() -> None:
+    """Run the command line; never returns."""
+    arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    if len(arguments) < len(sys.argv) - 1:
+        os.environ["DLCTL_DEBUG"] = "1"
+    _register()
+    try:
+        app(arguments)
+    except DlctlError as failure:
+        sys.exit(_explain(failure))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as fault:
+        if os.environ.get("DLCTL_DEBUG"):
+            raise
+        output.error(
+            f"a fault in dlctl itself: {type(fault).__name__}: {fault}",
+            "run the same command with --debug and report what it prints",
+        )
+        sys.exit(1)
+
+
+def _explain(failure: DlctlError) -> int:
+    if os.environ.get("DLCTL_DEBUG"):
+        import traceback
+
+        traceback.print_exception(failure)
+    if isinstance(failure, ManifestError):
+        for problem in failure.problems[:-1]:
+            output.error(problem)
+        output.error(failure.problems[-1], failure.hint)
+    else:
+        output.error(failure.message, failure.hint)
+    return failure.exit_code

@@ -1,0 +1,180 @@
+"""The only place that prints: tables and sentences for people, JSON for programs.
+
+Data goes to standard output; notes, hints, errors and progress go to standard error, so that
+`dlctl … --json | jq` and `id=$(dlctl submit --quiet …)` work. rich is loaded only when something
+is drawn on a terminal; a pipe gets plain, untruncated columns. `NO_COLOR` is honoured.
+
+    report(value, as_json, human)   one answer: JSON if asked for, else `human(value)`
+    table(columns, rows)            rows of text; the column `state` is coloured
+    fields(pairs)                   name: value lines
+    line / note / hint / warn       one sentence
+    progress(description, total)    a bar on a terminal, nothing in a pipe
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+V = TypeVar("V")
+
+_STYLES = {
+    "COMPLETED": "green", "FAILED": "bold red", "CANCELLED": "yellow", "HALTED": "yellow",
+    "TRAINING": "cyan", "DEPLOYING": "cyan", "DOWNLOADING": "cyan", "STORING": "cyan",
+    "PENDING": "blue", "QUEUED": "blue", "ok": "green", "warning": "yellow", "failed": "bold red",
+}  # fmt: skip
+
+
+def _console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def _coloured(text: str, style: str, stream: Any) -> str:
+    codes = {"yellow": "33", "red": "1;31", "green": "32", "dim": "2"}
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\033[{codes[style]}m{text}\033[0m"
+
+
+def _printable(text: str) -> str:
+    """Return text whose control characters can't move the cursor or colour the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def report(value: V, as_json: bool, human: Callable[[V], None]) -> None:
+    """Print one answer, as JSON if asked for."""
+    if as_json:
+        print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+    else:
+        human(value)
+
+
+def _plain(value: Any) -> Any:
+    import dataclasses
+
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return str(value)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = "") -> None:
+    """Print rows under their column names; `empty` is said on stderr when there are none."""
+    if not rows:
+        note(empty)
+        return
+    if sys.stdout.isatty():
+        _draw(columns, rows)
+        return
+    widths = [max(len(str(r[i])) for r in [columns, *rows]) for i in range(len(columns))]
+    for row in [columns, *rows]:
+        cells = (_printable(str(c)).ljust(w) for c, w in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    last = len(columns) - 1
+    for i, column in enumerate(columns):
+        drawn.add_column(column, overflow="fold" if i in (0, last) else "ellipsis")
+    for row in rows:
+        drawn.add_row(*(Text(_printable(str(c)), style=_STYLES.get(str(c), "")) for c in row))
+    from rich.console import Console
+
+    Console(highlight=False).print(drawn)
+
+
+def fields(pairs: Mapping[str, object]) -> None:
+    """Print `name  value` lines; empty values are left out."""
+    shown = {k: str(v) for k, v in pairs.items() if v not in (None, "", [], {})}
+    width = max((len(k) for k in shown), default=0)
+    for name, value in shown.items():
+        first, *rest = _printable(value).split("\n")
+        print(f"{name.ljust(width)}  {first}")
+        for more in rest:
+            print(" " * (width + 2) + more)
+
+
+def line(text: str) -> None:
+    """Print one line of data."""
+    print(_printable(text))
+
+
+def raw(text: str) -> None:
+    """Print text as it is: a log, a script, a file."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def log(prefix: str, data: bytes) -> None:
+    """Print lines of a log as they came, each behind its prefix."""
+    for text in data.decode(errors="replace").splitlines():
+        sys.stdout.write(f"{prefix}{text}\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Say something beside the data."""
+    if text:
+        print(_printable(text), file=sys.stderr)
+
+
+def hint(command: str) -> None:
+    """Say which command comes next."""
+    print(_coloured(f"  next: {_printable(command)}", "dim", sys.stderr), file=sys.stderr)
+
+
+def warn(text: str) -> None:
+    """Say what may surprise."""
+    print(f"{_coloured('warning:', 'yellow', sys.stderr)} {_printable(text)}", file=sys.stderr)
+
+
+def error(text: str, hint_text: str = "") -> None:
+    """Say what went wrong and what to do."""
+    print(f"{_coloured('error:', 'red', sys.stderr)} {_printable(text)}", file=sys.stderr)
+    if hint_text:
+        print(f"  hint: {_printable(hint_text)}", file=sys.stderr)
+
+
+@contextmanager
+def progress(description: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a bar of bytes on a terminal, nothing in a pipe; yields `advance(bytes)`."""
+    if not sys.stderr.isatty() or (total_bytes is not None and total_bytes < 1_000_000):
+        yield lambda _bytes: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
+               TransferSpeedColumn())  # fmt: skip
+    with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total_bytes)
+        yield lambda size_bytes: bar.update(task, advance=size_bytes)
+
+
+def ask(text: str, hidden: bool) -> str:
+    """Ask the person at the terminal (a password, a 2FA code).
+
+    Raises:
+        EOFError: there is no terminal to ask at.
+    """
+    import getpass
+
+    if not sys.stdin.isatty():
+        raise EOFError(text)
+    if hidden:
+        return getpass.getpass(text, stream=sys.stderr)
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    return sys.stdin.readline().rstrip("\n")
