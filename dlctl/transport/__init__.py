@@ -1,1 +1,30 @@
 """Ways to run a shell script on a site. `open_transport` picks one by its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dlctl.transport.base import Completed, Process, Transport
+
+if TYPE_CHECKING:
+    from dlctl.site import TransportSettings
+
+__all__ = ["Completed", "Process", "Prompt", "Transport", "open_transport"]
+
+Prompt = Callable[[str, bool], str]
+"""Asks the person: the text, and whether what is typed stays hidden."""
+
+
+def open_transport(settings: TransportSettings, prompt: Prompt | None = None) -> Transport:
+    """Return the transport of a site. It connects when it is first used.
+
+    Without a `prompt`, questions (passphrase, second factor) go to the terminal, if there is one.
+    """
+    if settings.kind == "ssh":
+        from dlctl.transport.ssh import SshTransport  # costs 0.1 s: only where it is used
+
+        return SshTransport(settings, prompt)
+    from dlctl.transport.local import LocalTransport
+
+    return LocalTransport()

@@ -1,8 +1,8 @@
 """The narrow seam: a transport starts one POSIX shell script somewhere and hands over its streams.
 
-Everything else (run, put, get, tail) is built on `Transport.start` here and in `transfer.py`, once
-for all transports. A transport knows nothing of Slurm, jobs or job directories. Foreign errors
-(paramiko's, OSError of sockets) stop here: only `dlctl.errors.TransportError`s pass.
+Everything else is built on `Transport.start`, once for all transports: `run` in `script.py`; put,
+get and tail in `dlctl.transfer`. A transport knows nothing of Slurm, jobs or job directories.
+Foreign errors (paramiko's, OSError of sockets) stop here: only `TransportError`s pass.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ class Process(Protocol):
     """A script that runs over there."""
 
     stdin: BinaryIO
-    """Bytes written reach the script's standard input; `close` ends it."""
+    """Bytes written reach the script's standard input; `close` ends it. A script that ended without
+    reading all of it raises BrokenPipeError: `wait` then says why."""
     stdout: BinaryIO
     """The script's own output only: a banner or an `echo` of a login shell is skipped."""
 
     def wait(self, timeout_s: float) -> Completed:
-        """Wait for the end; `stdout` of the answer is what was not read yet.
+        """End standard input and wait for the end; `stdout` of the answer is what was not read yet.
+
+        A script that left something behind with its output open ends when the time is up.
 
         Raises:
-            TransportTimeout, ConnectionLost
+            TransportTimeout: the script was killed.
+            ConnectionLost
         """
         ...
 
     def kill(self) -> None:
-        """Close the channel; what runs over there gets SIGHUP or a broken pipe."""
+        """End what runs over there (SIGTERM, then SIGKILL where that is possible); idempotent."""
         ...
 
 
@@ -38,13 +42,26 @@ class Completed:
     """How a script ended."""
 
     exit_code: int
+    """128 + n after signal n; 255 where ssh does not name the signal."""
     stdout: bytes
     stderr: bytes
+    """Its end, if it was long."""
 
     @property
     def text(self) -> str:
         """Return standard output as text; bytes that are not UTF-8 are replaced."""
         return self.stdout.decode(errors="replace")
+
+    @property
+    def error_text(self) -> str:
+        """Return standard error as text; bytes that are not UTF-8 are replaced."""
+        return self.stderr.decode(errors="replace")
+
+    @property
+    def last_error_line(self) -> str:
+        """Return the last line of standard error that is not empty, for messages."""
+        lines = [line.strip() for line in self.error_text.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
 
 
 class Transport(Protocol):
@@ -53,8 +70,11 @@ class Transport(Protocol):
     name: str
     """For messages: `this machine`, or `user@host:port`."""
 
-    def start(self, script: str) -> Process:
-        """Start a POSIX shell script. Its text is never part of any argument list over there.
+    def start(self, script: str, *, idle_timeout_s: float = 120.0) -> Process:
+        """Start a POSIX shell script in the home directory; nothing of it is in an argument list.
+
+        A read or write of its streams that makes no progress for `idle_timeout_s` raises
+        TransportTimeout.
 
         Raises:
             TransportError

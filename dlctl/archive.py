@@ -1,0 +1,117 @@
+"""Writes a deterministic tar stream, block by block, from files on disk and bytes in memory.
+
+PAX format, owner 0, one fixed time: the same entries give the same bytes. Names are `str` with
+surrogate escapes, so bytes that are no UTF-8 survive. Knows nothing of transports.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlctl.errors import TransferError
+
+_CHUNK_BYTES = 256 * 1024
+_FIXED_TIME_S = 946684800
+"""2000-01-01: some tars warn about 1970."""
+END_OF_ARCHIVE = bytes(2 * tarfile.BLOCKSIZE)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file (from disk or memory), a folder or a symbolic link to send."""
+
+    path: str
+    """Relative, with `/`."""
+    source: Path | bytes | None = None
+    """A file on disk, or the content; None for a folder or a link."""
+    mode: int = 0o644
+    link: str | None = None
+    """What a symbolic link says."""
+    size_bytes: int | None = None
+    """Of a file on disk, where it is known already: a file that grew or shrank since is refused."""
+
+    @property
+    def is_file(self) -> bool:
+        """Return whether it has content."""
+        return self.source is not None
+
+
+def write_entry(
+    entry: Entry, prefix: str = "", digests: dict[str, str] | None = None
+) -> Iterator[bytes]:
+    """Yield the tar blocks of one entry; its path and sha256 are added to `digests`.
+
+    Raises:
+        TransferError: the file can't be read, or changed its size while it was read.
+    """
+    info = tarfile.TarInfo(prefix + entry.path)
+    info.mode, info.mtime = entry.mode, _FIXED_TIME_S
+    if entry.source is None:
+        info.type = tarfile.DIRTYPE if entry.link is None else tarfile.SYMTYPE
+        info.linkname = entry.link or ""
+        yield _header(info)
+        return
+    digest = hashlib.sha256()
+    if isinstance(entry.source, bytes):
+        info.size = len(entry.source)
+        yield _header(info)
+        view = memoryview(entry.source)
+        chunks: Iterable[bytes] = (
+            bytes(view[at : at + _CHUNK_BYTES]) for at in range(0, len(view), _CHUNK_BYTES)
+        )
+    else:
+        info.size = _size_bytes(entry)
+        yield _header(info)
+        chunks = _read_exactly(entry.source, info.size)
+    for chunk in chunks:
+        digest.update(chunk)
+        yield chunk
+    yield bytes(-info.size % tarfile.BLOCKSIZE)
+    if digests is not None:
+        digests[prefix + entry.path] = digest.hexdigest()
+
+
+def _header(info: tarfile.TarInfo) -> bytes:
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _size_bytes(entry: Entry) -> int:
+    assert isinstance(entry.source, Path)
+    if entry.size_bytes is not None:
+        return entry.size_bytes
+    try:
+        return entry.source.stat().st_size
+    except OSError as error:
+        raise _unreadable(entry.source, error) from error
+
+
+def _read_exactly(path: Path, size_bytes: int) -> Iterator[bytes]:
+    missing = size_bytes
+    try:
+        with path.open("rb", buffering=0) as file:
+            while missing and (chunk := file.read(min(missing, _CHUNK_BYTES))):
+                missing -= len(chunk)
+                yield chunk
+            grew = not missing and file.read(1)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if missing or grew:
+        raise TransferError(
+            f"{printable(path)} changed while it was sent", hint="Try again when nothing writes it."
+        )
+
+
+def _unreadable(path: Path, error: OSError) -> TransferError:
+    return TransferError(
+        f"{printable(path)} can't be read: {error.strerror}",
+        hint="Make it readable, or leave it out by a line in .dlctlignore.",
+    )
+
+
+def printable(path: str | Path) -> str:
+    """Return a path for messages: what is no text is shown in hexadecimal."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

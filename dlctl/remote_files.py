@@ -1,0 +1,171 @@
+"""Reads and writes small files on a site, several in one round trip.
+
+Answers are framed by a random line that no file can hold: names and contents may be any bytes, and
+a file may grow or be replaced while it is read. Built on `Transport` only.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+
+from dlctl.errors import TransferError
+from dlctl.transport.base import Completed, Transport
+
+_TIMEOUT_S = 60.0
+_NO_FOLDER = 71
+
+
+def read_files(
+    transport: Transport, paths: Sequence[str], *, timeout_s: float = _TIMEOUT_S
+) -> dict[str, bytes | None]:
+    """Return the content of each file; None where there is no such file.
+
+    Args:
+        paths: Absolute, or relative to the home directory.
+
+    Raises:
+        TransferError: a file is there and can't be read.
+    """
+    if not paths:
+        return {}
+    mark = _mark()
+    names = " ".join(shlex.quote(path) for path in paths)
+    script = f"""\
+for f in {names}; do
+    if [ -f "$f" ]; then
+        printf y
+        # A file that is replaced at this very moment is read again.
+        cat <"$f" || {{ [ ! -e "$f" ] || exit 1; }}
+    else printf n; fi
+    printf '%s' '{mark}'
+done"""
+    end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
+    contents = _frames(transport, end.stdout, mark)
+    if len(contents) != len(paths):
+        raise _damaged(transport)
+    found = zip(paths, contents, strict=True)
+    return {path: content[1:] if content[:1] == b"y" else None for path, content in found}
+
+
+def read_appended(
+    transport: Transport,
+    folder: str,
+    globs: Sequence[str],
+    offsets: Mapping[str, int],
+    limit_bytes: int,
+    *,
+    timeout_s: float = _TIMEOUT_S,
+) -> dict[str, bytes]:
+    """Return what each file that matches got since its offset; files without news are left out.
+
+    Args:
+        folder: Absolute, or relative to the home directory; need not exist yet.
+        globs: Patterns below `folder` with `*`, `?` and `[…]`.
+        offsets: Path (relative to `folder`) → bytes that are known already; 0 if absent.
+        limit_bytes: The most that is read of each file; the rest comes with the next call.
+
+    Raises:
+        TransferError: a file can't be read.
+    """
+    mark = _mark()
+    known = "\n".join(f"        {shlex.quote(p)}) o={int(n)};;" for p, n in offsets.items() if n)
+    script = f"""\
+LC_ALL=C; export LC_ALL
+cd -- {shlex.quote(folder)} 2>/dev/null || exit 0
+emit() {{ # size name
+    case "$2" in
+{known}
+        *) o=0;;
+    esac
+    [ "$1" -gt "$o" ] || return 0
+    printf '%s\\0' "$2"
+    tail -c +$((o + 1)) <"$2" | head -c {int(limit_bytes)}
+    printf '%s' '{mark}'
+}}
+set --
+for f in {" ".join(_glob(pattern) for pattern in globs)}; do
+    [ -f "$f" ] && set -- "$@" "$f"
+done
+[ $# -gt 0 ] || exit 0
+newline='
+'
+case "$*" in
+*"$newline"*) for f; do emit $(wc -c <"$f") "$f"; done;;
+*) # All sizes from one process. The last line is the total.
+    wc -c -- /dev/null "$@" | sed '$d' | while IFS= read -r line; do
+        line=${{line#"${{line%%[! ]*}}"}}
+        [ "${{line#* }}" = /dev/null ] || emit "${{line%% *}}" "${{line#* }}"
+    done;;
+esac
+exit 0"""
+    end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
+    news: dict[str, bytes] = {}
+    for frame in _frames(transport, end.stdout, mark):
+        name, separator, content = frame.partition(b"\0")
+        if not separator:
+            raise _damaged(transport)
+        if content:
+            news[name.decode("utf-8", "surrogateescape")] = content
+    return news
+
+
+def write_file(
+    transport: Transport,
+    path: str,
+    content: bytes,
+    mode: int = 0o644,
+    *,
+    timeout_s: float = _TIMEOUT_S,
+) -> None:
+    """Write a file whole: a reader sees the old content or the new. Its folder is made.
+
+    Raises:
+        TransferError
+    """
+    folder, _, name = path.rpartition("/")
+    folder = folder or ("/" if path.startswith("/") else ".")
+    temporary = f".dlctl-write.{secrets.token_hex(8)}"
+    script = f"""\
+umask 077
+mkdir -p -m 755 -- {shlex.quote(folder)} && cd -- {shlex.quote(folder)} || exit {_NO_FOLDER}
+trap 'rm -f -- {temporary}' EXIT
+trap 'exit 129' HUP; trap 'exit 143' TERM
+cat >{temporary} || exit 1
+# A connection that was lost looks like the end of the input.
+[ $(wc -c <{temporary}) -eq {len(content)} ] || {{ echo 'the content was cut short' >&2; exit 1; }}
+chmod {mode:o} {temporary} && mv -f -- {temporary} {shlex.quote(name)}"""
+    end = transport.run(script, stdin=content, timeout_s=timeout_s)
+    _checked(transport, end, f"write {path}")
+
+
+def _mark() -> str:
+    return f"<{secrets.token_hex(16)}>"
+
+
+def _frames(transport: Transport, answer: bytes, mark: str) -> list[bytes]:
+    frames = answer.split(mark.encode())
+    if frames.pop():
+        raise _damaged(transport)
+    return frames
+
+
+def _damaged(transport: Transport) -> TransferError:
+    return TransferError(f"{transport.name}: the answer was cut short", hint="Try again.")
+
+
+def _checked(transport: Transport, end: Completed, what: str) -> Completed:
+    if end.exit_code:
+        raise TransferError(
+            f"{transport.name}: can't {what} (exit code {end.exit_code}): {end.last_error_line}",
+            hint="Look at the permissions and the space there (df -h, quota -s).",
+        )
+    return end
+
+
+def _glob(pattern: str) -> str:
+    """Quote all of a pattern but its wildcards."""
+    parts = re.split(r"([*?]|\[[^]/']+\])", pattern)
+    return "".join(p if i % 2 else shlex.quote(p) if p else "" for i, p in enumerate(parts))
