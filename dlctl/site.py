@@ -1,251 +1,251 @@
-"""Sites: where trainings run. Validated models; knows no transport and no Slurm command.
+"""Find, read, write and remove site files; an error names file, line, key, what is allowed.
 
-A site is a YAML file: the user's own in `$XDG_CONFIG_HOME/dlctl/sites/NAME.yml`, else one that is
-shipped in `site_configs/`. Adding a site is adding a file; no site's name or setting stands here.
-`dlctl.site_files` finds, reads and writes the files.
+The user's own are `$XDG_CONFIG_HOME/dlctl/sites/NAME.yml` and come before those that are shipped in
+`site_configs/`, which are never changed. A shipped `*-example.yml` is there to be copied.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from dlctl.contract import write_whole
+from dlctl.errors import SiteError
+from dlctl.resources import data_path
+from dlctl.site_model import (
+    NAME_PATTERN,
+    NAME_RULE,
+    EnvironmentSettings,
+    Launcher,
+    Partition,
+    SchedulerSettings,
+    Site,
+    TransportSettings,
+    xdg_directory,
 )
+from dlctl.yaml_source import Document, Trail, YamlError, load_bytes, load_file
 
-NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-"""A site's name is a file name, a word on the command line and a word in comments of scripts."""
-_VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
+__all__ = [
+    "EnvironmentSettings", "Launcher", "Partition", "SchedulerSettings", "Site", "SiteFile",
+    "TransportSettings", "find_site", "list_sites", "load_site", "parse_site", "remove_site",
+    "save_site", "set_python",
+]  # fmt: skip
 
-
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-def _one_line(value: str) -> str:
-    if _CONTROL_CHARACTERS.search(value):
-        raise ValueError("one line without control characters is allowed")
-    return value
+_MODELS: dict[str, type[BaseModel]] = {
+    "": Site, "transport": TransportSettings, "scheduler": SchedulerSettings,
+    "launcher": Launcher, "environment": EnvironmentSettings, "partitions": Partition,
+}  # fmt: skip
 
 
-def _words(value: Any) -> Any:
-    """Accept `-l walltime=1` for a list of words, as a shell user writes it."""
-    return shlex.split(value) if isinstance(value, str) else value
-
-
-def _texts(value: Any) -> Any:
-    """Accept `OMP_NUM_THREADS: 1`; `yes` or `on`, which YAML makes a boolean, must be quoted."""
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: str(item) if isinstance(item, (int, float)) and not isinstance(item, bool) else item
-        for name, item in value.items()
-    }
-
-
-Line = Annotated[str, BeforeValidator(lambda v: _one_line(v) if isinstance(v, str) else v)]
-Words = Annotated[list[Line], BeforeValidator(_words)]
-
-
-class TransportSettings(_Settings):
-    """How the site is reached."""
-
-    kind: Literal["ssh", "local"]
-    host: Line | None = Field(None, min_length=1)
-    """A host name, an address, or an alias of `~/.ssh/config`. Only for `ssh`."""
-    user: Line | None = Field(None, min_length=1)
-    """None: what `~/.ssh/config` says, else this machine's user name."""
-    port: int | None = Field(None, ge=1, le=65535)
-    connect_timeout_s: float = Field(15.0, gt=0, le=600)
-    keepalive_s: float = Field(30.0, ge=0, le=3600)
-    """Seconds between keep-alive messages; 0 sends none."""
-
-    @model_validator(mode="after")
-    def _host_goes_with_ssh(self) -> TransportSettings:
-        if self.kind == "ssh" and not self.host:
-            raise ValueError("kind ssh needs a host")
-        if self.kind == "ssh" and str(self.host).startswith("-"):
-            raise ValueError("a host does not start with '-'")
-        if self.kind == "local" and (self.host or self.user or self.port):
-            raise ValueError("kind local takes no host, user or port")
-        return self
-
-
-class SchedulerSettings(_Settings):
-    """Which batch scheduler, and what every job tells it."""
-
-    kind: Literal["slurm", "local"]
-    path: Line | None = None
-    """Folder of Slurm's commands, where they are not on the PATH of a non-login shell."""
-    account: Line | None = None
-    qos: Line | None = None
-    partition: Line | None = None
-    """The partition (or a comma-separated list) of jobs that name none."""
-    extra: Words = []
-    """Further sbatch options, each job gets them."""
-    accounting: bool = True
-    """Whether sacct answers here."""
-    cpus: int | None = Field(None, ge=1)
-    """Kind local: how many CPUs all jobs together may use; None is all of the machine."""
-
-    @model_validator(mode="after")
-    def _cpus_goes_with_local(self) -> SchedulerSettings:
-        if self.cpus is not None and self.kind != "local":
-            raise ValueError("cpus is for kind local; for Slurm, partitions say it")
-        return self
-
-    @field_validator("path")
-    @classmethod
-    def _absolute_path(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith("/"):
-            raise ValueError("an absolute path is allowed")
-        return value
-
-
-class Launcher(_Settings):
-    """How the learners of one job are started."""
-
-    kind: Literal["srun", "mpirun"]
-    mpi: str | None = Field(None, pattern=r"^[A-Za-z0-9_]+$")
-    """srun's `--mpi`: `pmix`, `pmi2`, `none`, …; None leaves it to the site's MpiDefault."""
-    executable: Line | None = None
-    """The program, where the one that is found by itself is the wrong one."""
-    extra: Words = []
-    """Further options of the launcher."""
-
-
-class EnvironmentSettings(_Settings):
-    """The Python of the nodes, and what has to happen before it."""
-
-    python: Line | None = None
-    """Absolute path on the site; `auto` is the Python that runs dlctl (local transport only);
-    None until `dlctl sites setup` has made one."""
-    modules: list[Line] = []
-    """Environment modules to load, in order."""
-    setup: list[str] = []
-    """Shell lines, run as they are, after the modules."""
-    container: Words = []
-    """A prefix of every Python process, e.g. `apptainer exec image.sif`."""
-    variables: Annotated[dict[str, str], BeforeValidator(_texts)] = {}
-    """Environment variables of every job. Never a secret."""
-    pip: Words = []
-    """Options of pip in `dlctl sites setup`, e.g. `--find-links DIR` or `--index-url URL`."""
-
-    @field_validator("setup", mode="before")
-    @classmethod
-    def _setup_lines(cls, value: Any) -> Any:
-        return value.splitlines() if isinstance(value, str) else value
-
-    @field_validator("variables")
-    @classmethod
-    def _variable_names(cls, value: dict[str, str]) -> dict[str, str]:
-        for name in value:
-            if not _VARIABLE_PATTERN.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of an environment variable")
-        return value
-
-    @field_validator("python")
-    @classmethod
-    def _python_path(cls, value: str | None) -> str | None:
-        if value is not None and value != "auto" and not value.startswith("/"):
-            raise ValueError("an absolute path, auto or null is allowed")
-        return value
-
-
-class Partition(_Settings):
-    """The limits of one partition; None is unknown or unlimited."""
-
-    nodes: int | None = Field(None, ge=0)
-    """How many nodes it has."""
-    cpus_per_node: int | None = Field(None, ge=1)
-    memory_bytes_per_node: int | None = Field(None, alias="memory_per_node", ge=1)
-    """In the file `memory_per_node: 192GiB`."""
-    gpus_per_node: int = Field(0, ge=0)
-    gpu_type: Line | None = None
-    """Slurm's word, e.g. `a100`."""
-    max_time_s: int | None = Field(None, alias="max_time", ge=1)
-    """In the file `max_time: 2d`, or Slurm's `2-00:00:00`."""
-    max_nodes: int | None = Field(None, ge=1)
-    """Per job."""
-    default: bool = False
-
-
-class Site(_Settings):
-    """One site, whole and valid."""
+@dataclass(frozen=True)
+class SiteFile:
+    """Where a site is written."""
 
     name: str
-    transport: TransportSettings
-    root: Line
-    """Absolute directory over there that holds jobs, runtimes and stored code."""
-    scheduler: SchedulerSettings
-    partitions: dict[str, Partition] = {}
-    """Empty: unknown, nothing is refused before submission."""
-    launcher: Launcher
-    environment: EnvironmentSettings
-
-    @field_validator("name")
-    @classmethod
-    def _safe_name(cls, value: str) -> str:
-        if not NAME_PATTERN.fullmatch(value):
-            raise ValueError(NAME_RULE)
-        return value
-
-    @field_validator("root")
-    @classmethod
-    def _absolute_root(cls, value: str, info: ValidationInfo) -> str:
-        transport = info.data.get("transport")
-        local = isinstance(transport, TransportSettings) and transport.kind == "local"
-        root = expand_local(value) if local else value
-        if not root.startswith("/"):
-            allowed = "an absolute path" + (", or one below ~ or $XDG_DATA_HOME" if local else "")
-            raise ValueError(f"{allowed} is allowed")
-        root = os.path.normpath(root)
-        if root.strip("/") == "":
-            raise ValueError("a directory of its own is allowed, not /")
-        return root
-
-    @model_validator(mode="after")
-    def _parts_agree(self) -> Site:
-        if self.environment.python == "auto" and self.transport.kind != "local":
-            raise ValueError("environment.python: auto goes with the local transport only")
-        if self.launcher.kind == "srun" and self.scheduler.kind != "slurm":
-            raise ValueError("launcher.kind: srun goes with the scheduler slurm only")
-        defaults = [name for name, partition in self.partitions.items() if partition.default]
-        if len(defaults) > 1:
-            raise ValueError(f"partitions: one default is allowed, seen {', '.join(defaults)}")
-        return self
+    path: Path
+    shipped: bool
+    """Part of dlctl: never changed, never removed."""
 
     @property
-    def default_partition(self) -> str | None:
-        """Return the partition of jobs that name none: the setting, else Slurm's default."""
-        if self.scheduler.partition:
-            return self.scheduler.partition
-        return next((name for name, limits in self.partitions.items() if limits.default), None)
+    def example(self) -> bool:
+        """Return whether it is only there to be copied."""
+        return self.shipped and self.name.endswith("-example")
 
 
-NAME_RULE = "letters, digits, '.', '_' and '-' are allowed, at most 63, the first a letter or digit"
+def user_directory() -> Path:
+    """Return the folder of the user's own site files."""
+    return xdg_directory("XDG_CONFIG_HOME", ".config") / "dlctl" / "sites"
 
 
-def expand_local(path: str) -> str:
-    """Return `path` with a leading `~` or `$XDG_DATA_HOME` replaced by this machine's."""
-    for written in ("$XDG_DATA_HOME", "${XDG_DATA_HOME}"):
-        if path == written or path.startswith(written + "/"):
-            return str(xdg_directory("XDG_DATA_HOME", ".local/share")) + path[len(written) :]
-    return str(Path(path).expanduser()) if path.startswith("~") else path
+def list_sites() -> list[SiteFile]:
+    """Return every site file, by name; the user's own hide shipped ones of the same name."""
+    found: dict[str, SiteFile] = {}
+    for folder, shipped in ((data_path("site_configs"), True), (user_directory(), False)):
+        for path in folder.glob("*.yml"):
+            if NAME_PATTERN.fullmatch(path.stem):
+                found[path.stem] = SiteFile(path.stem, path, shipped)
+    return sorted(found.values(), key=lambda site: site.name)
 
 
-def xdg_directory(variable: str, default: str) -> Path:
-    """Return a base directory of the XDG specification; a relative value is ignored, as it says."""
-    value = os.environ.get(variable, "")
-    return Path(value) if value.startswith("/") else Path.home() / default
+def find_site(name: str) -> SiteFile:
+    """Return where the site is written.
+
+    Raises:
+        SiteError: there is no such site; names the closest.
+    """
+    check_name(name)
+    sites = {site.name: site for site in list_sites()}
+    if name in sites:
+        return sites[name]
+    close = get_close_matches(name, sites, n=1)
+    raise SiteError(
+        f"there is no site {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
+        hint=f"there are {', '.join(sites)}; `dlctl sites add {name} user@host` makes one",
+    )
+
+
+def load_site(name: str) -> Site:
+    """Return a site, whole and valid.
+
+    Raises:
+        SiteError: there is no such site, or its file is wrong (all faults at once).
+    """
+    file = find_site(name)
+    try:
+        return _site(load_file(file.path, str(file.path)), name)
+    except YamlError as error:
+        raise _wrong(name, error.problems) from error
+
+
+def parse_site(name: str, text: str, shown: str = "") -> Site:
+    """Return the site that a text describes.
+
+    Raises:
+        SiteError: the text is wrong.
+    """
+    check_name(name)
+    try:
+        return _site(load_bytes(text.encode(), shown or f"{name}.yml"), name)
+    except YamlError as error:
+        raise _wrong(name, error.problems) from error
+
+
+def save_site(name: str, text: str, *, force: bool = False) -> Path:
+    """Write the user's own file of a site, once it is known to be right.
+
+    Raises:
+        SiteError: the text is wrong, or the file exists and `force` is not set.
+    """
+    parse_site(name, text)
+    path = user_directory() / f"{name}.yml"
+    if path.exists() and not force:
+        raise SiteError(f"the site {name} exists already: {path}", hint="--force replaces it")
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise SiteError(f"{path} can't be written: {error.strerror}") from error
+    return path
+
+
+def remove_site(name: str) -> Path:
+    """Remove the user's own file of a site; what is on the site itself stays.
+
+    Raises:
+        SiteError: there is no such site, or it is shipped with dlctl.
+    """
+    file = find_site(name)
+    if file.shipped:
+        raise SiteError(
+            f"the site {name} is part of dlctl and can't be removed",
+            hint=f"a file of your own in {user_directory()} comes before it",
+        )
+    file.path.unlink()
+    return file.path
+
+
+def set_python(name: str, python: str) -> Path:
+    """Write `environment.python` into the site's file, leaving the rest of it as it is.
+
+    A shipped file is copied to the user's own first.
+    """
+    file = find_site(name)
+    text = file.path.read_text(encoding="utf-8")
+    load_site(name)
+    changed = _with_python(text, python)
+    if parse_site(name, changed).environment.python != python:
+        raise SiteError(
+            f"{file.path}: environment.python could not be changed", hint=f"set it to {python}"
+        )
+    return save_site(name, changed, force=True)
+
+
+def _with_python(text: str, python: str) -> str:
+    marks = load_bytes(text.encode(), "site")
+    lines = text.split("\n")
+    row, column = marks.key_marks.get(("environment", "python"), (0, 0))
+    if row:
+        indent = lines[row - 1][: column - 1]
+        comment = lines[row - 1].partition(" #")
+        lines[row - 1] = f"{indent}python: {yaml_scalar(python)}" + (
+            f"  #{comment[2]}" if comment[1] else ""
+        )
+    else:
+        row, _ = marks.key_marks[("environment",)]
+        following = [at for at in marks.key_marks.items() if at[0][:1] == ("environment",)]
+        indent = " " * (min((c for t, (_, c) in following if len(t) == 2), default=3) - 1)
+        lines[row - 1] = "environment:"
+        lines.insert(row, f"{indent}python: {yaml_scalar(python)}")
+    return "\n".join(lines)
+
+
+def yaml_scalar(value: object) -> str:
+    """Return a value as YAML in one line, quoted where it must be."""
+    import json
+    import re
+
+    from dlctl.yaml_source import parse_scalar
+
+    if isinstance(value, str):
+        plain = re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./@%+=-]*", value)
+        if plain and isinstance(parse_scalar(value), str):
+            return value
+        return json.dumps(value, ensure_ascii=not value.isprintable())
+    if isinstance(value, list):
+        return "[" + ", ".join(yaml_scalar(item) for item in value) + "]"
+    return json.dumps(value)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is no plain file name.
+
+    Raises:
+        SiteError
+    """
+    if not NAME_PATTERN.fullmatch(name):
+        raise SiteError(f"{name!r} is no name of a site", hint=NAME_RULE)
+
+
+def _site(document: Document, name: str) -> Site:
+    data = document.data
+    if not isinstance(data, dict):
+        raise YamlError([f"{document.name}: keys and values are expected, seen {data!r:.60}"])
+    if "name" in data:
+        where = document.where(("name",), key=True)
+        raise YamlError([f"{where}: name: a site is named by its file; remove this key"])
+    try:
+        return Site.model_validate({"name": name, **data})
+    except ValidationError as error:
+        raise YamlError([_problem(fault, document) for fault in error.errors()]) from error
+
+
+def _problem(fault: ErrorDetails, document: Document) -> str:
+    trail: Trail = fault["loc"]
+    key = ".".join(str(part) for part in trail) or "the file"
+    if fault["type"] == "extra_forbidden":
+        return f"{document.where(trail, key=True)}: {key}: unknown key; {_allowed_keys(trail)}"
+    if fault["type"] == "missing":
+        return f"{document.where(trail[:-1])}: {key}: is missing"
+    allowed = fault["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
+    seen = (
+        "" if isinstance(fault["input"], (dict, BaseModel)) else f" (seen {fault['input']!r:.60})"
+    )
+    return f"{document.where(trail)}: {key}: {allowed}{seen}"
+
+
+def _allowed_keys(trail: Trail) -> str:
+    model = _MODELS.get(str(trail[0]) if len(trail) > 1 else "", Site)
+    keys = [field.alias or key for key, field in model.model_fields.items()]
+    allowed = [key for key in keys if model is not Site or key != "name"]
+    close = get_close_matches(str(trail[-1]), allowed, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"allowed are {', '.join(allowed)}"
+
+
+def _wrong(name: str, problems: list[str]) -> SiteError:
+    return SiteError(
+        problems[0] if len(problems) == 1 else "\n  ".join([f"the site {name}:", *problems]),
+        hint=f"`dlctl sites show {name}` prints the file; docs/sites.md lists the keys",
+    )
