@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlctl.yaml_source import MAX_BYTES, YamlError, load_bytes, load_file, parse_scalar, plain
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n"
+    for old, new in zip("abcdef", "bcdefg", strict=True)
+)
+
+
+def problems(text: str | bytes) -> list[str]:
+    with pytest.raises(YamlError) as caught:
+        load_bytes(text.encode() if isinstance(text, str) else text, "m.yml")
+    return caught.value.problems
+
+
+def test_every_key_and_value_has_its_place() -> None:
+    document = load_bytes(b"a: 1\nb:\n  - c: x\n    d: [1, 2]\n", "m.yml")
+    assert plain(document.data) == {"a": 1, "b": [{"c": "x", "d": [1, 2]}]}
+    assert document.where(("b", 0, "d"), key=True) == "m.yml:4:5"
+    assert document.where(("b", 0, "d", 1)) == "m.yml:4:12"
+    assert document.where(("b", 0, "missing")) == "m.yml:3:5"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("no", "no"),
+        ("on", "on"),
+        ("4:00:00", "4:00:00"),
+        ("2024-01-01", "2024-01-01"),
+        ("007", "007"),
+        ("1_000", "1_000"),
+        ("1e-3", 0.001),
+        ("0x10", 16),
+        ("true", True),
+        ("~", None),
+        ("'1.0'", "1.0"),
+        ("!!str 1.0", "1.0"),
+    ],
+)
+def test_scalars(text: str, value: object) -> None:
+    assert plain(load_bytes(f"k: {text}".encode(), "m.yml").data) == {"k": value}
+
+
+def test_numbers_know_how_they_were_written_and_keys_are_text() -> None:
+    data = load_bytes(b"version: 1.10\non: 1\n1.0: x\n", "m.yml").data
+    assert data["version"].text == "1.10"
+    assert list(data) == ["version", "on", "1.0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "m.yml: the file is empty"),
+        ("# only a comment\n", "m.yml: the file is empty"),
+        ("---\n", "m.yml: the file is empty"),
+        ("a: 1\n---\nb: 2\n", "m.yml:2:1: a second document"),
+        ("a: 1\nb:\n\t c: 1\n", "m.yml:3:1: a tab is no indentation"),
+        (b"a: 1\nb: \xff\n", "m.yml:2:4: the byte 0xff is not UTF-8"),
+        ("a: !!python/object/apply:os.system [x]\n", "m.yml:1:4: the tag '!!python"),
+        ("a: [1, 2\n", "not valid YAML"),
+        ("a: *b\n", "m.yml:1:4: the alias *b has no anchor"),
+        ("a: &a [*a]\n", "has no anchor before it"),
+        ("a: " + "[" * 5000, "nested more than 40"),
+        ("? [a]\n: 1\n", "a key must be a word"),
+        ("b: {c: 1}\n<<: {a: 1}\n", "m.yml:2:1: merge keys"),
+        ("a: \x00", "not allowed in YAML"),
+        (BOMB, "more than"),
+        ("a" * (MAX_BYTES + 1), "too large; at most 1 MiB"),
+    ],
+)
+def test_refusals(text: str | bytes, expected: str) -> None:
+    (problem,) = problems(text)
+    assert expected in problem
+    assert len(problem) < 200
+
+
+def test_all_duplicate_keys_are_named() -> None:
+    found = problems("a: 1\na: 2\nb:\n  c: 1\n  c: 2\n")
+    assert found == [
+        "m.yml:2:1: the key 'a' is there twice; the first is on line 1",
+        "m.yml:5:3: the key 'c' is there twice; the first is on line 4",
+    ]
+
+
+def test_a_large_file_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "large.yml"
+    with path.open("wb") as file:
+        file.truncate(50_000_000)
+    with pytest.raises(YamlError, match=r"large.yml: 50.0 MB is too large"):
+        load_file(path)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(YamlError, match="does not exist"):
+        load_file(tmp_path / "none.yml")
+    with pytest.raises(YamlError, match="is no file"):
+        load_file(tmp_path)
+
+
+def test_an_alias_is_written_out() -> None:
+    assert load_bytes(b"a: &x {b: [1]}\nc: *x\n", "m.yml").data == {
+        "a": {"b": [1]},
+        "c": {"b": [1]},
+    }
+
+
+@given(st.text(max_size=80))
+def test_any_text_loads_or_has_problems(text: str) -> None:
+    try:
+        load_bytes(text.encode("utf-8", "surrogatepass"), "m.yml")
+    except YamlError as error:
+        assert error.problems
+    parse_scalar(text)
