@@ -1,0 +1,91 @@
+"""Keep one process's `Status` file fresh. A full disk must never end a training."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from dlctl.contract import State, Status, status_file, to_json, write_whole
+
+INTERVAL_S = 5.0
+LAST_LINES = 20
+_TAIL_BYTES = 32 * 1024
+
+
+class Heartbeat:
+    """Rewrites a status file at every interval, and at once when its state changes."""
+
+    def __init__(self, job_dir: Path, role: str, rank: int, attempt: int) -> None:
+        self.path = job_dir / status_file(attempt, role, rank)
+        self.warning = ""
+        """Why the last write failed, or nothing."""
+        self._due = 0.0
+        now = time.time()
+        self.status = Status(
+            role=role,
+            rank=rank,
+            attempt=attempt,
+            state=State.DEPLOYING,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=now,
+            heartbeat_at=now,
+            heartbeat_interval_s=INTERVAL_S,
+        )
+
+    def set(self, **changes: Any) -> bool:
+        """Change fields and write at once; return whether that worked."""
+        self.status = dataclasses.replace(self.status, **changes)
+        return self._write()
+
+    def beat(self, **changes: Any) -> None:
+        """Change fields and write if the interval has passed."""
+        self.status = dataclasses.replace(self.status, **changes)
+        if time.monotonic() >= self._due:
+            self._write()
+
+    def _write(self) -> bool:
+        self._due = time.monotonic() + INTERVAL_S
+        self.status = dataclasses.replace(self.status, heartbeat_at=time.time())
+        try:
+            write_whole(self.path, to_json(self.status))
+        except OSError as error:
+            self.warning = f"status can't be written: {error.strerror or error}"
+            # Needs no space: who watches this file still sees that we live.
+            with contextlib.suppress(OSError):
+                os.utime(self.path)
+            return False
+        self.warning = ""
+        return True
+
+
+def last_lines(path: Path, count: int = LAST_LINES) -> list[str]:
+    """Return the last lines of a log, whatever bytes are in it; none if it can't be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    lines = [line.rstrip() for line in text.splitlines()]
+    return [line[:2000] for line in lines if line][-count:]
+
+
+def write_patiently(path: Path, content: str, patience_s: float = 30.0) -> bool:
+    """Write a file whole, trying again while the disk is full; return whether that worked."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            write_whole(path, content)
+        except OSError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.5)
+        else:
+            return True

@@ -1,0 +1,110 @@
+"""One learner's start: `python -m learner.launcher <job dir> <attempt>`, once per rank.
+
+Finds its rank in the launcher's variables, sets the learner's environment and stays beside it as
+its watchdog. No torch and no MPI here: the learner calls MPI_Init itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import ContractError, Plan, Preflight, State, learner_log, preflight_file
+from learner import processes
+from learner.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
+from learner.environment import PROGRESS_FILE, learner_environment, resolve_secrets
+from learner.faults import UserFault
+from learner.heartbeat import Heartbeat
+from learner.ranks import Place, find_place
+from learner.signals import EXIT_HALTED, HaltFlag
+from learner.watchdog import Program, Watchdog
+
+_PRELUDE = f"trap 'exit {EXIT_HALTED}' USR2\n"
+"""The shell outlives the signal, lets the running program save, and starts no further one."""
+_ENDED_GRACE_S = {"srun": 20.0, "mpirun": 0.4, "direct": 5.0}
+"""From SIGTERM on: Slurm waits KillWait (30 s), OpenMPI's mpirun one second until SIGKILL."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run one learner; return its exit code (0 too for a halted one)."""
+    job_dir, attempt = Path(arguments[0]), int(arguments[1])
+    # Slurm may send the scheduler's warning to every process: it is the learner's, not ours.
+    HaltFlag(signal.SIGUSR2).install()
+    ended = HaltFlag(signal.SIGTERM, signal.SIGHUP, signal.SIGINT).install()
+    try:
+        plan = read_plan(job_dir)
+        place = find_place(plan)
+    except UserFault as fault:
+        print(f"dlctl: {fault.message} {fault.hint}", file=sys.stderr)
+        return 1
+    heart = Heartbeat(job_dir, "learner", place.rank, attempt)
+    heart.set(reason="starting")
+    scratch = Path(tempfile.mkdtemp(prefix="dlctl-"))
+    try:
+        program = make_program(plan, job_dir, attempt, place, scratch)
+        processes.adopt_orphans()
+        return Watchdog(program, heart, _outside(job_dir, attempt), ended).run()
+    except (UserFault, OSError) as fault:
+        heart.set(state=State.FAILED, exit_code=1, reason=str(fault), last_lines=[str(fault)])
+        print(f"dlctl: learner {place.rank + 1}: {fault}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def read_plan(job_dir: Path) -> Plan:
+    """Return the plan of a job directory.
+
+    Raises:
+        UserFault: it is not there or can't be understood.
+    """
+    try:
+        plan = contract.read_record(Plan, job_dir / contract.PLAN)
+    except (ContractError, OSError) as error:
+        raise UserFault(f"The plan in {str(job_dir)!r} can't be read: {error}.") from error
+    if plan is None:
+        raise UserFault(
+            f"There is no {contract.PLAN} in the job directory {str(job_dir)!r}.",
+            hint="Check that the site's root folder is on a file system that all nodes share.",
+        )
+    return plan
+
+
+def make_program(plan: Plan, job_dir: Path, attempt: int, place: Place, scratch: Path) -> Program:
+    """Return what is to run for this rank."""
+    meeting_point = contract.read_record(Preflight, job_dir / preflight_file(attempt, 0))
+    if meeting_point is None:
+        raise UserFault("The preflight's report of rank 0 is gone.", hint="Submit again.")
+    secrets = resolve_secrets(plan, os.environ)
+    env = learner_environment(plan, job_dir, place, meeting_point, os.environ, secrets)
+    env[PROGRESS_FILE] = str(scratch / "progress.json")
+    command = plan.framework.command
+    argv = (
+        [sys.executable, "-m", "learner.train", str(job_dir), str(attempt)]
+        if command is None
+        else ["/bin/sh", "-c", _PRELUDE + command]
+    )
+    return Program(
+        argv=argv,
+        env=env,
+        cwd=Path(plan.runtime_dir) if command is None else job_dir / contract.CODE,
+        log=job_dir / learner_log(attempt, place.rank),
+        is_command=command is not None,
+        progress=scratch / "progress.json",
+        ended_grace_s=_ENDED_GRACE_S[plan.launch.kind],
+        secrets=list(secrets.values()),
+    )
+
+
+def _outside(job_dir: Path, attempt: int) -> Outside:
+    lost_s = float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
+    return Outside(job_dir, attempt, lost_s)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,141 @@
+"""Data stores on the node: what DATA_DIR names, and where results go."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import DataStore, Plan, ResultFile, ResultsIndex, to_json, write_whole
+from learner.faults import UserFault
+
+_CHUNK_BYTES = 1 << 20
+
+
+def load(plan: Plan, job_dir: Path) -> list[str]:
+    """Make `data`: a link to the one store's data, or a folder with a link per store.
+
+    Returns:
+        One line for each store that was linked.
+    """
+    sources = [(store, path) for store in plan.data_stores if (path := data_path(store))]
+    data = job_dir / contract.DATA
+    _remove(data)
+    if len(sources) == 1:
+        data.symlink_to(sources[0][1], target_is_directory=True)
+    else:
+        data.mkdir()
+        for store, path in sources:
+            (data / store.id).symlink_to(path, target_is_directory=True)
+    return [f"{store.id}: {path}" for store, path in sources]
+
+
+def data_path(store: DataStore) -> Path | None:
+    """Return where a store's training data is on the node, if it has any there."""
+    if store.path is None or store.training_data is None:
+        return None
+    return Path(store.path, store.training_data)
+
+
+def _remove(data: Path) -> None:
+    """Remove the `data` of an earlier attempt: links only, never what they point to."""
+    if data.is_symlink():
+        data.unlink()
+    elif data.is_dir():
+        for link in data.iterdir():
+            if link.is_symlink():
+                link.unlink()
+        # If it holds more than links, somebody put it there: that must not be lost.
+        try:
+            data.rmdir()
+        except OSError as error:
+            raise UserFault(
+                f"The folder {str(data)!r} holds files that dlctl did not put there.",
+                hint="Move them to a data store, and submit again.",
+            ) from error
+
+
+def write_index(job_dir: Path) -> ResultsIndex:
+    """Hash every file of `results/` and write `results.json`."""
+    results = job_dir / contract.RESULTS
+    files = [
+        ResultFile(str(path.relative_to(results)), path.stat().st_size, sha256(path))
+        for path in result_files(results)
+    ]
+    index = ResultsIndex(files)
+    write_whole(job_dir / contract.RESULTS_INDEX, to_json(index))
+    return index
+
+
+def result_files(results: Path) -> Iterator[Path]:
+    """Yield the regular files below a folder, in a fixed order.
+
+    Left out: links that lead outside, and names that are no UTF-8 (JSON can't hold them).
+    """
+    inside = results.resolve()
+    for folder, folders, names in os.walk(results):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(folder, name)
+            with contextlib.suppress(UnicodeEncodeError, OSError):
+                str(path.relative_to(results)).encode()
+                if path.is_file() and path.resolve().is_relative_to(inside):
+                    yield path
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def store(plan: Plan, job_dir: Path, index: ResultsIndex) -> list[str]:
+    """Copy the results to every store that wants them, each below the training's own id.
+
+    Returns:
+        One line for each store that has them now.
+
+    Raises:
+        UserFault: a copy failed, or is not what was written.
+    """
+    done = []
+    for target in plan.data_stores:
+        if target.path is None or target.training_results is None:
+            continue
+        folder = Path(target.path, target.training_results, plan.training_id)
+        for item in index.files:
+            _copy(job_dir / contract.RESULTS / item.path, folder / item.path, item, target.id)
+        done.append(f"{target.id}: {len(index.files)} files in {folder}")
+    return done
+
+
+def _copy(source: Path, target: Path, item: ResultFile, store_id: str) -> None:
+    """Copy one file: whole or not at all, and what arrived is compared."""
+    temporary = ""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}."[:200], dir=target.parent)
+        with os.fdopen(descriptor, "wb") as output, source.open("rb") as content:
+            shutil.copyfileobj(content, output, _CHUNK_BYTES)
+            output.flush()
+            os.fchmod(output.fileno(), source.stat().st_mode & 0o777)
+            os.fsync(output.fileno())
+        if sha256(Path(temporary)) != item.sha256:
+            raise OSError(0, "the copy differs from the original")
+        Path(temporary).replace(target)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise UserFault(
+            f"Training ended well, but {item.path!r} can't be stored in data store {store_id!r} "
+            f"({str(target)!r}): {error.strerror or error}.",
+            hint="They are safe in the job directory: dlctl fetch results",
+        ) from error

@@ -1,0 +1,356 @@
+"""What the job script runs: `python -m learner.supervisor <job dir> <attempt>`.
+
+Preflight, load data, run the learners, store the results, verdict. It never trains, and it alone
+decides on halting. Whatever happens, a verdict is left behind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.contract import ContractError, Directive, Plan, State, Status, Verdict, to_json
+from learner.faults import UserFault
+from learner.heartbeat import Heartbeat, last_lines, write_patiently
+from learner.signals import HaltFlag
+
+if TYPE_CHECKING:
+    from learner.control import Control
+    from learner.launch import Step
+
+MINIMUM_PYTHON = (3, 10)
+PREFLIGHT_S = 300.0
+PREFLIGHT_VARIABLE = "DLCTL_PREFLIGHT_TIMEOUT_S"
+TICK_S = 0.25
+SILENCE_S = 30.0
+"""A learner without a heartbeat for so long is mentioned."""
+OVERTIME_S = 15.0
+"""What the watchdogs get beyond the grace period before the launcher is ended."""
+
+
+def say(text: str) -> None:
+    """Print one line with the time, for people who read the job's output."""
+    print(time.strftime("%H:%M:%S"), text, flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Supervise one attempt; return 0 for COMPLETED and HALTED."""
+    job_dir, attempt = Path(arguments[0]), int(arguments[1])
+    try:
+        # First of all: an old Python can't even read the plan's types.
+        _check_python(job_dir)
+        return _supervise(job_dir, attempt)
+    except UserFault as fault:
+        verdict = _fault_verdict(job_dir, attempt, fault)
+    except BaseException as error:  # the last resort: no attempt ends without a verdict
+        traceback.print_exc()
+        verdict = _crash_verdict(job_dir, attempt, error)
+    return leave(job_dir, verdict)
+
+
+def leave(job_dir: Path, verdict: Verdict) -> int:
+    """Write the verdict, tell of it, and return the exit code that goes with it."""
+    verdict = dataclasses.replace(verdict, finished_at=time.time())
+    path = job_dir / contract.verdict_file(verdict.attempt)
+    say(f"{verdict.state}: {verdict.reason}")
+    if verdict.hint:
+        say(f"  {verdict.hint}")
+    if verdict.guilty is not None:
+        for line in verdict.guilty.last_lines:
+            print("  |", line, flush=True)
+    if not write_patiently(path, to_json(verdict)):
+        say(f"The verdict can't be written to {str(path)!r}: disk full or read-only.")
+        return 1
+    return 0 if verdict.state in (State.COMPLETED, State.HALTED) else 1
+
+
+def job_id(job_dir: Path, attempt: int) -> str:
+    """Return the scheduler's id of this job, from the claim or from Slurm."""
+    try:
+        return (job_dir / contract.claim(attempt)).read_text().strip()
+    except OSError:
+        return os.environ.get("SLURM_JOB_ID", "")
+
+
+def _check_python(job_dir: Path) -> None:
+    if sys.version_info < MINIMUM_PYTHON:
+        seen = ".".join(map(str, sys.version_info[:2]))
+        raise UserFault(
+            f"The node's Python {sys.executable!r} is {seen}; dlctl needs 3.10 or newer.",
+            hint="Name a newer one in the site file (`environment`), or run: dlctl sites setup",
+        )
+    try:
+        import watchdog  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UserFault(
+            f"The node's Python {sys.executable!r} lacks the module watchdog.",
+            hint="Make a complete environment there: dlctl sites setup " + _site(job_dir),
+        ) from error
+
+
+def _site(job_dir: Path) -> str:
+    try:
+        plan = contract.read_record(Plan, job_dir / contract.PLAN)
+    except (ContractError, OSError):
+        return "NAME"
+    return plan.site if plan else "NAME"
+
+
+def _fault_verdict(job_dir: Path, attempt: int, fault: UserFault) -> Verdict:
+    number = job_id(job_dir, attempt)
+    return Verdict(attempt, number, State.FAILED, fault.message, fault.hint)
+
+
+def _crash_verdict(job_dir: Path, attempt: int, error: BaseException) -> Verdict:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    reason = f"The supervisor failed: {type(error).__name__}: {error}{where}."
+    hint = "This is a fault of dlctl or of the file system: see the job's output, dlctl logs."
+    return Verdict(attempt, job_id(job_dir, attempt), State.FAILED, reason, hint)
+
+
+def _supervise(job_dir: Path, attempt: int) -> int:
+    from learner.control import Control
+    from learner.launcher import read_plan
+
+    signals = HaltFlag(signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP).install()
+    plan = read_plan(job_dir)
+    with Control(job_dir, plan, signals) as control:
+        supervisor = Supervisor(job_dir, attempt, plan, control)
+        try:
+            verdict = supervisor.run()
+        except UserFault as fault:
+            verdict = _fault_verdict(job_dir, attempt, fault)
+        code = leave(job_dir, verdict)
+        # After the verdict: a final state without a verdict would look like a crash.
+        supervisor.heart.set(state=verdict.state, reason=verdict.reason)
+        return code
+
+
+class Supervisor:
+    """One attempt, from preflight to verdict."""
+
+    def __init__(self, job_dir: Path, attempt: int, plan: Plan, control: Control) -> None:
+        self.job_dir = job_dir
+        self.attempt = attempt
+        self.plan = plan
+        self.control = control
+        self.job_id = job_id(job_dir, attempt)
+        self.heart = Heartbeat(job_dir, "supervisor", 0, attempt)
+        self._silent: dict[int, tuple[float, float]] = {}
+        self._warned = ""
+
+    def run(self) -> Verdict:
+        """Go through the states; return the verdict."""
+        learners = self.plan.resources.learners
+        self._enter(State.DEPLOYING, f"preflight of {learners} learners ({self.plan.launch.kind})")
+        self._make_folders()
+        verdict = self._preflight() or self._early_end()
+        if verdict is None:
+            self._enter(State.DOWNLOADING, "training data")
+            self._load()
+            verdict = self._early_end() or self._train()
+        return verdict
+
+    def _enter(self, state: State, text: str) -> None:
+        say(f"{state}: {text}")
+        self.heart.set(state=state, reason="")
+
+    def _make_folders(self) -> None:
+        names = (contract.CONTROL, contract.CHECKPOINTS, contract.METRICS, contract.RESULTS)
+        for name in (*names, contract.LOGS, contract.JOB_STATE):
+            (self.job_dir / name).mkdir(parents=True, exist_ok=True)
+
+    def _early_end(self) -> Verdict | None:
+        """Return the verdict if the end is wanted before the learners have started."""
+        wish = self.control.wish()
+        if wish is None:
+            return None
+        reason = f"{wish.reason[:1].upper()}{wish.reason[1:]}, before the learners started."
+        hint = f"Go on with: dlctl resume {self.plan.training_id}"
+        halted = wish.state is State.HALTED
+        return Verdict(self.attempt, self.job_id, wish.state, reason, hint if halted else "")
+
+    def _preflight(self) -> Verdict | None:
+        from learner.agreement import Findings, judge
+        from learner.launch import Step, step_log
+
+        log = step_log(self.job_dir, self.attempt, "preflight")
+        step = Step(self.plan, "learner.preflight", self.job_dir, self.attempt, log)
+        limit_s = float(os.environ.get(PREFLIGHT_VARIABLE) or PREFLIGHT_S)
+        exit_code = self._wait_for(step, time.monotonic() + limit_s)
+        if exit_code is None and self.control.wish() is not None:
+            return None
+        findings = Findings(self._reports(), exit_code, last_lines(log))
+        objection = judge(self.plan, findings)
+        if objection is None:
+            self._tell_hosts(findings.reports)
+            return None
+        return Verdict(
+            self.attempt, self.job_id, State.FAILED, objection.reason, objection.hint,
+            objection.guilty,
+        )  # fmt: skip
+
+    def _wait_for(self, step: Step, until: float) -> int | None:
+        """Return a short step's exit code; None if it had to be ended."""
+        while step.exit_code is None:
+            self.control.wait(0.05)
+            self._beat()
+            if time.monotonic() > until or self.control.wish() is not None:
+                self._end(step)
+                return None
+        return step.exit_code
+
+    def _end(self, step: Step) -> None:
+        step.terminate()
+        until = time.monotonic() + 10
+        while step.exit_code is None:
+            if time.monotonic() > until:
+                step.kill()
+            time.sleep(0.05)
+
+    def _reports(self) -> list[contract.Preflight]:
+        found = []
+        for rank in range(self.plan.resources.learners):
+            path = self.job_dir / contract.preflight_file(self.attempt, rank)
+            report = contract.read_record(contract.Preflight, path)
+            if report is not None:
+                found.append(report)
+        return found
+
+    def _tell_hosts(self, reports: list[contract.Preflight]) -> None:
+        hosts = list(dict.fromkeys(report.host for report in reports))
+        mpi = next((report.mpi_library for report in reports if report.mpi_library), "no MPI")
+        say(f"  {len(reports)} learners on {', '.join(hosts)}; {mpi}; Python {reports[0].python}")
+
+    def _load(self) -> None:
+        from learner import stores
+
+        for line in stores.load(self.plan, self.job_dir):
+            say(f"  {line}")
+
+    def _train(self) -> Verdict:
+        from learner.launch import Step, step_log
+        from learner.verdict import Ending, decide
+
+        self._enter(State.TRAINING, self.plan.framework.command or str(self.plan.framework.job))
+        log = step_log(self.job_dir, self.attempt, "launcher")
+        step = Step(self.plan, "learner.launcher", self.job_dir, self.attempt, log)
+        self._watch(step)
+        ending = Ending(
+            statuses := self._statuses(),
+            step.exit_code,
+            last_lines(log),
+            self.control.wish(),
+            {s.rank: last_lines(self._log(s.rank)) for s in statuses if not s.state.final},
+        )
+        return self._store(decide(self.plan, self.attempt, self.job_id, ending))
+
+    def _watch(self, step: Step) -> None:
+        """Wait for the learners' end; pass on what is wanted of them, and see to it."""
+        delivered, end_at, kill_at = "", float("inf"), float("inf")
+        look_at = 0.0
+        while step.exit_code is None:
+            self.control.wait(TICK_S)
+            now = time.monotonic()
+            wish = self.control.wish()
+            if wish is not None and wish.action != delivered:
+                if not delivered or end_at == float("inf") or wish.action == "stop":
+                    end_at = now + wish.grace_s + OVERTIME_S
+                if self._direct(wish.action, wish.reason, wish.grace_s):
+                    delivered = wish.action
+            if now >= end_at:
+                say(f"The launcher did not end in time: ending {self.plan.launch.kind}.")
+                step.terminate()
+                end_at, kill_at = float("inf"), now + 10
+            if now >= kill_at:
+                step.kill()
+            if now >= look_at:
+                look_at = now + 5
+                self._look_for_silence(now)
+            self._beat()
+
+    def _direct(self, action: str, reason: str, grace_s: float) -> bool:
+        """Tell the watchdogs; return whether the directive could be written."""
+        directive = Directive(action, reason, time.time(), grace_s)
+        try:
+            path = self.job_dir / contract.directive_file(self.attempt)
+            contract.write_whole(path, to_json(directive))
+        except OSError:
+            return False
+        say(f"{action}: {reason}; the learners have {grace_s:.0f} s.")
+        return True
+
+    def _beat(self) -> None:
+        self.heart.beat()
+        if self.heart.warning != self._warned:
+            self._warned = self.heart.warning
+            say(f"Warning: {self._warned}" if self._warned else "Status can be written again.")
+
+    def _statuses(self) -> list[Status]:
+        found = []
+        for rank in range(self.plan.resources.learners):
+            path = self.job_dir / contract.status_file(self.attempt, "learner", rank)
+            try:
+                status = contract.read_record(Status, path)
+            except (ContractError, OSError):
+                continue
+            if status is not None:
+                found.append(status)
+        return found
+
+    def _look_for_silence(self, now: float) -> None:
+        """Note learners whose heartbeat has not moved, on our own clock."""
+        silent = []
+        for status in self._statuses():
+            seen, since = self._silent.get(status.rank, (-1.0, now))
+            if status.heartbeat_at != seen or status.state.final:
+                since = now
+            self._silent[status.rank] = (status.heartbeat_at, since)
+            if now - since > SILENCE_S:
+                silent.append(f"learner {status.rank + 1} on {status.host} ({now - since:.0f} s)")
+        reason = f"no heartbeat of {', '.join(silent)}" if silent else ""
+        if bool(reason) != bool(self.heart.status.reason):
+            say(reason or "all heartbeats are back")
+        self.heart.beat(reason=reason)
+
+    def _log(self, rank: int) -> Path:
+        return self.job_dir / contract.learner_log(self.attempt, rank)
+
+    def _store(self, verdict: Verdict) -> Verdict:
+        """Index the results, and copy those of a completed training to its stores."""
+        from learner import stores
+
+        self._enter(State.STORING, "results")
+        if self.control.cancelled() and verdict.state is not State.COMPLETED:
+            verdict = Verdict(self.attempt, self.job_id, State.CANCELLED, "Cancelled on request.")
+        try:
+            index = stores.write_index(self.job_dir)
+            say(f"  {len(index.files)} files, {sum(f.size_bytes for f in index.files)} bytes")
+            if verdict.state is State.COMPLETED:
+                for line in stores.store(self.plan, self.job_dir, index):
+                    say(f"  {line}")
+        except (UserFault, OSError) as error:
+            return self._not_stored(verdict, error)
+        return verdict
+
+    def _not_stored(self, verdict: Verdict, error: Exception) -> Verdict:
+        say(f"Warning: {error}")
+        if verdict.state is not State.COMPLETED:
+            return verdict
+        fault = error if isinstance(error, UserFault) else UserFault(
+            f"Training ended well, but its results can't be indexed: {error}.",
+            hint="Free space on the site's file system, and submit again.",
+        )  # fmt: skip
+        return _fault_verdict(self.job_dir, self.attempt, fault)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,205 @@
+"""How an attempt ended, judged from what the watchdogs wrote. Pure.
+
+The guilty one is the learner that failed first; those that the launcher ended because of it are
+CANCELLED in their status and are not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from dlctl.contract import Guilty, Plan, State, Status, Verdict
+from learner.control import Wish
+
+_SIGNALS = {
+    4: "illegal instruction: the program is built for another kind of CPU",
+    6: "abort",
+    7: "bus error: often a full /dev/shm",
+    11: "segmentation fault",
+    15: "SIGTERM",
+}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What is known once the launcher has ended."""
+
+    statuses: list[Status]
+    """In rank order; a learner that never started has none."""
+    launcher_exit: int | None
+    launcher_words: list[str]
+    wish: Wish | None
+    logs: dict[int, list[str]] = field(default_factory=dict)
+    """The last lines of the learners that could not say them any more."""
+
+
+def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
+    """Return the verdict over an attempt whose learners ran."""
+    states = [status.state for status in ending.statuses]
+    complete = len(states) == plan.resources.learners
+    if ending.wish is not None and ending.wish.state is State.CANCELLED:
+        return Verdict(attempt, job_id, State.CANCELLED, _sentence(ending.wish.reason))
+    if complete and all(state is State.COMPLETED for state in states):
+        learners = "The learner" if len(states) == 1 else f"All {len(states)} learners"
+        return Verdict(attempt, job_id, State.COMPLETED, f"{learners} ended with exit code 0.")
+    if complete and _halted(states, ending.wish):
+        why = ending.wish.reason if ending.wish else "the learners saved and stopped"
+        hint = f"Go on with: dlctl resume {plan.training_id}"
+        return Verdict(attempt, job_id, State.HALTED, _sentence(why), hint)
+    return _failed(plan, attempt, job_id, ending)
+
+
+def _halted(states: list[State], wish: Wish | None) -> bool:
+    fine = {State.COMPLETED, State.HALTED}
+    if State.HALTED in states and set(states) <= fine:
+        return True
+    # The launcher was ended after the grace period, or the whole job got SIGTERM.
+    return wish is not None and set(states) <= {*fine, State.CANCELLED}
+
+
+def _failed(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
+    failed = [status for status in ending.statuses if status.state is State.FAILED]
+    if failed:
+        first = min(failed, key=lambda status: status.heartbeat_at)
+        reason, hint = explain(plan, first)
+        return Verdict(attempt, job_id, State.FAILED, reason, hint, _guilty(first))
+    lost = [status for status in ending.statuses if not status.state.final]
+    if lost:
+        return _vanished(plan, attempt, job_id, ending, min(lost, key=lambda s: s.heartbeat_at))
+    return _launcher_failed(plan, attempt, job_id, ending)
+
+
+def _vanished(
+    plan: Plan, attempt: int, job_id: str, ending: Ending, status: Status
+) -> Verdict:  # fmt: skip
+    words = [*ending.logs.get(status.rank, []), *ending.launcher_words][-20:]
+    said = f" {plan.launch.kind} said: {ending.launcher_words[-1]}" if ending.launcher_words else ""
+    reason = f"{_who(plan, status)} vanished with its watchdog; killed from outside.{said}"
+    guilty = Guilty("learner", status.rank, status.host, status.exit_code, status.signal, words)
+    return Verdict(attempt, job_id, State.FAILED, reason, _memory_hint(plan), guilty)
+
+
+def _launcher_failed(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
+    words = ending.launcher_words
+    said = f": {words[-1]}" if words else "."
+    started = len(ending.statuses)
+    reason = (
+        f"The launcher ended with exit code {ending.launcher_exit} after {started} of "
+        f"{plan.resources.learners} learners had started{said}"
+    )
+    first = ending.statuses[0] if ending.statuses else None
+    guilty = Guilty(
+        "learner", first.rank if first else 0, first.host if first else "",
+        ending.launcher_exit, None, words,
+    )  # fmt: skip
+    hint = f"See the launcher's log, and check the site: dlctl sites check {plan.site}"
+    return Verdict(attempt, job_id, State.FAILED, reason, hint, guilty)
+
+
+def explain(plan: Plan, status: Status) -> tuple[str, str]:
+    """Return one sentence on why a learner failed, and what to do next."""
+    who = _who(plan, status)
+    if status.exit_code is None and status.signal is None or not status.last_lines:
+        told = status.reason or "failed"
+        if status.signal is None and status.exit_code not in (126, 127):
+            return f"{who}: {told.rstrip('.')}.", "See its log: dlctl logs"
+    if status.signal is not None:
+        return _explain_signal(plan, who, status.signal)
+    if status.reason.startswith("did not save"):
+        return f"{who} {status.reason}.", "Raise the time, or checkpoint more often."
+    what, hint = read_words(plan, status.last_lines, status.exit_code)
+    return f"{who} failed with exit code {status.exit_code}: {what}", hint
+
+
+def _explain_signal(plan: Plan, who: str, number: int) -> tuple[str, str]:
+    if number == 9:
+        return (
+            f"{who} was killed by signal 9, probably by its memory limit ({_memory(plan)}).",
+            _memory_hint(plan),
+        )
+    what = _SIGNALS.get(number, "see its log")
+    return f"{who} was killed by signal {number} ({what}).", "See its log: dlctl logs"
+
+
+_WORDS: list[tuple[str, str]] = [
+    (
+        r"ModuleNotFoundError: No module named",
+        "Add the module to `requirements` in the manifest, then run: dlctl sites setup {site}",
+    ),
+    (r"ImportError:", "Check the module's version on the node, or run: dlctl sites setup {site}"),
+    (r"(SyntaxError|IndentationError|TabError):", "Correct the program and submit again."),
+    (
+        r"FileNotFoundError:|No such file or directory",
+        "Check the path; training data is below $DATA_DIR, the program's own files in $MODEL_DIR.",
+    ),
+    (
+        r"OutOfMemoryError|CUDA out of memory|MemoryError|[Cc]annot allocate memory",
+        "Make the batch smaller, or ask for more with --memory or --gpus.",
+    ),
+    (
+        r"No space left on device|Disk quota exceeded",
+        "Free space on the node's file system: dlctl delete removes old trainings.",
+    ),
+    (r"Address already in use", "Another job took the port: submit again."),
+]
+
+
+def read_words(plan: Plan, lines: list[str], exit_code: int | None) -> tuple[str, str]:
+    """Return what a program's last lines say, and a hint."""
+    told = _told_by_us(lines)
+    if told is not None:
+        return told
+    if exit_code == 127:
+        return f"command not found: {lines[-1]}" if lines else "command not found.", (
+            "Check `framework.command`, and the modules of the site file."
+        )
+    if exit_code == 126:
+        return "the program is not executable.", "Run: chmod +x on it, and submit again."
+    for pattern, hint in _WORDS:
+        for line in reversed(lines):
+            if re.search(pattern, line):
+                return _place(lines, line) + line.strip(), hint.format(site=plan.site)
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    last = (errors or lines or ["it printed nothing."])[-1]
+    return last.strip(), "See its log: dlctl logs"
+
+
+def _told_by_us(lines: list[str]) -> tuple[str, str] | None:
+    """Return what the built-in loop said of a user's mistake: a sentence and its HINT."""
+    for index in range(len(lines) - 1, 0, -1):
+        if lines[index].strip().startswith("HINT:"):
+            return lines[index - 1].strip(), lines[index].strip().removeprefix("HINT:").strip()
+    return None
+
+
+def _place(lines: list[str], line: str) -> str:
+    """Return `file:line: ` for an error that Python showed with its place."""
+    for other in reversed(lines[: lines.index(line)]):
+        found = re.match(r'\s*File "(.+)", line (\d+)', other)
+        if found:
+            return f"{found[1].rpartition('/')[2]}:{found[2]}: "
+    return ""
+
+
+def _who(plan: Plan, status: Status) -> str:
+    return f"Learner {status.rank + 1} of {plan.resources.learners} on {status.host}"
+
+
+def _memory(plan: Plan) -> str:
+    size = plan.resources.memory_bytes_per_learner
+    return "the plan sets none" if size is None else f"{size / 2**30:.3g} GiB a learner"
+
+
+def _memory_hint(plan: Plan) -> str:
+    return f"Ask for more memory (now: {_memory(plan)}): dlctl submit --memory"
+
+
+def _guilty(status: Status) -> Guilty:
+    return Guilty(
+        "learner", status.rank, status.host, status.exit_code, status.signal, status.last_lines
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."

@@ -1,0 +1,232 @@
+"""The supervisor as the job script runs it, with one learner or with plain processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import signal
+import sys
+
+import pytest
+from node_job import SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_until
+
+from dlctl import contract
+from dlctl.contract import DataStore, ResultsIndex, State
+
+PY = shlex.quote(sys.executable)
+
+
+def test_completes_with_indexed_results(tmp_path):
+    job = Job(tmp_path, f"{PY} train.py")
+    job.write("train.py", "import os; open(os.environ['RESULT_DIR'] + '/m odel', 'w').write('ab')")
+    verdict = job.run()
+    assert (verdict.state, job.code_seen) == (State.COMPLETED, 0), job.output
+    index = contract.read_record(ResultsIndex, job.dir / contract.RESULTS_INDEX)
+    assert index.files == [
+        contract.ResultFile(
+            "m odel", 2, "fb8e20fc2e4c3f248c60c39bd652f3c1347298bb977b8b4d5903b85055620603"
+        )
+    ]
+    assert job.status().state is State.COMPLETED
+    assert job.status(role="supervisor").state is State.COMPLETED
+    for word in ("DEPLOYING", "DOWNLOADING", "TRAINING", "STORING", "COMPLETED"):
+        assert word in job.output
+
+
+@pytest.mark.parametrize(
+    ("command", "reason", "hint"),
+    [
+        ("echo so it goes; exit 3", "exit code 3: so it goes", "dlctl logs"),
+        ("no-such-program --x", "not found", "framework.command"),
+        (f"{PY} -c 'import nope_nope'", "No module named 'nope_nope'", "sites setup here"),
+        (f"{PY} -c 'open(\"/no/such\")'", "FileNotFoundError", "DATA_DIR"),
+        (f"{PY} -c 'raise MemoryError'", "MemoryError", "--memory"),
+        ("kill -9 $$", "signal 9, probably by its memory limit (1 GiB", "--memory"),
+        (f"{PY} -c 'import os; os.kill(os.getpid(), 9)'; exit $?", "signal 9", "--memory"),
+    ],
+)
+def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):
+    job = Job(tmp_path, command)
+    verdict = job.run()
+    assert (verdict.state, job.code_seen) == (State.FAILED, 1)
+    assert reason in verdict.reason
+    assert hint in verdict.hint
+    assert verdict.guilty.rank == 0
+    assert verdict.guilty.last_lines == [x for x in job.log().splitlines() if x]
+    assert "Traceback" not in verdict.reason
+
+
+def test_syntax_error_of_the_model_file_stops_in_the_preflight(tmp_path):
+    job = Job(tmp_path, job="train.py")
+    job.write("train.py", "import os\ndef build(:\n    pass\n")
+    verdict = job.run()
+    assert verdict.state is State.FAILED
+    assert "train.py:2: SyntaxError" in verdict.reason
+    assert "`def build(:`" in verdict.reason
+    assert job.status() is None
+
+
+def test_missing_data_stops_in_the_preflight(tmp_path):
+    store = DataStore("s", "mount", path=str(tmp_path), training_data="not here")
+    verdict = Job(tmp_path, "true", data_stores=[store]).run()
+    assert verdict.state is State.FAILED
+    assert f"{str(tmp_path / 'not here')!r}" in verdict.reason
+    assert "not there" in verdict.reason
+
+
+def test_missing_secret_stops_in_the_preflight(tmp_path):
+    verdict = Job(tmp_path, "true", secret_env={"TOKEN": "env:NOT_SET_ANYWHERE"}).run()
+    assert verdict.state is State.FAILED
+    assert "NOT_SET_ANYWHERE" in verdict.reason
+
+
+def test_launcher_that_is_not_there(tmp_path):
+    job = Job(tmp_path, "true", launch=contract.Launch("srun", ["no-such-srun"]))
+    verdict = job.run()
+    assert verdict.state is State.FAILED
+    assert "'no-such-srun'" in verdict.reason
+    assert "here" in verdict.hint
+
+
+def test_plan_that_is_no_plan_still_leaves_a_verdict(tmp_path):
+    job = Job(tmp_path, "true")
+    (job.dir / contract.PLAN).write_text("{}")
+    verdict = job.run()
+    assert verdict.state is State.FAILED
+    assert "Plan.training_id is missing" in verdict.reason
+
+
+def test_crash_of_the_supervisor_leaves_a_verdict(tmp_path):
+    job = Job(tmp_path, "true")
+    (job.dir / contract.RESULTS).write_text("a file where a folder has to be")
+    verdict = job.run()
+    assert verdict.state is State.FAILED
+    assert "FileExistsError" in verdict.reason
+
+
+def test_one_store_is_the_data_itself_and_gets_the_results(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x.txt").write_text("data")
+    store = DataStore("s", "mount", str(tmp_path), "in", "out")
+    job = Job(tmp_path, 'cp "$DATA_DIR/x.txt" "$RESULT_DIR/y.txt"', data_stores=[store])
+    assert job.run().state is State.COMPLETED, job.output
+    assert (tmp_path / "out" / "t-1" / "y.txt").read_text() == "data"
+
+
+def test_results_that_cannot_be_stored(tmp_path):
+    (tmp_path / "out").write_text("no folder")
+    store = DataStore("s", "mount", str(tmp_path), None, "out")
+    verdict = Job(tmp_path, 'echo 1 >"$RESULT_DIR/y"', data_stores=[store]).run()
+    assert verdict.state is State.FAILED
+    assert "can't be stored in data store 's'" in verdict.reason
+    assert "dlctl fetch results" in verdict.hint
+
+
+@pytest.mark.parametrize("tail", ["", " | cat", "; touch more"])
+def test_halt_request_saves_and_halts(tmp_path, tail):
+    job = Job(tmp_path, f"{PY} train.py{tail}")
+    job.write("train.py", SAVER)
+    process = job.start()
+    pid = printed_pid(job)
+    job.ask(contract.HALT_REQUEST)
+    verdict = job.finish(process)
+    assert (verdict.state, job.code_seen) == (State.HALTED, 0), job.output
+    assert "dlctl resume t-1" in verdict.hint
+    assert (job.dir / contract.CHECKPOINTS / "saved-0").exists()
+    assert not (job.code / "more").exists()
+    assert not alive(pid)
+
+
+def test_halt_of_a_program_that_does_not_know_the_signal(tmp_path):
+    job = Job(tmp_path, f'{PY} -c "{SLEEPER}"; touch more')
+    process = job.start()
+    pid = printed_pid(job)
+    job.ask(contract.HALT_REQUEST)
+    assert job.finish(process).state is State.HALTED
+    assert not alive(pid)
+    assert not (job.code / "more").exists()
+
+
+def test_time_limit_near_halts(tmp_path):
+    job = Job(tmp_path, f"{PY} train.py", resources={"time_s": 3605, "halt_margin_s": 3600})
+    job.write("train.py", SAVER)
+    job.write_plan(resources=dataclasses.replace(job.plan.resources, time_s=3606))
+    verdict = job.run()
+    assert verdict.state is State.HALTED, job.output
+    assert "time limit is near" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("number", "cancel", "state", "reason"),
+    [
+        (signal.SIGUSR2, False, State.HALTED, "time limit is near"),
+        (signal.SIGTERM, False, State.HALTED, "scheduler ended the job"),
+        (signal.SIGTERM, True, State.CANCELLED, "ancelled on request"),
+    ],
+)
+def test_signals_of_the_scheduler(tmp_path, number, cancel, state, reason):
+    job = Job(tmp_path, f"{PY} train.py")
+    job.write("train.py", SAVER)
+    process = job.start()
+    pid = printed_pid(job)
+    if cancel:
+        job.ask(contract.CANCEL_REQUEST)
+    process.send_signal(number)
+    verdict = job.finish(process)
+    assert verdict.state is state, job.output
+    assert reason in verdict.reason
+    assert job.code_seen == (0 if state is State.HALTED else 1)
+    assert not alive(pid)
+
+
+def test_no_learner_outlives_a_killed_supervisor(tmp_path):
+    job = Job(tmp_path, f'{PY} -c "{SLEEPER}"')
+    process = job.start()
+    pid = printed_pid(job)
+    kill(process.pid)
+    process.communicate()
+    wait_until(lambda: not alive(pid))
+    wait_until(lambda: not alive(job.status().pid))
+
+
+def test_worlds_of_size_one_are_refused_with_both_numbers(tmp_path):
+    pytest.importorskip("mpi4py.MPI")
+    job = Job.on_fake_srun(tmp_path, 2, "touch ran")
+    verdict = job.run()
+    assert (verdict.state, job.code_seen) == (State.FAILED, 1), job.output
+    assert "2 worlds of size 1" in verdict.reason
+    assert "the plan has 2 learners" in verdict.reason
+    assert "launcher.mpi" in verdict.hint and "srun --mpi=list" in verdict.hint
+    assert not (job.code / "ran").exists()
+
+
+def test_launcher_that_starts_too_few(tmp_path):
+    job = Job.on_fake_srun(tmp_path, 1, "true")
+    job.write_plan(resources=dataclasses.replace(job.plan.resources, learners=3))
+    verdict = job.run()
+    assert "The plan has 3 learners, but srun started 1" in verdict.reason
+
+
+def test_odd_names_travel_unharmed(tmp_path):
+    root = tmp_path / "a b'\"$(x)\nü"
+    root.mkdir()
+    job = Job(root, f"{PY} -c 'import os; print(repr(os.environ[\"X\"]))'", env={"X": "q'\n\"é"})
+    assert job.run().state is State.COMPLETED, job.output
+    assert job.log() == repr("q'\n\"é") + "\n"
+
+
+def test_users_files_do_not_shadow_ours(tmp_path):
+    job = Job(tmp_path, f"{PY} train.py")
+    job.write("typing.py", "raise SystemExit('shadowed typing')")
+    job.write("learner.py", "name = 'mine'")
+    job.write("train.py", "import learner; print(learner.name)")
+    assert job.run().state is State.COMPLETED, job.output + job.log()
+    assert job.log() == "mine\n"
+
+
+def test_first_guilty_learner_is_named(tmp_path):
+    job = Job.on_fake_srun(tmp_path, 1, "echo boom; exit 4")
+    verdict = job.run()
+    assert "Learner 1 of 1" in verdict.reason
+    assert json.loads((job.dir / contract.verdict_file(1)).read_text())["guilty"]["exit_code"] == 4
