@@ -119,7 +119,7 @@ class LocalStreams:
             ) from None
         return code if code >= 0 else 128 - code
 
-    def kill(self) -> None:
+    def kill(self, pid: int | None = None) -> None:  # noqa: ARG002 - it is known here
         """End the whole process group: SIGTERM, then SIGKILL."""
         self._signal(signal.SIGTERM)
         deadline = time.monotonic() + _TERM_GRACE_S

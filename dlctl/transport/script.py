@@ -58,8 +58,8 @@ class Streams(Protocol):
         """Wait for the exit code."""
         ...
 
-    def kill(self) -> None:
-        """End the command."""
+    def kill(self, pid: int | None) -> None:
+        """End the command; `pid` is its shell and leads its process group, where it is known."""
         ...
 
     def release(self) -> None:
@@ -77,6 +77,7 @@ class ScriptProcess:
         self.idle_timeout_s = idle_timeout_s
         self._pending = b""
         self._started = False
+        self._pid: int | None = None
         self._ended = False
         self._stderr = bytearray()
         self._stderr_reader = threading.Thread(
@@ -102,7 +103,7 @@ class ScriptProcess:
     def kill(self) -> None:
         """End the script; see `Process.kill`."""
         if not self._ended:
-            self._streams.kill()
+            self._streams.kill(self._pid)
             self._release()
 
     def _release(self) -> None:
@@ -130,8 +131,10 @@ class ScriptProcess:
             chunk = self._streams.read(_left(deadline))
             self._pending += chunk
             noise, found, rest = self._pending.partition(self._marker)
-            if found:
+            pid, ended, rest = rest.partition(b"\n")
+            if found and ended:
                 self._started, self._pending = True, rest
+                self._pid = int(pid)
             elif not chunk or len(noise) > _NOISE_LIMIT_BYTES:
                 raise self._never_started(noise)
         if self._pending:
@@ -145,7 +148,7 @@ class ScriptProcess:
 
     def interrupt(self) -> None:
         """End what runs over there, from any thread: whoever reads sees the end and cleans up."""
-        self._streams.kill()
+        self._streams.kill(self._pid)
 
     def _never_started(self, noise: bytes) -> TransportError:
         with contextlib.suppress(TransportError):
@@ -173,8 +176,9 @@ class ScriptProcess:
                 if not chunk:
                     return
                 self._stderr += chunk
-                if (at := self._stderr.find(self._marker)) >= 0:
-                    del self._stderr[: at + len(self._marker)]
+                marker = self._marker + b"\n"
+                if (at := self._stderr.find(marker)) >= 0:
+                    del self._stderr[: at + len(marker)]
                 if len(self._stderr) > _STDERR_LIMIT_BYTES:
                     del self._stderr[:-_STDERR_LIMIT_BYTES]
 
@@ -329,11 +333,12 @@ def _framed(script: str) -> tuple[bytes, bytes]:
     """Return the text to send and the marker that its output starts after.
 
     The group in braces is parsed as a whole: a script cut short is a syntax error, not half a run.
-    The marker is printed in two halves, so that a shell that echoes what it runs does not print it.
+    The marker is printed in two halves, so that a shell that echoes what it runs does not print it;
+    on standard output the shell's process id follows.
     """
     if "\0" in script:
         raise ValueError("a shell script holds no NUL")
     first, second = secrets.token_hex(8), secrets.token_hex(8)
-    begin = f"printf '%s%s\\n' {first} {second}; printf '%s%s\\n' {first} {second} >&2"
+    begin = f"printf '%s%s%d\\n' {first} {second} $$; printf '%s%s\\n' {first} {second} >&2"
     text = f"{begin}\n{{ :\n{script}\n}}"
-    return text.encode("utf-8", "surrogateescape"), f"{first}{second}\n".encode()
+    return text.encode("utf-8", "surrogateescape"), f"{first}{second}".encode()

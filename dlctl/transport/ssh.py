@@ -1,22 +1,422 @@
-"""Runs scripts over ssh. The only module that imports paramiko."""
+"""Runs scripts over ssh: one connection, a channel for each script. The only user of paramiko.
+
+Set up as measured: TCP_NODELAY (a script takes 3 ms instead of 44), aes128-gcm first (500 MB/s),
+the default window (a bigger one makes downloads slower), streams through exec. paramiko's and the
+socket's errors are translated here; none of them passes.
+"""
 
 from __future__ import annotations
 
-from dlctl.errors import ConnectError
+import contextlib
+import logging
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dlctl.errors import (
+    AuthError,
+    ConnectError,
+    ConnectionLost,
+    DlctlError,
+    HostKeyError,
+    TransportError,
+    TransportTimeout,
+)
 from dlctl.site import TransportSettings
-from dlctl.transport import Prompt
-from dlctl.transport.script import ScriptTransport, Streams
+from dlctl.transport import Prompt, ssh_auth
+from dlctl.transport.known_hosts import KnownKey, host_name, known_keys, verify_host_key
+from dlctl.transport.script import ScriptTransport
+from dlctl.transport.ssh_config import Options, Target, config_file, resolve, split_hop
+from dlctl.transport.ssh_socket import dial, run_proxy_command
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # deprecations inside of paramiko and cryptography
+    import paramiko
+    from paramiko import ssh_exception
+    from paramiko.agent import AgentSSH
+    from paramiko.common import cMSG_CHANNEL_REQUEST
+
+# Without a handler Python prints a library's warnings to the terminal.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+TRANSLATIONS: dict[type[BaseException], type[TransportError]] = {
+    ssh_exception.SSHException: ConnectionLost,
+    ssh_exception.AuthenticationException: AuthError,
+    ssh_exception.PasswordRequiredException: AuthError,
+    ssh_exception.BadAuthenticationType: AuthError,
+    ssh_exception.PartialAuthentication: AuthError,
+    ssh_exception.UnableToAuthenticate: AuthError,
+    ssh_exception.ChannelException: ConnectError,
+    ssh_exception.BadHostKeyException: HostKeyError,
+    ssh_exception.IncompatiblePeer: ConnectError,
+    ssh_exception.ProxyCommandFailure: ConnectError,
+    ssh_exception.NoValidConnectionsError: ConnectError,
+    ssh_exception.CouldNotCanonicalize: ConnectError,
+    ssh_exception.ConfigParseError: ConnectError,
+    ssh_exception.MessageOrderError: ConnectError,
+    EOFError: ConnectionLost,
+    TimeoutError: TransportTimeout,
+    socket.timeout: TransportTimeout,  # the same class since Python 3.10
+    socket.gaierror: ConnectError,
+    ConnectionError: ConnectionLost,
+    OSError: ConnectionLost,
+}
+_SLICE_S = 0.25
+"""How often a waiting thread looks whether the connection still lives."""
+_PACKET_BYTES = 32 * 1024
+_TERM_GRACE_S = 0.5
+_KILL_TIMEOUT_S = 5.0
+_JUMP_LIMIT = 8
+_REKEY_BYTES = 2**34
+_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
 
 class SshTransport(ScriptTransport):
-    """One connection to a host."""
+    """One connection to one host, made when it is first used and again when it was lost."""
 
-    def __init__(self, settings: TransportSettings, prompt: Prompt | None = None) -> None:
-        self.name = str(settings.host)
-        self._prompt = prompt
+    def __init__(
+        self,
+        settings: TransportSettings,
+        prompt: Prompt | None = None,
+        config: Path | None = None,
+    ) -> None:
+        self._settings = settings
+        self._prompt = prompt or ssh_auth.terminal_prompt()
+        self._config = config or config_file()
+        self._lock = threading.Lock()
+        self._closers: list[contextlib.ExitStack] = []
+        self._connection: paramiko.Transport | None = None
+        self.name = _wanted_name(settings)
 
-    def _open(self, command: str) -> Streams:
-        raise ConnectError(f"{self.name}: ssh is being written ({command[:4]})")
+    def _open(self, command: str) -> SshStreams:
+        with self._lock:
+            connection = self._connected()
+        timeout_s = self._settings.connect_timeout_s
+        with _translated(self.name, "a channel was asked for", timeout_s):
+            channel = connection.open_session(timeout=timeout_s)
+            # No reply is asked for: it would cost a round trip and can't be waited for in time.
+            _request(channel, "exec", command)
+        return SshStreams(channel, connection, self.name)
+
+    def _connected(self) -> paramiko.Transport:
+        if self._connection is None or not self._connection.is_active():
+            self.close()
+            assert self._settings.host is not None
+            target = self._resolve(self._settings.host, self._settings.user, self._settings.port)
+            self.name = target.name
+            with contextlib.ExitStack() as stack:
+                self._connection = self._connect(target, target.proxy_jump, stack, 0)
+                self._closers.append(stack.pop_all())
+        return self._connection
 
     def close(self) -> None:
-        """End the connection; idempotent."""
+        """End the connection and those of the hops on the way; idempotent."""
+        self._connection = None
+        while self._closers:
+            self._closers.pop().close()
+
+    def _resolve(self, host: str, user: str | None, port: int | None) -> Target:
+        return resolve(host, user, port, self._config, _parse_config)
+
+    def _connect(
+        self, target: Target, jumps: list[str], stack: contextlib.ExitStack, depth: int
+    ) -> paramiko.Transport:
+        timeout_s = self._settings.connect_timeout_s
+        if depth > _JUMP_LIMIT:
+            raise ConnectError(f"{target.name}: more than {_JUMP_LIMIT} hops: ProxyJump is a loop")
+        if jumps:
+            hop = self._resolve(*split_hop(jumps[-1]))
+            # As OpenSSH does: the nearest hop's own configuration says how it is reached.
+            before = jumps[:-1] or hop.proxy_jump
+            via = self._connect(hop, before, stack, depth + 1)
+            what = f"{hop.name} was asked to go on to it"
+            with _translated(target.name, what, timeout_s, ConnectError):
+                sock: socket.socket | paramiko.Channel = via.open_channel(
+                    "direct-tcpip",
+                    (target.hostname, target.port),
+                    ("127.0.0.1", 0),
+                    timeout=timeout_s,
+                )
+        elif target.proxy_command:
+            with _translated(target.name, "its ProxyCommand was started", 0, ConnectError):
+                sock = run_proxy_command(target.proxy_command, stack)
+        else:
+            with _translated(target.name, "it was dialled", timeout_s, ConnectError):
+                sock = dial(target.hostname, target.port, timeout_s, self._settings.keepalive_s)
+        stack.callback(sock.close)
+        return self._handshake(target, sock, stack)
+
+    def _handshake(
+        self,
+        target: Target,
+        sock: socket.socket | paramiko.Channel,
+        stack: contextlib.ExitStack,
+    ) -> paramiko.Transport:
+        timeout_s = self._settings.connect_timeout_s
+        name = host_name(target.hostname, target.port, target.host_key_alias)
+        known = known_keys(target.known_hosts_files, name)
+        with _translated(target.name, "the connection was set up", timeout_s, ConnectError):
+            connection = paramiko.Transport(sock)
+            stack.callback(connection.close)
+            connection.banner_timeout = connection.handshake_timeout = timeout_s
+            connection.auth_timeout = connection.channel_timeout = timeout_s
+            # OpenSSH's own limit is 64 GB for these ciphers; paramiko's of 0.5 GB can stall a download.
+            connection.packetizer.REKEY_BYTES = _REKEY_BYTES
+            _prefer(connection, known)
+            connection.start_client(timeout=timeout_s)
+            key = connection.get_remote_server_key()
+        if not known and not target.host_key_alias and target.port != 22:
+            # As OpenSSH does: the same key known for the plain name is good enough.
+            plain = known_keys(target.known_hosts_files, host_name(target.hostname, 22, None))
+            known = [k for k in plain if k.key == key.asbytes()]
+        verify_host_key(target, name, key.get_name(), key.asbytes(), known)
+        with _translated(target.name, "it was logged in", ssh_auth.PERSON_TIMEOUT_S):
+            ssh_auth.authenticate(_Session(connection, target), target, self._prompt)
+        connection.set_keepalive(int(self._settings.keepalive_s))
+        return connection
+
+
+def _wanted_name(settings: TransportSettings) -> str:
+    user = f"{settings.user}@" if settings.user else ""
+    port = f":{settings.port}" if settings.port else ""
+    return f"{user}{settings.host}{port}"
+
+
+def _parse_config(host: str, file: Path) -> Options:
+    with _translated(host, f"{file} was read", 0, ConnectError):
+        found = paramiko.SSHConfig.from_path(str(file)).lookup(host)
+    return {key: list(v) if isinstance(v, list) else [str(v)] for key, v in found.items()}
+
+
+@contextlib.contextmanager
+def _translated(
+    name: str, what: str, timeout_s: float, lost: type[TransportError] = ConnectionLost
+) -> Iterator[None]:
+    """Turn foreign errors into ours; `lost` is what a connection that broke counts as."""
+    began = time.monotonic()
+    try:
+        yield
+    except DlctlError:
+        raise
+    except (ssh_exception.SSHException, EOFError, OSError) as error:
+        kind = next(TRANSLATIONS[c] for c in type(error).__mro__ if c in TRANSLATIONS)
+        # paramiko has no class for a time that is up.
+        late = 0 < timeout_s <= time.monotonic() - began + 0.1 or "timeout" in str(error).lower()
+        if kind is TransportTimeout or (late and kind is not HostKeyError):
+            raise TransportTimeout(
+                f"{name}: no answer in time ({timeout_s:g} s) while {what}",
+                hint="Is the host up, and the network? connect_timeout_s in the site's file.",
+            ) from error
+        kind = lost if kind is ConnectionLost else kind
+        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise kind(
+            f"{name}: while {what}: {said}", hint="Look at the address and the network."
+        ) from error
+
+
+def _prefer(connection: paramiko.Transport, known: list[KnownKey]) -> None:
+    """Ask for fast ciphers, and for a kind of host key that is known: else it looks changed."""
+    options = connection.get_security_options()
+    fast = [cipher for cipher in _CIPHERS if cipher in options.ciphers]
+    options.ciphers = (*fast, *(c for c in options.ciphers if c not in fast))
+    types = {key.key_type for key in known if not key.marker}
+    if "ssh-rsa" in types:
+        types |= {"rsa-sha2-512", "rsa-sha2-256"}
+    options.key_types = tuple(sorted(options.key_types, key=lambda kind: kind not in types))
+
+
+# Authentication ---------------------------------------------------------------------------------
+
+
+class _Session:
+    """What `ssh_auth` needs of paramiko: each attempt returns what is asked next, None is a no."""
+
+    def __init__(self, connection: paramiko.Transport, target: Target) -> None:
+        self._connection = connection
+        self._user = target.user
+
+    def methods(self) -> list[str]:
+        try:
+            self._connection.auth_none(self._user)
+        except ssh_exception.BadAuthenticationType as error:
+            return list(error.allowed_types)
+        return []
+
+    def try_key(self, key: object) -> list[str] | None:
+        assert isinstance(key, paramiko.PKey)
+        return self._attempt(lambda: self._connection.auth_publickey(self._user, key))
+
+    def try_password(self, password: str) -> list[str] | None:
+        return self._attempt(
+            lambda: self._connection.auth_password(self._user, password, fallback=False)
+        )
+
+    def try_answers(self, answer: ssh_auth.Answer) -> list[str] | None:
+        self._connection.auth_timeout = ssh_auth.PERSON_TIMEOUT_S
+        return self._attempt(lambda: self._connection.auth_interactive(self._user, answer))
+
+    def _attempt(self, attempt: ssh_auth.Attempt) -> list[str] | None:
+        try:
+            return list(attempt())
+        except ssh_exception.AuthenticationException as error:
+            if not self._connection.is_active():
+                raise ssh_auth.closed_by_server(str(error)) from error
+            if "timeout" in str(error).lower():
+                raise
+            return None
+
+    def agent_keys(self, path: str) -> tuple[list[tuple[str, object, bytes]], ssh_auth.Closer]:
+        """Return comment, key and public part of each key of an agent."""
+        agent, sock = AgentSSH(), socket.socket(socket.AF_UNIX)
+        sock.settimeout(ssh_auth.PERSON_TIMEOUT_S)  # it may ask its user to confirm
+        with contextlib.suppress(OSError, ssh_exception.SSHException):
+            sock.connect(path)
+            agent._connect(sock)  # type: ignore[attr-defined] # Agent() knows SSH_AUTH_SOCK only
+        return [(k.comment or k.name, k, k.asbytes()) for k in agent.get_keys()], sock.close
+
+    def load_key(self, file: Path, passphrase: str | None) -> object:
+        """Return the private key in a file.
+
+        Raises:
+            ssh_auth.PassphraseNeeded, ssh_auth.Unusable
+        """
+        problem = "no key of a known kind"
+        for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
+            try:
+                return kind.from_private_key_file(str(file), passphrase)
+            except ssh_exception.PasswordRequiredException:
+                raise ssh_auth.PassphraseNeeded from None
+            except (ssh_exception.SSHException, OSError, ValueError, IndexError) as error:
+                problem = str(error)
+        raise ssh_auth.Unusable(problem)
+
+    def with_certificate(self, key: object, file: Path | None) -> bool:
+        """Show the server this certificate with the key, or none; False where it does not fit."""
+        assert isinstance(key, paramiko.PKey)
+        key.public_blob = None
+        with contextlib.suppress(ValueError, OSError, ssh_exception.SSHException):
+            if file is not None:
+                key.load_certificate(str(file))
+            return True
+        return False
+
+
+# A running command ------------------------------------------------------------------------------
+
+
+def _request(channel: paramiko.Channel, kind: str, word: str) -> None:
+    """Send a channel request that wants no reply (RFC 4254, 6.5 and 6.9)."""
+    message = paramiko.Message()
+    message.add_byte(cMSG_CHANNEL_REQUEST)
+    message.add_int(channel.remote_chanid)
+    message.add_string(kind)
+    message.add_boolean(False)
+    message.add_string(word)
+    connection: Any = channel.transport
+    connection._send_user_message(message)
+
+
+class SshStreams:
+    """The streams of one channel."""
+
+    def __init__(
+        self, channel: paramiko.Channel, connection: paramiko.Transport, name: str
+    ) -> None:
+        self._channel = channel
+        self._connection = connection
+        self._name = name
+        channel.settimeout(_SLICE_S)
+
+    def read(self, timeout_s: float) -> bytes:
+        """Return some bytes of standard output, none at its end."""
+        chunk = self._read(self._channel.recv, timeout_s)
+        if not chunk:
+            self._refuse_lost()
+        return chunk
+
+    def read_error(self, timeout_s: float) -> bytes:
+        """Return some bytes of standard error, none at its end."""
+        return self._read(self._channel.recv_stderr, timeout_s)
+
+    def _read(self, receive: ssh_auth.Receive, timeout_s: float) -> bytes:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return receive(_PACKET_BYTES * 4)
+            except TimeoutError:
+                self._refuse_late(deadline, timeout_s)
+            except (OSError, EOFError, ssh_exception.SSHException) as error:
+                raise ConnectionLost(
+                    f"{self._name}: the connection was lost: {error}", hint="Try again."
+                ) from error
+
+    def _refuse_late(self, deadline: float, timeout_s: float) -> None:
+        self._refuse_lost()
+        if time.monotonic() >= deadline:
+            raise TransportTimeout(
+                f"{self._name}: a command made no progress for {timeout_s:g} s",
+                hint="The host may be overloaded: try again.",
+            )
+
+    def _refuse_lost(self) -> None:
+        if not self._connection.is_active() and self._channel.exit_status < 0:
+            raise ConnectionLost(
+                f"{self._name}: the connection was lost while a command ran",
+                hint="Try again when the network is back.",
+            )
+
+    def write(self, data: bytes | memoryview, timeout_s: float) -> None:
+        """Write all of it."""
+        view = memoryview(data)
+        deadline = time.monotonic() + timeout_s
+        while view:
+            try:
+                sent = self._channel.send(bytes(view[:_PACKET_BYTES]))
+            except TimeoutError:
+                self._refuse_late(deadline, timeout_s)
+                continue
+            except (OSError, EOFError, ssh_exception.SSHException):
+                self._refuse_lost()
+                raise BrokenPipeError from None
+            if not sent:
+                self._refuse_lost()
+                raise BrokenPipeError
+            view = view[sent:]
+            deadline = time.monotonic() + timeout_s
+
+    def close_stdin(self) -> None:
+        """End standard input."""
+        with contextlib.suppress(OSError, EOFError, ssh_exception.SSHException):
+            self._channel.shutdown_write()
+
+    def exit_code(self, timeout_s: float) -> int:
+        """Wait for the exit code; 255 after a signal, which paramiko does not name."""
+        deadline = time.monotonic() + timeout_s
+        while not self._channel.status_event.wait(min(_SLICE_S, timeout_s)):
+            self._refuse_late(deadline, timeout_s)
+        self._refuse_lost()
+        return self._channel.exit_status if self._channel.exit_status >= 0 else 255
+
+    def kill(self, pid: int | None) -> None:
+        """Send SIGTERM to the process group over there, then SIGKILL, and close the channel.
+
+        sshd refuses the request for root and under a forced command: a second channel does it then.
+        """
+        with contextlib.suppress(OSError, EOFError, ssh_exception.SSHException):
+            _request(self._channel, "signal", "TERM")
+            if pid and not self._channel.status_event.wait(_TERM_GRACE_S):
+                channel = self._connection.open_session(timeout=_KILL_TIMEOUT_S)
+                group = f"kill -TERM -{pid}; sleep 0.2 2>/dev/null || sleep 1; kill -KILL -{pid}"
+                _request(channel, "exec", f"/bin/sh -c '{group}'")
+                channel.status_event.wait(_KILL_TIMEOUT_S)
+                channel.close()
+        self.release()
+
+    def release(self) -> None:
+        """Close the channel."""
+        with contextlib.suppress(OSError, EOFError, ssh_exception.SSHException):
+            self._channel.close()

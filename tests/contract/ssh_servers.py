@@ -1,0 +1,107 @@
+"""A real sshd on 127.0.0.1 with keys, configuration and known_hosts of its own, for tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+SSHD = shutil.which("sshd") or next(
+    (p for p in ("/usr/sbin/sshd", "/usr/lib/openssh/sshd") if Path(p).exists()), None
+)
+
+
+@dataclass
+class Sshd:
+    folder: Path
+    port: int
+    process: subprocess.Popen
+
+    @property
+    def host_key(self) -> Path:
+        return self.folder / "host_key"
+
+    @property
+    def public_host_key(self) -> str:
+        return " ".join((self.folder / "host_key.pub").read_text().split()[:2])
+
+    def connections(self) -> list[int]:
+        """The processes that serve connections."""
+        tasks = Path("/proc").glob("[0-9]*/stat")
+        found, parents = [], {self.process.pid}
+        stats = []
+        for task in tasks:
+            try:
+                pid, rest = int(task.parent.name), task.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            stats.append((pid, int(rest[1])))
+        for _ in range(3):
+            for pid, parent in stats:
+                if parent in parents and pid not in parents:
+                    parents.add(pid)
+                    found.append(pid)
+        return found
+
+    def stop(self) -> None:
+        for pid in self.connections():
+            try:
+                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.process.kill()
+        self.process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def make_key(path: Path, passphrase: str = "", kind: str = "ed25519") -> Path:
+    argv = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", str(path), "-C", path.name]
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+    return path
+
+
+def start_sshd(folder: Path, authorized: list[Path], options: str = "") -> Sshd:
+    folder.mkdir(mode=0o700)
+    make_key(folder / "host_key")
+    keys = "".join(Path(f"{key}.pub").read_text() for key in authorized)
+    (folder / "authorized_keys").write_text(keys)
+    port = free_port()
+    config = folder / "sshd_config"
+    config.write_text(
+        f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {folder}/host_key\n"
+        f"AuthorizedKeysFile {folder}/authorized_keys\nPidFile none\nStrictModes no\n"
+        "UsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        f"PermitRootLogin yes\nMaxStartups 100\n{options}\n"
+    )
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return Sshd(folder, port, process)
+        except OSError:
+            if process.poll() is not None:
+                break
+            time.sleep(0.02)
+    process.kill()
+    process.wait()
+    raise RuntimeError((folder / "log").read_text())
