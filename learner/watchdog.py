@@ -70,6 +70,9 @@ def conclude(returncode: int, is_command: bool, stop: Stop, killed: bool) -> tup
     """Return how a learner ended, and a few words on why."""
     if stop is Stop.CANCEL:
         return State.CANCELLED, "stopped on request"
+    # The shell around a command says 85 whatever its program made of the signal.
+    if stop is Stop.ENDED and is_command and returncode:
+        return State.CANCELLED, "ended by the launcher"
     if returncode == EXIT_HALTED:
         return State.HALTED, "saved and stopped"
     if stop is Stop.HALT and is_command:

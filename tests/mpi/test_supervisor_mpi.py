@@ -1,0 +1,116 @@
+"""The supervisor with several learners under a real mpirun."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
+from node_job import MPIRUN, SAVER, Job, alive, kill, printed_pid, wait_until  # noqa: E402
+
+from dlctl import contract  # noqa: E402
+from dlctl.contract import State  # noqa: E402
+
+PY = shlex.quote(sys.executable)
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside this Python"),
+]
+
+DDP = """\
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+model(torch.ones(2, 4) * (1 + dist.get_rank())).sum().backward()
+gradient = model.module.weight.grad.sum().item()
+with open(os.path.join(os.environ["RESULT_DIR"], f"gradient-{dist.get_rank()}"), "w") as file:
+    file.write(str(gradient))
+dist.destroy_process_group()
+"""
+
+
+def test_unmodified_ddp_script(tmp_path):
+    job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
+    job.write("train.py", DDP)
+    verdict = job.run()
+    assert verdict.state is State.COMPLETED, job.output + job.log(0)
+    # Mean over the two learners of 2 samples x 4 weights x input (1 or 2).
+    for rank in (0, 1):
+        assert (job.dir / contract.RESULTS / f"gradient-{rank}").read_text() == "12.0"
+
+
+def test_learners_share_one_mpi_world(tmp_path):
+    job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
+    job.write("train.py", "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))")
+    assert job.run().state is State.COMPLETED, job.output
+    assert (job.log(0), job.log(1)) == ("2\n", "2\n")
+
+
+def test_import_error_on_one_rank_only(tmp_path):
+    job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
+    job.write(
+        "train.py",
+        "import os, time\n"
+        "if os.environ['RANK'] == '1': import nope_nope\n"
+        "time.sleep(600)\n",
+    )  # fmt: skip
+    verdict = job.run()
+    assert (verdict.state, verdict.guilty.rank) == (State.FAILED, 1), job.output
+    assert "train.py:2: ModuleNotFoundError: No module named 'nope_nope'" in verdict.reason
+    assert job.status(0).state is State.CANCELLED
+
+
+def test_killed_learner_is_the_guilty_one(tmp_path):
+    job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
+    job.write("train.py", SAVER)
+    process = job.start()
+    other, victim = printed_pid(job, 0), printed_pid(job, 1)
+    kill(victim)
+    verdict = job.finish(process)
+    assert (verdict.state, verdict.guilty.rank) == (State.FAILED, 1), job.output
+    assert verdict.guilty.signal == 9
+    assert not alive(other)
+
+
+def test_killed_mpi_process_is_the_guilty_one(tmp_path):
+    job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
+    job.write("train.py", "from mpi4py import MPI\nMPI.COMM_WORLD.barrier()\n" + SAVER)
+    process = job.start()
+    other, victim = printed_pid(job, 0), printed_pid(job, 1)
+    kill(victim)
+    verdict = job.finish(process)
+    assert (verdict.state, verdict.guilty.rank) == (State.FAILED, 1), job.output
+    assert not alive(other)
+
+
+def test_every_learner_saves_on_halt(tmp_path):
+    job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
+    # One is quick and the other slow: the end of the first must not end the second.
+    slow = SAVER.replace("def save(*_):", "def save(*_):\n    time.sleep(2 * int(saved[-1]))")
+    job.write("train.py", slow)
+    process = job.start()
+    pids = [printed_pid(job, 0), printed_pid(job, 1)]
+    job.ask(contract.HALT_REQUEST)
+    verdict = job.finish(process)
+    assert verdict.state is State.HALTED, job.output
+    for rank in (0, 1):
+        assert (job.dir / contract.CHECKPOINTS / f"saved-{rank}").exists()
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_nothing_outlives_a_killed_supervisor(tmp_path):
+    job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
+    job.write("train.py", SAVER)
+    process = job.start()
+    pids = [printed_pid(job, rank) for rank in (0, 1)]
+    kill(process.pid)
+    process.communicate()
+    wait_until(lambda: not any(alive(pid) for pid in pids))

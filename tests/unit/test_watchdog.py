@@ -1,0 +1,139 @@
+"""The watchdog's judgement and its status file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlctl.contract import State, Status, read_record
+from learner import heartbeat, processes
+from learner.heartbeat import Heartbeat, last_lines
+from learner.signals import HaltFlag
+from learner.watchdog import Program, Stop, Watchdog, conclude, decode_exit
+
+
+class Silent:
+    """Nobody outside wants anything."""
+
+    def directive(self):
+        return None
+
+    def abandoned(self):
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("returncode", "is_command", "stop", "killed", "state"),
+    [
+        (0, True, Stop.NONE, False, State.COMPLETED),
+        (3, True, Stop.NONE, False, State.FAILED),
+        (-9, False, Stop.NONE, False, State.FAILED),
+        (85, False, Stop.NONE, False, State.HALTED),
+        (0, True, Stop.HALT, False, State.HALTED),
+        (-9, True, Stop.HALT, True, State.HALTED),
+        (0, False, Stop.HALT, False, State.COMPLETED),
+        (-9, False, Stop.HALT, True, State.FAILED),
+        (1, False, Stop.HALT, False, State.FAILED),
+        (85, True, Stop.ENDED, False, State.CANCELLED),
+        (85, False, Stop.ENDED, False, State.HALTED),
+        (-15, True, Stop.ENDED, False, State.CANCELLED),
+        (0, True, Stop.CANCEL, False, State.CANCELLED),
+    ],
+)
+def test_conclude(returncode, is_command, stop, killed, state):
+    assert conclude(returncode, is_command, stop, killed)[0] is state
+
+
+def test_exit_of_a_shell_tells_the_signal():
+    assert decode_exit(137, True) == (137, 9)
+    assert decode_exit(137, False) == (137, None)
+    assert decode_exit(-11, True) == (None, 11)
+
+
+def test_last_lines_of_odd_logs(tmp_path):
+    log = tmp_path / "log"
+    assert last_lines(log) == []
+    log.write_bytes(b"x" * 100_000 + b"\n\xff\xfe\r\n\n" + b"line\n" * 30)
+    assert last_lines(log) == ["line"] * 20
+    assert last_lines(log, 31)[0] == "\ufffd\ufffd"
+
+
+def test_full_disk_keeps_the_heart_beating(tmp_path, monkeypatch):
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    assert heart.set(state=State.TRAINING)
+    os.utime(heart.path, (1, 1))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(heartbeat, "write_whole", full)
+    assert not heart.set(step=5)
+    assert "No space left" in heart.warning
+    assert heart.path.stat().st_mtime > 1
+    monkeypatch.undo()
+    assert heart.set()
+    assert (heart.warning, read_record(Status, heart.path).step) == ("", 5)
+
+
+def test_progress_of_the_loop_is_merged_and_halt_waits_for_its_handler(tmp_path):
+    progress = tmp_path / "progress.json"
+    code = (
+        "import json, os, signal, sys\n"
+        "from learner.signals import EXIT_HALTED, HaltFlag\n"
+        "os.kill(os.getpid(), signal.SIGUSR2)\n"  # comes before the handler
+        "flag = HaltFlag().install()\n"
+        "told = {'step': 7, 'epoch': 2, 'metrics': {'loss': 0.5}}\n"
+        f"json.dump(told, open({str(progress)!r}, 'w'))\n"
+        "sys.exit(EXIT_HALTED if flag else 1)\n"
+    )
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    program = Program(
+        [sys.executable, "-c", code], env, tmp_path, tmp_path / "log", False, progress
+    )
+    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
+    status = read_record(Status, heart.path)
+    assert (status.state, status.exit_code) == (State.HALTED, 85), last_lines(tmp_path / "log")
+    assert (status.step, status.epoch, status.metrics) == (7, 2, {"loss": 0.5})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", json.dumps({"step": "x"}), '{"metrics": 3}'])
+def test_unclear_progress_is_ignored(tmp_path, text):
+    path = tmp_path / "progress.json"
+    path.write_text(text)
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", False, path)
+    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
+    assert read_record(Status, heart.path).step is None
+
+
+def test_descendants_and_who_takes_a_signal():
+    code = (
+        "import signal, sys; signal.signal(signal.SIGUSR2, print); print(1, flush=True);"
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.readline()
+        assert child.pid in processes.descendants(os.getpid())
+        assert processes.takes(child.pid, signal.SIGUSR2)
+        assert not processes.takes(child.pid, signal.SIGUSR1)
+        child.stdin.close()
+    assert child.pid not in processes.descendants(os.getpid())
+
+
+def test_halt_flag_restores():
+    before = signal.getsignal(signal.SIGUSR2)
+    flag = HaltFlag().install()
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert flag.is_set
+    assert flag.received == [signal.SIGUSR2]
+    flag.restore()
+    assert signal.getsignal(signal.SIGUSR2) == before
