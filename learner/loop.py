@@ -1,0 +1,262 @@
+"""The built-in training loop: data-parallel, synchronous, deterministic.
+
+A global batch is divided over the learners; each computes its share's gradient weighted by its
+samples; the sum, in rank order, is the gradient of the whole batch. Every learner then takes the
+same optimizer step. A learner's share may be empty.
+
+Buffers (the running statistics of batch norm) are each learner's own during an epoch; rank 0's
+are given to all before each validation and at the end. Checkpoints keep those of every rank.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dlctl.contract import Training
+from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
+from learner.checkpoint.random_states import preserved
+from learner.data import Share, batch_count, epoch_order, fetch, share_of_batch, to_device
+from learner.exchange import Exchange
+from learner.exchange.flat import GradientBuffer
+from learner.faults import UserFault
+from learner.metrics import MetricsFile, Progress, readable
+from learner.signals import HaltFlag
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Where the loop says what it does."""
+
+    say: Callable[[str], None]
+    """Prints a line on rank 0, and nothing elsewhere."""
+    progress: Progress
+    metrics: MetricsFile | None
+    """Only rank 0 has one: the values are those of all learners."""
+
+
+class HaltedInValidation(Exception):
+    """A halt came during validation: the epoch's end is done again after `resume`."""
+
+
+class Trainer:
+    """One training, from a position to its end or a halt."""
+
+    def __init__(
+        self,
+        settings: Training,
+        trained: Trained,
+        exchange: Exchange,
+        keeper: CheckpointKeeper,
+        reports: Reports,
+        halt: HaltFlag,
+    ) -> None:
+        self._settings = settings
+        self._trained = trained
+        self._parts = trained.parts
+        self._exchange = exchange
+        self._keeper = keeper
+        self._reports = reports
+        self._halt = halt
+        self._gradients = GradientBuffer(self._parts.model)
+        self._names = ("loss", *self._parts.metrics)
+        self._steps = batch_count(len(self._parts.train), settings.batch_size)
+        self._said_not_finite = False
+        self.position = Position()
+
+    def run(self, position: Position) -> bool:
+        """Train from a position; return False if a halt ended it before the last epoch's end."""
+        self.position = position
+        while position.epoch < self._settings.epochs:
+            try:
+                if not self._epoch():
+                    return False
+            except HaltedInValidation:
+                return False
+        self.share_buffers()
+        self._keeper.save(self._trained, position)
+        return True
+
+    def share_buffers(self) -> None:
+        """Give rank 0's buffers to all learners."""
+        self._exchange.broadcast(self._parts.model.buffers())
+
+    # One epoch ----------------------------------------------------------------------------------
+
+    def _epoch(self) -> bool:
+        position, settings = self.position, self._settings
+        samples = len(self._parts.train)
+        order = epoch_order(samples, settings.seed, position.epoch)
+        started_at, trained_before = time.monotonic(), position.samples
+        self._parts.model.train()
+        save_due = False
+        while position.batch < self._steps:
+            mine = share_of_batch(
+                order, position.batch, settings.batch_size, self._exchange.rank, self._exchange.size
+            )
+            halt, overdue = self._step(mine)
+            save_due = overdue or self._keeper.due_after_step(position.step)
+            if halt:
+                return False
+            if save_due and position.batch < self._steps:
+                self._keeper.save(self._trained, position)
+        elapsed_s = time.monotonic() - started_at
+        done = position.samples - trained_before
+        self._end_epoch(done / elapsed_s if elapsed_s > 0 else 0.0, save_due)
+        return True
+
+    def _end_epoch(self, samples_per_s: float, save_due: bool) -> None:
+        position = self.position
+        values = {name: position.sums[name] / position.samples for name in self._names}
+        if self._validation_due():
+            values.update(self._validate())
+        values["learning_rate"] = self._learning_rate()
+        values["samples_per_s"] = samples_per_s
+        self._trained.schedule.after_epoch(values.get("validation_loss", values["loss"]))
+        position.epoch += 1
+        position.batch, position.samples, position.sums = 0, 0, {}
+        position.history.append({"epoch": position.epoch, **values})
+        self._record(values, force=True)
+        self._reports.say(
+            f"epoch {position.epoch}/{self._settings.epochs}  step {position.step}  "
+            f"{readable(values)}"
+        )
+        if save_due or self._keeper.due_after_epoch(position.epoch):
+            self._keeper.save(self._trained, position)
+
+    def _validation_due(self) -> bool:
+        epoch = self.position.epoch + 1
+        every = max(1, self._settings.validate_every_epochs)
+        last = epoch == self._settings.epochs
+        return self._parts.validation is not None and (last or epoch % every == 0)
+
+    # One step -----------------------------------------------------------------------------------
+
+    def _step(self, share: Share) -> tuple[bool, bool]:
+        """Take one optimizer step; return whether to halt and whether a checkpoint is overdue."""
+        self._gradients.clear()
+        sums = self._backward(share)
+        self._gradients.reduce(self._exchange)
+        flags = [float(self._halt.is_set), float(self._keeper.overdue())]
+        rows = self._exchange.gather([*sums, *flags, *self._gradients.used])
+        totals = _sum_in_order(rows[:, : len(sums)])
+        halts, overdue = rows[:, len(sums)], rows[0, len(sums) + 1]
+        used = rows[:, len(sums) + 2 :].max(axis=0)
+        self._gradients.drop_unused([flag > 0 for flag in used])
+        self._update()
+        self._count(totals, share.batch_samples)
+        return bool(halts.any()), bool(overdue)
+
+    def _backward(self, share: Share) -> list[float]:
+        """Compute the share's part of the gradient; return its sums of loss and metrics."""
+        if len(share.indices) == 0:
+            return [0.0] * len(self._names)
+        outputs, targets = self._forward(self._parts.train, share.indices)
+        loss = self._loss(outputs, targets)
+        (loss * share.weight).backward()  # type: ignore[no-untyped-call]
+        return self._sums(loss, outputs, targets, len(share.indices))
+
+    def _forward(self, dataset: Any, indices: NDArray[np.int64]) -> tuple[Any, Any]:
+        inputs, targets = to_device(fetch(dataset, indices), self._trained.device)
+        return self._parts.model(*inputs), targets
+
+    def _loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        loss = self._parts.loss(outputs, targets)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise UserFault(
+                f"the loss returned {shape}, not a tensor with one element",
+                hint="it must be the mean over the batch",
+            )
+        return loss
+
+    def _sums(self, loss: torch.Tensor, outputs: Any, targets: Any, samples: int) -> list[float]:
+        with torch.no_grad():
+            means = [float(f(outputs, targets)) for f in self._parts.metrics.values()]
+        return [value * samples for value in (float(loss.detach()), *means)]
+
+    def _update(self) -> None:
+        limit = self._settings.clip_gradient_norm
+        if limit is not None:
+            torch.nn.utils.clip_grad_norm_(self._parts.model.parameters(), limit)
+        self._trained.schedule.before_step(self.position.step)
+        self._parts.optimizer.step()
+
+    def _count(self, totals: list[float], samples: int) -> None:
+        position = self.position
+        position.step += 1
+        position.batch += 1
+        position.samples += samples
+        for name, total in zip(self._names, totals, strict=True):
+            position.sums[name] = position.sums.get(name, 0.0) + total
+        values = {n: t / samples for n, t in zip(self._names, totals, strict=True)}
+        self._warn_if_not_finite(values["loss"])
+        log_due = position.step % max(1, self._settings.log_every_steps) == 0
+        if log_due and position.batch < self._steps:  # the epoch's end has a line of its own
+            self._record({**values, "learning_rate": self._learning_rate()})
+        else:
+            self._reports.progress.update(position.step, position.epoch + 1, values)
+
+    # Validation ---------------------------------------------------------------------------------
+
+    def _validate(self) -> dict[str, float]:
+        """Return loss and metrics of the validation data; training's random states stay."""
+        self.share_buffers()
+        model = self._parts.model
+        with preserved(self._trained.device), torch.no_grad():
+            model.eval()
+            totals, samples = [0.0] * len(self._names), 0
+            for sums, count in self._validation_batches():
+                totals = [a + b for a, b in zip(totals, sums, strict=True)]
+                samples += count
+        return {
+            f"validation_{name}": total / samples
+            for name, total in zip(self._names, totals, strict=True)
+        }
+
+    def _validation_batches(self) -> Iterator[tuple[list[float], int]]:
+        dataset, size = self._parts.validation, self._settings.batch_size
+        order = np.arange(len(dataset), dtype=np.int64)
+        for batch in range(batch_count(len(dataset), size)):
+            share = share_of_batch(order, batch, size, self._exchange.rank, self._exchange.size)
+            sums = [0.0] * len(self._names)
+            if len(share.indices) > 0:
+                outputs, targets = self._forward(dataset, share.indices)
+                loss = self._loss(outputs, targets)
+                sums = self._sums(loss, outputs, targets, len(share.indices))
+            rows = self._exchange.gather([*sums, float(self._halt.is_set)])
+            if rows[:, -1].any():
+                raise HaltedInValidation
+            yield _sum_in_order(rows[:, :-1]), share.batch_samples
+
+    # Reports ------------------------------------------------------------------------------------
+
+    def _record(self, values: dict[str, float], *, force: bool = False) -> None:
+        position = self.position
+        epoch = position.epoch + (position.batch > 0)  # counted from 1
+        self._reports.progress.update(position.step, epoch, values, force=force)
+        if self._reports.metrics is not None:
+            self._reports.metrics.append(position.step, epoch, values)
+
+    def _learning_rate(self) -> float:
+        return float(self._parts.optimizer.param_groups[0]["lr"])
+
+    def _warn_if_not_finite(self, loss: float) -> None:
+        if not math.isfinite(loss) and not self._said_not_finite:
+            self._said_not_finite = True
+            self._reports.say(f"WARNING: the loss is {loss} at step {self.position.step}")
+
+
+def _sum_in_order(rows: NDArray[np.float64]) -> list[float]:
+    """Return the sum of the rows, added from the first to the last."""
+    total = np.zeros(rows.shape[1])
+    for row in rows:
+        total = total + row
+    return [float(value) for value in total]

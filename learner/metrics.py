@@ -1,0 +1,74 @@
+"""What a learner says while it trains: metrics as JSON lines, progress for the watchdog."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+PROGRESS_INTERVAL_S = 0.5
+
+
+class MetricsFile:
+    """JSON lines, each appended with one write; readers drop the steps that a restart repeats."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def append(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
+        """Append one line; a value that is no number (NaN, infinity) becomes null."""
+        line: dict[str, float | int | None] = {
+            "step": step,
+            "epoch": epoch,
+            "time": round(self._clock(), 3),
+        }
+        line.update({name: finite(value) for name, value in values.items()})
+        data = (json.dumps(line, allow_nan=False) + "\n").encode()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        descriptor = os.open(self._path, flags, 0o644)
+        try:
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+
+class Progress:
+    """The progress file that the watchdog reads, rewritten at most twice a second."""
+
+    def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._written_at = -math.inf
+
+    def update(
+        self, step: int, epoch: int, metrics: Mapping[str, float], *, force: bool = False
+    ) -> None:
+        """Write `{"step", "epoch", "metrics"}`, unless it was written just now."""
+        now = self._clock()
+        if self._path is None or (not force and now - self._written_at < PROGRESS_INTERVAL_S):
+            return
+        self._written_at = now
+        known = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps({"step": step, "epoch": epoch, "metrics": known}))
+        temporary.replace(self._path)
+
+
+def finite(value: float) -> float | None:
+    """Return a number, or None for NaN and infinity, which JSON can't hold."""
+    return value if math.isfinite(value) else None
+
+
+def readable(values: Mapping[str, float]) -> str:
+    """Return values for people: `loss 0.1234  accuracy 0.9710`."""
+    return "  ".join(f"{name} {_short(value)}" for name, value in values.items())
+
+
+def _short(value: float) -> str:
+    small = value != 0 and abs(value) < 1e-3
+    return f"{value:.3g}" if small or abs(value) >= 1e5 else f"{value:.4f}"

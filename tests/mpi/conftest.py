@@ -1,0 +1,135 @@
+"""Job directories with a plan, and learners started on them without the supervisor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlctl import contract
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+TIME_LIMIT_S = 240
+
+SET_RANK = """
+import os, sys
+os.environ["RANK"] = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+os.environ["LOCAL_RANK"] = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+os.environ["WORLD_SIZE"] = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
+if "DLCTL_PROGRESS_FILE" in os.environ:
+    os.environ["DLCTL_PROGRESS_FILE"] += "-" + os.environ["RANK"]
+from learner.train import main
+sys.exit(main())
+"""
+"""What learner.launcher does for a learner, in short."""
+
+
+def mpi_command(ranks: int) -> list[str]:
+    return [str(MPIEXEC), "-n", str(ranks), "--oversubscribe", sys.executable]
+
+
+def mpi_environment(**more: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(REPOSITORY),
+        **more,
+    }
+
+
+def _run_ranks(ranks: int, script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script under mpiexec with the interpreter of the tests."""
+    return subprocess.run(
+        [*mpi_command(ranks), str(script), *arguments],
+        env=mpi_environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
+        check=False,
+    )
+
+
+@dataclass
+class Job:
+    """A job directory."""
+
+    directory: Path
+    plan: contract.Plan
+
+    def train(self, attempt: int = 1, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run the built-in loop in as many ranks as the plan has learners."""
+        learners = self.plan.resources.learners
+        command = [sys.executable] if learners == 1 else mpi_command(learners)
+        return subprocess.run(
+            [*command, "-c", SET_RANK, str(self.directory), str(attempt)],
+            env=mpi_environment(**env),
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT_S,
+            check=False,
+        )
+
+    def weights(self) -> dict[str, Any]:
+        """Return results/model.pt."""
+        import torch
+
+        loaded = torch.load(self.directory / "results" / "model.pt", weights_only=True)
+        return dict(loaded)
+
+    def change(self, **fields: Any) -> None:
+        """Rewrite the plan."""
+        self.plan = replace(self.plan, **fields)
+        contract.write_whole(self.directory / contract.PLAN, contract.to_json(self.plan))
+
+
+def make_plan(directory: Path, learners: int, arguments: dict[str, Any]) -> contract.Plan:
+    return contract.Plan(
+        training_id="t-1", name="test", version="1", description="", site="local",
+        root=str(directory), job_dir=str(directory), runtime_dir=str(REPOSITORY), code_digest="",
+        created_at="2026-01-01T00:00:00Z", dlctl_version="0", retries=0,
+        resources=contract.Resources(
+            learners=learners, nodes=1, learners_per_node=[learners], cpus_per_learner=1,
+            threads_per_learner=1, gpus_per_learner=0, memory_bytes_per_learner=None,
+            memory_bytes_per_node=None, gpus_per_node=0, time_s=None, halt_margin_s=60,
+        ),
+        batch=contract.Batch("local"),
+        launch=contract.Launch("direct" if learners == 1 else "mpirun", []),
+        environment=contract.Environment(sys.executable),
+        framework=contract.Framework("pytorch", None, None, "train.py", arguments),
+        training=contract.Training(epochs=3, batch_size=10, seed=5, log_every_steps=2),
+        checkpoint=contract.CheckpointPolicy(),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> Callable[..., Job]:
+    """Return a function that makes a job directory from the text of a train.py."""
+    made: list[Path] = []
+
+    def make(program: str, learners: int = 1, arguments: Any = None, **fields: Any) -> Job:
+        directory = tmp_path / f"job {len(made)}"
+        made.append(directory)
+        (directory / contract.CODE).mkdir(parents=True)
+        (directory / contract.CODE / "train.py").write_text(program)
+        job = Job(directory, make_plan(directory, learners, arguments or {}))
+        job.change(**fields)
+        return job
+
+    return make
+
+
+@pytest.fixture
+def run_ranks() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return a function that runs a script in so many ranks."""
+    return _run_ranks
