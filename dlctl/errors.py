@@ -2,6 +2,7 @@
 
     DlctlError                        1
     ├── ManifestError                 3   manifest.yml is wrong
+    │   └── BundleError                   the folder holds what can't or must not be sent
     ├── SiteError                     4   a site config is wrong or missing
     ├── PlanError                     5   the request fits no partition, or can't be planned
     ├── TransportError                6   the site can't be reached
@@ -50,6 +51,10 @@ class ManifestError(DlctlError):
     def __init__(self, message: str, *, hint: str = "", problems: list[str] | None = None) -> None:
         super().__init__(message, hint=hint)
         self.problems = problems or [message]
+
+
+class BundleError(ManifestError):
+    """The user's folder holds something that can't or must not be sent."""
 
 
 class SiteError(DlctlError):

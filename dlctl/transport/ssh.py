@@ -15,7 +15,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from dlctl.errors import (
     AuthError,
@@ -32,13 +31,13 @@ from dlctl.transport.known_hosts import KnownKey, host_name, known_keys, verify_
 from dlctl.transport.script import ScriptTransport
 from dlctl.transport.ssh_config import Options, Target, config_file, resolve, split_hop
 from dlctl.transport.ssh_socket import dial, run_proxy_command
+from dlctl.transport.ssh_streams import Foreign, SshStreams, request
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # deprecations inside of paramiko and cryptography
     import paramiko
     from paramiko import ssh_exception
     from paramiko.agent import AgentSSH
-    from paramiko.common import cMSG_CHANNEL_REQUEST
 
 # Without a handler Python prints a library's warnings to the terminal.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -65,11 +64,7 @@ TRANSLATIONS: dict[type[BaseException], type[TransportError]] = {
     ConnectionError: ConnectionLost,
     OSError: ConnectionLost,
 }
-_SLICE_S = 0.25
-"""How often a waiting thread looks whether the connection still lives."""
-_PACKET_BYTES = 32 * 1024
-_TERM_GRACE_S = 0.5
-_KILL_TIMEOUT_S = 5.0
+_FOREIGN: Foreign = (ssh_exception.SSHException, EOFError, OSError)
 _JUMP_LIMIT = 8
 _REKEY_BYTES = 2**34
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
@@ -99,8 +94,8 @@ class SshTransport(ScriptTransport):
         with _translated(self.name, "a channel was asked for", timeout_s):
             channel = connection.open_session(timeout=timeout_s)
             # No reply is asked for: it would cost a round trip and can't be waited for in time.
-            _request(channel, "exec", command)
-        return SshStreams(channel, connection, self.name)
+            request(channel, paramiko.Message(), "exec", command)
+        return SshStreams(channel, paramiko.Message, _FOREIGN, self.name)
 
     def _connected(self) -> paramiko.Transport:
         if self._connection is None or not self._connection.is_active():
@@ -164,7 +159,7 @@ class SshTransport(ScriptTransport):
             stack.callback(connection.close)
             connection.banner_timeout = connection.handshake_timeout = timeout_s
             connection.auth_timeout = connection.channel_timeout = timeout_s
-            # OpenSSH's own limit is 64 GB for these ciphers; paramiko's of 0.5 GB can stall a download.
+            # OpenSSH's own limit is 64 GB with these ciphers; paramiko's 0.5 GB can stall.
             connection.packetizer.REKEY_BYTES = _REKEY_BYTES
             _prefer(connection, known)
             connection.start_client(timeout=timeout_s)
@@ -202,7 +197,7 @@ def _translated(
         yield
     except DlctlError:
         raise
-    except (ssh_exception.SSHException, EOFError, OSError) as error:
+    except _FOREIGN as error:
         kind = next(TRANSLATIONS[c] for c in type(error).__mro__ if c in TRANSLATIONS)
         # paramiko has no class for a time that is up.
         late = 0 < timeout_s <= time.monotonic() - began + 0.1 or "timeout" in str(error).lower()
@@ -303,120 +298,3 @@ class _Session:
                 key.load_certificate(str(file))
             return True
         return False
-
-
-# A running command ------------------------------------------------------------------------------
-
-
-def _request(channel: paramiko.Channel, kind: str, word: str) -> None:
-    """Send a channel request that wants no reply (RFC 4254, 6.5 and 6.9)."""
-    message = paramiko.Message()
-    message.add_byte(cMSG_CHANNEL_REQUEST)
-    message.add_int(channel.remote_chanid)
-    message.add_string(kind)
-    message.add_boolean(False)
-    message.add_string(word)
-    connection: Any = channel.transport
-    connection._send_user_message(message)
-
-
-class SshStreams:
-    """The streams of one channel."""
-
-    def __init__(
-        self, channel: paramiko.Channel, connection: paramiko.Transport, name: str
-    ) -> None:
-        self._channel = channel
-        self._connection = connection
-        self._name = name
-        channel.settimeout(_SLICE_S)
-
-    def read(self, timeout_s: float) -> bytes:
-        """Return some bytes of standard output, none at its end."""
-        chunk = self._read(self._channel.recv, timeout_s)
-        if not chunk:
-            self._refuse_lost()
-        return chunk
-
-    def read_error(self, timeout_s: float) -> bytes:
-        """Return some bytes of standard error, none at its end."""
-        return self._read(self._channel.recv_stderr, timeout_s)
-
-    def _read(self, receive: ssh_auth.Receive, timeout_s: float) -> bytes:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return receive(_PACKET_BYTES * 4)
-            except TimeoutError:
-                self._refuse_late(deadline, timeout_s)
-            except (OSError, EOFError, ssh_exception.SSHException) as error:
-                raise ConnectionLost(
-                    f"{self._name}: the connection was lost: {error}", hint="Try again."
-                ) from error
-
-    def _refuse_late(self, deadline: float, timeout_s: float) -> None:
-        self._refuse_lost()
-        if time.monotonic() >= deadline:
-            raise TransportTimeout(
-                f"{self._name}: a command made no progress for {timeout_s:g} s",
-                hint="The host may be overloaded: try again.",
-            )
-
-    def _refuse_lost(self) -> None:
-        if not self._connection.is_active() and self._channel.exit_status < 0:
-            raise ConnectionLost(
-                f"{self._name}: the connection was lost while a command ran",
-                hint="Try again when the network is back.",
-            )
-
-    def write(self, data: bytes | memoryview, timeout_s: float) -> None:
-        """Write all of it."""
-        view = memoryview(data)
-        deadline = time.monotonic() + timeout_s
-        while view:
-            try:
-                sent = self._channel.send(bytes(view[:_PACKET_BYTES]))
-            except TimeoutError:
-                self._refuse_late(deadline, timeout_s)
-                continue
-            except (OSError, EOFError, ssh_exception.SSHException):
-                self._refuse_lost()
-                raise BrokenPipeError from None
-            if not sent:
-                self._refuse_lost()
-                raise BrokenPipeError
-            view = view[sent:]
-            deadline = time.monotonic() + timeout_s
-
-    def close_stdin(self) -> None:
-        """End standard input."""
-        with contextlib.suppress(OSError, EOFError, ssh_exception.SSHException):
-            self._channel.shutdown_write()
-
-    def exit_code(self, timeout_s: float) -> int:
-        """Wait for the exit code; 255 after a signal, which paramiko does not name."""
-        deadline = time.monotonic() + timeout_s
-        while not self._channel.status_event.wait(min(_SLICE_S, timeout_s)):
-            self._refuse_late(deadline, timeout_s)
-        self._refuse_lost()
-        return self._channel.exit_status if self._channel.exit_status >= 0 else 255
-
-    def kill(self, pid: int | None) -> None:
-        """Send SIGTERM to the process group over there, then SIGKILL, and close the channel.
-
-        sshd refuses the request for root and under a forced command: a second channel does it then.
-        """
-        with contextlib.suppress(OSError, EOFError, ssh_exception.SSHException):
-            _request(self._channel, "signal", "TERM")
-            if pid and not self._channel.status_event.wait(_TERM_GRACE_S):
-                channel = self._connection.open_session(timeout=_KILL_TIMEOUT_S)
-                group = f"kill -TERM -{pid}; sleep 0.2 2>/dev/null || sleep 1; kill -KILL -{pid}"
-                _request(channel, "exec", f"/bin/sh -c '{group}'")
-                channel.status_event.wait(_KILL_TIMEOUT_S)
-                channel.close()
-        self.release()
-
-    def release(self) -> None:
-        """Close the channel."""
-        with contextlib.suppress(OSError, EOFError, ssh_exception.SSHException):
-            self._channel.close()

@@ -27,7 +27,6 @@ Answer = Callable[[str, str, Sequence[tuple[str, bool]]], list[str]]
 """Title, instructions, and questions with whether the answer is shown → answers."""
 Attempt = Callable[[], Sequence[str]]
 Closer = Callable[[], None]
-Receive = Callable[[int], bytes]
 
 
 class PassphraseNeeded(Exception):  # noqa: N818 - a question, no error

@@ -1,0 +1,85 @@
+"""Reads `.gitignore` and `.dlctlignore` files as git does, nested ones too.
+
+The deepest file that says something about a path decides; in one folder `.dlctlignore` comes last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pathspec
+
+ALWAYS_LEFT_OUT = frozenset(
+    {
+        ".git", ".hg", ".svn", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache",
+        ".ruff_cache", ".hypothesis", ".ipynb_checkpoints", ".tox", ".nox", ".eggs",
+        "node_modules", ".DS_Store", ".idea", ".vscode",
+    }
+)  # fmt: skip
+"""Names that are never sent, at any level; nor are virtual environments and `results/`."""
+
+
+@dataclass(frozen=True)
+class _Rules:
+    prefix: str
+    """What a path starts with, seen from the folder that is sent; empty above it."""
+    above: str
+    """What stands between an ignore file above the folder and the folder."""
+    spec: pathspec.GitIgnoreSpec
+    allowing: pathspec.GitIgnoreSpec
+    """The rules of `.dlctlignore` alone: only its `!path` lets a secret pass."""
+
+
+@dataclass(frozen=True)
+class Ignore:
+    """The rules that hold in one folder, the outermost first."""
+
+    rules: tuple[_Rules, ...] = ()
+
+    @classmethod
+    def of_ancestors(cls, root: Path) -> Ignore:
+        """Return the rules of the git repository that the folder is a part of."""
+        top = next((p for p in (root, *root.parents) if (p / ".git").exists()), root)
+        found: tuple[_Rules, ...] = ()
+        for folder in reversed(root.parents):
+            if folder.is_relative_to(top):
+                above = root.relative_to(folder).as_posix() + "/"
+                found += _rules(folder, "", above)
+        return cls(found)
+
+    def below(self, folder: Path, prefix: str) -> Ignore:
+        """Return these rules and those of a folder's own files."""
+        return Ignore(self.rules + _rules(folder, prefix, ""))
+
+    def leaves_out(self, path: str, is_folder: bool) -> bool:
+        """Return whether a path is not sent."""
+        for rules in reversed(self.rules):
+            name = rules.above + path[len(rules.prefix) :] + ("/" if is_folder else "")
+            verdict = rules.spec.check_file(name).include
+            if verdict is not None:
+                return verdict
+        return False
+
+    def allows(self, path: str) -> bool:
+        """Return whether a `.dlctlignore` says `!path`."""
+        for rules in reversed(self.rules):
+            verdict = rules.allowing.check_file(rules.above + path[len(rules.prefix) :]).include
+            if verdict is not None:
+                return not verdict
+        return False
+
+
+def _rules(folder: Path, prefix: str, above: str) -> tuple[_Rules, ...]:
+    git, own = _lines(folder / ".gitignore"), _lines(folder / ".dlctlignore")
+    if not git and not own:
+        return ()
+    spec = pathspec.GitIgnoreSpec.from_lines([*git, *own])
+    return (_Rules(prefix, above, spec, pathspec.GitIgnoreSpec.from_lines(own)),)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text("utf-8-sig", "surrogateescape").splitlines()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return []

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from ssh_servers import SSHD, Sshd, make_key, start_sshd
+
+from dlctl.site import TransportSettings
+from dlctl.transport import Transport, open_transport
+from dlctl.transport.ssh import SshTransport
+
+CSH = shutil.which("csh") or shutil.which("tcsh")
+CONNECT_TIMEOUT_S = 10.0
+
+
+@dataclass
+class SshSetup:
+    """Servers, a key, and a config file with a host for each server."""
+
+    folder: Path
+    key: Path
+    config: Path
+    known_hosts: Path
+    servers: dict[str, Sshd]
+
+    def open(self, host: str, prompt=None, config: str = "", timeout_s=CONNECT_TIMEOUT_S, **more):
+        file = self.config
+        if config:
+            file = self.folder / "own_config"
+            file.write_text(config + "\n" + self.config.read_text())
+        settings = TransportSettings(kind="ssh", host=host, connect_timeout_s=timeout_s, **more)
+        return SshTransport(settings, prompt, file)
+
+
+@pytest.fixture(scope="session")
+def ssh_setup(tmp_path_factory):
+    if SSHD is None:
+        pytest.skip("no sshd: apt-get install openssh-server")
+    folder = tmp_path_factory.mktemp("ssh")
+    key = make_key(folder / "id")
+    noisy, quiet = folder / "noisy", folder / "quiet"
+    noisy.mkdir()
+    quiet.mkdir()
+    for name in (".bashrc", ".profile", ".cshrc", ".zshenv"):
+        (noisy / name).write_text("echo Welcome; echo 'dear  user' >&2\nprintf 'no newline'\n")
+    (folder / "banner").write_text("*** Authorised use only ***\n")
+    options = {
+        "plain": f"SetEnv HOME={quiet}",
+        "noisy": f"SetEnv HOME={noisy}\nBanner {folder}/banner",
+        "csh": f'SetEnv HOME={quiet}\nForceCommand {CSH} -c "$SSH_ORIGINAL_COMMAND"',
+    }
+    servers: dict[str, Sshd] = {}
+    try:
+        for name, text in options.items():
+            servers[name] = start_sshd(folder / f"srv-{name}", [key], text)
+        known, config = folder / "known_hosts", folder / "config"
+        known.write_text(
+            "".join(f"[127.0.0.1]:{s.port} {s.public_host_key}\n" for s in servers.values())
+        )
+        common = f"  IdentityFile {key}\n  IdentitiesOnly yes\n  UserKnownHostsFile {known}\n"
+        config.write_text(
+            "".join(
+                f"Host {n}\n  HostName 127.0.0.1\n  Port {s.port}\n{common}"
+                for n, s in servers.items()
+            )
+        )
+        yield SshSetup(folder, key, config, known, servers)
+    finally:
+        for server in servers.values():
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_transports(ssh_setup):
+    opened: dict[str, Transport] = {"local": open_transport(TransportSettings(kind="local"))}
+    for name in ("plain", "noisy", "csh"):
+        opened[name] = ssh_setup.open(name)
+    yield opened
+    for transport in opened.values():
+        transport.close()
+
+
+@pytest.fixture(params=["local", "plain", "noisy", "csh"])
+def transport(request, shared_transports):
+    if request.param == "csh" and CSH is None:
+        pytest.skip("no csh: apt-get install csh")
+    return shared_transports[request.param]

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dlctl.errors import TransportTimeout
+
+ODD = [
+    "a b",
+    "it's",
+    '"q"',
+    "$(touch /tmp/never)",
+    "`id`",
+    "new\nline",
+    "naïve ☃",
+    "!x !!",
+    "\\n",
+    "*",
+    "",
+]
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def runs(word: str) -> bool:
+    listing = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True, check=True)
+    return any(word in line and line[0] != "Z" for line in listing.stdout.splitlines())
+
+
+def test_output_and_exit_code_are_the_scripts_own(transport):
+    end = transport.run("echo out; echo err >&2; exit 3")
+    assert (end.exit_code, end.stdout, end.stderr) == (3, b"out\n", b"err\n")
+
+
+def test_an_empty_script_prints_nothing(transport):
+    end = transport.run("")
+    assert (end.exit_code, end.stdout, end.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("word", ODD)
+def test_odd_arguments_travel_unharmed(transport, word):
+    end = transport.run(f"printf '%s' {shlex.quote(word)}")
+    assert end.stdout.decode() == word
+
+
+def test_here_documents_comments_and_trailing_newlines(transport):
+    end = transport.run("cat <<'E'\n$x 'y\nE\necho é # done\n\n\n")
+    assert end.text == "$x 'y\né\n"
+
+
+def test_a_long_script(transport):
+    script = "\n".join(f"x={i} # {'é' * 20}" for i in range(4000)) + "\necho $x"
+    assert transport.run(script).text == "3999\n"
+
+
+def test_a_syntax_error_is_an_answer(transport):
+    end = transport.run("echo before\nif")
+    assert end.exit_code != 0
+    assert "yntax error" in end.error_text
+    assert end.stdout == b""
+
+
+def test_a_nul_is_refused_before_anything_runs(transport):
+    with pytest.raises(ValueError, match="NUL"):
+        transport.run("echo a\0b")
+
+
+def test_standard_input_reaches_the_script_byte_for_byte(transport):
+    data = bytes(range(256)) * 10
+    assert transport.run("cat", stdin=data).stdout == data
+
+
+def test_standard_input_may_be_an_iterable(transport):
+    assert transport.run("cat", stdin=(b"%d," % i for i in range(5))).stdout == b"0,1,2,3,4,"
+
+
+def test_no_input_is_an_end_of_input(transport):
+    assert transport.run("cat; echo end").stdout == b"end\n"
+
+
+def test_large_input_and_output_at_once(transport):
+    data = os.urandom(1 << 20) * 12
+    end = transport.run("cat; head -c 3000000 /dev/zero | tr '\\0' e >&2", stdin=data)
+    assert end.stdout == data
+    assert end.stderr == b"e" * (64 * 1024)
+
+
+def test_a_script_that_does_not_read_its_input_ends(transport):
+    assert transport.run("exit 7", stdin=bytes(8 << 20)).exit_code == 7
+
+
+def test_an_error_in_the_input_is_raised_and_ends_the_script(transport):
+    def broken():
+        yield b"x"
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(RuntimeError, match="the source broke"):
+        transport.run("cat >/dev/null; sleep 1000.125", stdin=broken())
+    wait_until(lambda: not runs("sleep 1000.125"), "left behind")
+
+
+def test_death_by_a_signal_is_an_exit_code(transport):
+    assert transport.run("kill -9 $$").exit_code in (137, 255)
+
+
+def test_a_time_limit_leaves_nothing_behind(transport):
+    with pytest.raises(TransportTimeout, match=r"did not end within 0\.4 s"):
+        transport.run("sleep 1000.25 & sleep 1000.25; echo", timeout_s=0.4)
+    wait_until(lambda: not runs("sleep 1000.25"), "left behind")
+    assert transport.run("echo alive").text == "alive\n"
+
+
+def test_what_a_script_leaves_running_does_not_hold_the_answer(transport):
+    end = transport.run("sleep 2 & echo x", timeout_s=1.0)
+    assert (end.exit_code, end.stdout) == (0, b"x\n")
+
+
+def test_streams_can_be_written_and_read_in_turns(transport):
+    process = transport.start('while read line; do echo "<$line>"; done; exit 4')
+    for word in (b"one", b"two"):
+        process.stdin.write(word + b"\n")
+        assert process.stdout.read(6) == b"<%s>\n" % word
+    assert process.wait(20).exit_code == 4
+
+
+def test_killing_a_started_script(transport):
+    process = transport.start("echo on; sleep 1000.5")
+    assert process.stdout.read(3) == b"on\n"
+    process.kill()
+    process.kill()
+    wait_until(lambda: not runs("sleep 1000.5"), "left behind")
+
+
+def test_a_stream_that_stands_still_times_out(transport):
+    process = transport.start("sleep 1000.75", idle_timeout_s=0.3)
+    with pytest.raises(TransportTimeout):
+        process.stdout.read(1)
+    process.kill()
+    wait_until(lambda: not runs("sleep 1000.75"), "left behind")
+
+
+def test_scripts_start_in_the_home_directory(transport):
+    assert transport.run("pwd").text.strip() == str(Path.home())
+
+
+def test_the_script_is_in_no_argument_list(transport):
+    process = transport.start("echo on; read x; : secret-word-4711")
+    process.stdout.read(3)
+    assert not runs("secret-word-4711")
+    assert process.wait(20).exit_code in (0, 1)
+
+
+def test_local_imports_no_paramiko():
+    code = (
+        "import sys; from dlctl.transport import open_transport;"
+        "from dlctl.site import TransportSettings;"
+        "open_transport(TransportSettings(kind='local')).run('true');"
+        "sys.exit('paramiko' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
