@@ -1,0 +1,364 @@
+"""The manifest: what a person asks for. The paper's Listing 1, FfDL's dialect, and our own keys.
+
+A `Manifest` is frozen and never holds a credential in a field: what looks like one was replaced by
+a reference when it was read, and only `extract_secrets` gives the values out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+)
+
+from dlctl import contract, manifest_secrets
+from dlctl.errors import ManifestError
+from dlctl.manifest_errors import dotted, place, sentences
+from dlctl.manifest_parts import (
+    MOUNTED_STORES,
+    TORCH_NAMES,
+    Checkpoint,
+    Count,
+    DataStore,
+    Duration,
+    Framework,
+    Free,
+    Line,
+    Part,
+    Real,
+    Reference,
+    SchedulerSettings,
+    Size,
+    Text,
+    Training,
+    Value,
+    inside_the_folder,
+    parse_every,
+    whole_cpus,
+)
+from dlctl.units import parse_duration, parse_size
+from dlctl.yaml_source import (
+    Document,
+    Trail,
+    YamlError,
+    load_bytes,
+    load_file,
+    parse_scalar,
+)
+
+
+def _requirement_lines(value: Any) -> Any:
+    return [f"-r {inside_the_folder(value)}"] if isinstance(value, str) else value
+
+
+Requirements = Annotated[
+    list[Line],
+    BeforeValidator(_requirement_lines),
+    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}}),
+]
+
+
+class Manifest(Part):
+    """One training, as asked for."""
+
+    name: Line = Field(description="What the training is called.")
+    version: Line | None = Field(None, description="Of your model; text, as written.")
+    description: Text | None = Field(None, description="For people.")
+    learners: Count = Field(1, ge=1, le=100_000, description="Processes that train together.")
+    gpus: Count = Field(0, ge=0, le=1024, description="GPUs of each learner.")
+    gpu_type: Line | None = Field(None, description="FfDL's GPU type.")
+    cpus: Real | None = Field(None, gt=0, le=100_000, description="CPUs of each learner.")
+    memory: Size | None = Field(None, description="Of each learner, as in 8GiB or 8000MiB.")
+    storage: Size | None = Field(None, description="FfDL's scratch space; not used.")
+    time: Duration | None = Field(None, description="Time limit, as in 4h or 1-00:00:00.")
+    framework: Framework = Field(description="What is trained.")
+    data_stores: list[DataStore] = Field(
+        default_factory=list, description="Where data comes from and results go to."
+    )
+    training: Training = Field(
+        default_factory=lambda: Training.model_validate({}), description="The built-in loop."
+    )
+    checkpoint: Checkpoint = Field(
+        default_factory=lambda: Checkpoint.model_validate({}), description="When to save."
+    )
+    scheduler: SchedulerSettings = Field(
+        default_factory=lambda: SchedulerSettings.model_validate({}),
+        description="What Slurm is told beside the resources.",
+    )
+    env: dict[str, Value] = Field(
+        default_factory=dict, description="Environment variables of the learners."
+    )
+    retries: Count = Field(0, ge=0, le=1000, description="Restarts after an infrastructure fault.")
+    requirements: Requirements = Field(
+        default_factory=list, description="pip requirements: a list, or the path of a file."
+    )
+    evaluation_metrics: Free | None = Field(None, description="FfDL's log parser.")
+    parameter_server: Free | None = Field(None, description="The parameter server's settings.")
+    _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @field_validator("env")
+    @classmethod
+    def _variable_names(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, text in value.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name[:60]!r} is no name of a variable")
+            if isinstance(text, str) and "\0" in text:
+                raise ValueError(f"{name} holds a null character")
+        return value
+
+    @field_validator("data_stores")
+    @classmethod
+    def _ids_differ(cls, value: list[DataStore]) -> list[DataStore]:
+        ids = [store.id for store in value]
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"an id is there twice ({', '.join(ids)}); each must differ")
+        return value
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory of each learner."""
+        return None if self.memory is None else parse_size(self.memory)
+
+    @property
+    def time_s(self) -> int | None:
+        """Time limit."""
+        return None if self.time is None else parse_duration(self.time)
+
+    def cpus_per_learner(self) -> int:
+        """Return whole CPUs: Slurm has no fractions, so 0.5 is one."""
+        return whole_cpus(self.cpus or 1)
+
+    def training_settings(self) -> contract.Training:
+        """Return the built-in loop's settings for the plan."""
+        values = self.training.model_dump()
+        schedule = contract.LearningRateSchedule(**values.pop("learning_rate_schedule"))
+        return contract.Training(**values, learning_rate_schedule=schedule)
+
+    def checkpoint_policy(self) -> contract.CheckpointPolicy:
+        """Return when to save, for the plan."""
+        unit, count = parse_every(self.checkpoint.every)
+        interval: dict[str, int] = {f"every_{unit}": count}
+        return contract.CheckpointPolicy(**interval, keep=self.checkpoint.keep)
+
+    def plan_stores(self) -> list[contract.DataStore]:
+        """Return the data stores that are a directory on the nodes."""
+        return [
+            contract.DataStore(
+                id=store.id,
+                type=store.type,
+                path=str(store.connection["path"]),
+                training_data=store.training_data.container if store.training_data else None,
+                training_results=store.training_results.container
+                if store.training_results
+                else None,
+            )
+            for store in self.data_stores
+            if store.type in MOUNTED_STORES
+        ]
+
+    def plain_env(self) -> dict[str, str]:
+        """Return the environment variables that are no credential."""
+        return {name: value for name, value in self.env.items() if isinstance(value, str)}
+
+    def secret_names(self) -> list[str]:
+        """Return the environment variables whose value is a reference."""
+        return [name for name, value in self.env.items() if isinstance(value, Reference)]
+
+    def references(self) -> dict[str, Reference]:
+        """Return every reference by name: a variable, or `data_stores.<position>.<key>`."""
+        found = {name: v for name, v in self.env.items() if isinstance(v, Reference)}
+        for position, store in enumerate(self.data_stores):
+            for key, value in store.connection.items():
+                if isinstance(value, Reference):
+                    found[f"data_stores.{position}.{key}"] = value
+        return found
+
+    def extract_secrets(self) -> tuple[Manifest, dict[str, str]]:
+        """Return the manifest with references only, and reference name → value."""
+        copy = self.model_copy()
+        copy._secrets = {}
+        return copy, dict(self._secrets)
+
+    def to_yaml(self) -> str:
+        """Return the manifest as it runs: overrides applied, credentials as references."""
+        data = self.model_dump(mode="json", exclude_unset=True)
+        text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+        return str(text)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quote what our loader would not read as text."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text and text.isprintable() else None
+    if not isinstance(parse_scalar(text), str):
+        style = "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the command line says in place of the manifest; texts as they were typed."""
+
+    learners: str | int | None = None
+    gpus: str | int | None = None
+    cpus: str | float | None = None
+    memory: str | None = None
+    time: str | None = None
+    set: tuple[str, ...] = ()
+    """`KEY=VALUE` each, as in `framework.arguments.lr=0.1`."""
+
+
+def load_manifest(path: Path, overrides: Overrides | None = None) -> Manifest:
+    """Return the manifest in a file.
+
+    Raises:
+        ManifestError: with every problem, a line each.
+    """
+    return _from_yaml(lambda: load_file(path), overrides)
+
+
+def parse_manifest(data: bytes, name: str, overrides: Overrides | None = None) -> Manifest:
+    """Return the manifest that `data` holds; `name` stands in messages.
+
+    Raises:
+        ManifestError: with every problem, a line each.
+    """
+    return _from_yaml(lambda: load_bytes(data, name), overrides)
+
+
+def _from_yaml(load: Callable[[], Document], overrides: Overrides | None) -> Manifest:
+    try:
+        document = load()
+    except YamlError as error:
+        raise _error(error.problems) from error
+    if not isinstance(document.data, dict):
+        raise _error([f"{document.where(())}: keys with values are allowed, as in 'name: mine'"])
+    problems = _lower_top_keys(document)
+    options = _override(document.data, overrides or Overrides(), problems)
+    secrets = manifest_secrets.extract(document.data)
+    for trail, what in manifest_secrets.stray(document.data):
+        problems.append(f"{place(document, trail, options)}: {dotted(trail)}: {what}")
+        _put(document.data, trail, "(hidden)")  # what else is wrong there must not show it
+    try:
+        manifest = Manifest.model_validate(document.data)
+    except ValidationError as error:
+        # No chain: pydantic's error holds the input.
+        problems += sentences(error, Manifest, document, options)
+        raise _error(problems) from None
+    if problems:
+        raise _error(problems)
+    manifest._secrets = secrets
+    return manifest
+
+
+def _error(problems: list[str]) -> ManifestError:
+    return ManifestError("\n".join(problems), problems=problems)
+
+
+def _lower_top_keys(document: Document) -> list[str]:
+    """Accept `Learners` for `learners`, as FfDL's reader does."""
+    problems, lowered = [], {}
+    for key, value in document.data.items():
+        lower = key.lower() if key.lower() in Manifest.model_fields else key
+        if lower in lowered:
+            where = document.where((key,), key=True)
+            problems.append(f"{where}: {key}: is there twice, in another case; one is allowed")
+            continue
+        lowered[lower] = value
+        for marks in (document.key_marks, document.value_marks):
+            for trail in [trail for trail in marks if trail[:1] == (key,) and key != lower]:
+                marks[(lower,) + trail[1:]] = marks[trail]
+    document.data = lowered
+    return problems
+
+
+def _override(data: dict[str, Any], overrides: Overrides, problems: list[str]) -> dict[Trail, str]:
+    """Put the command line's values into the raw tree; return which option set what."""
+    options: dict[Trail, str] = {}
+    for name in ("learners", "gpus", "cpus", "memory", "time"):
+        value = getattr(overrides, name)
+        if value is not None:
+            data[name] = parse_scalar(str(value))
+            options[(name,)] = f"--{name}"
+    for text in overrides.set:
+        key, separator, value = text.partition("=")
+        steps: Trail = tuple(int(s) if s.isdecimal() else s for s in key.strip().split("."))
+        if not separator or "" in steps:
+            problems.append(f"--set {key}: no KEY=VALUE, as in framework.arguments.lr=0.1")
+        elif not _put(data, steps, parse_scalar(value)):
+            problems.append(f"--set {key}: leads into a value that has no keys")
+        else:
+            options[steps] = "--set"
+    return options
+
+
+def _put(data: Any, steps: Trail, value: Any) -> bool:
+    for step, following in zip(steps, (*steps[1:], None), strict=True):
+        if isinstance(data, list):
+            if not isinstance(step, int) or step >= len(data):
+                return False
+            step_key: Any = step
+        elif isinstance(data, dict):
+            step_key = str(step)
+        else:
+            return False
+        if following is None:
+            data[step_key] = value
+        elif isinstance(data, dict) and data.get(step_key) is None:
+            data[step_key] = {}
+        data = data[step_key]
+    return True
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a manifest, for editors."""
+    schema = Manifest.model_json_schema(mode="validation")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "dlctl manifest",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+
+
+_LACKS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
+    (
+        lambda m: ", ".join(sorted({s.type for s in m.data_stores} - set(MOUNTED_STORES))),
+        "Data stores of the type {} are not read or written in this version; use mount_volume.",
+    ),
+    (
+        lambda m: m.framework.job and m.framework.name.lower() not in TORCH_NAMES
+        and m.framework.name,
+        "The framework {} has no built-in loop in this version; use framework.command.",
+    ),
+    (lambda m: m.framework.image_tag, "Images are not chosen by image_tag in this version."),
+    (lambda m: m.parameter_server is not None, "There is no parameter_server in this version."),
+    (lambda m: m.evaluation_metrics, "evaluation_metrics are not parsed in this version."),
+    (lambda m: m.retries, "A failed training is not retried by itself in this version."),
+    (lambda m: m.gpu_type, "gpu_type is not used in this version; use scheduler.constraint."),
+    (lambda m: m.storage, "storage is not used in this version."),
+)  # fmt: skip
+
+
+def not_in_this_version(manifest: Manifest) -> list[str]:
+    """Return one sentence for each thing that is asked for and that this version lacks."""
+    found = ((seen(manifest), sentence) for seen, sentence in _LACKS)
+    return [sentence.format(seen) for seen, sentence in found if seen]

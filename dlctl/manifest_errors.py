@@ -1,0 +1,165 @@
+"""Turn pydantic's errors into sentences: place, key, what was seen, what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from dlctl.yaml_source import Document, Trail
+
+_ALLOWED = {
+    "int_parsing": "a whole number is allowed",
+    "int_type": "a whole number is allowed",
+    "int_from_float": "a whole number is allowed",
+    "int_parsing_size": "a smaller number is allowed",
+    "float_parsing": "a number is allowed",
+    "float_type": "a number is allowed",
+    "finite_number": "a finite number is allowed",
+    "string_type": "text is allowed",
+    "list_type": "a list is allowed",
+    "dict_type": "keys with values are allowed",
+    "model_type": "keys with values are allowed",
+    "model_attributes_type": "keys with values are allowed",
+    "string_too_short": "text that is not empty is allowed",
+}
+_BOUNDS = {
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+}
+
+
+def dotted(trail: Trail) -> str:
+    """Return `framework.arguments.lr` or `data_stores[0].id`."""
+    text = ""
+    for step in trail:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def sentences(
+    error: ValidationError,
+    model: type[BaseModel],
+    document: Document,
+    options: Mapping[Trail, str],
+) -> list[str]:
+    """Return one line for each error, in the order of the file."""
+    lines = []
+    for item in error.errors(include_url=False, include_context=True):
+        trail = _real_trail(item["loc"], document.data, item["type"])
+        text = _sentence(item, trail, model, document.data)
+        is_key = item["type"] in ("extra_forbidden", "value_error", "model_type")
+        where = place(document, trail, options, key=is_key)
+        lines.append((document.order(trail), f"{where}: {dotted(trail)}: {text}"))
+    return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
+
+
+def place(
+    document: Document, trail: Trail, options: Mapping[Trail, str], *, key: bool = False
+) -> str:
+    """Return the option that set a value, else the file, line and column."""
+    for end in range(len(trail), 0, -1):
+        if trail[:end] in options:
+            return options[trail[:end]]
+    if trail not in document.key_marks:
+        for made, option in options.items():
+            if made[: len(trail)] == trail and trail:
+                return option
+    return document.where(trail, key=key)
+
+
+def _real_trail(location: Iterable[str | int], data: Any, kind: str) -> Trail:
+    """Return the location without pydantic's own steps (a union's tag)."""
+    steps, trail = list(location), []
+    for position, step in enumerate(steps):
+        is_last_missing = position == len(steps) - 1 and kind in ("missing", "extra_forbidden")
+        if _has(data, step):
+            data = data[step]
+        elif not is_last_missing:
+            continue
+        trail.append(step)
+    return tuple(trail)
+
+
+def _has(data: Any, step: str | int) -> bool:
+    if isinstance(data, dict):
+        return step in data
+    return isinstance(data, list) and isinstance(step, int) and step < len(data)
+
+
+def _sentence(item: Any, trail: Trail, model: type[BaseModel], data: Any) -> str:
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        return unknown_key(str(trail[-1]), allowed_keys(model, trail[:-1]))
+    if kind == "value_error":
+        return str(item["msg"]).removeprefix("Value error, ")
+    seen = shown(_at(data, trail), trail)
+    if kind in _BOUNDS:
+        return f"{seen} is out of bounds; {_BOUNDS[kind].format(**context)} is allowed"
+    if kind == "literal_error":
+        words = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
+        return (
+            f"{seen} is unknown{_meant(str(_at(data, trail)), words)} Allowed: {', '.join(words)}"
+        )
+    return f"{seen} is not allowed; {_ALLOWED.get(kind, item['msg'])}"
+
+
+def unknown_key(key: str, allowed: list[str]) -> str:
+    """Return the sentence for a key that is none."""
+    return f"unknown key{_meant(key, allowed)} Allowed: {', '.join(allowed)}"
+
+
+def _meant(word: str, allowed: list[str]) -> str:
+    near = difflib.get_close_matches(word.lower()[:80], allowed, 1, 0.55)
+    return f"; did you mean {near[0]!r}?" if near else "."
+
+
+def shown(value: Any, trail: Trail) -> str:
+    """Return a value for a message; never one that may be a credential."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if "connection" in trail or trail[:1] == ("env",):
+        return "this value"
+    text = getattr(value, "text", value)
+    text = str(text).lower() if isinstance(text, bool) else str(text)
+    return repr(text if len(text) <= 60 else text[:60] + "…")
+
+
+def _at(data: Any, trail: Trail) -> Any:
+    for step in trail:
+        try:
+            data = data[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data
+
+
+def allowed_keys(model: type[BaseModel], trail: Trail) -> list[str]:
+    """Return the keys that the manifest allows at a place."""
+    current: Any = model
+    for step in trail:
+        if isinstance(step, str) and current is not None:
+            field = current.model_fields.get(step)
+            current = _model_in(field.annotation) if field else None
+    return list(current.model_fields) if current is not None else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in typing.get_args(annotation):
+        found = _model_in(argument)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,94 @@
+"""Find credentials in a manifest's raw tree, before anything is validated, shown, stored or sent.
+
+Where a credential has a home (`env`, `data_stores[].connection`) it is taken out and a reference
+stands in its place. Anywhere else it is a problem, told without the value.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from dlctl.yaml_source import FloatText, IntText, Trail
+
+_WORDS = frozenset(
+    ("SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "APIKEY")
+)
+_LAST_WORDS = frozenset(("TOKEN", "KEY", "PASS"))
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s/:@]*:[^\s/@]+@", re.IGNORECASE)
+_SHAPES = re.compile(
+    r"\bghp_\w{20}|\bgithub_pat_\w{20}|\bhf_[A-Za-z0-9]{20}|\bAKIA[0-9A-Z]{16}\b|\bsk-[\w-]{20}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY"
+)
+_ASSIGNED = re.compile(
+    r"(?:\b\w*(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY)\b|--?(?:password|token|api-key))"
+    r"[= ][\"']?(?!\$)[^\s\"'$-][^\s\"']{3}"
+)
+
+
+def extract(data: Any) -> dict[str, str]:
+    """Replace each credential in `data` by a reference; return reference name → value."""
+    found: dict[str, str] = {}
+    if not isinstance(data, dict):
+        return found
+    if isinstance(data.get("env"), dict):
+        _replace(data["env"], "", found, is_credential)
+    stores = data.get("data_stores")
+    for position, store in enumerate(stores if isinstance(stores, list) else []):
+        if isinstance(store, dict) and isinstance(store.get("connection"), dict):
+            name = f"data_stores.{position}."
+            _replace(store["connection"], name, found, _is_connection_credential)
+    return found
+
+
+def _replace(values: dict[str, Any], prefix: str, found: dict[str, str], test: Any) -> None:
+    for key, value in values.items():
+        text = value.text if isinstance(value, (IntText, FloatText)) else value
+        if isinstance(text, str) and text and test(key, text):
+            found[prefix + key] = text
+            values[key] = {"from_secret": prefix + key}
+
+
+def is_credential(name: str, value: str) -> bool:
+    """Return whether an environment variable looks like a credential."""
+    if _URL.search(value) or _SHAPES.search(value):
+        return True
+    words = [word for word in re.split(r"[^A-Z0-9]+", name.upper()) if word]
+    if not words or _is_harmless(value):
+        return False
+    if _WORDS.intersection(words) or words[-1] in ("TOKEN", "PASS"):
+        return True
+    return words[-1] in _LAST_WORDS and len(value) >= 8 and "/" not in value[:1]
+
+
+def _is_connection_credential(name: str, value: str) -> bool:
+    words = re.split(r"[^A-Z0-9]+", name.upper())
+    named = _WORDS.intersection(words) or words[-1] in _LAST_WORDS
+    return bool(named) or is_credential(name, value)
+
+
+def _is_harmless(value: str) -> bool:
+    return value.lower() in ("true", "false", "yes", "no", "on", "off", "none") or bool(
+        re.fullmatch(r"[0-9.]{1,5}", value)
+    )
+
+
+def stray(data: Any, trail: Trail = ()) -> list[tuple[Trail, str]]:
+    """Return where credentials stand that have no home there, and what to do about each."""
+    if isinstance(data, dict):
+        return [item for key, value in data.items() for item in stray(value, (*trail, key))]
+    if isinstance(data, list):
+        return [item for i, value in enumerate(data) for item in stray(value, (*trail, i))]
+    if isinstance(data, str) and _is_stray(data, trail):
+        return [(trail, "holds a credential; put it in env and use its variable here")]
+    return []
+
+
+def _is_stray(text: str, trail: Trail) -> bool:
+    if _URL.search(text) or _SHAPES.search(text):
+        return True
+    if trail[:2] == ("framework", "command"):
+        return _ASSIGNED.search(text) is not None
+    words = re.split(r"[^A-Z0-9]+", str(trail[-1]).upper()) if trail else []
+    in_arguments = trail[:2] == ("framework", "arguments") and not _is_harmless(text)
+    return in_arguments and (bool(_WORDS.intersection(words)) or words[-2:] == ["API", "KEY"])

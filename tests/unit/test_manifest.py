@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlctl.errors import ManifestError
+from dlctl.manifest import (
+    Manifest,
+    Overrides,
+    json_schema,
+    load_manifest,
+    not_in_this_version,
+    parse_manifest,
+)
+
+SMALL = "name: mine\nframework:\n  name: pytorch\n  job: train.py\n"
+FIXTURES = sorted((Path(__file__).parent / "manifests").glob("*.yml"))
+
+
+def manifest(text: str, overrides: Overrides | None = None) -> Manifest:
+    return parse_manifest(text.encode(), "m.yml", overrides)
+
+
+def problems(text: str, overrides: Overrides | None = None) -> list[str]:
+    with pytest.raises(ManifestError) as caught:
+        manifest(text, overrides)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("path", FIXTURES, ids=lambda p: p.stem)
+def test_manifests_of_the_paper_and_of_ffdl_validate_unmodified(path: Path) -> None:
+    loaded = load_manifest(path)
+    assert loaded.learners == 2
+    assert not_in_this_version(loaded)
+    assert parse_manifest(loaded.to_yaml().encode(), "again.yml") == loaded.extract_secrets()[0]
+
+
+def test_listing_1() -> None:
+    loaded = load_manifest(FIXTURES[-1])
+    assert loaded.memory_bytes == 8000 * 2**20
+    bare, secrets = loaded.extract_secrets()
+    assert secrets == {"data_stores.0.password": "my-password"}
+    assert bare.extract_secrets()[1] == {}
+    for text in (repr(loaded), str(loaded), loaded.model_dump_json(), loaded.to_yaml()):
+        assert "my-password" not in text
+    sentences = not_in_this_version(loaded)
+    assert any("softlayer_objectstore" in s for s in sentences)
+    assert any("framework caffe" in s for s in sentences)
+
+
+def test_a_mounted_store_and_fractional_cpus() -> None:
+    loaded = load_manifest(FIXTURES[0])
+    assert loaded.cpus_per_learner() == 1
+    (store,) = loaded.plan_stores()
+    assert (store.path, store.training_data) == ("/cosdata", "digits-in")
+
+
+def test_all_of_our_own_keys() -> None:
+    loaded = manifest(
+        SMALL
+        + """time: 4:00:00
+version: 1.0
+checkpoint: {every: 10 steps, keep: 3}
+training: {epochs: 3, batch_size: 64, learning_rate_schedule: {name: cosine, warmup_steps: 5}}
+scheduler: {partition: gpu, extra: [--nice=100]}
+env: {OMP_NUM_THREADS: 4, ANSWER: no}
+requirements: requirements.txt
+"""
+    )
+    assert loaded.time_s == 14400
+    assert loaded.version == "1.0"
+    assert loaded.checkpoint_policy().every_steps == 10
+    assert loaded.training_settings().learning_rate_schedule.warmup_steps == 5
+    assert loaded.plain_env() == {"OMP_NUM_THREADS": "4", "ANSWER": "no"}
+    assert loaded.requirements == ["-r requirements.txt"]
+    assert not_in_this_version(loaded) == []
+    assert manifest(loaded.to_yaml()) == loaded
+
+
+def test_all_errors_at_once_each_with_its_place() -> None:
+    found = problems(
+        """name: mine
+lerners: 2
+gpus: half
+memory: 8
+time: 60
+framework:
+  name: pytorch
+  comand: python x.py
+data_stores:
+  - id: a
+    type: mount_vol
+checkpoint: {keep: 1}
+env: {FLAG: true}
+"""
+    )
+    assert found[0].startswith("m.yml:2:1: lerners: unknown key; did you mean 'learners'? Allowed:")
+    assert "m.yml:3:7: gpus: 'half' is not allowed; a whole number is allowed" in found
+    assert any(p.startswith("m.yml:4:1: memory: '8' has no unit") for p in found)
+    assert any("write 60s, 60m or 60h" in p for p in found)
+    assert any(
+        p.startswith("m.yml:8:3: framework.comand: unknown key; did you mean 'command'?")
+        for p in found
+    )
+    assert any("data_stores[0].type: 'mount_vol' is unknown; did you mean" in p for p in found)
+    assert "m.yml:12:20: checkpoint.keep: '1' is out of bounds; at least 2 is allowed" in found
+    assert any("env.FLAG: true is a boolean here; quote it ('true')" in p for p in found)
+    assert len(found) == 8
+
+
+@pytest.mark.parametrize(
+    ("framework", "expected"),
+    [
+        ("{name: pytorch}", "neither of 'command' and 'job'"),
+        ("{name: pytorch, job: a.py, command: b}", "both of 'command' and 'job'"),
+        ("{name: pytorch, job: a.lua}", "is no Python file"),
+        ("{name: pytorch, job: ../a.py}", "leaves the folder"),
+        ("{name: pytorch, job: /a.py}", "leaves the folder"),
+        ("{name: pytorch, job: a.py, arguments: {weights: /w}}", "leaves the folder"),
+        ("{job: a.py}", "framework.name: is missing"),
+        ("{name: x, command: 'curl https://me:hunter2@host/'}", "holds a credential"),
+        ("{name: x, command: 'API_TOKEN=hunter2 run'}", "holds a credential"),
+        ("[1]", "framework: a list is not allowed"),
+    ],
+)
+def test_frameworks(framework: str, expected: str) -> None:
+    (problem,) = problems(f"name: mine\nframework: {framework}\n")
+    assert expected in problem
+    assert problem.startswith("m.yml:2:")
+    assert "hunter2" not in problem
+
+
+def test_overrides_are_validated_and_recorded() -> None:
+    asked = Overrides(learners=4, memory="8GiB", time="4h", set=("framework.arguments.lr=0.1",))
+    loaded = manifest(SMALL + "learners: 0\n", asked)
+    assert (loaded.learners, loaded.framework.arguments) == (4, {"lr": 0.1})
+    assert "learners: 4" in loaded.to_yaml()
+
+
+def test_a_wrong_override_names_its_option() -> None:
+    asked = Overrides(gpus="many", set=("trainig.epochs=2", "name.x=1", "nothing"))
+    found = problems(SMALL, asked)
+    assert any(p.startswith("--gpus: gpus: 'many' is not allowed") for p in found)
+    assert any(p.startswith("--set: trainig: unknown key; did you mean 'training'") for p in found)
+    assert any(p.startswith("--set name.x: leads into") for p in found)
+    assert any(p.startswith("--set nothing: no KEY=VALUE") for p in found)
+
+
+@pytest.mark.parametrize(
+    ("variable", "is_secret"),
+    [
+        ("HF_TOKEN: abc", True),
+        ("DB_PASSWORD: 12345678", True),
+        ("WANDB_API_KEY: 0123456789abcdef", True),
+        ("REMOTE: 'https://me:pw@host/x'", True),
+        ("SORT_KEY: name", False),
+        ("TOKENIZERS_PARALLELISM: no", False),
+        ("MAX_TOKENS: 512", False),
+        ("PAGE: 'https://host/x'", False),
+    ],
+)
+def test_credentials_in_env(variable: str, is_secret: bool) -> None:
+    loaded = manifest(SMALL + f"env: {{{variable}}}\n")
+    name = variable.split(":")[0]
+    assert (name in loaded.secret_names()) is is_secret
+    assert (name in loaded.extract_secrets()[1]) is is_secret
+    assert (name in loaded.plain_env()) is not is_secret
+
+
+def test_written_references() -> None:
+    loaded = manifest(SMALL + "env: {HF_TOKEN: {from_env: HF_TOKEN}, A: {from_file: ~/a}}\n")
+    assert loaded.references()["A"].from_file == "~/a"
+    assert loaded.extract_secrets()[1] == {}
+    (problem,) = problems(SMALL + "env: {A: {from_env: X, from_file: y}}\n")
+    assert "one of {from_env: NAME} and {from_file: PATH}" in problem
+
+
+def test_an_error_beside_a_credential_does_not_show_it() -> None:
+    found = problems(SMALL + "learners: x\nenv: {A_PASSWORD: [hunter2], 1B_SECRET: hunter2}\n")
+    assert len(found) == 2
+    assert "hunter2" not in "\n".join(found)
+
+
+def test_a_credential_in_a_wrong_place_is_not_shown_by_other_errors() -> None:
+    found = problems(
+        SMALL + "learners: https://me:hunter2@host/\nmemory: ghp_0123456789abcdefghij\n"
+    )
+    assert len(found) == 4
+    assert "hunter2" not in "\n".join(found)
+    assert "0123456789" not in "\n".join(found)
+
+
+def test_yaml_problems_are_manifest_errors() -> None:
+    assert problems("") == ["m.yml: the file is empty"]
+    assert "keys with values" in problems("- a\n")[0]
+    assert "is there twice" in problems(SMALL + "learners: 1\nLearners: 2\n")[0]
+
+
+def test_the_schema_describes_every_key() -> None:
+    schema = json_schema()
+    json.dumps(schema)
+    assert schema["$schema"].endswith("2020-12/schema")
+    for properties in [schema, *schema["$defs"].values()]:
+        for name, entry in properties.get("properties", {}).items():
+            target = schema["$defs"].get(entry.get("$ref", "").rpartition("/")[2], {})
+            assert entry.get("description") or target.get("description"), name
+
+
+def test_scheduler_options_that_are_ours_are_refused() -> None:
+    (problem,) = problems(SMALL + "scheduler: {extra: ['--output=x']}\n")
+    assert "set by dlctl itself" in problem
+
+
+@given(st.text(max_size=30))
+def test_any_argument_survives_storing(value: str) -> None:
+    loaded = manifest(SMALL)
+    changed = loaded.framework.model_copy(update={"arguments": {"x": value}})
+    stored = loaded.model_copy(update={"framework": changed}).to_yaml()
+    assert manifest(stored).framework.arguments == {"x": value}
+
+
+def test_importing_the_manifest_is_cheap() -> None:
+    heavy = ("torch", "numpy", "typer", "paramiko")
+    code = f"import sys, dlctl.manifest; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
