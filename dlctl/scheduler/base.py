@@ -57,31 +57,33 @@ class Job:
     """Why it waits or how it ended, in the scheduler's words."""
     nodes: str = ""
     exit_code: str = ""
+    """`exit:signal`, where known."""
+    comment: str = ""
 
 
 class Scheduler(Protocol):
     """One kind of batch scheduler. All methods are pure.
 
-    Scripts are POSIX shell. The submit script runs in the job directory.
+    Scripts are POSIX shell for a transport's `run`. The submit script runs in the job directory.
     """
 
     kind: str
 
     def submit_script(self, plan: Plan, attempt: int) -> str:
-        """Return the command that submits `job.sbatch <attempt>` and prints the scheduler's answer."""
+        """Return the text that submits `job.sbatch <attempt>` and prints the scheduler's answer."""
         ...
 
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
         """Return the job id.
 
         Raises:
-            SubmitRejected: the scheduler said no; nothing was submitted.
-            SubmitUnknown: the answer was lost; the job may exist.
+            SubmitRejected: the scheduler said no, or was not reached; nothing was submitted.
+            SubmitUnknown: the answer was lost; the job may exist, or appear later.
         """
         ...
 
     def queue_script(self, root: str) -> str:
-        """Return the command that lists this user's jobs that the scheduler still remembers."""
+        """Return the text that lists this user's jobs that the scheduler still remembers."""
         ...
 
     def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
@@ -94,13 +96,35 @@ class Scheduler(Protocol):
         ...
 
     def history_script(self, job_ids: list[str]) -> str | None:
-        """Return the command that asks the accounting about ended jobs, or None if there is none."""
+        """Return the text that asks the accounting about these jobs, or None if there is none."""
         ...
 
     def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
         """Return what the accounting knows; an accounting that is absent or down knows nothing."""
         ...
 
+    def lookup_script(self, token: str, root: str) -> str:
+        """Return the text that looks for jobs of a submission whose answer was lost."""
+        ...
+
+    def parse_lookup(self, token: str, exit_code: int, stdout: str, stderr: str) -> list[str]:
+        """Return the ids of the jobs with this token, oldest first.
+
+        Nothing found is no proof: a controller that hung may still start the job later.
+
+        Raises:
+            SchedulerUnavailable
+        """
+        ...
+
     def cancel_script(self, job_id: str, root: str) -> str:
-        """Return the command that ends a job; a job that is gone already is no failure."""
+        """Return the text that ends a job; a job that is gone already is no failure."""
+        ...
+
+    def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:
+        """Return if the job is ending or gone.
+
+        Raises:
+            SchedulerUnavailable: the request may not have arrived; cancelling again is safe.
+        """
         ...

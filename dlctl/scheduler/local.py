@@ -1,0 +1,112 @@
+"""The queue on a machine without a scheduler: `learner/localqueue.py`, by its commands. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from dlctl import contract
+from dlctl.errors import SubmitRejected, SubmitUnknown
+from dlctl.scheduler.base import Job
+from dlctl.scheduler.rows import ids_with_token, parse_rows, unavailable
+
+QUEUE_PROGRAM = "learner/localqueue.py"
+"""Below a runtime directory."""
+REFUSED = 3
+"""The queue's exit code for: not submitted, and why stands on standard error."""
+
+
+@dataclass(frozen=True)
+class LocalQueue:
+    """Jobs under bash on one machine, detached from the terminal, first in first out."""
+
+    python: str = "python3"
+    runtime_dir: str | None = None
+    """Used for all but `submit`, which uses the plan's; any runtime below the root will do."""
+    cpus: int | None = None
+    """What the jobs share; all of the machine's CPUs by default."""
+    kind = "local"
+
+    def submit_script(self, plan: contract.Plan, attempt: int) -> str:
+        """Return the queue's submit call; submitting a token again returns the first job's id."""
+        resources = plan.resources
+        options = {
+            "root": plan.root,
+            "token": contract.token(plan.training_id, attempt),
+            "script": contract.SCRIPT,
+            "attempt": str(attempt),
+            "output": contract.job_output(attempt),
+            "cpus": str(resources.learners * resources.cpus_per_learner),
+        }
+        if self.cpus is not None:
+            options["total-cpus"] = str(self.cpus)
+        if resources.time_s is not None:
+            options["time-s"] = str(resources.time_s)
+            options["halt-margin-s"] = str(resources.halt_margin_s)
+        program = [self.python, "-I", f"{plan.runtime_dir}/{QUEUE_PROGRAM}", "submit"]
+        arguments = [f"--{name}={value}" for name, value in options.items()]
+        return f'{shlex.join([*program, *arguments])} --job-dir="$PWD" </dev/null\n'
+
+    def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
+        """Return the job id: the last line that is a number."""
+        numbers = [line.strip() for line in stdout.splitlines() if line.strip().isdigit()]
+        if exit_code == 0 and numbers:
+            return numbers[-1]
+        said = " ".join(stderr.split()) or "it said nothing"
+        if exit_code in (126, 127):
+            raise SubmitRejected(
+                f"The local queue needs {self.python} on the machine that runs the jobs: {said}",
+                hint="Set the site's environment.python to a Python 3.10 or newer.",
+            )
+        if exit_code == REFUSED:
+            raise SubmitRejected(f"The local queue refused the job: {said}")
+        raise SubmitUnknown(
+            f"The local queue's answer was lost (exit code {exit_code}): {said}",
+            hint="dlctl looks for the job by its name; it is never started twice.",
+        )
+
+    def queue_script(self, root: str) -> str:
+        """Return the list call; where nothing was ever submitted the list is empty."""
+        return self._program(root, ["list", f"--root={root}"])
+
+    def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
+        """Return the jobs, ended ones too."""
+        if exit_code != 0:
+            raise unavailable("The local queue", exit_code, stderr)
+        return parse_rows(stdout)
+
+    def history_script(self, job_ids: list[str]) -> str | None:  # noqa: ARG002
+        """Return None: the queue itself remembers."""
+        return None
+
+    def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:  # noqa: ARG002
+        """Return nothing."""
+        return []
+
+    def lookup_script(self, token: str, root: str) -> str:  # noqa: ARG002
+        """Return the list call."""
+        return self.queue_script(root)
+
+    def parse_lookup(self, token: str, exit_code: int, stdout: str, stderr: str) -> list[str]:
+        """Return the ids of the jobs with this token: none or one."""
+        return ids_with_token(self.parse_queue(exit_code, stdout, stderr), token)
+
+    def cancel_script(self, job_id: str, root: str) -> str:
+        """Return the cancel call."""
+        return self._program(root, ["cancel", f"--root={root}", "--", job_id])
+
+    def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:  # noqa: ARG002
+        """Accept a job that is gone: the queue says 0 for it."""
+        if exit_code != 0:
+            raise unavailable("The local queue", exit_code, stderr)
+
+    def _program(self, root: str, arguments: list[str]) -> str:
+        """Return a call of any queue program below the root, ours first; none there: no jobs."""
+        ours = [shlex.quote(f"{self.runtime_dir}/{QUEUE_PROGRAM}")] if self.runtime_dir else []
+        places = " ".join([*ours, f"{shlex.quote(root)}/runtime/*/{QUEUE_PROGRAM}"])
+        call = f'{shlex.quote(self.python)} -I "$program" {shlex.join(arguments)}'
+        return (
+            f"for program in {places}; do\n"
+            f'  if [ -f "$program" ]; then {call} </dev/null; exit; fi\n'
+            "done\n"
+        )

@@ -1,0 +1,63 @@
+"""The line format of job listings, shared by all schedulers. Knows no command.
+
+Separators are ASCII's own (record 036, unit 037): they stand in no name, so names with spaces,
+bars, tabs or newlines, and banners around the answer, can't break the parsing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dlctl.errors import SchedulerUnavailable
+from dlctl.scheduler.base import Job
+from dlctl.scheduler.states import job_state
+
+RECORD = "\036"
+UNIT = "\037"
+QUEUE_FIELDS = 6
+"""Job id, name, state, reason, nodes, comment; the local queue adds the exit code."""
+
+
+def parse_rows(text: str) -> list[Job]:
+    """Return the jobs of a listing whose rows begin with RECORD; what is no row is skipped."""
+    jobs = []
+    for row in text.split(RECORD)[1:]:
+        cells = row.split(UNIT)
+        if len(cells) < QUEUE_FIELDS:
+            continue  # the answer was cut off in the middle of a row
+        job_id, name, word, reason, nodes = cells[:5]
+        comment, exit_code = (*cells[5:7], "")[:2]
+        jobs.append(
+            Job(
+                job_id=job_id.strip(),
+                name=name,
+                state=job_state(word),
+                word=word.strip(),
+                reason=plain(reason),
+                nodes=plain(nodes),
+                exit_code=exit_code.strip(),
+                comment=plain(comment.split("\n")[0]),
+            )
+        )
+    return jobs
+
+
+def plain(cell: str) -> str:
+    """Return a cell without the scheduler's ways to say that there is nothing."""
+    text = cell.strip()
+    return "" if text in ("None", "(null)", "N/A", "None assigned", "Unknown") else text
+
+
+def ids_with_token(jobs: Iterable[Job], token: str) -> list[str]:
+    """Return the ids of the jobs named by a token, each once, oldest (lowest number) first."""
+    found = {job.job_id for job in jobs if token in (job.name, job.comment.removeprefix("dlctl:"))}
+    return sorted(found, key=lambda job_id: (len(job_id), job_id))
+
+
+def unavailable(what: str, exit_code: int, stderr: str) -> SchedulerUnavailable:
+    """Return the error of a command that got no answer from its controller."""
+    said = " ".join(line.strip() for line in stderr.strip().splitlines()[-3:]) or "nothing"
+    return SchedulerUnavailable(
+        f"{what} ended with exit code {exit_code} and said: {said}",
+        hint="The jobs themselves go on; try again in a minute, or see `dlctl sites check`.",
+    )

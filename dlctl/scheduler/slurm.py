@@ -1,0 +1,200 @@
+"""Slurm 20 to 26 by its commands. Pure: makes shell text and parses answers, runs nothing.
+
+The listings ask for fixed `--format` fields rather than a version's JSON.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from dlctl import contract
+from dlctl.errors import SubmitRejected, SubmitUnknown
+from dlctl.scheduler.base import Job
+from dlctl.scheduler.rows import UNIT, ids_with_token, parse_rows, plain, unavailable
+from dlctl.scheduler.states import job_state
+
+# A variable like SBATCH_PARTITION or SLURM_NNODES would change the job, SQUEUE_FORMAT the answer.
+# What only says where the controller is and who asks stays.
+CLEAN_ENVIRONMENT = r"""for v in $(env | sed -n 's/^\(S[A-Z]*_[A-Za-z0-9_]*\)=.*/\1/p'); do
+  case $v in
+    SLURM_CONF|SLURM_CONF_SERVER|SLURM_JWT) ;;
+    SBATCH_*|SLURM_*|SQUEUE_*|SACCT_*|SCANCEL_*) unset "$v" ;;
+  esac
+done
+"""
+
+# In --output a `%` begins a pattern (`%%` is a plain one), also in the folder; no version gives
+# a backslash in it back unharmed.
+OUTPUT_FOLDER = r"""case $PWD in *\\*)
+  echo "sbatch: error: Slurm can't write to a folder with a backslash in its name: $PWD" >&2
+  exit 1 ;;
+esac
+folder=$(printf '%s' "$PWD" | sed 's/%/%%/g')
+"""
+
+QUEUE_FORMAT = '"$rs%i$us%j$us%T$us%r$us%N$us%k"'
+HISTORY_FIELDS = "JobID,JobName,State,ExitCode,NodeList,Submit,Start"
+HISTORY_LIMIT_S = 30
+"""A slow slurmdbd must not hold up a status: what sacct has not said by then it does not know."""
+
+_ANSWER = re.compile(r"^(\d+)(?:;[\w.-]+)?\s*$|^Submitted batch job (\d+)", re.MULTILINE)
+_LOST = re.compile(
+    r"timed out|timeout|zero bytes were transmitted|connection reset|connection lost"
+    r"|broken pipe|unexpected message received|header lengths are longer"
+    r"|communication (failure|shutdown)|send/recv",
+    re.IGNORECASE,
+)
+_NOT_REACHED = re.compile(r"unable to contact slurm controller|configuration source", re.IGNORECASE)
+_GONE = re.compile(r"invalid job id specified|already complet", re.IGNORECASE)
+_HINTS = [
+    (_NOT_REACHED, "Nothing was submitted: Slurm's controller is down; submit again later."),
+    (re.compile(r"not found|no such file", re.I), "Set the site's scheduler path to the folder"
+     " of sbatch (`dlctl sites show`)."),
+    (re.compile(r"policy|limit .*(reached|exceeded)", re.I), "Ask for less, or wait until some of"
+     " your jobs end; `sacctmgr show associations user=$USER` lists your limits."),
+    (re.compile(r"account", re.I), "Set scheduler.account in the manifest or the site;"
+     " `sacctmgr show associations user=$USER` lists yours."),
+    (re.compile(r"qos", re.I), "Set scheduler.qos in the manifest to one that your account may"
+     " use, or ask for less."),
+    (re.compile(r"partition", re.I), "Set scheduler.partition in the manifest;"
+     " `dlctl sites show` lists the site's."),
+    (re.compile(r"gres|generic resource", re.I), "Ask for other gpus, or set scheduler.gres;"
+     " `sinfo -o '%P %G'` lists what there is."),
+    (re.compile(r"feature", re.I), "Set scheduler.constraint to a feature of the nodes;"
+     " `sinfo -o '%P %f'` lists them."),
+    (re.compile(r"memory|node configuration|node count|cpu count", re.I), "Ask for fewer learners,"
+     " gpus or less memory, or for another partition."),
+    (re.compile(r"time", re.I), "Set `time` in the manifest to less than the partition's limit."),
+    (re.compile(r"unrecognized|invalid option|ambiguous", re.I), "Correct scheduler.extra in the"
+     " manifest or the site."),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """sbatch, squeue, sacct and scancel."""
+
+    path: str | None = None
+    """Folder of the commands, where they are not on PATH."""
+    accounting: bool = True
+    kind = "slurm"
+
+    def submit_script(self, plan: contract.Plan, attempt: int) -> str:
+        """Return the sbatch call; what does not depend on the attempt stands in the script."""
+        token = contract.token(plan.training_id, attempt)
+        arguments = [
+            "--parsable", "--no-requeue", f"--job-name={token}", f"--comment=dlctl:{token}",
+        ]  # fmt: skip
+        output = shlex.quote("/" + contract.job_output(attempt))
+        return (
+            self._prologue()
+            + OUTPUT_FOLDER
+            + f'sbatch {shlex.join(arguments)} --chdir="$PWD" --output="$folder"{output}'
+            + f" --open-mode=append {shlex.quote(contract.SCRIPT)} {attempt} </dev/null\n"
+        )
+
+    def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
+        """Return the job id; banner lines and warnings around it are skipped."""
+        answers = _ANSWER.findall(stdout)
+        if answers:
+            return str(answers[-1][0] or answers[-1][1])
+        said = _sentences(stderr) or _sentences(stdout)
+        refused = exit_code in (126, 127) or "sbatch:" in stderr
+        if exit_code in (0, *range(128, 255)) or _LOST.search(stderr) or not refused:
+            raise SubmitUnknown(
+                f"sbatch's answer was lost (exit code {exit_code}): {said or 'it said nothing'}",
+                hint="The job may run, or start later; dlctl looks for it by its name.",
+            )
+        hint = next((text for pattern, text in _HINTS if pattern.search(said)), "")
+        raise SubmitRejected(f"Slurm refused the job: {said}", hint=hint)
+
+    def queue_script(self, root: str) -> str:  # noqa: ARG002 - Slurm's queue has no folder
+        """Return the squeue call: this user's jobs, recently ended ones included."""
+        return self._prologue() + self._squeue()
+
+    def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
+        """Return the jobs, array and heterogeneous ones as squeue names them (`4_[1-3]`, `9+0`)."""
+        if exit_code != 0 or _LOST.search(stderr) or _NOT_REACHED.search(stderr):
+            raise unavailable("squeue", exit_code, stderr)
+        return parse_rows(stdout)
+
+    def history_script(self, job_ids: list[str]) -> str | None:
+        """Return the sacct call, or None where the site has no accounting or nothing is asked."""
+        if not self.accounting or not job_ids:
+            return None
+        return self._prologue() + self._sacct(f"--jobs={shlex.quote(','.join(job_ids))}")
+
+    def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:  # noqa: ARG002
+        """Return the newest row of each job; whatever sacct did say counts, an error never does."""
+        newest: dict[str, tuple[tuple[str, str], Job]] = {}
+        for line in stdout.split("\n"):
+            cells = line.split(UNIT)
+            if len(cells) != HISTORY_FIELDS.count(",") + 1 or not cells[0][:1].isdigit():
+                continue  # a banner, or a name with a newline, which is no job of ours
+            job_id, name, word, exit_text, nodes, submitted, started = cells
+            job = Job(
+                job_id, name, job_state(word), word.strip(), nodes=plain(nodes), exit_code=exit_text
+            )
+            order = (plain(submitted), plain(started))  # ISO 8601: text order is time order
+            if job_id not in newest or order >= newest[job_id][0]:
+                newest[job_id] = (order, job)
+        return [job for _, job in newest.values()]
+
+    def lookup_script(self, token: str, root: str) -> str:  # noqa: ARG002
+        """Return squeue, then sacct by name; squeue's exit code is the answer's.
+
+        squeue is not filtered by name: a site's plugin may rename jobs, the comment stays.
+        """
+        text = self._prologue() + self._squeue() + "rc=$?\n"
+        if self.accounting:
+            since = '--user="$(id -u)" --starttime=now-30days'
+            text += "printf '\\n'\n" + self._sacct(f"{since} --name={shlex.quote(token)}")
+        return text + "exit $rc\n"
+
+    def parse_lookup(self, token: str, exit_code: int, stdout: str, stderr: str) -> list[str]:
+        """Return the ids of the jobs with this token."""
+        history = self.parse_history(exit_code, stdout, stderr)
+        found = ids_with_token(history, token)
+        if exit_code != 0 and not found:
+            raise unavailable("squeue", exit_code, stderr)
+        return ids_with_token([*parse_rows(stdout), *history], token)
+
+    def cancel_script(self, job_id: str, root: str) -> str:  # noqa: ARG002
+        """Return the scancel call."""
+        return f"{self._prologue()}scancel {shlex.quote(job_id)}\n"
+
+    def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:  # noqa: ARG002
+        """Accept a job that is gone; scancel's exit code is the last error's number."""
+        if exit_code != 0 and not _GONE.search(stderr):
+            raise unavailable("scancel", exit_code, stderr)
+
+    def _prologue(self) -> str:
+        prefix = f"PATH={shlex.quote(self.path)}:$PATH; export PATH\n" if self.path else ""
+        return prefix + CLEAN_ENVIRONMENT
+
+    @staticmethod
+    def _squeue() -> str:
+        return (
+            "rs=$(printf '\\036') us=$(printf '\\037')\n"
+            f'squeue --noheader --states=all --user="$(id -u)" --format={QUEUE_FORMAT} </dev/null\n'
+        )
+
+    @staticmethod
+    def _sacct(selection: str) -> str:
+        return (
+            "us=$(printf '\\037')\n"
+            "limit=; if command -v timeout >/dev/null 2>&1; then"
+            f" limit='timeout {HISTORY_LIMIT_S}'; fi\n"
+            "# shellcheck disable=SC2086\n"
+            '$limit sacct --allocations --noheader --parsable2 --delimiter="$us"'
+            f" --format={HISTORY_FIELDS} {selection} </dev/null\n"
+        )
+
+
+def _sentences(text: str) -> str:
+    """Return sbatch's own messages as one line, or all there are, without the repeated prefix."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("sbatch: ")]
+    return "; ".join(re.sub(r"^sbatch: (error: |fatal: )?", "", line) for line in own or lines)
