@@ -97,8 +97,9 @@ def _ask_ssh(argv: list[str]) -> Options:
         raise ConnectError(f"ssh did not start: {error.strerror}") from error
     if answer.returncode:
         said = answer.stderr.decode(errors="replace").strip().splitlines()
+        fault = [line for line in said if ": line " in line] or said or [str(answer.returncode)]
         raise ConnectError(
-            f"ssh can't read its configuration: {said[-1] if said else answer.returncode}",
+            f"ssh can't read its configuration: {fault[-1].strip()}",
             hint="Correct the line in the ssh config file.",
         )
     options: Options = {}

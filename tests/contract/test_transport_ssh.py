@@ -1,0 +1,498 @@
+from __future__ import annotations
+
+import inspect
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import paramiko
+import pytest
+from ssh_servers import free_port, make_key, start_sshd
+
+from dlctl.errors import (
+    AuthError,
+    ConnectError,
+    ConnectionLost,
+    HostKeyError,
+    TransportError,
+    TransportTimeout,
+)
+from dlctl.transport import ssh as ssh_module
+from dlctl.transport.ssh_config import resolve, split_hop
+
+
+def host_block(setup, name, server, extra="", known=None, key=None):
+    return (
+        f"Host {name}\n  HostName 127.0.0.1\n  Port {server.port}\n"
+        f"  UserKnownHostsFile {known or setup.known_hosts}\n  IdentitiesOnly yes\n"
+        f"  IdentityFile {key or setup.key}\n{extra}\n"
+    )
+
+
+def fingerprint(server) -> str:
+    line = subprocess.run(
+        ["ssh-keygen", "-lf", f"{server.host_key}.pub"], capture_output=True, text=True, check=True
+    ).stdout
+    return line.split()[1]
+
+
+# Names and configuration ------------------------------------------------------------------------
+
+
+def test_the_name_tells_user_host_and_port(ssh_setup):
+    with ssh_setup.open("plain") as transport:
+        transport.run("true")
+        assert transport.name.endswith(f"@127.0.0.1:{ssh_setup.servers['plain'].port}")
+
+
+def test_the_config_file_may_come_from_the_environment(ssh_setup, monkeypatch):
+    monkeypatch.setenv("DLCTL_SSH_CONFIG", str(ssh_setup.config))
+    settings = ssh_module.TransportSettings(kind="ssh", host="plain")
+    with ssh_module.SshTransport(settings) as transport:
+        assert transport.run("echo x").text == "x\n"
+
+
+def test_include_and_host_key_alias(ssh_setup, tmp_path):
+    server = ssh_setup.servers["plain"]
+    known = tmp_path / "known"
+    known.write_text(f"the-cluster {server.public_host_key}\n")
+    (tmp_path / "more").write_text(
+        host_block(ssh_setup, "aliased", server, "  HostKeyAlias the-cluster", known)
+    )
+    with ssh_setup.open("aliased", config=f"Include {tmp_path}/more") as transport:
+        assert transport.run("echo x").text == "x\n"
+
+
+def test_without_an_ssh_client_the_config_is_parsed_here(ssh_setup, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with ssh_setup.open("plain") as transport:
+        assert transport.run("echo x").text == "x\n"
+
+
+def test_a_fault_in_the_config_names_the_line(ssh_setup):
+    with pytest.raises(ConnectError, match="nonsenseoption"):
+        ssh_setup.open("plain", config="NonsenseOption 1").run("true")
+
+
+@pytest.mark.parametrize(
+    ("hop", "parts"),
+    [
+        ("h", ("h", None, None)),
+        ("u@h:22", ("h", "u", 22)),
+        ("ssh://u@h:2", ("h", "u", 2)),
+        ("[::1]:7", ("::1", None, 7)),
+        ("a@b@h", ("h", "a@b", None)),
+    ],
+)
+def test_hops_are_split(hop, parts):
+    assert split_hop(hop) == parts
+
+
+def test_settings_win_over_the_config_file(ssh_setup):
+    target = resolve("plain", "someone", 7, ssh_setup.config, lambda *_: {})
+    assert (target.user, target.port, target.hostname) == ("someone", 7, "127.0.0.1")
+
+
+# Host keys --------------------------------------------------------------------------------------
+
+
+def test_an_unknown_host_key_is_refused_with_its_fingerprint(ssh_setup, tmp_path):
+    server = ssh_setup.servers["plain"]
+    block = host_block(ssh_setup, "stranger", server, known=tmp_path / "none")
+    with pytest.raises(HostKeyError) as caught:
+        ssh_setup.open("stranger", config=block, port=server.port).run("true")
+    assert fingerprint(server) in str(caught.value)
+    assert f"-p {server.port} stranger" in caught.value.hint
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_changed_host_key_is_refused_with_the_way_out(ssh_setup, tmp_path):
+    server, other = ssh_setup.servers["plain"], ssh_setup.servers["noisy"]
+    known = tmp_path / "known"
+    known.write_text(f"[127.0.0.1]:{server.port} {other.public_host_key}\n")
+    block = host_block(ssh_setup, "changed", server, "  StrictHostKeyChecking no", known)
+    with pytest.raises(HostKeyError, match="CHANGED") as caught:
+        ssh_setup.open("changed", config=block).run("true")
+    assert fingerprint(server) in str(caught.value)
+    assert f"ssh-keygen -R '[127.0.0.1]:{server.port}' -f '{known}'" in caught.value.hint
+
+
+def test_a_revoked_host_key_is_refused(ssh_setup, tmp_path):
+    server = ssh_setup.servers["plain"]
+    known = tmp_path / "known"
+    line = f"[127.0.0.1]:{server.port} {server.public_host_key}\n"
+    known.write_text(line + "@revoked * " + server.public_host_key + "\n")
+    block = host_block(ssh_setup, "revoked", server, known=known)
+    with pytest.raises(HostKeyError, match="revoked"):
+        ssh_setup.open("revoked", config=block).run("true")
+
+
+def test_hashed_known_hosts(ssh_setup, tmp_path):
+    server = ssh_setup.servers["plain"]
+    known = tmp_path / "known"
+    known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
+    subprocess.run(["ssh-keygen", "-H", "-f", str(known)], check=True, capture_output=True)
+    assert "127.0.0.1" not in known.read_text()
+    with ssh_setup.open("h", config=host_block(ssh_setup, "h", server, known=known)) as transport:
+        assert transport.run("echo x").text == "x\n"
+
+
+def test_the_kind_of_host_key_that_is_known_is_asked_for(ssh_setup, tmp_path):
+    rsa = make_key(tmp_path / "rsa_host", kind="rsa")
+    server = start_sshd(tmp_path / "srv", [ssh_setup.key], f"HostKey {rsa}")
+    try:
+        known = tmp_path / "known"
+        public = " ".join(Path(f"{rsa}.pub").read_text().split()[:2])
+        known.write_text(f"[127.0.0.1]:{server.port} {public}\n")
+        block = host_block(ssh_setup, "two-keys", server, known=known)
+        with ssh_setup.open("two-keys", config=block) as transport:
+            assert transport.run("echo x").text == "x\n"
+    finally:
+        server.stop()
+
+
+# The way there ----------------------------------------------------------------------------------
+
+
+def test_jump_through_two_hops_each_verified(ssh_setup):
+    server = ssh_setup.servers["plain"]
+    block = host_block(ssh_setup, "inner", server, "  ProxyJump noisy,csh")
+    with ssh_setup.open("inner", config=block) as transport:
+        assert transport.run("cat", stdin=b"x" * 300_000).stdout == b"x" * 300_000
+
+
+def test_an_unknown_hop_is_refused(ssh_setup, tmp_path):
+    hop = host_block(ssh_setup, "hop", ssh_setup.servers["noisy"], known=tmp_path / "none")
+    inner = host_block(ssh_setup, "inner", ssh_setup.servers["plain"], "  ProxyJump hop")
+    with pytest.raises(HostKeyError, match=str(ssh_setup.servers["noisy"].port)):
+        ssh_setup.open("inner", config=hop + inner).run("true")
+
+
+def test_a_hop_that_leads_to_itself_ends(ssh_setup):
+    block = host_block(ssh_setup, "loop", ssh_setup.servers["plain"], "  ProxyJump loop")
+    with pytest.raises(ConnectError, match="loop"):
+        ssh_setup.open("loop", config=block).run("true")
+
+
+def test_a_hop_that_cannot_go_on_is_named(ssh_setup):
+    block = f"Host dead\n  HostName 127.0.0.1\n  Port {free_port()}\n  ProxyJump plain\n"
+    with pytest.raises(ConnectError, match="was asked to go on"):
+        ssh_setup.open("dead", config=block).run("true")
+
+
+def test_proxy_command(ssh_setup):
+    python = f"{sys.executable} -W ignore -c"
+    code = (
+        "import socket,threading,os,sys;s=socket.create_connection((sys.argv[1],int(sys.argv[2])));"
+        "threading.Thread(target=lambda:[s.sendall(d) for d in iter(lambda:os.read(0,65536),b'')],"
+        "daemon=True).start();[os.write(1,d) for d in iter(lambda:s.recv(65536),b'')]"
+    )
+    command = f'  ProxyCommand {python} "{code}" %h %p'
+    block = host_block(ssh_setup, "proxied", ssh_setup.servers["plain"], command)
+    with ssh_setup.open("proxied", config=block) as transport:
+        assert transport.run("echo x").text == "x\n"
+
+
+def test_nobody_listens(ssh_setup):
+    block = f"Host nobody\n  HostName 127.0.0.1\n  Port {free_port()}\n"
+    with pytest.raises(ConnectError, match="refused"):
+        ssh_setup.open("nobody", config=block).run("true")
+
+
+def test_a_name_that_is_unknown(ssh_setup):
+    block = "Host nowhere\n  HostName does-not-exist.invalid\n"
+    with pytest.raises(TransportError, match="does-not-exist"):
+        ssh_setup.open("nowhere", config=block).run("true")
+
+
+@pytest.fixture
+def hung_server():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_a_server_that_never_speaks(ssh_setup, hung_server):
+    block = f"Host hung\n  HostName 127.0.0.1\n  Port {hung_server}\n"
+    with pytest.raises(TransportTimeout, match="no answer in time"):
+        ssh_setup.open("hung", config=block, timeout_s=0.5).run("true")
+
+
+def test_a_server_that_hangs_in_the_middle(ssh_setup, tmp_path):
+    server = start_sshd(tmp_path / "srv", [ssh_setup.key])
+    known = tmp_path / "known"
+    known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
+    block = host_block(ssh_setup, "stops", server, known=known)
+    transport = ssh_setup.open("stops", config=block, timeout_s=1.0)
+    try:
+        transport.run("true")
+        for pid in server.connections():
+            os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(TransportTimeout):
+            transport.run("echo x", timeout_s=1.0)
+    finally:
+        server.stop()
+        transport.close()
+
+
+def test_a_connection_that_drops_is_lost_and_then_made_again(ssh_setup, tmp_path):
+    server = start_sshd(tmp_path / "srv", [ssh_setup.key])
+    known = tmp_path / "known"
+    known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
+    transport = ssh_setup.open("drops", config=host_block(ssh_setup, "drops", server, known=known))
+    try:
+        process = transport.start("echo on; cat")
+        assert process.stdout.read(3) == b"on\n"
+        for pid in server.connections():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ConnectionLost):
+            process.wait(20)
+        assert transport.run("echo again").text == "again\n"
+    finally:
+        transport.close()
+        server.stop()
+
+
+# Logging in -------------------------------------------------------------------------------------
+
+
+def test_a_key_that_is_not_accepted(ssh_setup, tmp_path):
+    key = make_key(tmp_path / "other")
+    block = host_block(ssh_setup, "refused", ssh_setup.servers["plain"], key=key)
+    with pytest.raises(AuthError) as caught:
+        ssh_setup.open("refused", config=block).run("true")
+    assert str(key) in str(caught.value)
+    assert "publickey" in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def encrypted(ssh_setup, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encrypted")
+    key = make_key(folder / "locked", passphrase="open sesame")
+    server = start_sshd(folder / "srv", [key])
+    known = folder / "known"
+    known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
+    yield host_block(ssh_setup, "locked", server, known=known, key=key)
+    server.stop()
+
+
+def test_an_encrypted_key_asks_for_its_passphrase(ssh_setup, encrypted):
+    asked = []
+    answers = iter(["wrong", "open sesame"])
+
+    def prompt(text, hidden):
+        asked.append((text, hidden))
+        return next(answers)
+
+    with ssh_setup.open("locked", prompt=prompt, config=encrypted) as transport:
+        assert transport.run("echo x").text == "x\n"
+    assert [hidden for _, hidden in asked] == [True, True]
+    assert "locked" in asked[0][0]
+
+
+def test_without_a_terminal_an_encrypted_key_is_explained(ssh_setup, encrypted):
+    with pytest.raises(AuthError, match="no terminal"):
+        ssh_setup.open("locked", config=encrypted).run("true")
+
+
+def test_a_key_of_the_agent(ssh_setup, encrypted, tmp_path):
+    agent_socket = tmp_path / "agent"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(agent_socket)], stdout=subprocess.PIPE)
+    try:
+        while not agent_socket.exists():
+            time.sleep(0.01)
+        environment = {**os.environ, "SSH_AUTH_SOCK": str(agent_socket)}
+        subprocess.run(
+            ["ssh-add", "-q", str(ssh_setup.key)], env=environment, check=True, capture_output=True
+        )
+        block = host_block(
+            ssh_setup, "agent", ssh_setup.servers["plain"], f"  IdentityAgent {agent_socket}",
+            key=f"{ssh_setup.key}.pub",
+        )  # fmt: skip
+        with ssh_setup.open("agent", config=block) as transport:
+            assert transport.run("echo x").text == "x\n"
+    finally:
+        agent.terminate()
+        agent.communicate()
+
+
+def test_a_certificate(ssh_setup, tmp_path):
+    authority, key = make_key(tmp_path / "ca"), make_key(tmp_path / "user")
+    user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    subprocess.run(
+        ["ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", user, f"{key}.pub"], check=True
+    )
+    server = start_sshd(tmp_path / "srv", [], f"TrustedUserCAKeys {authority}.pub")
+    try:
+        known = tmp_path / "known"
+        known.write_text(f"[127.0.0.1]:{server.port} {server.public_host_key}\n")
+        block = host_block(ssh_setup, "cert", server, known=known, key=key)
+        with ssh_setup.open("cert", config=block) as transport:
+            assert transport.run("echo x").text == "x\n"
+    finally:
+        server.stop()
+
+
+class TwoFactorServer(paramiko.ServerInterface):
+    """Wants a password and then a code; sshd without PAM can't."""
+
+    def get_allowed_auths(self, username):
+        return "keyboard-interactive"
+
+    def check_auth_interactive(self, username, submethods):
+        query = paramiko.server.InteractiveQuery("Two factors", "")
+        query.add_prompt("Password: ", False)
+        query.add_prompt("Code: ", True)
+        return query
+
+    def check_auth_interactive_response(self, responses):
+        right = list(responses) == ["pass wörd", "123456"]
+        return paramiko.common.AUTH_SUCCESSFUL if right else paramiko.common.AUTH_FAILED
+
+    def check_channel_request(self, kind, chanid):
+        return paramiko.common.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel, command):
+        def work():
+            argv = ["/bin/sh", "-c", command.decode()]
+            data = channel.makefile("rb").read()
+            done = subprocess.run(argv, input=data, capture_output=True, check=False)
+            channel.sendall(done.stdout)
+            channel.sendall_stderr(done.stderr)
+            channel.send_exit_status(done.returncode)
+            channel.close()
+
+        threading.Thread(target=work, daemon=True).start()
+        return True
+
+
+@pytest.fixture
+def two_factor(ssh_setup, tmp_path):
+    key = paramiko.Ed25519Key.from_private_key_file(str(make_key(tmp_path / "host")))
+    listener = socket.create_server(("127.0.0.1", 0))
+    port, transports = listener.getsockname()[1], []
+
+    def serve():
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return
+        transport = paramiko.Transport(client)
+        transports.append(transport)
+        transport.add_server_key(key)
+        transport.start_server(server=TwoFactorServer())
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    known = tmp_path / "known"
+    known.write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
+    yield f"Host two\n  HostName 127.0.0.1\n  Port {port}\n  UserKnownHostsFile {known}\n"
+    listener.close()
+    thread.join(10)
+    for transport in transports:
+        transport.close()
+
+
+def test_a_second_factor_is_asked_for(ssh_setup, two_factor):
+    asked = []
+
+    def prompt(text, hidden):
+        asked.append((text, hidden))
+        return "pass wörd" if hidden else "123456"
+
+    with ssh_setup.open("two", prompt=prompt, config=two_factor) as transport:
+        assert transport.run("echo x").text == "x\n"
+    assert asked == [("Two factors\nPassword: ", True), ("Code: ", False)]
+
+
+def test_a_second_factor_without_a_terminal_is_explained(ssh_setup, two_factor):
+    with pytest.raises(AuthError, match="no terminal") as caught:
+        ssh_setup.open("two", config=two_factor).run("true")
+    assert "keyboard-interactive" in str(caught.value)
+
+
+def test_a_wrong_answer_is_refused(ssh_setup, two_factor):
+    with pytest.raises(AuthError, match="accepted"):
+        ssh_setup.open("two", prompt=lambda *_: "no", config=two_factor).run("true")
+
+
+def test_a_prompt_that_is_given_up_ends_the_login(ssh_setup, two_factor):
+    def prompt(text, hidden):
+        raise EOFError
+
+    with pytest.raises(AuthError, match="given up"):
+        ssh_setup.open("two", prompt=prompt, config=two_factor).run("true")
+
+
+# The border -------------------------------------------------------------------------------------
+
+
+def test_every_exception_of_paramiko_is_translated():
+    classes = {
+        kind
+        for _, kind in inspect.getmembers(paramiko.ssh_exception, inspect.isclass)
+        if issubclass(kind, BaseException) and kind.__module__ == "paramiko.ssh_exception"
+    }
+    assert len(classes) > 10
+    assert classes - set(ssh_module.TRANSLATIONS) == set()
+
+
+def foreign_errors():
+    key = paramiko.ECDSAKey.generate()
+    own = paramiko.ssh_exception
+    built = {
+        own.BadAuthenticationType: ("no", ["publickey"]),
+        own.BadHostKeyException: ("host", key, key),
+        own.ChannelException: (1, "no"),
+        own.NoValidConnectionsError: ({("127.0.0.1", 1): OSError("no")},),
+        own.PartialAuthentication: (["password"],),
+        own.ProxyCommandFailure: ("command", "1"),
+    }
+    return [(kind, kind(*built.get(kind, ("no",)))) for kind in ssh_module.TRANSLATIONS]
+
+
+@pytest.mark.parametrize(("kind", "error"), foreign_errors())
+def test_foreign_errors_become_ours(kind, error):
+    wanted = pytest.raises(ssh_module.TRANSLATIONS[kind], match="h: ")
+    with wanted, ssh_module._translated("h", "it was tried", 9):
+        raise error
+
+
+def test_paramiko_prints_nothing(ssh_setup, tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from dlctl.site import TransportSettings;"
+        "from dlctl.transport import open_transport;"
+        "t = open_transport(TransportSettings(kind='ssh', host=sys.argv[1], connect_timeout_s=5))\n"
+        "try: t.run('true')\n"
+        "except Exception as e: print(type(e).__name__)\n"
+        "t.close()"
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def hang_up():
+        client, _ = listener.accept()
+        client.sendall(b"SSH-2.0-x\r\n" + b"garbage" * 100)
+        client.close()
+
+    thread = threading.Thread(target=hang_up)
+    thread.start()
+    config = tmp_path / "config"
+    config.write_text(f"Host bad\n  HostName 127.0.0.1\n  Port {listener.getsockname()[1]}\n")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "bad"],
+        env={**os.environ, "DLCTL_SSH_CONFIG": str(config)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    thread.join()
+    listener.close()
+    assert (done.stdout, done.stderr) == ("ConnectError\n", "")
