@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, TensorDataset
+
+from dlctl.contract import LearningRateSchedule
+from learner.data import batch_count, epoch_order, fetch, share, share_of_batch
+from learner.faults import UserFault
+from learner.schedule import factor
+
+
+@given(st.integers(0, 300), st.integers(1, 9))
+def test_shares_are_contiguous_even_and_complete(count: int, size: int) -> None:
+    parts = [range(count)[share(count, rank, size)] for rank in range(size)]
+    assert [index for part in parts for index in part] == list(range(count))
+    lengths = [len(part) for part in parts]
+    assert max(lengths) - min(lengths) <= 1
+
+
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 5), st.integers(0, 2**63 - 1))
+def test_batches_do_not_depend_on_the_number_of_learners(
+    samples: int, batch_size: int, size: int, seed: int
+) -> None:
+    order = epoch_order(samples, seed, 3)
+    seen: list[int] = []
+    for batch in range(batch_count(samples, batch_size)):
+        shares = [share_of_batch(order, batch, batch_size, rank, size) for rank in range(size)]
+        joined = np.concatenate([part.indices for part in shares])
+        whole = share_of_batch(order, batch, batch_size, 0, 1)
+        assert np.array_equal(joined, whole.indices)
+        assert sum(part.weight for part in shares) == pytest.approx(1.0)
+        seen += joined.tolist()
+    assert sorted(seen) == list(range(samples))
+
+
+def test_the_order_is_fixed_by_seed_and_epoch_for_ever() -> None:
+    assert epoch_order(8, 1, 0).tolist() == epoch_order(8, 1, 0).tolist()
+    assert epoch_order(50, 1, 0).tolist() != epoch_order(50, 1, 1).tolist()
+    assert epoch_order(50, 1, 0).tolist() != epoch_order(50, 2, 0).tolist()
+
+
+def test_fetch_collates_and_separates_the_target() -> None:
+    class Pairs(Dataset[tuple[float, int]]):
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int) -> tuple[float, int]:
+            return float(index), index * 2
+
+    (inputs,), targets = fetch(Pairs(), np.array([3, 1]))
+    assert inputs.tolist() == [3.0, 1.0]
+    assert targets.tolist() == [6, 2]
+    tensors = TensorDataset(torch.arange(5.0), torch.arange(5), torch.arange(5) * 2)
+    inputs_pair, targets = fetch(tensors, np.array([4, 0]))
+    assert [part.tolist() for part in inputs_pair] == [[4.0, 0.0], [4, 0]]
+    assert targets.tolist() == [8, 0]
+
+
+def test_a_sample_without_a_target_is_refused() -> None:
+    with pytest.raises(UserFault, match=r"not \(inputs, target\)"):
+        fetch(TensorDataset(torch.arange(5.0)), np.array([1]))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "expected"),
+    [
+        (LearningRateSchedule(), 7, 1.0),
+        (LearningRateSchedule(warmup_steps=4), 0, 0.25),
+        (LearningRateSchedule(warmup_steps=4), 3, 1.0),
+        (LearningRateSchedule("step", step_epochs=2, gamma=0.5), 45, 0.25),
+        (LearningRateSchedule("exponential", gamma=0.5), 25, 0.25),
+        (LearningRateSchedule("linear", final_factor=0.2), 50, 0.6),
+        (LearningRateSchedule("cosine"), 50, 0.5),
+        (LearningRateSchedule("cosine", final_factor=0.1), 100, 0.1),
+    ],
+)
+def test_learning_rate_factor(schedule: LearningRateSchedule, step: int, expected: float) -> None:
+    assert factor(schedule, step, 10, 100) == pytest.approx(expected)
+
+
+def test_an_unknown_schedule_is_named() -> None:
+    with pytest.raises(UserFault, match="'cosin'"):
+        factor(LearningRateSchedule("cosin"), 1, 10, 100)
