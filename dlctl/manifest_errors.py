@@ -128,7 +128,7 @@ def shown(value: Any, trail: Trail) -> str:
     if isinstance(value, list):
         return "a list"
     if value is None:
-        return "nothing"
+        return "an empty value"
     if "connection" in trail or trail[:1] == ("env",):
         return "this value"
     text = getattr(value, "text", value)
@@ -149,9 +149,9 @@ def allowed_keys(model: type[BaseModel], trail: Trail) -> list[str]:
     """Return the keys that the manifest allows at a place."""
     current: Any = model
     for step in trail:
-        if isinstance(step, str) and current is not None:
-            field = current.model_fields.get(step)
-            current = _model_in(field.annotation) if field else None
+        field = current.model_fields.get(step) if current is not None else None
+        if field is not None:  # else a key that the user chose, as in env
+            current = _model_in(field.annotation)
     return list(current.model_fields) if current is not None else []
 
 

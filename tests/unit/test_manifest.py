@@ -179,6 +179,8 @@ def test_written_references() -> None:
     assert loaded.extract_secrets()[1] == {}
     (problem,) = problems(SMALL + "env: {A: {from_env: X, from_file: y}}\n")
     assert "one of {from_env: NAME} and {from_file: PATH}" in problem
+    (problem,) = problems(SMALL + "env: {A: {from_evn: X}}\n")
+    assert "did you mean 'from_env'? Allowed: from_env, from_file" in problem
 
 
 def test_an_error_beside_a_credential_does_not_show_it() -> None:
