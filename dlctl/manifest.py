@@ -205,9 +205,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text and text.isprintable() else None
-    if not isinstance(parse_scalar(text), str):
-        style = "'"
+    style = None if isinstance(parse_scalar(text), str) else "'"
+    if not text.isprintable():
+        style = '"'  # the other styles lose U+0085 and its like
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

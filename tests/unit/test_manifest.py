@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dlctl.errors import ManifestError
@@ -220,6 +220,9 @@ def test_scheduler_options_that_are_ours_are_refused() -> None:
 
 
 @given(st.text(max_size=30))
+@example("\x85")
+@example("a\n b\n\u2028\n")
+@example("1e-3")
 def test_any_argument_survives_storing(value: str) -> None:
     loaded = manifest(SMALL)
     changed = loaded.framework.model_copy(update={"arguments": {"x": value}})
