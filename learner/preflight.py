@@ -88,7 +88,7 @@ def ask_mpi(report: Preflight) -> Preflight:
         report,
         mpi_size=MPI.COMM_WORLD.size,
         mpi_rank=MPI.COMM_WORLD.rank,
-        mpi_library=MPI.Get_library_version().split("\n")[0].rstrip("\x00, ")[:60],
+        mpi_library=MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\x00 ")[:60],
     )
 
 

@@ -5,6 +5,7 @@ Knows nothing of jobs. USR2 asks to save and stop (NCCL may take USR1).
 
 from __future__ import annotations
 
+import atexit
 import signal
 import types
 from typing import Any
@@ -27,13 +28,20 @@ class HaltFlag:
         for number in self.numbers:
             self._before[number] = signal.signal(number, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self.numbers)
+        atexit.register(self._ignore)
         return self
+
+    def _ignore(self) -> None:
+        """Let a late signal pass: Python's own end would give it back its deadly default."""
+        for number in self._before:
+            signal.signal(number, signal.SIG_IGN)
 
     def restore(self) -> None:
         """Put back the handlers that were there before."""
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before.clear()
+        atexit.unregister(self._ignore)
 
     def _note(self, number: int, _frame: types.FrameType | None) -> None:
         self.received.append(number)

@@ -71,6 +71,10 @@ def leave(job_dir: Path, verdict: Verdict) -> int:
     return 0 if verdict.state in (State.COMPLETED, State.HALTED) else 1
 
 
+def _learners(count: int) -> str:
+    return "1 learner" if count == 1 else f"{count} learners"
+
+
 def job_id(job_dir: Path, attempt: int) -> str:
     """Return the scheduler's id of this job, from the claim or from Slurm."""
     try:
@@ -149,8 +153,8 @@ class Supervisor:
 
     def run(self) -> Verdict:
         """Go through the states; return the verdict."""
-        learners = self.plan.resources.learners
-        self._enter(State.DEPLOYING, f"preflight of {learners} learners ({self.plan.launch.kind})")
+        learners = _learners(self.plan.resources.learners)
+        self._enter(State.DEPLOYING, f"preflight of {learners} ({self.plan.launch.kind})")
         self._make_folders()
         verdict = self._preflight() or self._early_end()
         if verdict is None:
@@ -228,7 +232,8 @@ class Supervisor:
     def _tell_hosts(self, reports: list[contract.Preflight]) -> None:
         hosts = list(dict.fromkeys(report.host for report in reports))
         mpi = next((report.mpi_library for report in reports if report.mpi_library), "no MPI")
-        say(f"  {len(reports)} learners on {', '.join(hosts)}; {mpi}; Python {reports[0].python}")
+        where = f"{_learners(len(reports))} on {', '.join(hosts)}"
+        say(f"  {where}; {mpi}; Python {reports[0].python}")
 
     def _load(self) -> None:
         from learner import stores

@@ -77,6 +77,9 @@ def conclude(returncode: int, is_command: bool, stop: Stop, killed: bool) -> tup
         return State.HALTED, "saved and stopped"
     if stop is Stop.HALT and is_command:
         return State.HALTED, "did not stop in time and was killed" if killed else "stopped"
+    if stop is Stop.HALT and returncode == -signal.SIGUSR2:
+        # The built-in loop holds the signal back until it can take it: so it was on its way out.
+        return State.HALTED, "stopped"
     if returncode == 0:
         return State.COMPLETED, ""
     if stop is Stop.HALT and killed:
@@ -114,7 +117,7 @@ class Watchdog:
         self._guard = processes.Guard()
         self._start()
         self._guard.watch(self._child.pid)
-        self.heart.set(state=State.TRAINING)
+        self.heart.set(state=State.TRAINING, reason="")
         while (returncode := self._wait()) is None:
             self._tick()
         self._end_leftovers()

@@ -44,6 +44,7 @@ class Job:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "OMPI_"))}
         # What a killed process leaves in its temporary folder is pytest's to remove.
         self.env["TMPDIR"] = str(root)
+        self.env["OMPI_MCA_btl_sm_backing_directory"] = str(root)
         resources = {
             "learners": 1, "nodes": 1, "learners_per_node": [1], "cpus_per_learner": 1,
             "threads_per_learner": 1, "gpus_per_learner": 0, "memory_bytes_per_learner": 1 << 30,
@@ -76,8 +77,6 @@ class Job:
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_mpi_yield_when_idle": "1",
-            # A killed rank leaves its shared memory behind: not in /dev/shm, please.
-            "OMPI_MCA_btl_sm_backing_directory": str(root),
         }
         return job
 

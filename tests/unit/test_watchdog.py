@@ -39,6 +39,7 @@ class Silent:
         (-9, True, Stop.HALT, True, State.HALTED),
         (0, False, Stop.HALT, False, State.COMPLETED),
         (-9, False, Stop.HALT, True, State.FAILED),
+        (-signal.SIGUSR2, False, Stop.HALT, False, State.HALTED),
         (1, False, Stop.HALT, False, State.FAILED),
         (85, True, Stop.ENDED, False, State.CANCELLED),
         (85, False, Stop.ENDED, False, State.HALTED),
@@ -137,3 +138,14 @@ def test_halt_flag_restores():
     assert flag.received == [signal.SIGUSR2]
     flag.restore()
     assert signal.getsignal(signal.SIGUSR2) == before
+
+
+def test_signal_at_the_very_end_does_no_harm():
+    code = (
+        "import os, signal; from learner.signals import HaltFlag\n"
+        "class Late:\n"
+        "    def __del__(self, kill=os.kill, pid=os.getpid()): kill(pid, 12)\n"
+        "flag = HaltFlag(12).install(); late = Late(); late.me = late\n"
+    )
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
