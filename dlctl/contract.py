@@ -59,9 +59,12 @@ def submit_begin(attempt: int) -> str:
     return f"{attempt_dir(attempt)}/submit.begin"
 
 
-def submit_receipt(attempt: int) -> str:
-    """Return the receipt written just after: a `Receipt`."""
-    return f"{attempt_dir(attempt)}/submit.json"
+def submit_answer(attempt: int) -> str:
+    """Return the receipt written just after: the scheduler's answer as it came.
+
+    Line 1 is the exit code, line 2 the length of standard output in bytes; both outputs follow.
+    """
+    return f"{attempt_dir(attempt)}/submit.end"
 
 
 def claim(attempt: int) -> str:
@@ -315,18 +318,6 @@ class Plan:
 
 
 # Records -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """The scheduler's answer to one submission. Written by the submitting shell."""
-
-    training_id: str
-    attempt: int
-    token: str
-    job_id: str
-    submitted_at: str
-    schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True)

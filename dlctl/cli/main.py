@@ -40,11 +40,10 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import jobs, manifests, reading, sites
+    from dlctl.cli import jobs, manifests, reading
 
     for group in (manifests, jobs, reading):
         group.register(app)
-    app.add_typer(sites.app, name="sites")
 
 
 def main() -> None:

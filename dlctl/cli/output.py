@@ -8,7 +8,7 @@ is drawn on a terminal; a pipe gets plain, untruncated columns. `NO_COLOR` is ho
     table(columns, rows)            rows of text; the column `state` is coloured
     fields(pairs)                   name: value lines
     line / note / hint / warn       one sentence
-    progress(description, total)    a bar on a terminal, nothing in a pipe
+    progress(description)           a bar on a terminal, nothing in a pipe
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
-def report(value: V, as_json: bool, human: Callable[[V], None]) -> None:
+def report(value: V, as_json: bool, human: Callable[[V], object]) -> None:
     """Print one answer, as JSON if asked for."""
     if as_json:
         print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
@@ -149,18 +149,18 @@ def error(text: str, hint_text: str = "") -> None:
 
 
 @contextmanager
-def progress(description: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar of bytes on a terminal, nothing in a pipe; yields `advance(bytes)`."""
-    if not sys.stderr.isatty() or (total_bytes is not None and total_bytes < 1_000_000):
-        yield lambda _bytes: None
+def progress(description: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal, nothing in a pipe; yields `update(done_bytes, total_bytes)`."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
                TransferSpeedColumn())  # fmt: skip
     with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total_bytes)
-        yield lambda size_bytes: bar.update(task, advance=size_bytes)
+        task = bar.add_task(description, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def ask(text: str, hidden: bool) -> str:

@@ -1,0 +1,189 @@
+"""What the commands share: options, open sites, and how a training is shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dlctl.cli import output
+
+if TYPE_CHECKING:
+    from dlctl.contract import State
+    from dlctl.errors import TransportError
+    from dlctl.lifecycle import Session
+    from dlctl.logs import Piece
+    from dlctl.store import Record, Store
+
+
+def complete_ids(incomplete: str) -> list[str]:
+    """Return the training ids that begin so, the newest first (for the shell's completion)."""
+    from dlctl.store import Store
+
+    ids = [record.training_id for record in reversed(Store().all())]
+    return [training_id for training_id in ids if training_id.startswith(incomplete)]
+
+
+def complete_sites(incomplete: str) -> list[str]:
+    """Return the sites that begin so (for the shell's completion)."""
+    from dlctl.site import list_sites
+
+    return [site.name for site in list_sites() if site.name.startswith(incomplete)]
+
+
+ID = typer.Argument(
+    None, metavar="[ID]", autocompletion=complete_ids, show_default=False,
+    help="Training id or a unique prefix of it; the latest training of this folder by default.",
+)  # fmt: skip
+JSON = typer.Option(False, "--json", help="Print JSON.")
+SITE = typer.Option(
+    "local", "--site", "-s", envvar="DLCTL_SITE", autocompletion=complete_sites,
+    help="Where it runs: a site of `dlctl sites list`.",
+)  # fmt: skip
+
+
+@contextmanager
+def opened(site_name: str) -> Iterator[Session]:
+    """Open a site; closed at the end."""
+    from dlctl.lifecycle import open_session
+    from dlctl.site import load_site
+
+    session = open_session(load_site(site_name), output.ask)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+@contextmanager
+def training(wanted: str | None) -> Iterator[tuple[Session, Record, Store]]:
+    """Find a training and open its site."""
+    from dlctl.store import Store
+
+    store = Store()
+    record = store.find(wanted)
+    with opened(record.site) as session:
+        yield session, record, store
+
+
+def refreshed(records: list[Record], store: Store) -> list[Record]:
+    """Return records as their sites know them now; a site that does not answer makes them stale."""
+    from dlctl.errors import DlctlError, TransportError
+    from dlctl.lifecycle import refresh, stale
+
+    known: dict[str, Record] = {}
+    for site_name in sorted({record.site for record in records}):
+        mine = [record for record in records if record.site == site_name]
+        try:
+            with opened(site_name) as session:
+                answers = refresh(session, mine, store)
+        except TransportError as error:
+            output.warn(f"{site_name}: {error.message}")
+            answers = [stale(record, error, store) for record in mine]
+        except DlctlError as error:
+            output.warn(f"{site_name}: {error.message}")
+            answers = mine
+        known |= {record.training_id: record for record in answers}
+    return [known[record.training_id] for record in records]
+
+
+def ago(seconds_ago: float) -> str:
+    """Return `3 min ago`."""
+    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (129600, 3600, "h")):
+        if seconds_ago < limit:
+            return f"{max(0, seconds_ago) / unit:.0f} {name} ago"
+    return f"{seconds_ago / 86400:.0f} d ago"
+
+
+def plain(record: Record) -> dict[str, Any]:
+    """Return a record as `--json` prints it."""
+    import dataclasses
+
+    return dataclasses.asdict(record) | {"state": str(record.state)}
+
+
+def shown_state(record: Record) -> str:
+    """Return the state, with since when it is not known better."""
+    if record.stale_since is None:
+        return str(record.state)
+    return f"{record.state} (stale since {ago(time.time() - record.stale_since)})"
+
+
+def print_record(record: Record) -> None:
+    """Print one training in a few lines, and what to do next."""
+    output.fields({
+        "training": record.training_id, "state": shown_state(record), "reason": record.reason,
+        "site": record.site, "attempt": record.attempt, "job": record.job_id,
+    })  # fmt: skip
+    if record.hint:
+        output.hint(record.hint)
+
+
+def follow(
+    session: Session,
+    record: Record,
+    store: Store,
+    learner: int | None = None,
+    first_attempt: int = 1,
+) -> Record:
+    """Print the log as it grows until the training ends; Ctrl-C leaves the training running."""
+    from dlctl.lifecycle import refresh
+    from dlctl.logs import LogReader
+    from dlctl.logs import follow as follow_log
+
+    known = [record]
+
+    def state() -> State:
+        known[0] = refresh(session, [known[0]], store)[0]
+        return known[0].state
+
+    def trouble(error: TransportError) -> None:
+        output.warn(f"{error.message}; trying again")
+
+    try:
+        reader = LogReader(record.job_dir, learner, first_attempt)
+        print_pieces(follow_log(session.transport, reader, state, trouble))
+    except KeyboardInterrupt:
+        output.note(f"\nstopped following; the training goes on as {record.training_id}")
+        output.hint(f"dlctl logs --follow {record.training_id}")
+        raise typer.Exit(130) from None
+    return known[0]
+
+
+def print_pieces(pieces: Iterable[Piece]) -> None:
+    """Print pieces of logs, each line behind its source."""
+    for piece in pieces:
+        output.log(f"{piece.source} | ", piece.content)
+
+
+def end_of_following(record: Record) -> None:
+    """Say how the followed training ended; FAILED is exit code 10.
+
+    Raises:
+        TrainingFailed
+    """
+    from dlctl.contract import State
+    from dlctl.errors import TrainingFailed
+
+    if record.state is State.FAILED:
+        raise TrainingFailed(f"{record.training_id} FAILED: {record.reason}", hint=record.hint
+                             or f"dlctl show {record.training_id}")  # fmt: skip
+    output.note(
+        f"{record.training_id} {record.state}" + (f": {record.reason}" if record.reason else "")
+    )
+    if record.state is State.COMPLETED:
+        output.hint(f"dlctl fetch results {record.training_id}")
+    elif record.state is State.HALTED:
+        output.hint(f"dlctl resume {record.training_id}")
+
+
+def folder_name(path: Path) -> str:
+    """Return a path as a person would type it here."""
+    try:
+        return f"./{path.relative_to(Path.cwd())}"
+    except ValueError:
+        return str(path)

@@ -1,0 +1,135 @@
+"""Commands that change something at a site: submit, halt, resume, cancel, delete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import (
+    ID,
+    JSON,
+    SITE,
+    end_of_following,
+    follow,
+    opened,
+    plain,
+    print_record,
+    training,
+)  # fmt: skip
+from dlctl.cli.manifests import (
+    CPUS,
+    GPUS,
+    LEARNERS,
+    MANIFEST,
+    MEMORY,
+    SET,
+    TIME,
+    make_overrides,
+)  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (submit, halt, resume, cancel, delete):
+        app.command()(command)
+
+
+def submit(
+    manifest: Path = MANIFEST, site: str = SITE, learners: int | None = LEARNERS,
+    gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
+    time: str | None = TIME, set_: list[str] = SET,
+    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log."),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Submit a training; returns at once with its id.
+
+    Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
+    """
+    from dlctl.lifecycle import submit as send
+    from dlctl.prepare import prepare
+    from dlctl.store import Store
+
+    overrides = make_overrides(learners, gpus, cpus, memory, time, set_)
+    with opened(site) as session:
+        request = prepare(manifest, overrides, session.site)
+        _say_what_is_missing(request.plan.not_in_this_version)
+        with output.progress("sending") as on_progress:
+            record = send(session, request, store := Store(), on_progress)
+        output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
+        if stay:
+            return end_of_following(follow(session, record, store))
+    return output.hint(f"dlctl logs --follow {record.training_id}")
+
+
+def _say_what_is_missing(notes: list[str]) -> None:
+    for note in notes:
+        output.warn(note)
+
+
+def halt(training_id: str | None = ID, as_json: bool = JSON) -> None:
+    """Save a checkpoint and stop; `dlctl resume` goes on.
+
+    Example: dlctl halt digits-3k9f
+    """
+    from dlctl.lifecycle import halt as ask
+
+    with training(training_id) as (session, record, store):
+        output.report(plain(known := ask(session, record, store)), as_json,
+                      lambda _: print_record(known))  # fmt: skip
+
+
+def resume(
+    training_id: str | None = ID,
+    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log."),
+    as_json: bool = JSON,
+) -> None:
+    """Go on from the newest checkpoint, or finish a submission that was interrupted.
+
+    Example: dlctl resume digits-3k9f --follow
+    """
+    from dlctl.lifecycle import resume as go_on
+    from dlctl.prepare import prepare_again
+
+    with training(training_id) as (session, record, store):
+        known = go_on(session, record, store, lambda r: prepare_again(r, session.site))
+        output.report(plain(known), as_json, lambda _: print_record(known))
+        if stay:
+            return end_of_following(follow(session, known, store, first_attempt=known.attempt))
+    return output.hint(f"dlctl logs --follow {known.training_id}")
+
+
+def cancel(training_id: str | None = ID, as_json: bool = JSON) -> None:
+    """End a training without saving.
+
+    Example: dlctl cancel digits-3k9f
+    """
+    from dlctl.lifecycle import cancel as end
+
+    with training(training_id) as (session, record, store):
+        output.report(plain(known := end(session, record, store)), as_json,
+                      lambda _: print_record(known))  # fmt: skip
+
+
+def delete(
+    training_id: str | None = ID,
+    forget: bool = typer.Option(
+        False, "--forget", help="Only forget it here; its files stay at the site."
+    ),
+    as_json: bool = JSON,
+) -> None:
+    """Remove a training that has ended: its job directory at the site and its record here.
+
+    Example: dlctl delete digits-3k9f
+    """
+    from dlctl.lifecycle import delete as remove
+    from dlctl.store import Store
+
+    if forget:
+        (store := Store()).remove((record := store.find(training_id)).training_id)
+    else:
+        with training(training_id) as (session, record, store):
+            remove(session, record, store)
+    output.report({"training_id": record.training_id, "deleted": True}, as_json,
+                  lambda v: output.line(f"deleted {v['training_id']}"))  # fmt: skip

@@ -1,0 +1,106 @@
+"""Commands about manifests: init, validate, schema, render. None of them touches a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import JSON, SITE
+
+if TYPE_CHECKING:
+    from dlctl.manifest import Overrides
+
+MANIFEST = typer.Argument(Path("manifest.yml"), help="The manifest.", show_default=True)
+LEARNERS = typer.Option(None, "--learners", min=1, help="Override `learners`.")
+GPUS = typer.Option(None, "--gpus", min=0, help="Override `gpus` (of each learner).")
+CPUS = typer.Option(None, "--cpus", min=0.01, help="Override `cpus` (of each learner).")
+MEMORY = typer.Option(None, "--memory", help="Override `memory` (of each learner), e.g. 8GiB.")
+TIME = typer.Option(None, "--time", help="Override `time`, e.g. 4h.")
+SET = typer.Option(
+    None, "--set", metavar="KEY=VALUE",
+    help="Override any key, e.g. framework.arguments.lr=0.1; may be repeated.",
+)  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (init, validate, schema, render):
+        app.command()(command)
+
+
+def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bool = JSON) -> None:
+    """Make a folder with a manifest, a train.py and a .gitignore, ready to run.
+
+    Example: dlctl init my-training && cd my-training
+    """
+    from dlctl.scaffold import scaffold
+
+    files = [str(path) for path in scaffold(folder, folder.resolve().name)]
+    output.report({"folder": str(folder), "files": files}, as_json,
+                  lambda v: output.line("\n".join(f"made {f}" for f in v["files"])))  # fmt: skip
+    output.hint(f"cd {folder} && dlctl submit manifest.yml")
+
+
+def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
+    """Check a manifest; all faults are shown at once.
+
+    Example: dlctl validate manifest.yml
+    """
+    from dlctl.manifest import load_manifest, not_in_this_version
+
+    notes = not_in_this_version(load_manifest(manifest))
+    output.report({"manifest": str(manifest), "valid": True, "not_in_this_version": notes}, as_json,
+                  lambda _: output.line(f"{manifest} is valid"))  # fmt: skip
+    for note in notes if not as_json else []:
+        output.warn(note)
+
+
+def schema() -> None:
+    """Print the JSON Schema of manifests, for editors.
+
+    Example: dlctl schema > manifest.schema.json
+    """
+    from dlctl.manifest import json_schema
+
+    output.report(json_schema(), True, lambda _: None)
+
+
+def render(
+    manifest: Path = MANIFEST, site: str = SITE, learners: int | None = LEARNERS,
+    gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
+    time: str | None = TIME, set_: list[str] = SET,
+    script: bool = typer.Option(False, "--script", help="Print only the batch script."),
+    training_id: str | None = typer.Option(None, "--training-id", hidden=True),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Show the plan and the batch script; nothing is sent, no network is used.
+
+    Example: dlctl render manifest.yml --site mycluster --learners 4
+    """
+    from dlctl import contract
+    from dlctl.prepare import prepare
+    from dlctl.site import load_site
+
+    overrides = make_overrides(learners, gpus, cpus, memory, time, set_)
+    request = prepare(manifest, overrides, load_site(site), training_id)
+    if script:
+        return output.raw(request.script)
+    plan = contract.to_json(request.plan)
+    return output.report(
+        {"plan": request.plan, "script": request.script}, as_json,
+        lambda v: output.raw(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}"),
+    )  # fmt: skip
+
+
+def make_overrides(
+    learners: int | None, gpus: int | None, cpus: float | None, memory: str | None,
+    time: str | None, set_: list[str] | None,
+) -> Overrides:  # fmt: skip
+    """Return what the command line says instead of the manifest."""
+    from dlctl.manifest import Overrides
+
+    return Overrides(learners=learners, gpus=gpus, cpus=cpus, memory=memory, time=time,
+                     set=tuple(set_ or ()))  # fmt: skip

@@ -1,0 +1,157 @@
+"""Commands that only read: list, status, show, logs, fetch."""
+
+from __future__ import annotations
+
+import enum
+import time
+from pathlib import Path
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import (
+    ID,
+    JSON,
+    ago,
+    complete_ids,
+    end_of_following,
+    folder_name,
+    follow,
+    plain,
+    print_pieces,
+    print_record,
+    refreshed,
+    shown_state,
+    training,
+)  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("list")(list_)
+    for command in (status, show, logs, fetch):
+        app.command()(command)
+
+
+def list_(
+    refresh: bool = typer.Option(False, "--refresh", "-r", help="Ask the sites first."),
+    site: str | None = typer.Option(None, "--site", "-s", help="Only this site."),
+    as_json: bool = JSON,
+) -> None:
+    """List your trainings, the newest first, as they were last seen.
+
+    Example: dlctl list --refresh
+    """
+    from dlctl.store import Store
+
+    store = Store()
+    records = [r for r in reversed(store.all()) if site in (None, r.site)]
+    if refresh:
+        active = refreshed([r for r in records if not r.state.final], store)
+        records = [{a.training_id: a for a in active}.get(r.training_id, r) for r in records]
+    rows = [[r.training_id, r.site, shown_state(r), r.job_id or "-", seen(r.seen_at)]
+            for r in records]  # fmt: skip
+    output.report([plain(r) for r in records], as_json, lambda _: output.table(
+        ["training", "site", "state", "job", "seen"], rows,
+        "no trainings yet: `dlctl init my-training` makes one ready to submit"))  # fmt: skip
+
+
+def seen(seen_at: float) -> str:
+    """Return how long ago a site last answered."""
+    return ago(time.time() - seen_at) if seen_at else "never"
+
+
+def status(
+    training_ids: list[str] = typer.Argument(
+        None, metavar="[ID]...", autocompletion=complete_ids, show_default=False,
+        help="Training ids; the latest training of this folder by default.",
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Ask the site how trainings are.
+
+    Example: dlctl status digits-3k9f
+    """
+    from dlctl.store import Store
+
+    store = Store()
+    wanted = [store.find(name) for name in training_ids] if training_ids else [store.find(None)]
+    known = refreshed(wanted, store)
+    many = [[r.training_id, shown_state(r), r.reason] for r in known]
+    output.report([plain(r) for r in known] if len(known) > 1 else plain(known[0]), as_json,
+                  lambda _: output.table(["training", "state", "reason"], many)
+                  if len(known) > 1 else print_record(known[0]))  # fmt: skip
+
+
+def show(
+    training_id: str | None = ID,
+    script: bool = typer.Option(False, "--script", help="Print the batch script that was sent."),
+    as_json: bool = JSON,
+) -> None:
+    """Show all about one training: plan, learners, and why it ended.
+
+    Example: dlctl show digits-3k9f
+    """
+    from dlctl.cli.show import gather, print_details
+
+    with training(training_id) as (session, record, store):
+        if script:
+            from dlctl.lifecycle import read_script
+
+            return output.raw(read_script(session, record))
+        details = gather(session, record, store)
+    return output.report(details, as_json, print_details)
+
+
+def logs(
+    training_id: str | None = ID,
+    stay: bool = typer.Option(False, "--follow", "-f", help="Show new lines as they come."),
+    learner: int | None = typer.Option(None, "--learner", "-n", min=0, help="Only this rank."),
+) -> None:
+    """Print the logs; `--follow` stays until the training ends, over attempts and lost connections.
+
+    Example: dlctl logs --follow
+    """
+    from dlctl.logs import LogReader, read
+
+    with training(training_id) as (session, record, store):
+        if stay:
+            end_of_following(follow(session, record, store, learner))
+        else:
+            print_pieces(read(session.transport, LogReader(record.job_dir, learner)))
+
+
+class What(str, enum.Enum):
+    """What can be fetched."""
+
+    results = "results"
+    checkpoints = "checkpoints"
+
+
+def fetch(
+    what: What = typer.Argument(
+        What.results, help="results (model, logs, metrics) or checkpoints."
+    ),
+    training_id: str | None = ID,
+    to: Path | None = typer.Option(
+        None, "--to", help="Folder; ./results/<training id> by default."
+    ),
+    as_json: bool = JSON,
+) -> None:
+    """Bring the trained model, the logs and the metrics here; every file is verified.
+
+    Example: dlctl fetch results
+    """
+    from dlctl import results
+    from dlctl.lifecycle import refresh
+
+    with training(training_id) as (session, record, store):
+        record = refresh(session, [record], store)[0]
+        bring = getattr(results, f"fetch_{what.value}")
+        with output.progress("fetching") as on_progress:
+            folder = to or Path("results") / record.training_id
+            fetched = bring(session.transport, record, folder.absolute(), on_progress)
+    output.report(fetched, as_json, lambda v: output.line(
+        f"{len(v.files)} files in {folder_name(Path(v.folder))}"))  # fmt: skip
+    if not fetched.complete:
+        output.note(f"{record.training_id} is {record.state}: this is what there is so far")

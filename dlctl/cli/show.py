@@ -1,0 +1,98 @@
+"""What `dlctl show` prints: one training whole."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from dlctl.cli import output
+from dlctl.cli.common import ago, plain, shown_state
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.store import Record, Store
+
+
+def gather(session: Session, record: Record, store: Store) -> dict[str, Any]:
+    """Return the record, the plan, the learners and the verdict, as `--json` prints them.
+
+    A site that does not answer leaves what is known here, marked as stale.
+    """
+    from dlctl.errors import TransportError
+    from dlctl.lifecycle import details, refresh, stale
+
+    try:
+        record = refresh(session, [record], store)[0]
+        more = details(session, record)
+    except TransportError as error:
+        output.warn(error.message)
+        record, more = stale(record, error, store), {}
+    return plain(record) | {"shown_state": shown_state(record)} | more
+
+
+def print_details(details: dict[str, Any]) -> None:
+    """Print what `gather` brought."""
+    plan = details.get("plan") or {}
+    output.fields({
+        "training": details["training_id"], "name": details["name"],
+        "state": details["shown_state"], "reason": details["reason"],
+        "site": details["site"], "attempt": details["attempt"], "job": details["job_id"],
+        "created": details["created_at"], "folder": details["folder"],
+        "job directory": details["job_dir"],
+        "asked": _asked(plan["resources"]) if plan else "",
+        "runs": _runs(plan["framework"]) if plan else "",
+    })  # fmt: skip
+    for note in plan.get("not_in_this_version", []):
+        output.warn(note)
+    if learners := details.get("learners"):
+        output.line("")
+        output.table(["learner", "host", "state", "epoch", "step", "metrics", "heartbeat"],
+                     [_learner(status) for status in learners])  # fmt: skip
+    _print_last_words(details.get("verdict") or {})
+    if details["hint"]:
+        output.hint(details["hint"])
+
+
+def _asked(resources: dict[str, Any]) -> str:
+    from dlctl.units import format_duration, format_size
+
+    parts = [
+        f"{resources['learners']} learners on {resources['nodes']} nodes",
+        f"{resources['cpus_per_learner']} CPUs each",
+    ]
+    if resources["gpus_per_learner"]:
+        parts.append(f"{resources['gpus_per_learner']} GPUs each")
+    if resources["memory_bytes_per_learner"]:
+        parts.append(f"{format_size(resources['memory_bytes_per_learner'])} each")
+    if resources["time_s"]:
+        parts.append(f"at most {format_duration(resources['time_s'])}")
+    return ", ".join(parts)
+
+
+def _runs(framework: dict[str, Any]) -> str:
+    return str(framework["command"] or f"{framework['job']} (built-in loop)")
+
+
+def _learner(status: dict[str, Any]) -> list[str]:
+    metrics = " ".join(f"{name}={value:.4g}" for name, value in status["metrics"].items())
+    ended = status["exit_code"] is not None or status["signal"] is not None
+    code = (
+        f"exit {status['exit_code']}" if status["signal"] is None else f"signal {status['signal']}"
+    )
+    return [
+        str(status["rank"]),
+        status["host"],
+        f"ended, {code}" if ended else status["state"],
+        "-" if status["epoch"] is None else str(status["epoch"]),
+        "-" if status["step"] is None else str(status["step"]),
+        metrics or "-",
+        ago(time.time() - status["heartbeat_at"]),
+    ]
+
+
+def _print_last_words(verdict: dict[str, Any]) -> None:
+    guilty = verdict.get("guilty")
+    if guilty and guilty["last_lines"]:
+        output.line(f"\nlast lines of {guilty['role']} {guilty['rank']} on {guilty['host']}:")
+        for text in guilty["last_lines"]:
+            output.line(f"  {text}")

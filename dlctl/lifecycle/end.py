@@ -1,0 +1,164 @@
+"""Halt, cancel, resume and delete a training."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.contract import State
+from dlctl.errors import RecordError, RemoteCommandError
+from dlctl.lifecycle.session import Session
+from dlctl.lifecycle.submit import ask, missing, send
+from dlctl.lifecycle.watch import read_plan, refresh
+from dlctl.store import Record, Store
+from dlctl.transfer import Tree, read_files, upload, write_file
+
+if TYPE_CHECKING:
+    from dlctl.prepare import Request
+
+
+def halt(session: Session, record: Record, store: Store) -> Record:
+    """Ask a training to save and stop; one that has not started yet leaves the queue.
+
+    Raises:
+        RecordError: it has ended already.
+    """
+    record = _running_or_error(session, record, store, "halt")
+    write_file(session.transport, f"{record.job_dir}/{contract.HALT_REQUEST}", b"halt\n")
+    if record.state in (State.QUEUED, State.PENDING):
+        _leave_queue(session, record)
+    return refresh(session, [record], store)[0]
+
+
+def cancel(session: Session, record: Record, store: Store) -> Record:
+    """End a training without saving.
+
+    Raises:
+        RecordError: it has ended already.
+    """
+    record = _running_or_error(session, record, store, "cancel")
+    write_file(session.transport, f"{record.job_dir}/{contract.CANCEL_REQUEST}", b"cancel\n")
+    _leave_queue(session, record)
+    return refresh(session, [record], store)[0]
+
+
+def _running_or_error(session: Session, record: Record, store: Store, verb: str) -> Record:
+    record = refresh(session, [record], store)[0]
+    if record.state.final:
+        raise RecordError(
+            f"there is nothing to {verb}: {record.training_id} is {record.state}",
+            hint=f"dlctl show {record.training_id}",
+        )
+    return record
+
+
+def _leave_queue(session: Session, record: Record) -> None:
+    if not record.job_id and _fence(session, record):
+        return
+    script = session.scheduler.cancel_script(record.job_id, session.site.root)
+    end = session.transport.run(script, timeout_s=90.0)
+    stderr = end.stderr.decode(errors="replace")
+    session.scheduler.parse_cancel(end.exit_code, end.text, stderr)
+
+
+def _fence(session: Session, record: Record) -> bool:
+    """Claim the record's attempt, so that a job of it ends at once; False if a job has it."""
+    here = f"{record.job_dir}/{contract.attempt_dir(record.attempt)}"
+    claim = shlex.quote(f"{record.job_dir}/{contract.claim(record.attempt)}")
+    script = f"""\
+[ -d {shlex.quote(record.job_dir)} ] || exit 0
+mkdir -p {shlex.quote(here)} || exit 71
+(set -C; echo nobody >{claim}) 2>/dev/null && exit 0
+[ -s {claim} ] && [ "$(cat {claim})" = nobody ] && exit 0
+[ -s {claim} ] && exit 73
+exit 71"""
+    end = session.transport.run(script)
+    if end.exit_code in (0, 73):
+        return end.exit_code == 0
+    raise RemoteCommandError(
+        f"{session.transport.name}: {record.job_dir} can't be written (exit code {end.exit_code})",
+        hint="check the space and the permissions there",
+    )
+
+
+def resume(
+    session: Session, record: Record, store: Store, rebuild: Callable[[Record], Request]
+) -> Record:
+    """Go on from the newest checkpoint, or finish a submission that was interrupted.
+
+    Args:
+        rebuild: Makes the request anew from the user's folder, where it never arrived.
+
+    Raises:
+        RecordError: it runs, or has completed.
+    """
+    record = refresh(session, [record], store)[0]
+    if record.state is State.COMPLETED or not (record.state.final or _interrupted(record)):
+        raise RecordError(
+            f"there is nothing to resume: {record.training_id} is {record.state}",
+            hint=f"dlctl show {record.training_id}",
+        )
+    if _never_arrived(session, record):
+        send(session, rebuild(record))
+    plan = read_plan(session, record)
+    begun = f"{record.job_dir}/{contract.submit_begin(record.attempt)}"
+    if read_files(session.transport, [begun])[begun] is not None:
+        if not _fence(session, record) and not record.state.final:
+            return refresh(session, [record], store)[0]  # it has started meanwhile
+        record = replace(record, attempt=record.attempt + 1)
+    record = replace(record, state=State.QUEUED, job_id="", reason="is being submitted",
+                     hint=f"dlctl resume {record.training_id}")  # fmt: skip
+    store.update(record)
+    _restore_runtime(session, plan)
+    return ask(session, plan, record, store)
+
+
+def _interrupted(record: Record) -> bool:
+    return record.state is State.QUEUED and not record.job_id
+
+
+def _never_arrived(session: Session, record: Record) -> bool:
+    """Return whether the job directory of an interrupted submission is not there."""
+    path = f"{record.job_dir}/{contract.PLAN}"
+    return _interrupted(record) and read_files(session.transport, [path])[path] is None
+
+
+def _restore_runtime(session: Session, plan: contract.Plan) -> None:
+    """Put the runtime back where it was cleaned away, if it is this version's."""
+    from dlctl.runtime import runtime_entries
+
+    name = plan.runtime_dir.rpartition("/")[2]
+    digest, entries = runtime_entries()
+    if digest == name and missing(session.transport, plan.root, [f"runtime/{name}"]) - {""}:
+        upload(session.transport, plan.root, [Tree(f"runtime/{name}", entries)])
+
+
+def delete(session: Session, record: Record, store: Store) -> None:
+    """Remove a training that has ended: its job directory, its secrets and its record.
+
+    Raises:
+        RecordError: it still runs.
+    """
+    known = refresh(session, [record], store)[0]
+    if not (known.state.final or _interrupted(known)):
+        raise RecordError(
+            f"{record.training_id} is {known.state}: it can't be deleted while it runs",
+            hint=f"dlctl cancel {record.training_id}",
+        )
+    if _interrupted(known):
+        _fence(session, known)
+    root = shlex.quote(session.site.root)
+    name = shlex.quote(record.training_id)
+    end = session.transport.run(
+        f"cd {root} || exit 0\nrm -rf -- jobs/{name} secrets/{name}", timeout_s=600.0
+    )
+    if end.exit_code:
+        said = end.stderr.decode(errors="replace").strip()[-300:]
+        raise RemoteCommandError(
+            f"{session.transport.name}: {record.job_dir} could not be removed: {said}",
+            hint="check the permissions there; the record is kept",
+        )
+    store.remove(record.training_id)

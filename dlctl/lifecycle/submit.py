@@ -1,0 +1,165 @@
+"""Send a training and ask the scheduler for it, once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.archive import Entry
+from dlctl.contract import State
+from dlctl.errors import RemoteCommandError, SchedulerError, SubmitUnknown, TransportError
+from dlctl.lifecycle.session import Session
+from dlctl.lifecycle.watch import refresh
+from dlctl.observe import parse_answer
+from dlctl.scheduler import Scheduler
+from dlctl.store import Record, Store
+from dlctl.transfer import Tree, upload
+from dlctl.transport import Transport
+
+if TYPE_CHECKING:
+    from dlctl.prepare import Request
+
+_SUBMIT_TIMEOUT_S = 120.0
+_BEGUN_ALREADY = 73
+
+
+def submit(
+    session: Session,
+    request: Request,
+    store: Store,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Record:
+    """Send a request, once, and return its record.
+
+    Raises:
+        SubmitRejected: nothing runs; the record says FAILED.
+        SubmitUnknown: the job may exist; the record says QUEUED and is looked up later.
+        TransportError: nothing was asked of the scheduler; `resume` sends it.
+    """
+    plan = request.plan
+    record = Record(
+        training_id=plan.training_id, name=plan.name, site=plan.site,
+        folder=str(request.manifest_path.parent),
+        job_dir=plan.job_dir, created_at=plan.created_at,
+        manifest_path=str(request.manifest_path),
+        overrides=json.dumps(dataclasses.asdict(request.overrides)),
+        reason="is being submitted", hint=f"dlctl resume {plan.training_id}",
+    )  # fmt: skip
+    store.add(record)
+    send(session, request, on_progress)
+    return ask(session, plan, record, store)
+
+
+def send(
+    session: Session, request: Request, on_progress: Callable[[int, int], None] | None = None
+) -> None:
+    """Put the job directory, and what it needs and the site lacks, there. Idempotent."""
+    plan = request.plan
+    trees = [
+        Tree(f"store/{plan.code_digest}", request.code.entries),
+        Tree(f"runtime/{plan.runtime_dir.rpartition('/')[2]}", request.runtime),
+    ]
+    if request.secrets:
+        files = [Entry(n, v.encode(), mode=0o600) for n, v in request.secrets.items()]
+        trees.append(Tree(f"secrets/{plan.training_id}", files))
+    trees.append(Tree(f"jobs/{plan.training_id}", _job_files(request)))
+    lacking = missing(session.transport, plan.root, [tree.target for tree in trees])
+    upload(
+        session.transport, plan.root, [t for t in trees if t.target in lacking],
+        on_progress=on_progress,
+    )  # fmt: skip
+
+
+def _job_files(request: Request) -> list[Entry]:
+    return [
+        Entry(contract.MANIFEST, request.manifest.encode()),
+        Entry(contract.PLAN, contract.to_json(request.plan).encode()),
+        Entry(contract.SCRIPT, request.script.encode(), mode=0o755),
+    ]
+
+
+def missing(transport: Transport, root: str, targets: list[str]) -> set[str]:
+    """Return the targets below root that are not there."""
+    words = " ".join(shlex.quote(t) for t in targets)
+    root = shlex.quote(root)
+    script = f'for d in {words}; do [ -d {root}/"$d" ] || printf "%s\\n" "$d"; done'
+    return set(transport.run(script).text.split("\n"))
+
+
+def ask(session: Session, plan: contract.Plan, record: Record, store: Store) -> Record:
+    """Ask the scheduler for the record's attempt and write down what it said."""
+    script = _ask_script(session.scheduler, plan, record)
+    try:
+        end = session.transport.run(script, timeout_s=_SUBMIT_TIMEOUT_S)
+    except TransportError as error:
+        raise SubmitUnknown(
+            f"the answer to the submission of {record.training_id} was lost: {error.message}",
+            hint=f"`dlctl status {record.training_id}` looks it up; it is not sent twice",
+        ) from error
+    if end.exit_code not in (0, _BEGUN_ALREADY):
+        raise RemoteCommandError(
+            f"{session.transport.name}: the job directory {record.job_dir} can't be made ready "
+            f"(exit code {end.exit_code}): {end.stderr.decode(errors='replace').strip()[-300:]}",
+            hint=f"check the space and permissions, then `dlctl resume {record.training_id}`",
+        )
+    answer = parse_answer(end.stdout or None)
+    if answer is None:  # begun by another dlctl, which has not finished
+        return refresh(session, [record], store)[0]
+    return _accept(session.scheduler, answer, record, store)
+
+
+def _accept(
+    scheduler: Scheduler, answer: tuple[int, str, str], record: Record, store: Store
+) -> Record:
+    try:
+        job_id = scheduler.parse_submit(*answer)
+    except SubmitUnknown as unknown:
+        hint = f"dlctl resume {record.training_id}"
+        store.update(replace(record, reason=unknown.message, hint=hint, seen_at=time.time()))
+        raise
+    except SchedulerError as refusal:
+        why = f"the scheduler refused it: {refusal.message}"
+        store.update(replace(record, state=State.FAILED, reason=why, hint=refusal.hint,
+                             seen_at=time.time()))  # fmt: skip
+        raise
+    accepted = replace(record, job_id=job_id, state=State.PENDING, reason="waits in the queue",
+                       hint="", seen_at=time.time())  # fmt: skip
+    store.update(accepted)
+    return accepted
+
+
+def _ask_script(scheduler: Scheduler, plan: contract.Plan, record: Record) -> str:
+    n, quote = record.attempt, shlex.quote
+    here, begin = contract.attempt_dir(n), contract.submit_begin(n)
+    answer = contract.submit_answer(n)
+    folders = " ".join([here, contract.CONTROL, contract.LOGS, contract.JOB_STATE, contract.METRICS,
+                        contract.RESULTS, contract.CHECKPOINTS])  # fmt: skip
+    return f"""\
+trap '' HUP PIPE # a dlctl that goes away must not stop this between the question and the receipt
+umask 022
+cd {quote(plan.job_dir)} && mkdir -p {folders} || exit 71
+if [ ! -d {contract.CODE} ]; then
+    rm -rf {contract.CODE}.part
+    cp -R {quote(plan.root)}/store/{plan.code_digest} {contract.CODE}.part || exit 72
+    mv {contract.CODE}.part {contract.CODE} || exit 72
+fi
+if [ ! -s {answer} ]; then
+    (set -C; echo {quote(contract.token(plan.training_id, n))} >{begin}) 2>/dev/null || {{
+        [ -e {begin} ] && exit {_BEGUN_ALREADY}
+        echo 'its files can not be written' >&2; exit 71; }}
+    rm -f {contract.HALT_REQUEST} {contract.CANCEL_REQUEST}
+    ( {scheduler.submit_script(plan, n)}
+    ) >{here}/.out 2>{here}/.err </dev/null
+    code=$?
+    {{ echo $code; echo $(($(wc -c <{here}/.out))); cat {here}/.out {here}/.err; }} >{answer}.tmp &&
+        mv {answer}.tmp {answer}
+    rm -f {here}/.out {here}/.err
+fi
+cat {answer}
+"""

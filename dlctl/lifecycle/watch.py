@@ -1,0 +1,157 @@
+"""Ask a site about trainings, and write down what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dlctl import contract
+from dlctl.contract import State
+from dlctl.errors import (
+    RecordError,
+    SchedulerError,
+    SchedulerUnavailable,
+    SubmitUnknown,
+    TransportError,
+)
+from dlctl.lifecycle.session import Session
+from dlctl.observe import Observation, derive, observe, paths_to_read
+from dlctl.scheduler.base import Job
+from dlctl.store import Record, Store
+from dlctl.transfer import read_files
+
+
+def refresh(session: Session, records: Iterable[Record], store: Store) -> list[Record]:
+    """Return the records as the site knows them now; at most three questions for all of them.
+
+    Raises:
+        TransportError: the site can't be reached (`stale` turns that into a state).
+    """
+    asked = list(records)
+    if not asked:
+        return []
+    now, queue, problem = _queue(session)  # before the files: a verdict is older than the job's end
+    paths = [path for record in asked for path in paths_to_read(record)]
+    files = read_files(session.transport, paths)
+    seen = {}
+    for record in asked:
+        look = observe(record, files, now)
+        look = replace(look, job=_find(queue, record, look), queue_answered=not problem,
+                       queue_problem=problem)  # fmt: skip
+        seen[record.training_id] = look
+    _add_history(session, asked, seen)
+    known = [_settle(session, record, seen[record.training_id]) for record in asked]
+    for old, new in zip(asked, known, strict=True):
+        if new != old:
+            store.update(new)
+    return known
+
+
+def _settle(session: Session, record: Record, look: Observation) -> Record:
+    """Derive the state; an answer that the submitting dlctl did not live to read is read now."""
+    if not record.job_id and look.answer and not look.claim and not look.job:
+        try:
+            record = replace(record, job_id=session.scheduler.parse_submit(*look.answer))
+        except SubmitUnknown:
+            pass
+        except SchedulerError as refusal:
+            return replace(record, state=State.FAILED, hint=refusal.hint, stale_since=None,
+                           reason=f"the scheduler refused it: {refusal.message}",
+                           seen_at=time.time())  # fmt: skip
+    return derive(record, look, time.time())
+
+
+def _queue(session: Session) -> tuple[float, list[Job], str]:
+    """Return the site's clock, the jobs, and why the scheduler gave no answer (or nothing)."""
+    scheduler, root = session.scheduler, session.site.root
+    end = session.transport.run(f"date +%s\n{scheduler.queue_script(root)}", timeout_s=90.0)
+    clock, _, text = end.text.partition("\n")
+    now = float(clock) if clock.isdigit() else time.time()
+    try:
+        jobs = scheduler.parse_queue(end.exit_code, text, end.stderr.decode(errors="replace"))
+    except SchedulerUnavailable as silence:
+        return now, [], silence.message
+    return now, jobs, ""
+
+
+def _find(jobs: list[Job], record: Record, look: Observation) -> Job | None:
+    token = contract.token(record.training_id, record.attempt)
+    ids = {look.claim, record.job_id} - {""}
+    mine = [job for job in jobs if job.name == token or job.job_id in ids]
+    return max(
+        mine, key=lambda job: (not job.state.final, len(job.job_id), job.job_id), default=None
+    )
+
+
+def _add_history(session: Session, records: list[Record], seen: dict[str, Observation]) -> None:
+    """Ask the accounting about jobs that neither the queue nor a verdict explains."""
+    lost = {
+        record.training_id: look.claim or record.job_id
+        for record in records
+        if not (look := seen[record.training_id]).verdict and not look.job and look.queue_answered
+    }
+    lost = {training_id: job_id for training_id, job_id in lost.items() if job_id}
+    script = session.scheduler.history_script(sorted(lost.values())) if lost else None
+    if script is None:
+        return
+    end = session.transport.run(script, timeout_s=90.0)
+    jobs = session.scheduler.parse_history(
+        end.exit_code, end.text, end.stderr.decode(errors="replace")
+    )
+    by_id = {job.job_id: job for job in jobs}
+    for training_id, job_id in lost.items():
+        seen[training_id] = replace(seen[training_id], history=by_id.get(job_id))
+
+
+def read_script(session: Session, record: Record) -> str:
+    """Return the batch script that was sent.
+
+    Raises:
+        RecordError: the job directory is gone.
+    """
+    return _read(session, record, contract.SCRIPT).decode()
+
+
+def stale(record: Record, error: TransportError, store: Store) -> Record:
+    """Return the record of a site that can't be reached: what was known, and since when not."""
+    known = replace(record, stale_since=record.stale_since or time.time())
+    store.update(known)
+    return replace(known, reason=f"{known.reason} [{error.message}]".strip())
+
+
+def read_plan(session: Session, record: Record) -> contract.Plan:
+    """Return the plan in the job directory.
+
+    Raises:
+        RecordError: the job directory is gone.
+    """
+    return contract.from_json(contract.Plan, _read(session, record, contract.PLAN))
+
+
+def _read(session: Session, record: Record, name: str) -> bytes:
+    path = f"{record.job_dir}/{name}"
+    content = read_files(session.transport, [path])[path]
+    if content is None:
+        raise RecordError(
+            f"the job directory {record.job_dir} is gone from {session.transport.name}",
+            hint=f"dlctl delete {record.training_id}",
+        )
+    return content
+
+
+def details(session: Session, record: Record) -> dict[str, object]:
+    """Return what `dlctl show` tells beside the record: plan, learners, verdict."""
+    plan = read_plan(session, record)
+    n, job_dir = record.attempt, record.job_dir
+    names = [contract.status_file(n, "learner", r) for r in range(plan.resources.learners)]
+    paths = [f"{job_dir}/{name}" for name in [contract.verdict_file(n), *names]]
+    files = read_files(session.transport, paths)
+    verdict = files[paths[0]]
+    return {
+        "plan": dataclasses.asdict(plan),
+        "verdict": json.loads(verdict) if verdict else None,
+        "learners": [json.loads(content) for path in paths[1:] if (content := files[path])],
+    }

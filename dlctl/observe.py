@@ -1,0 +1,228 @@
+"""State is read, not guessed: what the files and the scheduler say → what the user is told. Pure.
+
+The files come first (they know why), then the queue, then the accounting, which may be absent.
+A site that does not answer makes a state stale, never FAILED; a word that Slurm invents ends
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from dlctl import contract
+from dlctl.contract import State, Status, Verdict
+from dlctl.scheduler.base import Job, JobState
+from dlctl.store import Record
+
+FRESH_S = 60.0
+"""A heartbeat younger than this proves that the job lives."""
+SETTLE_S = 30.0
+"""Shared file systems show a file this late at the worst; only then is a silence believed."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one look at the site brought for one training."""
+
+    now: float
+    """The site's clock, Unix seconds."""
+    begun: bool = False
+    """The receipt written before the scheduler was asked is there."""
+    answer: tuple[int, str, str] | None = None
+    """The scheduler's answer to the submission: exit code, standard output, standard error."""
+    claim: str = ""
+    """The job id that the job script wrote."""
+    supervisor: Status | None = None
+    verdict: Verdict | None = None
+    cancel_asked: bool = False
+    halt_asked: bool = False
+    exists: bool = True
+    """The job directory is there."""
+    job: Job | None = None
+    """The queue's word about the newest attempt."""
+    history: Job | None = None
+    """The accounting's word about it."""
+    queue_answered: bool = True
+    queue_problem: str = ""
+
+
+def parse_answer(content: bytes | None) -> tuple[int, str, str] | None:
+    """Return exit code, standard output and standard error of `contract.submit_answer`."""
+    if content is None:
+        return None
+    code, length, rest = content.split(b"\n", 2)
+    size_bytes = int(length)
+    out, err = rest[:size_bytes], rest[size_bytes:]
+    return int(code), out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def paths_to_read(record: Record) -> list[str]:
+    """Return the files of the job directory that `observe` needs, in a fixed order."""
+    n = record.attempt
+    names = [
+        contract.PLAN, contract.submit_begin(n), contract.submit_answer(n), contract.claim(n),
+        contract.status_file(n, "supervisor", 0), contract.verdict_file(n),
+        contract.CANCEL_REQUEST, contract.HALT_REQUEST,
+    ]  # fmt: skip
+    return [f"{record.job_dir}/{name}" for name in names]
+
+
+def observe(record: Record, files: dict[str, bytes | None], now: float) -> Observation:
+    """Return what the files say; the scheduler's part is still to be filled in."""
+    plan, begin, answer, claim, status, verdict, cancel, halt = (
+        files[path] for path in paths_to_read(record)
+    )
+    return Observation(
+        now=now,
+        begun=begin is not None,
+        answer=parse_answer(answer),
+        claim=(claim or b"").decode(errors="replace").strip(),
+        supervisor=_read(Status, status),
+        verdict=_read(Verdict, verdict),
+        cancel_asked=cancel is not None,
+        halt_asked=halt is not None,
+        exists=plan is not None,
+    )
+
+
+def _read(cls: type[contract.R], content: bytes | None) -> contract.R | None:
+    try:
+        return None if content is None else contract.from_json(cls, content)
+    except contract.ContractError:
+        return None  # from another version: the scheduler's word remains
+
+
+def derive(record: Record, seen: Observation, wall_s: float) -> Record:
+    """Return the record as it is known now.
+
+    Args:
+        wall_s: this machine's clock, for `seen_at` and `stale_since`.
+    """
+    job_id = (seen.job and seen.job.job_id) or seen.claim or record.job_id
+    known = replace(record, job_id=job_id)
+    if seen.verdict:
+        return _told(known, wall_s, seen.verdict.state, _why(seen.verdict), seen.verdict.hint)
+    if not seen.queue_answered:
+        return _without_queue(known, seen, wall_s)
+    if seen.job and not seen.job.state.final:
+        return _in_queue(known, seen, seen.job, wall_s)
+    if _heartbeat_age_s(seen) < FRESH_S and not (seen.job and _age_is_settled(seen)):
+        return _running(known, seen, wall_s)
+    ended = seen.job or seen.history
+    if ended and ended.state.final:
+        return _ended(known, seen, ended, wall_s)
+    return _nowhere(known, seen, wall_s)
+
+
+def _told(record: Record, wall_s: float, state: State, reason: str, hint: str = "") -> Record:
+    return replace(record, state=state, reason=reason, hint=hint, seen_at=wall_s, stale_since=None)
+
+
+def _why(verdict: Verdict) -> str:
+    guilty = verdict.guilty
+    if not guilty or guilty.role != "learner" or f"learner {guilty.rank}" in verdict.reason:
+        return verdict.reason
+    return f"{verdict.reason} (learner {guilty.rank} on {guilty.host})"
+
+
+def _heartbeat_age_s(seen: Observation) -> float:
+    return seen.now - seen.supervisor.heartbeat_at if seen.supervisor else float("inf")
+
+
+def _age_is_settled(seen: Observation) -> bool:
+    """Return whether the heartbeat has stopped long enough to believe that the job has ended."""
+    interval = seen.supervisor.heartbeat_interval_s if seen.supervisor else 0.0
+    return _heartbeat_age_s(seen) > interval + 5.0
+
+
+def _without_queue(record: Record, seen: Observation, wall_s: float) -> Record:
+    if _heartbeat_age_s(seen) < FRESH_S:
+        return _running(record, seen, wall_s)
+    return replace(
+        record, reason=f"the scheduler does not answer: {seen.queue_problem}",
+        stale_since=record.stale_since or wall_s,
+    )  # fmt: skip
+
+
+def _in_queue(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
+    if job.state is JobState.PENDING:
+        waits = f"waits in the queue: {job.reason}" if job.reason not in ("", "None") else ""
+        return _told(record, wall_s, State.PENDING, waits or "waits in the queue")
+    if job.state is JobState.UNKNOWN:
+        reason = f"the scheduler says {job.word!r}, which this version of dlctl does not know"
+        return replace(record, reason=reason, seen_at=wall_s, stale_since=None)
+    return _running(record, seen, wall_s, suspended=job.state is JobState.SUSPENDED)
+
+
+def _running(record: Record, seen: Observation, wall_s: float, suspended: bool = False) -> Record:
+    status = seen.supervisor
+    if status is None:
+        return _told(record, wall_s, State.DEPLOYING, "the job has started")
+    age_s = _heartbeat_age_s(seen)
+    reason = status.reason
+    if suspended:
+        reason = "suspended by the scheduler"
+    elif age_s > FRESH_S:
+        reason = f"no heartbeat for {age_s:.0f} s, but the scheduler says that the job runs"
+    elif seen.cancel_asked:
+        reason = "is being cancelled"
+    elif seen.halt_asked:
+        reason = "is being halted: saves a checkpoint"
+    return _told(record, wall_s, status.state, reason)
+
+
+_ENDINGS = {
+    JobState.COMPLETED: "the job ended without a verdict",
+    JobState.FAILED: "the job ended without a verdict",
+    JobState.TIMEOUT: "the time limit ended the job before it could save",
+    JobState.OUT_OF_MEMORY: "the job used more memory than it asked for",
+    JobState.NODE_FAIL: "a node was lost",
+    JobState.PREEMPTED: "the job was preempted",
+}
+_OUTPUT_HINT = (
+    "`dlctl logs` shows what it printed; `dlctl resume` goes on from the newest checkpoint"
+)
+
+
+def _ended(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
+    if job.state is JobState.CANCELLED:
+        who = "" if seen.cancel_asked else " by somebody else than this dlctl"
+        return _told(record, wall_s, State.CANCELLED, f"cancelled{who}")
+    if seen.cancel_asked:
+        return _told(record, wall_s, State.CANCELLED, "cancelled")
+    detail = f" ({job.word}{', exit code ' + job.exit_code if job.exit_code else ''})"
+    return _told(record, wall_s, State.FAILED, _ENDINGS[job.state] + detail, _OUTPUT_HINT)
+
+
+def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
+    """Neither verdict nor heartbeat, and the scheduler does not know the job."""
+    if not seen.exists and not record.job_id:
+        return _told(record, wall_s, State.QUEUED, "nothing was sent: submission interrupted",
+                     f"dlctl resume {record.training_id}")  # fmt: skip
+    if not seen.exists:
+        return _told(record, wall_s, State.FAILED, "its job directory is gone from the site",
+                     f"dlctl delete {record.training_id}")  # fmt: skip
+    if not seen.begun and not seen.claim:
+        if seen.cancel_asked:
+            return _told(record, wall_s, State.CANCELLED, "cancelled before it was submitted")
+        return _told(record, wall_s, State.QUEUED,
+                     "the submission was interrupted: the scheduler was not asked yet",
+                     f"dlctl resume {record.training_id}")  # fmt: skip
+    if not record.job_id and not seen.claim:
+        return _told(record, wall_s, State.QUEUED,
+                     "the scheduler's answer was lost, and no job with its name is known so far; "
+                     "it is not sent again by itself",
+                     f"dlctl resume {record.training_id} asks again and sends it if there is none",
+                     )  # fmt: skip
+    if seen.cancel_asked:
+        return _told(record, wall_s, State.CANCELLED, "cancelled")
+    if seen.supervisor is None and not seen.claim and wall_s - record.seen_at < SETTLE_S:
+        return record  # just submitted: the queue may know it a moment later
+    return _told(record, wall_s, State.FAILED,
+                 f"job {record.job_id} left the queue without a verdict", _OUTPUT_HINT)  # fmt: skip
+
+
+def steps(files: dict[str, bytes | None]) -> list[dict[str, object]]:
+    """Return the learners' statuses that were read, as plain objects."""
+    return [json.loads(content) for _, content in sorted(files.items()) if content]

@@ -1,0 +1,240 @@
+"""Decide everything about a job, once. Pure: no file, no network, no clock.
+
+All arithmetic on nodes, tasks, CPUs, memory, GRES and paths is here; after it nothing computes a
+rank count, a node count or a path again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from dlctl import __version__
+from dlctl.contract import Batch, Environment, Framework, Launch, Plan, Resources
+from dlctl.errors import PlanError
+from dlctl.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from dlctl.manifest import Manifest
+    from dlctl.site import Partition, Site
+
+HALT_MARGIN_S = 120
+"""How long before the time limit a training is saved and halted; short jobs get a quarter."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the caller chose or found out: the parts of a plan that are not decided here."""
+
+    training_id: str
+    created_at: str
+    code_digest: str
+    runtime_digest: str
+    local_python: str
+    """What `environment.python: auto` means: the Python that runs dlctl."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the learners go within one partition."""
+
+    partition: str | None
+    learners_per_node: list[int]
+
+
+def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[str]) -> Plan:
+    """Return the plan of one training.
+
+    Args:
+        notes: what the manifest asks for and this version lacks, one sentence each.
+
+    Raises:
+        PlanError: the request fits no partition (a reason for each), or the site has no Python.
+    """
+    placement = place(manifest, site)
+    job_dir = f"{site.root}/jobs/{identity.training_id}"
+    secret_names = manifest.secret_names()
+    return Plan(
+        training_id=identity.training_id,
+        name=manifest.name,
+        version=manifest.version or "",
+        description=manifest.description or "",
+        site=site.name,
+        root=site.root,
+        job_dir=job_dir,
+        runtime_dir=f"{site.root}/runtime/{identity.runtime_digest}",
+        code_digest=identity.code_digest,
+        created_at=identity.created_at,
+        dlctl_version=__version__,
+        resources=_resources(manifest, placement),
+        batch=_batch(manifest, site, placement),
+        launch=_launch(manifest, site, placement),
+        environment=_environment(site, identity.local_python),
+        framework=Framework(
+            name=manifest.framework.name,
+            version=manifest.framework.version,
+            command=manifest.framework.command,
+            job=manifest.framework.job,
+            arguments=dict(manifest.framework.arguments),
+        ),
+        training=manifest.training_settings(),
+        checkpoint=manifest.checkpoint_policy(),
+        data_stores=manifest.plan_stores(),
+        env=manifest.plain_env(),
+        secret_env={
+            n: f"file:{site.root}/secrets/{identity.training_id}/{n}" for n in secret_names
+        },
+        evaluation_metrics=manifest.evaluation_metrics,
+        requirements=list(manifest.requirements),
+        retries=manifest.retries,
+        not_in_this_version=notes,
+    )
+
+
+def place(manifest: Manifest, site: Site) -> Placement:
+    """Return the first partition that the request fits, and how its learners are spread.
+
+    A named partition must fit itself; without a name the default is tried first, then the others
+    in the file's order.
+
+    Raises:
+        PlanError: with a reason for each partition.
+    """
+    named = manifest.scheduler.partition or site.scheduler.partition
+    if not site.partitions:
+        return Placement(named, [manifest.learners])
+    reasons: list[str] = []
+    for name in _candidates(named, site):
+        limits = site.partitions[name]
+        why_not = _refusals(manifest, limits)
+        if not why_not:
+            return Placement(name, _spread(manifest.learners, _learners_per_node(manifest, limits)))
+        reasons.append(f"{name}: {'; '.join(why_not)}")
+    raise PlanError(
+        f"the request fits no partition of the site {site.name}:\n  " + "\n  ".join(reasons),
+        hint=f"ask for less, or see `dlctl sites show {site.name}`",
+    )
+
+
+def _candidates(named: str | None, site: Site) -> list[str]:
+    if named is None:
+        default = site.default_partition
+        return sorted(site.partitions, key=lambda name: name != default)
+    names = [part.strip() for part in named.split(",")]
+    for name in names:
+        if name not in site.partitions:
+            close = get_close_matches(name, site.partitions, n=1)
+            raise PlanError(
+                f"the site {site.name} has no partition {name!r}"
+                + (f"; did you mean {close[0]!r}?" if close else ""),
+                hint=f"it has {', '.join(site.partitions)}; `dlctl sites add --force` asks anew",
+            )
+    return names
+
+
+def _refusals(manifest: Manifest, limits: Partition) -> list[str]:
+    """Return why one partition refuses the request; nothing means that it fits."""
+    reasons = []
+    cpus, memory, gpus = manifest.cpus_per_learner(), manifest.memory_bytes, manifest.gpus
+    if limits.cpus_per_node is not None and cpus > limits.cpus_per_node:
+        reasons.append(f"a learner needs {cpus} CPUs, a node has {limits.cpus_per_node}")
+    if limits.memory_bytes_per_node is not None and (memory or 0) > limits.memory_bytes_per_node:
+        has = format_size(limits.memory_bytes_per_node)
+        reasons.append(f"a learner needs {format_size(memory or 0)}, a node has {has}")
+    if gpus > limits.gpus_per_node:
+        reasons.append(f"a learner needs {gpus} GPUs, a node has {limits.gpus_per_node}")
+    if limits.max_time_s is not None and (manifest.time_s or 0) > limits.max_time_s:
+        asked, limit = format_duration(manifest.time_s or 0), format_duration(limits.max_time_s)
+        reasons.append(f"time {asked} is over its limit of {limit}")
+    if not reasons:
+        needed = len(_spread(manifest.learners, _learners_per_node(manifest, limits)))
+        most = min((n for n in (limits.nodes, limits.max_nodes) if n is not None), default=needed)
+        if needed > most:
+            reasons.append(
+                f"{manifest.learners} learners need {needed} nodes, a job may have {most}"
+            )
+    return reasons
+
+
+def _learners_per_node(manifest: Manifest, limits: Partition) -> int:
+    fitting = [manifest.learners]
+    if limits.cpus_per_node is not None:
+        fitting.append(limits.cpus_per_node // manifest.cpus_per_learner())
+    if limits.memory_bytes_per_node is not None and manifest.memory_bytes:
+        fitting.append(limits.memory_bytes_per_node // manifest.memory_bytes)
+    if manifest.gpus:
+        fitting.append(limits.gpus_per_node // manifest.gpus)
+    return max(1, min(fitting))
+
+
+def _spread(learners: int, most_per_node: int) -> list[int]:
+    """Return learners on each node, as even as can be: 5 at most 2 a node gives [2, 2, 1]."""
+    nodes = -(-learners // most_per_node)
+    each, more = divmod(learners, nodes)
+    return [each + 1] * more + [each] * (nodes - more)
+
+
+def _resources(manifest: Manifest, placement: Placement) -> Resources:
+    fullest = max(placement.learners_per_node)
+    cpus, memory, time_s = manifest.cpus_per_learner(), manifest.memory_bytes, manifest.time_s
+    return Resources(
+        learners=manifest.learners,
+        nodes=len(placement.learners_per_node),
+        learners_per_node=placement.learners_per_node,
+        cpus_per_learner=cpus,
+        threads_per_learner=cpus,
+        gpus_per_learner=manifest.gpus,
+        memory_bytes_per_learner=memory,
+        memory_bytes_per_node=None if memory is None else memory * fullest,
+        gpus_per_node=manifest.gpus * fullest,
+        time_s=time_s,
+        halt_margin_s=HALT_MARGIN_S if time_s is None else max(5, min(HALT_MARGIN_S, time_s // 4)),
+    )
+
+
+def _batch(manifest: Manifest, site: Site, placement: Placement) -> Batch:
+    asked, fullest = manifest.scheduler, max(placement.learners_per_node)
+    gres = [asked.gres] if asked.gres else []
+    if manifest.gpus:
+        limits = site.partitions.get(placement.partition or "")
+        kind = f"{limits.gpu_type}:" if limits and limits.gpu_type else ""
+        gres.insert(0, f"gpu:{kind}{manifest.gpus * fullest}")
+    return Batch(
+        scheduler=site.scheduler.kind,
+        partition=placement.partition,
+        account=asked.account or site.scheduler.account,
+        qos=asked.qos or site.scheduler.qos,
+        constraint=asked.constraint,
+        gres=",".join(gres) or None,
+        extra=[*site.scheduler.extra, *asked.extra],
+    )
+
+
+def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
+    learners, launcher = str(manifest.learners), site.launcher
+    if manifest.learners == 1:
+        return Launch("direct", [])
+    program = launcher.executable or launcher.kind
+    if launcher.kind == "mpirun":
+        return Launch("mpirun", [program, "-n", learners, *launcher.extra])
+    mpi = [f"--mpi={launcher.mpi}"] if launcher.mpi else []
+    shape = [f"--nodes={len(placement.learners_per_node)}", f"--ntasks={learners}",
+             f"--cpus-per-task={manifest.cpus_per_learner()}"]  # fmt: skip
+    return Launch("srun", [program, *mpi, *shape, "--kill-on-bad-exit=1", *launcher.extra])
+
+
+def _environment(site: Site, local_python: str) -> Environment:
+    settings = site.environment
+    if settings.python is None:
+        raise PlanError(
+            f"the site {site.name} has no Python for its nodes yet",
+            hint=f"`dlctl sites setup {site.name}` makes one; or set environment.python",
+        )
+    return Environment(
+        python=local_python if settings.python == "auto" else settings.python,
+        modules=list(settings.modules),
+        setup=list(settings.setup),
+        container=list(settings.container),
+        variables=dict(settings.variables),
+    )

@@ -1,0 +1,143 @@
+"""Build a whole request from the user's folder: what `render` shows is what `submit` sends.
+
+Reads local files only; touches no network.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import secrets
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.archive import Entry
+from dlctl.bundle import Bundle, collect
+from dlctl.errors import ManifestError
+from dlctl.manifest import Manifest, Overrides, load_manifest, not_in_this_version
+from dlctl.plan import Identity, make_plan
+from dlctl.render import render
+from dlctl.runtime import runtime_entries
+
+if TYPE_CHECKING:
+    from dlctl.site import Site
+    from dlctl.store import Record
+
+_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that a submission sends."""
+
+    plan: contract.Plan
+    manifest: str
+    """manifest.yml as it runs."""
+    script: str
+    code: Bundle
+    runtime: list[Entry]
+    secrets: dict[str, str]
+    """Variable → value; sent as files of mode 0600, kept nowhere else."""
+    manifest_path: Path
+    overrides: Overrides
+
+
+def new_training_id(name: str) -> str:
+    """Return an id that lives for ever: the name and eight random letters."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:24].strip("-") or "training"
+    return f"{slug}-{''.join(secrets.choice(_ALPHABET) for _ in range(8))}"
+
+
+def prepare(
+    manifest_path: Path, overrides: Overrides, site: Site, training_id: str | None = None
+) -> Request:
+    """Return the request for a manifest on a site.
+
+    Raises:
+        ManifestError, PlanError, SiteError
+    """
+    given = load_manifest(manifest_path, overrides)
+    manifest, literal = given.extract_secrets()
+    folder = manifest_path.resolve().parent
+    code = collect(folder, leave_out=frozenset([manifest_path.name]))
+    _check_job_file(manifest, code, manifest_path)
+    runtime_digest, runtime = runtime_entries()
+    identity = Identity(
+        training_id=training_id or new_training_id(manifest.name),
+        created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
+        code_digest=code.digest,
+        runtime_digest=runtime_digest,
+        local_python=sys.executable,
+    )
+    plan = make_plan(manifest, site, identity, not_in_this_version(manifest))
+    return Request(
+        plan=plan,
+        manifest=manifest.to_yaml(),
+        script=render(plan),
+        code=code,
+        runtime=runtime,
+        secrets=_secrets(manifest, literal),
+        manifest_path=manifest_path.resolve(),
+        overrides=overrides,
+    )
+
+
+def _secrets(manifest: Manifest, literal: dict[str, str]) -> dict[str, str]:
+    """Return the value of each credential among the environment variables.
+
+    Raises:
+        ManifestError: a reference names a variable or a file that is not here.
+    """
+    values = {}
+    for name in manifest.secret_names():
+        reference = manifest.references()[name]
+        if reference.from_secret:
+            values[name] = literal[reference.from_secret]
+        elif reference.from_env:
+            values[name] = _from_environment(name, reference.from_env)
+        elif reference.from_file:
+            values[name] = _from_file(name, Path(reference.from_file).expanduser())
+    return values
+
+
+def _from_environment(name: str, variable: str) -> str:
+    if variable in os.environ:
+        return os.environ[variable]
+    raise ManifestError(
+        f"env.{name}: the variable {variable} is not set in this shell",
+        hint=f"export {variable}=…, then try again",
+    )
+
+
+def _from_file(name: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(
+            f"env.{name}: the file {path} can't be read: {error}",
+            hint="it holds the credential alone, as text",
+        ) from error
+
+
+def prepare_again(record: Record, site: Site) -> Request:
+    """Return the request of an interrupted submission, made from the user's folder once more."""
+    values = json.loads(record.overrides)
+    overrides = Overrides(**(values | {"set": tuple(values.get("set", ()))}))
+    return prepare(Path(record.manifest_path), overrides, site, record.training_id)
+
+
+def _check_job_file(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:
+    job = manifest.framework.job
+    if job is None or any(file.path == str(Path(job)) for file in code.files):
+        return
+    where = manifest_path.parent / job
+    seen = "is left out by .gitignore or .dlctlignore" if where.exists() else "does not exist"
+    raise ManifestError(
+        f"{manifest_path}: framework.job: {job} {seen} in {where.parent}",
+        hint="the path is relative to the manifest's folder, which is what is sent",
+    )

@@ -1,0 +1,160 @@
+"""Fetch what a training made: the model, the logs, the metrics → ./results/<training id>/.
+
+Every file is verified: results against the index that the node wrote, the rest against hashes
+taken over there.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import ResultsIndex, State
+from dlctl.errors import ResultsError, TransferError
+from dlctl.logs import LogReader, read
+from dlctl.store import Record
+from dlctl.transfer import download, read_files
+from dlctl.transport import Transport
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What was brought."""
+
+    training_id: str
+    folder: str
+    files: list[str]
+    """Relative to `folder`."""
+    complete: bool
+    """False while the training goes on: more may come."""
+
+
+def fetch_results(
+    transport: Transport, record: Record, destination: Path, on_progress: Progress | None = None
+) -> Fetched:
+    """Bring results, logs, metrics, manifest and plan; what is here already is not sent again.
+
+    Raises:
+        ResultsError: the training has made nothing yet.
+        TransferError
+    """
+    index = _index(transport, record)
+    here = [contract.MANIFEST, contract.PLAN]
+    files = [str(p.relative_to(destination)) for p in
+             download(transport, record.job_dir, here, destination)]  # fmt: skip
+    names = {f.path: f.sha256 for f in index.files} if index else _listed(transport, record)
+    if names:
+        base = f"{record.job_dir}/{contract.RESULTS}"
+        brought = download(transport, base, names, destination, on_progress)
+        files += [str(path.relative_to(destination)) for path in brought]
+    files += _write_logs(transport, record, destination / "logs")
+    files += _write_metrics(transport, record, destination / "metrics.jsonl")
+    if not names and len(files) == len(here):
+        raise ResultsError(
+            f"{record.training_id} ({record.state}) has made nothing to fetch yet",
+            hint=f"dlctl logs --follow {record.training_id}",
+        )
+    return Fetched(record.training_id, str(destination), files, record.state is State.COMPLETED)
+
+
+def fetch_checkpoints(
+    transport: Transport, record: Record, destination: Path, on_progress: Progress | None = None
+) -> Fetched:
+    """Bring every complete checkpoint.
+
+    Raises:
+        ResultsError: there is none.
+    """
+    script = f"cd {shlex.quote(record.job_dir)} && ls -1 {contract.CHECKPOINTS} 2>/dev/null"
+    names = [n for n in transport.run(script).text.split() if not n.startswith(".")]
+    if not names:
+        raise ResultsError(
+            f"{record.training_id} ({record.state}) has no checkpoint",
+            hint="checkpoint.every in the manifest says when one is written",
+        )
+    paths = [f"{contract.CHECKPOINTS}/{name}" for name in names]
+    brought = download(transport, record.job_dir, paths, destination, on_progress)
+    files = [str(path.relative_to(destination)) for path in brought]
+    return Fetched(record.training_id, str(destination), files, record.state.final)
+
+
+def _index(transport: Transport, record: Record) -> ResultsIndex | None:
+    path = f"{record.job_dir}/{contract.RESULTS_INDEX}"
+    content = read_files(transport, [path])[path]
+    return None if content is None else contract.from_json(ResultsIndex, content)
+
+
+def _listed(transport: Transport, record: Record) -> list[str]:
+    """Return what lies in `results/` of a training that has not stored them."""
+    base = shlex.quote(f"{record.job_dir}/{contract.RESULTS}")
+    end = transport.run(f"cd {base} 2>/dev/null && find . -type f ! -name '.*' -print0")
+    return [name[2:] for name in end.stdout.decode("utf-8", "surrogateescape").split("\0") if name]
+
+
+def _write_logs(transport: Transport, record: Record, folder: Path) -> list[str]:
+    """Write the logs as they are now: they may grow while they are read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written: dict[str, None] = {}
+    for piece in read(transport, LogReader(record.job_dir)):
+        name = f"attempt-{piece.attempt}-{piece.source}.log"
+        with (folder / f".{name}.part").open("ab" if name in written else "wb") as file:
+            file.write(piece.content)
+        written[name] = None
+    for name in written:
+        (folder / f".{name}.part").replace(folder / name)
+    if not written and not any(folder.iterdir()):
+        folder.rmdir()
+    return [f"logs/{name}" for name in written]
+
+
+def _write_metrics(transport: Transport, record: Record, path: Path) -> list[str]:
+    points = read_metrics(transport, record)
+    if not points:
+        return []
+    contract.write_whole(path, "".join(json.dumps(p, ensure_ascii=False) + "\n" for p in points))
+    return [path.name]
+
+
+def read_metrics(transport: Transport, record: Record) -> list[dict[str, object]]:
+    """Return one curve over all attempts: a step that a later attempt replayed is dropped."""
+    end = transport.run(
+        f"cd {shlex.quote(record.job_dir)}/{contract.METRICS} 2>/dev/null || exit 0\n"
+        'for f in *-0.jsonl; do [ -f "$f" ] && { echo "attempt ${f%-0.jsonl}"; cat "$f"; }; done; :'
+    )
+    return merge_metrics(end.text)
+
+
+def merge_metrics(text: str) -> list[dict[str, object]]:
+    """Merge attempts, each behind a line `attempt <n>`; see `read_metrics`."""
+    attempts: dict[int, list[dict[str, object]]] = {}
+    points: list[dict[str, object]] = []
+    for line in text.splitlines():
+        if line.startswith("attempt "):
+            points = attempts.setdefault(int(line.split()[1]), [])
+            continue
+        try:
+            point = json.loads(line)
+        except ValueError:
+            continue  # the last line of a run that was killed while it wrote
+        if isinstance(point, dict) and isinstance(point.get("step"), int):
+            points.append(point)
+    merged: list[dict[str, object]] = []
+    for number in sorted(attempts):
+        fresh = attempts[number]
+        if fresh:
+            first = min(int(str(point["step"])) for point in fresh)
+            merged = [point for point in merged if int(str(point["step"])) < first]
+        merged += fresh
+    return merged
+
+
+__all__ = [
+    "Fetched", "TransferError", "fetch_checkpoints", "fetch_results", "merge_metrics",
+    "read_metrics",
+]  # fmt: skip
