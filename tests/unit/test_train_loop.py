@@ -1,0 +1,243 @@
+"""The parts of the built-in loop that need no process of their own."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from dlctl.contract import CheckpointPolicy, Training
+from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
+from learner.device import device_index
+from learner.exchange.single import SingleExchange
+from learner.export import export_metrics, export_model
+from learner.faults import UserFault, explain
+from learner.loop import Reports, Trainer
+from learner.metrics import MetricsFile, Progress
+from learner.model_file import Parts, build_parts, load_build
+from learner.same_model import check_same, describe
+from learner.schedule import ManifestSchedule
+from learner.signals import HaltFlag
+from learner.weights import differences, find_weights, load_weights, start_from
+
+
+def dataset(samples: int = 23) -> TensorDataset:
+    torch.manual_seed(1)
+    return TensorDataset(torch.randn(samples, 4), torch.randn(samples, 2))
+
+
+def make_parts(**changes: Any) -> dict[str, Any]:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    made = {"model": model, "optimizer": optimizer, "loss": nn.MSELoss(), "train": dataset()}
+    return {**made, **changes}
+
+
+def make_trainer(
+    tmp_path: Path, parts: Parts, settings: Training, policy: CheckpointPolicy, said: list[str]
+) -> Trainer:
+    exchange = SingleExchange()
+    steps = math.ceil(len(parts.train) / settings.batch_size)
+    schedule = ManifestSchedule(
+        parts.optimizer, settings.learning_rate_schedule, steps, settings.epochs
+    )
+    keeper = CheckpointKeeper(
+        tmp_path / "checkpoints", policy, {"learners": 1}, exchange, said.append
+    )
+    reports = Reports(said.append, Progress(None), MetricsFile(tmp_path / "metrics.jsonl"))
+    trained = Trained(parts, schedule, torch.device("cpu"))
+    return Trainer(settings, trained, exchange, keeper, reports, HaltFlag())
+
+
+def test_an_epoch_equals_plain_torch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    parts = Parts(**make_parts())
+    twin = nn.Linear(4, 2)
+    twin.load_state_dict(parts.model.state_dict())
+    settings = Training(epochs=1, batch_size=23)
+    assert make_trainer(tmp_path, parts, settings, CheckpointPolicy(), []).run(Position())
+    inputs, targets = dataset().tensors
+    nn.functional.mse_loss(twin(inputs), targets).backward()
+    for mine, theirs in zip(parts.model.parameters(), twin.parameters(), strict=True):
+        assert theirs.grad is not None
+        torch.testing.assert_close(mine.detach(), theirs.detach() - 0.1 * theirs.grad)
+
+
+def test_lines_of_metrics_and_history(tmp_path: Path) -> None:
+    said: list[str] = []
+    parts = Parts(**make_parts(validation=dataset(5)), metrics={"three": lambda o, t: 3})
+    settings = Training(epochs=3, batch_size=10, log_every_steps=2, validate_every_epochs=2)
+    trainer = make_trainer(tmp_path, parts, settings, CheckpointPolicy(every_steps=4), said)
+    assert trainer.run(Position())
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 3, 4, 6, 8, 9]
+    assert [line["epoch"] for line in lines] == [1, 1, 2, 2, 3, 3]
+    assert all(line["three"] == pytest.approx(3.0) for line in lines)
+    validated = ["validation_loss" in epoch for epoch in trainer.position.history]
+    assert validated == [False, True, True]
+    steps = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert steps == ["step-000000000008", "step-000000000009"]
+    assert said[-1].startswith("epoch 3/3  step 9  loss ")
+
+
+def test_a_loss_that_is_not_finite_is_told_once_and_null_in_json(tmp_path: Path) -> None:
+    said: list[str] = []
+    parts = Parts(**make_parts(loss=lambda o, t: (o - t).mean() * math.nan))
+    make_trainer(tmp_path, parts, Training(epochs=2, batch_size=10), CheckpointPolicy(), said).run(
+        Position()
+    )
+    assert sum("WARNING: the loss is nan" in line for line in said) == 1
+    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert line["loss"] is None
+
+
+def test_a_loss_per_sample_is_refused(tmp_path: Path) -> None:
+    parts = Parts(**make_parts(loss=nn.MSELoss(reduction="none")))
+    trainer = make_trainer(tmp_path, parts, Training(), CheckpointPolicy(), [])
+    with pytest.raises(UserFault, match="not a tensor with one element"):
+        trainer.run(Position())
+
+
+def test_frozen_parameters_stay(tmp_path: Path) -> None:
+    parts = Parts(**make_parts())
+    bias = parts.model.get_parameter("bias")
+    bias.requires_grad_(False)
+    before = bias.clone()
+    make_trainer(tmp_path, parts, Training(), CheckpointPolicy(), []).run(Position())
+    assert torch.equal(bias, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": 3}, "as 'model'; it must be a torch.nn.Module"),
+        ({"optimizer": "adam"}, "as 'optimizer'"),
+        ({"loss": 1}, "as 'loss'"),
+        ({"train": iter([])}, "map-style dataset"),
+        ({"train": []}, "'train' that build returned is empty"),
+        ({"train": DataLoader(dataset())}, "the loop divides it into batches"),
+        ({"metrics": [1]}, "as 'metrics'"),
+        ({"metrics": {"loss": max}}, "can't be called 'loss'"),
+        ({"schedule": 1}, "as 'schedule'"),
+        ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))])}, "not in the model"),
+        ({"validatoin": 1}, "did you mean 'validation'"),
+    ],
+)
+def test_what_build_returns_is_checked(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserFault) as caught:
+        build_parts(lambda arguments: make_parts(**change), {})
+    assert words in str(caught.value)
+
+
+def test_arguments_reach_build() -> None:
+    seen: list[Any] = []
+
+    def build(arguments: dict[str, Any]) -> dict[str, Any]:
+        seen.append(arguments)
+        return make_parts(validation=None)
+
+    assert build_parts(build, {"lr": 1}).validation is None
+    assert seen == [{"lr": 1}]
+
+
+def test_a_missing_program_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserFault, match=r"there is no file nothing\.py"):
+        load_build(tmp_path / "nothing.py")
+
+
+def test_progress_is_written_at_most_twice_a_second(tmp_path: Path) -> None:
+    now = [10.0]
+    progress = Progress(tmp_path / "p", clock=lambda: now[0])
+    for step, at in ((1, 10.0), (2, 10.2), (3, 10.6), (4, 10.7)):
+        now[0] = at
+        progress.update(step, 1, {"loss": math.inf, "accuracy": 0.5})
+        said = json.loads((tmp_path / "p").read_text())
+        assert said == {
+            "step": {1: 1, 2: 1, 3: 3, 4: 3}[step],
+            "epoch": 1,
+            "metrics": {"accuracy": 0.5},
+        }
+    progress.update(5, 1, {}, force=True)
+    assert json.loads((tmp_path / "p").read_text())["step"] == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_results_load_without_us(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    loaded = torch.load(export_model(model, tmp_path / "results"), weights_only=True)
+    assert differences(model.state_dict(), loaded) == []
+    path = export_metrics([{"epoch": 1, "loss": math.nan}], tmp_path / "results", epochs=1)
+    assert json.loads(path.read_text())["final"] == {"loss": None}
+
+
+def test_weights_that_do_not_fit_are_named_or_left_out(tmp_path: Path) -> None:
+    torch.save(
+        {"weight": torch.ones(2, 4), "bias": torch.ones(3), "more": torch.ones(1)}, tmp_path / "w"
+    )
+    state = load_weights(find_weights("w", tmp_path))
+    model = nn.Linear(4, 2)
+    with pytest.raises(UserFault, match=r"more is not in the model; bias has the shape \(3,\)"):
+        start_from(model, state, strict=True)
+    assert len(start_from(model, state, strict=False)) == 2
+    assert torch.equal(model.weight, torch.ones(2, 4))
+
+
+def test_weights_in_data_dir_and_unsafe_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATA_DIR", str(tmp_path))
+    (tmp_path / "w.pt").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    found = find_weights("w.pt", tmp_path / "code")
+    assert found == tmp_path / "w.pt"
+    with pytest.raises(UserFault, match="is no plain state_dict"):
+        load_weights(found)
+    with pytest.raises(UserFault, match="does not exist"):
+        load_weights(find_weights("no.pt", tmp_path / "code"))
+
+
+def test_the_first_difference_between_learners_is_named() -> None:
+    parts = Parts(**make_parts())
+    other = [line.replace("(2, 4)", "(2, 5)") for line in describe(parts)]
+
+    class TwoLearners(SingleExchange):
+        size = 2
+
+        def collect(self, value: Any) -> list[Any]:
+            return [value, other if isinstance(value, list) else "another digest"]
+
+    check_same(parts, SingleExchange())
+    with pytest.raises(UserFault, match=r"rank 1 has 'parameter weight \(2, 5\) float32'"):
+        check_same(parts, TwoLearners())
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (UserFault("a", hint="b"), 1, "a\n"),
+        (SystemExit(85), 1, "exit(85)"),
+        (SystemExit(3), 3, "exit(3)"),
+        (ValueError("x"), 1, "ValueError: x"),
+    ],
+)
+def test_every_line_of_an_error_names_the_rank(
+    error: BaseException, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explain(error, 3) == code
+    said = capsys.readouterr().err
+    assert words in said
+    assert all(line.startswith("[rank 3 on ") for line in said.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "local_rank", "expected"), [(1, 1, 3, 0), (4, 1, 3, 3), (4, 2, 1, 2)]
+)
+def test_each_learner_has_its_own_gpu(
+    visible: int, gpus: int, local_rank: int, expected: int
+) -> None:
+    assert device_index(visible, gpus, local_rank) == expected
