@@ -152,13 +152,19 @@ def set_python(name: str, python: str) -> Path:
 
     A shipped file is copied to the user's own first.
     """
-    file = find_site(name)
-    text = file.path.read_text(encoding="utf-8")
-    load_site(name)
-    changed = _with_python(text, python)
-    if parse_site(name, changed).environment.python != python:
+    file, before = find_site(name), load_site(name)
+    changed = _with_python(file.path.read_text(encoding="utf-8"), python)
+    environment = before.environment.model_copy(update={"python": python})
+    try:
+        unharmed = parse_site(name, changed) == before.model_copy(
+            update={"environment": environment}
+        )
+    except SiteError:
+        unharmed = False
+    if not unharmed:
         raise SiteError(
-            f"{file.path}: environment.python could not be changed", hint=f"set it to {python}"
+            f"{file.path}: environment.python could not be changed without harm to the rest",
+            hint=f"write `python: {python}` below `environment:` yourself",
         )
     return save_site(name, changed, force=True)
 
