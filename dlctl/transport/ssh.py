@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from dlctl.errors import (
     AuthError,
@@ -66,8 +67,40 @@ TRANSLATIONS: dict[type[BaseException], type[TransportError]] = {
 }
 _FOREIGN: Foreign = (ssh_exception.SSHException, EOFError, OSError)
 _JUMP_LIMIT = 8
+_WINDOW_ADJUST, _CHANNEL_CLOSE, _CHANNEL_FAILURE = 93, 97, 100  # RFC 4254, 9
 _REKEY_BYTES = 2**34
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+
+
+class _Connection(paramiko.Transport):
+    """Sends nothing to a channel after its end.
+
+    paramiko answers the server's CLOSE in one thread while another one may be about to send data or
+    EOF: sshd then drops the whole connection ("unknown channel").
+    """
+
+    def __init__(self, sock: socket.socket | paramiko.Channel) -> None:
+        super().__init__(sock)
+        self._order = threading.Lock()
+        self._closed_channels: set[bytes] = set()
+
+    def renew(self, channel: paramiko.Channel) -> None:
+        """Note that the server gave the number of a closed channel to a new one."""
+        with self._order:
+            self._closed_channels.discard(channel.remote_chanid.to_bytes(4, "big"))
+
+    def _send_user_message(self, data: paramiko.Message) -> None:
+        head = data.asbytes()[:5]
+        kind, number = head[0], head[1:]
+        if not _WINDOW_ADJUST <= kind <= _CHANNEL_FAILURE:
+            super()._send_user_message(data)  # type: ignore[misc] # not in its stubs
+            return
+        with self._order:
+            if number in self._closed_channels:
+                return
+            if kind == _CHANNEL_CLOSE:
+                self._closed_channels.add(number)
+            super()._send_user_message(data)  # type: ignore[misc]
 
 
 class SshTransport(ScriptTransport):
@@ -84,7 +117,7 @@ class SshTransport(ScriptTransport):
         self._config = config or config_file()
         self._lock = threading.Lock()
         self._closers: list[contextlib.ExitStack] = []
-        self._connection: paramiko.Transport | None = None
+        self._connection: _Connection | None = None
         self.name = _wanted_name(settings)
 
     def _open(self, command: str) -> SshStreams:
@@ -92,12 +125,19 @@ class SshTransport(ScriptTransport):
             connection = self._connected()
         timeout_s = self._settings.connect_timeout_s
         with _translated(self.name, "a channel was asked for", timeout_s):
-            channel = connection.open_session(timeout=timeout_s)
+            channel = self._spare(connection)
             # No reply is asked for: it would cost a round trip and can't be waited for in time.
             request(channel, paramiko.Message(), "exec", command)
-        return SshStreams(channel, paramiko.Message, _FOREIGN, self.name)
+        return SshStreams(
+            channel, paramiko.Message, lambda: self._spare(connection), _FOREIGN, self.name
+        )
 
-    def _connected(self) -> paramiko.Transport:
+    def _spare(self, connection: _Connection) -> paramiko.Channel:
+        channel = connection.open_session(timeout=self._settings.connect_timeout_s)
+        connection.renew(channel)
+        return channel
+
+    def _connected(self) -> _Connection:
         if self._connection is None or not self._connection.is_active():
             self.close()
             assert self._settings.host is not None
@@ -119,10 +159,11 @@ class SshTransport(ScriptTransport):
 
     def _connect(
         self, target: Target, jumps: list[str], stack: contextlib.ExitStack, depth: int
-    ) -> paramiko.Transport:
+    ) -> _Connection:
         timeout_s = self._settings.connect_timeout_s
         if depth > _JUMP_LIMIT:
             raise ConnectError(f"{target.name}: more than {_JUMP_LIMIT} hops: ProxyJump is a loop")
+        sock: Any
         if jumps:
             hop = self._resolve(*split_hop(jumps[-1]))
             # As OpenSSH does: the nearest hop's own configuration says how it is reached.
@@ -130,12 +171,13 @@ class SshTransport(ScriptTransport):
             via = self._connect(hop, before, stack, depth + 1)
             what = f"{hop.name} was asked to go on to it"
             with _translated(target.name, what, timeout_s, ConnectError):
-                sock: socket.socket | paramiko.Channel = via.open_channel(
+                sock = via.open_channel(
                     "direct-tcpip",
                     (target.hostname, target.port),
                     ("127.0.0.1", 0),
                     timeout=timeout_s,
                 )
+                via.renew(sock)
         elif target.proxy_command:
             with _translated(target.name, "its ProxyCommand was started", 0, ConnectError):
                 sock = run_proxy_command(target.proxy_command, stack)
@@ -150,12 +192,12 @@ class SshTransport(ScriptTransport):
         target: Target,
         sock: socket.socket | paramiko.Channel,
         stack: contextlib.ExitStack,
-    ) -> paramiko.Transport:
+    ) -> _Connection:
         timeout_s = self._settings.connect_timeout_s
         name = host_name(target.hostname, target.port, target.host_key_alias)
         known = known_keys(target.known_hosts_files, name)
         with _translated(target.name, "the connection was set up", timeout_s, ConnectError):
-            connection = paramiko.Transport(sock)
+            connection = _Connection(sock)
             stack.callback(connection.close)
             connection.banner_timeout = connection.handshake_timeout = timeout_s
             connection.auth_timeout = connection.channel_timeout = timeout_s

@@ -36,11 +36,17 @@ class SshStreams:
     """The streams of one channel."""
 
     def __init__(
-        self, channel: Any, new_message: Callable[[], Any], foreign: Foreign, name: str
+        self,
+        channel: Any,
+        new_message: Callable[[], Any],
+        open_channel: Callable[[], Any],
+        foreign: Foreign,
+        name: str,
     ) -> None:
         self._channel = channel
         self._connection = channel.transport
         self._new_message = new_message
+        self._open_channel = open_channel
         self._foreign = foreign
         self._name = name
         channel.settimeout(_SLICE_S)
@@ -124,7 +130,7 @@ class SshStreams:
         with contextlib.suppress(*self._foreign):
             request(self._channel, self._new_message(), "signal", "TERM")
             if pid and not self._channel.status_event.wait(_TERM_GRACE_S):
-                channel = self._connection.open_session(timeout=_KILL_TIMEOUT_S)
+                channel = self._open_channel()
                 group = f"kill -TERM -{pid}; sleep 0.2 2>/dev/null || sleep 1; kill -KILL -{pid}"
                 request(channel, self._new_message(), "exec", f"/bin/sh -c '{group}'")
                 channel.status_event.wait(_KILL_TIMEOUT_S)

@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from dlctl.errors import TransferError
+from dlctl.transfer import Entry, Tree, download, read_appended, read_files, upload, write_file
+
+ODD = [
+    "plain",
+    "a b",
+    "it's",
+    "$(id)",
+    "new\nline",
+    "back\\slash",
+    "naïve",
+    "\udcff\udcfe",
+    "-rf",
+    " lead",
+]
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+def leftovers(path: Path) -> list[Path]:
+    return [p for p in path.rglob(".dlctl-*")]
+
+
+# Upload -----------------------------------------------------------------------------------------
+
+
+def test_several_trees_from_disk_and_memory_in_one_stream(transport, tmp_path):
+    (tmp_path / "big").write_bytes(os.urandom(3_000_000))
+    root = tmp_path / "ro ot's"
+    seen = []
+    trees = [
+        Tree("store/abc", [Entry("d", mode=0o755), Entry("d/big", tmp_path / "big", 0o755)]),
+        Tree("jobs/1", [Entry("secret", b"s", 0o600), Entry("l", link="secret")], "refuse"),
+    ]
+    upload(transport, str(root), trees, on_progress=lambda *n: seen.append(n))
+    assert content(root / "store/abc") == {"d/big": (tmp_path / "big").read_bytes()}
+    assert (root / "jobs/1/l").readlink() == Path("secret")
+    assert stat.S_IMODE((root / "jobs/1/secret").stat().st_mode) == 0o600
+    assert os.access(root / "store/abc/d/big", os.X_OK)
+    assert seen[-1] == (3_000_001, 3_000_001)
+    assert leftovers(root) == []
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_names_survive_the_way_there_and_back(transport, tmp_path, name):
+    upload(
+        transport,
+        str(tmp_path / "r"),
+        [Tree(f"t/{name}", [Entry(name, name.encode("utf-8", "surrogateescape"))])],
+    )
+    expected = os.fsencode(name)
+    assert [os.fsencode(p.name) for p in (tmp_path / "r/t" / name).iterdir()] == [expected]
+    (path,) = download(transport, str(tmp_path / "r"), ["t"], tmp_path / "back")
+    assert path == tmp_path / "back/t" / name / name
+    assert path.read_bytes() == expected
+
+
+def test_what_is_stored_already_is_kept(transport, tmp_path):
+    upload(transport, str(tmp_path), [Tree("store/x", [Entry("f", b"first")])])
+    upload(transport, str(tmp_path), [Tree("store/x", [Entry("f", b"second")])])
+    assert content(tmp_path) == {"store/x/f": b"first"}
+
+
+def test_an_existing_target_is_refused_or_merged_as_asked(transport, tmp_path):
+    upload(
+        transport, str(tmp_path), [Tree("j", [Entry("d"), Entry("d/a", b"1"), Entry("b", b"1")])]
+    )
+    with pytest.raises(TransferError, match="exists already"):
+        upload(transport, str(tmp_path), [Tree("j", [Entry("b", b"2")], "refuse")])
+    upload(
+        transport,
+        str(tmp_path),
+        [Tree("j", [Entry("d"), Entry("d/c", b"2"), Entry("b", b"2")], "merge")],
+    )
+    assert content(tmp_path) == {"j/d/a": b"1", "j/d/c": b"2", "j/b": b"2"}
+    assert leftovers(tmp_path) == []
+
+
+def test_an_empty_tree(transport, tmp_path):
+    upload(transport, str(tmp_path), [Tree("empty", [])])
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_a_source_that_fails_leaves_nothing(transport, tmp_path):
+    entries = [Entry("a", b"x" * 400_000), Entry("b", tmp_path / "absent", size_bytes=3)]
+    with pytest.raises(TransferError, match="absent"):
+        upload(transport, str(tmp_path / "r"), [Tree("t", entries)])
+    for _ in range(400):
+        if not leftovers(tmp_path / "r"):
+            break
+        transport.run("sleep 0.05")
+    assert content(tmp_path / "r") == {}
+    assert leftovers(tmp_path / "r") == []
+
+
+def test_a_file_that_grows_is_refused(transport, tmp_path):
+    (tmp_path / "f").write_bytes(b"12345")
+    with pytest.raises(TransferError, match="changed while it was sent"):
+        upload(transport, str(tmp_path), [Tree("t", [Entry("f", tmp_path / "f", size_bytes=3)])])
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_root_that_cannot_be_made_is_one_sentence(transport, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TransferError) as caught:
+        upload(transport, str(tmp_path / "file/root"), [Tree("t", [Entry("f", b"1")])])
+    assert "file/root" in caught.value.message
+    assert caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+def test_a_full_disk_is_one_sentence(transport, tmp_path):
+    """The shell's own limit on file sizes stands in for a small disk."""
+
+    class Limited:
+        name = transport.name
+
+        def start(self, script, **more):
+            tar = (
+                "tar() { cat >/dev/null; echo 'tar: f: Cannot write: No space left on device' >&2;"
+            )
+            return transport.start(
+                f"{tar} echo 'tar: Exiting with failure status' >&2; return 2; }}\n{script}", **more
+            )
+
+    with pytest.raises(TransferError, match="the disk is full.*f: Cannot write") as caught:
+        upload(Limited(), str(tmp_path), [Tree("t", [Entry("f", b"1" * 2_000_000)])])
+    assert f"df -h {tmp_path}" in caught.value.hint
+    assert not (tmp_path / "t").exists()
+    assert leftovers(tmp_path) == []
+
+
+def test_damage_on_the_way_is_found(transport, tmp_path):
+    class Damaging:
+        name = transport.name
+
+        def start(self, script, **more):
+            tar = 'tar() { command tar "$@" && for f in *-0/f; do echo x >>"$f"; done; }\n'
+            return transport.start(tar + script, **more)
+
+    with pytest.raises(TransferError, match="not what was sent"):
+        upload(Damaging(), str(tmp_path), [Tree("t", [Entry("f", b"right")])])
+    assert not (tmp_path / "t").exists()
+
+
+def test_without_hash_tools_the_bytes_are_counted(transport, tmp_path):
+    class Bare:
+        name = transport.name
+
+        def __init__(self, more):
+            self.more = more
+
+        def start(self, script, **more):
+            hidden = "command() { case $* in *sum*) return 1;; esac; }\n"
+            tar = (
+                'tar() { /usr/bin/env tar "$@" && for f in *-0/f; do echo x >>"$f"; done; }\n'
+                if self.more
+                else ""
+            )
+            return transport.start(hidden + tar + script, **more)
+
+    upload(Bare(False), str(tmp_path), [Tree("t", [Entry("f", b"right")])])
+    with pytest.raises(TransferError, match="7 bytes arrived"):
+        upload(Bare(True), str(tmp_path), [Tree("u", [Entry("f", b"right")])])
+    assert content(tmp_path) == {"t/f": b"right"}
+
+
+def test_leftovers_of_a_day_ago_are_removed(transport, tmp_path):
+    old, new = tmp_path / ".dlctl-upload.old", tmp_path / ".dlctl-upload.new"
+    for folder in (old, new):
+        folder.mkdir()
+    os.utime(old, (1, 1))
+    upload(transport, str(tmp_path), [Tree("t", [])])
+    assert not old.exists()
+    assert new.exists()
+
+
+# Download ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def remote(tmp_path):
+    base = tmp_path / "remote"
+    (base / "results/deep").mkdir(parents=True)
+    (base / "results/model.pt").write_bytes(os.urandom(2_500_000))
+    (base / "results/deep/metrics").write_bytes(b"1 2 3")
+    (base / "results/empty").write_bytes(b"")
+    (base / "results.json").write_bytes(b"{}")
+    (base / "results/latest").symlink_to("model.pt")
+    return base
+
+
+def test_folders_and_files_come_to_the_same_places(transport, tmp_path, remote):
+    seen = []
+    paths = download(
+        transport,
+        str(remote),
+        ["results", "results.json"],
+        tmp_path / "here",
+        lambda *n: seen.append(n),
+    )
+    assert content(tmp_path / "here") == content(remote)
+    assert (tmp_path / "here/results/latest").readlink() == Path("model.pt")
+    assert sorted(paths) == sorted(p for p in (tmp_path / "here").rglob("*") if not p.is_dir())
+    assert seen[-1][0] == seen[-1][1] == 2_500_007
+    assert leftovers(tmp_path / "here") == []
+
+
+def test_what_is_here_already_is_not_sent_again(transport, tmp_path, remote):
+    here = tmp_path / "here"
+    download(transport, str(remote), ["results"], here)
+    (here / "results/deep/metrics").write_bytes(b"9 9 9")
+    before = (here / "results/model.pt").stat().st_ino
+    seen = []
+    download(transport, str(remote), ["results"], here, lambda *n: seen.append(n))
+    assert content(here / "results") == content(remote / "results")
+    assert (here / "results/model.pt").stat().st_ino == before
+    assert seen[-1] == (5, 5)
+
+
+def test_known_hashes_are_held_against_what_comes(transport, tmp_path, remote):
+    right = hashlib.sha256(b"1 2 3").hexdigest()
+    download(transport, str(remote), {"results/deep/metrics": right}, tmp_path / "a")
+    assert content(tmp_path / "a") == {"results/deep/metrics": b"1 2 3"}
+    with pytest.raises(TransferError, match="damaged"):
+        download(transport, str(remote), {"results/deep/metrics": "0" * 64}, tmp_path / "b")
+    assert content(tmp_path / "b") == {}
+    assert leftovers(tmp_path / "b") == []
+
+
+def test_hard_links_are_two_files(transport, tmp_path, remote):
+    os.link(remote / "results.json", remote / "twin.json")
+    download(transport, str(remote), ["results.json", "twin.json"], tmp_path / "here")
+    assert content(tmp_path / "here") == {"results.json": b"{}", "twin.json": b"{}"}
+
+
+def test_many_files_need_no_long_argument_list(transport, tmp_path):
+    base = tmp_path / "remote/many"
+    base.mkdir(parents=True)
+    for i in range(1500):
+        (base / f"{'x' * 80}-{i}").write_bytes(b"%d" % i)
+    paths = download(transport, str(tmp_path / "remote"), ["many"], tmp_path / "here")
+    assert len(paths) == 1500
+    assert content(tmp_path / "here/many") == content(base)
+
+
+def test_what_is_not_there_is_named(transport, tmp_path, remote):
+    with pytest.raises(TransferError, match="nothing-here is not there"):
+        download(transport, str(remote), ["results.json", "nothing-here"], tmp_path / "here")
+    with pytest.raises(TransferError, match="no-base"):
+        download(transport, str(tmp_path / "no-base"), ["x"], tmp_path / "here")
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../b", "", "."])
+def test_paths_that_lead_out_are_refused(transport, tmp_path, remote, path):
+    with pytest.raises(TransferError, match="leads out"):
+        download(transport, str(remote), [path], tmp_path / "here")
+
+
+def test_links_that_lead_out_and_pipes_are_refused(transport, tmp_path, remote):
+    (remote / "results/evil").symlink_to("../../outside")
+    with pytest.raises(TransferError, match="leads out"):
+        download(transport, str(remote), ["results"], tmp_path / "here")
+    (remote / "results/evil").unlink()
+    os.mkfifo(remote / "results/pipe")
+    with pytest.raises(TransferError, match="pipe is neither a file nor a folder"):
+        download(transport, str(remote), ["results"], tmp_path / "there")
+
+
+def test_a_link_that_lies_here_already_leads_nothing_out(transport, tmp_path, remote):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/results").symlink_to(tmp_path / "outside")
+    with pytest.raises(TransferError, match="leads out"):
+        download(transport, str(remote), ["results"], tmp_path / "here")
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+# Small files ------------------------------------------------------------------------------------
+
+
+def test_read_files(transport, tmp_path):
+    (tmp_path / "a b").write_bytes(bytes(range(256)))
+    (tmp_path / "empty").write_bytes(b"")
+    paths = [str(tmp_path / name) for name in ("a b", "empty", "none")]
+    assert read_files(transport, paths) == {
+        paths[0]: bytes(range(256)), paths[1]: b"", paths[2]: None
+    }  # fmt: skip
+    assert read_files(transport, []) == {}
+
+
+def test_write_file_is_whole_and_has_its_mode(transport, tmp_path):
+    path = tmp_path / "new/it's"
+    data = os.urandom(300_000)
+    write_file(transport, str(path), b"old")
+    write_file(transport, str(path), data, 0o600)
+    assert path.read_bytes() == data
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [p.name for p in path.parent.iterdir()] == ["it's"]
+
+
+def test_write_file_that_cannot_is_one_sentence(transport, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TransferError, match="can't write"):
+        write_file(transport, str(tmp_path / "file/x"), b"1")
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_appended_bytes_come_once(transport, tmp_path, name):
+    log = tmp_path / "attempts/1" / name
+    log.parent.mkdir(parents=True)
+    key = f"attempts/1/{name}"
+    log.write_bytes(b"one\n\0")
+    (tmp_path / "attempts/1/other").write_bytes(b"") if name != "other" else None
+    offsets = {}
+    first = read_appended(transport, str(tmp_path), ["attempts/*/*"], offsets, 1000)
+    assert first == {key: b"one\n\0"}
+    with log.open("ab") as file:
+        file.write(b"two")
+    assert read_appended(transport, str(tmp_path), ["attempts/*/*"], {key: 5}, 2) == {key: b"tw"}
+    assert read_appended(transport, str(tmp_path), ["attempts/*/*"], {key: 8}, 9) == {}
+
+
+def test_appended_bytes_of_what_does_not_exist_yet(transport, tmp_path):
+    assert read_appended(transport, str(tmp_path / "none"), ["*"], {}, 9) == {}
+    assert read_appended(transport, str(tmp_path), ["*.log", "x/*"], {}, 9) == {}
+
+
+def test_patterns_with_odd_letters(transport, tmp_path):
+    (tmp_path / "a 'b").mkdir()
+    (tmp_path / "a 'b/1.log").write_bytes(b"x")
+    (tmp_path / "a 'b/12.log").write_bytes(b"y")
+    found = read_appended(transport, str(tmp_path), ["a 'b/?.log", "a 'b/[0-9]2.log"], {}, 9)
+    assert found == {"a 'b/1.log": b"x", "a 'b/12.log": b"y"}
