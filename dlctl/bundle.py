@@ -68,7 +68,7 @@ def collect(
     """Return what is sent of a folder.
 
     Args:
-        leave_out: Paths that are sent in another way: the manifest, whose credentials are taken out.
+        leave_out: Paths sent in another way: the manifest, whose credentials are taken out.
 
     Raises:
         BundleError: names every file that can't or must not be sent, and what to do.
