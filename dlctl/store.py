@@ -44,7 +44,7 @@ class Record:
     name: str
     site: str
     folder: str
-    """The user's folder it was submitted from."""
+    """The user's folder it was submitted from; the manifest's own folder counts too."""
     job_dir: str
     created_at: str
     manifest_path: str = ""
@@ -146,7 +146,7 @@ class Store:
     @staticmethod
     def _latest(records: list[Record], folder: Path) -> Record:
         here = str(folder.resolve())
-        mine = [r for r in records if r.folder == here]
+        mine = [r for r in records if here in (r.folder, str(Path(r.manifest_path).parent))]
         if mine:
             return mine[-1]
         raise RecordError(

@@ -11,7 +11,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.submit import ask, missing, send
+from dlctl.lifecycle.submit import ask, lacking, missing
 from dlctl.lifecycle.watch import read_plan, refresh
 from dlctl.store import Record, Store
 from dlctl.transfer import Tree, read_files, upload, write_file
@@ -102,7 +102,8 @@ def resume(
             hint=f"dlctl show {record.training_id}",
         )
     if _never_arrived(session, record):
-        send(session, rebuild(record))
+        request = rebuild(record)
+        upload(session.transport, request.plan.root, lacking(session, request))
     plan = read_plan(session, record)
     begun = f"{record.job_dir}/{contract.submit_begin(record.attempt)}"
     if read_files(session.transport, [begun])[begun] is not None:

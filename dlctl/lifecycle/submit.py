@@ -8,12 +8,19 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.archive import Entry
 from dlctl.contract import State
-from dlctl.errors import RemoteCommandError, SchedulerError, SubmitUnknown, TransportError
+from dlctl.errors import (
+    DlctlError,
+    RemoteCommandError,
+    SchedulerError,
+    SubmitUnknown,
+    TransportError,
+)
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
 from dlctl.observe import parse_answer
@@ -45,21 +52,25 @@ def submit(
     plan = request.plan
     record = Record(
         training_id=plan.training_id, name=plan.name, site=plan.site,
-        folder=str(request.manifest_path.parent),
+        folder=str(Path.cwd().resolve()),
         job_dir=plan.job_dir, created_at=plan.created_at,
         manifest_path=str(request.manifest_path),
         overrides=json.dumps(dataclasses.asdict(request.overrides)),
         reason="is being submitted", hint=f"dlctl resume {plan.training_id}",
     )  # fmt: skip
+    trees = lacking(session, request)  # a site that can't be reached leaves no trace
     store.add(record)
-    send(session, request, on_progress)
+    try:
+        upload(session.transport, plan.root, trees, on_progress=on_progress)
+    except DlctlError as error:
+        reason = f"the submission was interrupted: {error.message}"
+        store.update(replace(record, reason=reason, seen_at=time.time()))
+        raise
     return ask(session, plan, record, store)
 
 
-def send(
-    session: Session, request: Request, on_progress: Callable[[int, int], None] | None = None
-) -> None:
-    """Put the job directory, and what it needs and the site lacks, there. Idempotent."""
+def lacking(session: Session, request: Request) -> list[Tree]:
+    """Return what the site lacks of the job directory and of what it needs."""
     plan = request.plan
     trees = [
         Tree(f"store/{plan.code_digest}", request.code.entries),
@@ -69,11 +80,8 @@ def send(
         files = [Entry(n, v.encode(), mode=0o600) for n, v in request.secrets.items()]
         trees.append(Tree(f"secrets/{plan.training_id}", files))
     trees.append(Tree(f"jobs/{plan.training_id}", _job_files(request)))
-    lacking = missing(session.transport, plan.root, [tree.target for tree in trees])
-    upload(
-        session.transport, plan.root, [t for t in trees if t.target in lacking],
-        on_progress=on_progress,
-    )  # fmt: skip
+    absent = missing(session.transport, plan.root, [tree.target for tree in trees])
+    return [tree for tree in trees if tree.target in absent]
 
 
 def _job_files(request: Request) -> list[Entry]:
@@ -98,10 +106,10 @@ def ask(session: Session, plan: contract.Plan, record: Record, store: Store) -> 
     try:
         end = session.transport.run(script, timeout_s=_SUBMIT_TIMEOUT_S)
     except TransportError as error:
-        raise SubmitUnknown(
-            f"the answer to the submission of {record.training_id} was lost: {error.message}",
-            hint=f"`dlctl status {record.training_id}` looks it up; it is not sent twice",
-        ) from error
+        why = f"the answer to the submission was lost: {error.message}"
+        store.update(replace(record, reason=why))
+        hint = f"`dlctl status {record.training_id}` looks it up; it is not sent twice"
+        raise SubmitUnknown(f"{record.training_id}: {why}", hint=hint) from error
     if end.exit_code not in (0, _BEGUN_ALREADY):
         raise RemoteCommandError(
             f"{session.transport.name}: the job directory {record.job_dir} can't be made ready "
