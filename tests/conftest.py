@@ -1,0 +1,299 @@
+"""Fixtures for every rung: the real cluster, isolated user folders, sites, the real command."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from cluster import Cluster, missing_programs, wipe_leftovers
+from leftovers import SESSION_VARIABLE, left_behind, shared_memory
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+IN_CI = os.environ.get("CI") == "true"
+T = TypeVar("T")
+
+
+# Waiting -----------------------------------------------------------------------------------------
+
+
+def _wait_until(
+    condition: Callable[[], T], timeout_s: float = 60.0, *, interval_s: float = 0.05, what: str = ""
+) -> T:
+    """Return the first true answer of `condition`; fail when the time is up."""
+    deadline = time.monotonic() + timeout_s
+    while not (answer := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {timeout_s:g} s for {what or condition}; last answer: {answer!r}")
+        time.sleep(interval_s)
+    return answer
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., Any]:
+    """`wait_until(condition, timeout_s=60, what="…")`: its limit is for hopeless cases."""
+    return _wait_until
+
+
+# What a session may not leave behind -------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind() -> Iterator[str]:
+    """Fail the run if a process, port, job, mount or shared memory of this session is left.
+
+    Set up first and so torn down last; its failure is an error of the last test.
+    """
+    token = os.environ[SESSION_VARIABLE] = secrets.token_hex(8)
+    before = shared_memory()
+    yield token
+    deadline = time.monotonic() + 10
+    while (left := left_behind(token, before)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.environ.pop(SESSION_VARIABLE, None)
+    if left:
+        pytest.fail("the tests left behind:\n" + "\n".join(left), pytrace=False)
+
+
+# The cluster -------------------------------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what uses the cluster (`site` marks its own half)."""
+    for item in items:
+        if {"cluster", "cluster_site"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.cluster)
+
+
+def _lacks(reason: str) -> None:
+    """Skip, but never in CI: there the cluster must be."""
+    if IN_CI:
+        pytest.fail(f"CI=true, and {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def _started_cluster() -> Iterator[Cluster]:
+    missing = missing_programs()
+    if missing:
+        _lacks(f"no test cluster without {', '.join(missing)}: run `make cluster-deps`")
+    wipe_leftovers()
+    cluster = Cluster(venv=Path(sys.prefix), hide=REPOSITORY)
+    try:
+        cluster.start()
+        python = str(cluster.node_python)
+        check = cluster.ssh(f"{python} -c 'import h5py, mpi4py, numpy, torch, watchdog'")
+        if check.returncode != 0:
+            _lacks(
+                f"{cluster.user_name} can't use {sys.prefix} ({check.stderr.strip()[-300:]}): "
+                "run `rm -r .venv` and `make test`, and see .ci/make-venv"
+            )
+        yield cluster
+    finally:
+        cluster.wipe()
+
+
+@pytest.fixture
+def cluster(_started_cluster: Cluster) -> Iterator[Cluster]:
+    """The session's one cluster, whole and without jobs; faults of a test end with it."""
+    yield _started_cluster
+    _started_cluster.heal()
+
+
+# The user's folders ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class UserFolders:
+    """One test's own home, configuration, state and data folders."""
+
+    home: Path
+    config: Path
+    state: Path
+    data: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment that leads to them, without this session's own settings."""
+        dropped = ("SLURM_", "SBATCH_", "DLCTL_", "SSH_", "XDG_", "OMPI_", "PMIX_", "PRTE_")
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(dropped)}
+        kept.pop("VIRTUAL_ENV", None)
+        return kept | {
+            SESSION_VARIABLE: os.environ[SESSION_VARIABLE],
+            "HOME": str(self.home),
+            "XDG_CONFIG_HOME": str(self.config),
+            "XDG_STATE_HOME": str(self.state),
+            "XDG_DATA_HOME": str(self.data),
+            "PYTHONPATH": str(REPOSITORY),
+            "DLCTL_SSH_CONFIG": "/dev/null",
+            "NO_COLOR": "1",
+            "COLUMNS": "200",
+            "LC_ALL": "C.UTF-8",
+        }
+
+
+@pytest.fixture
+def xdg(tmp_path: Path) -> UserFolders:
+    """Folders that no other test and no real user shares."""
+    folders = UserFolders(*(tmp_path / name for name in ("home", "config", "state", "data")))
+    for folder in (folders.home, folders.config, folders.state, folders.data):
+        folder.mkdir()
+    return folders
+
+
+# Sites -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TestSite:
+    """A site that this test's dlctl knows."""
+
+    __test__ = False  # its name begins like a test's
+
+    name: str
+    root: Path
+    """The site's root folder, readable from here."""
+    python: Path
+    """The nodes' Python."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    cluster: Cluster | None = None
+    """None for this machine."""
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether jobs run under a real Slurm, over SSH."""
+        return self.cluster is not None
+
+    def job_dir(self, training_id: str) -> Path:
+        """Return a training's job directory."""
+        return self.root / "jobs" / training_id
+
+
+_CLUSTER_SITE = """\
+transport:
+  kind: ssh
+  host: {host}
+root: {root}
+scheduler:
+  kind: slurm
+partitions:
+  debug: {{nodes: 4, cpus_per_node: 2, memory_per_node: 4000MiB, gpus_per_node: 2, default: true}}
+  short:
+    {{nodes: 1, cpus_per_node: 2, memory_per_node: 4000MiB, gpus_per_node: 2, max_time: 2m}}
+launcher:
+  kind: srun
+  mpi: pmix
+environment:
+  python: {python}
+  variables:
+    OMPI_MCA_mpi_yield_when_idle: "1"
+"""
+
+
+@pytest.fixture
+def local_site(xdg: UserFolders) -> TestSite:
+    """This machine, as the shipped site `local` has it."""
+    return TestSite("local", xdg.data / "dlctl", Path(sys.executable))
+
+
+@pytest.fixture
+def cluster_site(cluster: Cluster, xdg: UserFolders) -> TestSite:
+    """The cluster over SSH as the ordinary user, with a root folder of this test's own."""
+    root = cluster.home / f"dl-{secrets.token_hex(4)}"
+    text = _CLUSTER_SITE.format(host=cluster.host, root=root, python=cluster.node_python)
+    file = xdg.config / "dlctl/sites/testbed.yml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    return TestSite("testbed", root, cluster.node_python, cluster.env, cluster)
+
+
+@pytest.fixture(params=["local", pytest.param("cluster", marks=pytest.mark.cluster)])
+def site(request: pytest.FixtureRequest) -> TestSite:
+    """Both sites in turn: neither scheduler can lie about the other."""
+    found: TestSite = request.getfixturevalue(f"{request.param}_site")
+    return found
+
+
+# The command -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one run of the command ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        """What a `--json` command printed."""
+        return json.loads(self.stdout)
+
+
+@dataclass
+class Dlctl:
+    """The real command, in a process of its own."""
+
+    env: dict[str, str]
+    cwd: Path
+
+    def __call__(
+        self,
+        *arguments: str | Path,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+        timeout_s: float = 120,
+        ok: bool = False,
+    ) -> Result:
+        """Run `dlctl ARGUMENTS` to its end; with `ok`, fail unless it exits with 0."""
+        done = subprocess.run(
+            self._argv(arguments),
+            cwd=cwd or self.cwd,
+            env=self.env | dict(env or {}),
+            input=stdin,
+            text=True,
+            capture_output=True,
+            timeout=timeout_s,
+        )
+        result = Result(done.returncode, done.stdout, done.stderr)
+        assert not ok or result.exit_code == 0, f"dlctl {arguments}: {result}"
+        return result
+
+    def start(
+        self, *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start `dlctl ARGUMENTS`; the caller ends it (`with` and `kill`)."""
+        return subprocess.Popen(
+            self._argv(arguments),
+            cwd=cwd or self.cwd,
+            env=self.env | dict(env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def _argv(self, arguments: tuple[str | Path, ...]) -> list[str]:
+        return [sys.executable, "-m", "dlctl", *map(str, arguments)]
+
+
+@pytest.fixture
+def dlctl(request: pytest.FixtureRequest, xdg: UserFolders, tmp_path: Path) -> Dlctl:
+    """`dlctl("submit", "manifest.yml")` → exit code, stdout, stderr; knows the test's site."""
+    env = dict(xdg.env)
+    for name in ("site", "cluster_site", "local_site"):
+        if name in request.fixturenames:
+            env |= request.getfixturevalue(name).env
+    work = tmp_path / "work"
+    work.mkdir()
+    return Dlctl(env, work)
