@@ -40,9 +40,9 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import jobs, manifests, reading
+    from dlctl.cli import jobs, manifests, reading, sites
 
-    for group in (manifests, jobs, reading):
+    for group in (manifests, jobs, reading, sites):
         group.register(app)
 
 
