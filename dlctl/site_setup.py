@@ -65,7 +65,7 @@ def setup_script(site: Site, requirements: Sequence[str]) -> str:
         f'packages() {{ "$@" {shlex.join(packages)}; }}',
         "pip_options() { " + " ".join(['"$@"', *map(shlex.quote, site.environment.pip)]) + "; }",
     ]
-    return under_bash("\n".join([*lines, environment_script(site), _template("setup.sh")]))
+    return under_bash("\n".join([*lines, environment_script(site), site_template("setup.sh")]))
 
 
 def under_bash(script: str) -> str:
@@ -84,7 +84,7 @@ def environment_script(site: Site) -> str:
     lines = "\n".join(body) or ":"
     container = " ".join([*map(shlex.quote, settings.container), '"$@"'])
     return (
-        f"{_template('environment.sh')}\nsite_environment() {{\n{lines}\n}}\n"
+        f"{site_template('environment.sh')}\nsite_environment() {{\n{lines}\n}}\n"
         f"in_container() {{ {container}; }}"
     )
 
@@ -125,7 +125,8 @@ def parse_setup(name: str, exit_code: int, text: str, errors: str) -> SetupAnswe
     )
 
 
-def _template(name: str) -> str:
+def site_template(name: str) -> str:
+    """Return one of the shell files in `templates/sites/`."""
     return (data_path("templates") / "sites" / name).read_text(encoding="utf-8")
 
 

@@ -1,0 +1,137 @@
+"""`dlctl sites …` and `dlctl doctor`: where trainings can run, and whether they can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import JSON, complete_sites
+
+if TYPE_CHECKING:
+    from dlctl.doctor import Check
+
+app = typer.Typer(help="The sites: clusters and machines that trainings run on.",
+                  no_args_is_help=True)  # fmt: skip
+
+NAME = typer.Argument(..., metavar="NAME", help="The site.", autocompletion=complete_sites)
+
+
+def register(main: typer.Typer) -> None:
+    """Add the commands."""
+    main.add_typer(app, name="sites")
+    main.command()(doctor)
+
+
+@app.command("list")
+def list_(as_json: bool = JSON) -> None:
+    """List the sites; a file of your own comes before a shipped one.
+
+    Example: dlctl sites list
+    """
+    from dlctl.site import list_sites
+
+    rows = [[s.name, "example" if s.example else "shipped" if s.shipped else "yours", str(s.path)]
+            for s in list_sites()]  # fmt: skip
+    output.report([dict(zip(("name", "kind", "file"), row, strict=True)) for row in rows], as_json,
+                  lambda _: output.table(["site", "kind", "file"], rows))  # fmt: skip
+
+
+@app.command()
+def show(name: str = NAME, as_json: bool = JSON) -> None:
+    """Print a site's file, or its settings as JSON.
+
+    Example: dlctl sites show local
+    """
+    from dlctl.site import find_site, load_site
+
+    file = find_site(name)
+    if as_json:
+        output.report(load_site(name).model_dump(), as_json, lambda _: None)
+        return
+    output.note(f"# {file.path}")
+    output.raw(file.path.read_text(encoding="utf-8", errors="replace"))
+
+
+@app.command()
+def add(
+    name: str = typer.Argument(..., metavar="NAME", help="What the site is to be called."),
+    target: str = typer.Argument(..., metavar="USER@HOST", help="Or an ssh alias, or `local`."),
+    port: int | None = typer.Option(None, "--port", help="SSH port."),
+    root: str | None = typer.Option(None, "--root", help="Folder over there; ~/dlctl by default."),
+    python: str | None = typer.Option(None, "--python", help="The nodes' Python, if it is there."),
+    force: bool = typer.Option(False, "--force", help="Replace a file of the same name."),
+    as_json: bool = JSON,
+) -> None:
+    """Ask a cluster what it is and write it down as a site.
+
+    Example: dlctl sites add mycluster alice@login.example.org
+    """
+    from dlctl.site_actions import add_site, parse_target
+
+    added = add_site(name, parse_target(target, port), root=root, python=python, force=force,
+                     prompt=output.ask)  # fmt: skip
+    output.report(added.summary(), as_json, output.fields)
+    output.hint(f"dlctl sites {'check' if python else 'setup'} {name}")
+
+
+@app.command()
+def remove(name: str = NAME) -> None:
+    """Remove your own file of a site; what is on the site stays.
+
+    Example: dlctl sites remove mycluster
+    """
+    from dlctl.site import remove_site
+
+    output.line(f"removed {remove_site(name)}")
+
+
+@app.command()
+def check(name: str = NAME, as_json: bool = JSON) -> None:
+    """Compare a site with its file: connection, scheduler, root, Python, launcher.
+
+    Example: dlctl sites check mycluster
+    """
+    from dlctl.site_actions import check as check_site
+
+    _report(check_site(name, output.ask), as_json)
+
+
+@app.command()
+def setup(
+    name: str = NAME,
+    manifest: Path | None = typer.Option(None, "--manifest", help="Add what it requires."),
+    as_json: bool = JSON,
+) -> None:
+    """Make the Python of a site's nodes: torch, mpi4py, h5py, numpy, watchdog.
+
+    Example: dlctl sites setup mycluster --manifest manifest.yml
+    """
+    from dlctl.site_actions import prepare_setup, setup_site
+
+    requirements, advice = prepare_setup(name, manifest)
+    output.note(advice)
+    answer = setup_site(name, requirements, output.ask)
+    shown = {"python": answer.python, "done": "\n".join(answer.notes)}
+    output.report(answer, as_json, lambda _: output.fields(shown))
+    output.hint(f"dlctl sites check {name}")
+
+
+def doctor(as_json: bool = JSON) -> None:
+    """Check this machine, and whether every site answers.
+
+    Example: dlctl doctor
+    """
+    from dlctl.site_actions import check_all
+
+    _report(check_all(output.ask), as_json)
+
+
+def _report(checks: list[Check], as_json: bool) -> None:
+    """Print checks; exit code 4 if one failed."""
+    rows = [[c.name, c.outcome, c.seen, c.hint] for c in checks]
+    output.report(checks, as_json, lambda _: output.table(["check", "state", "seen", "do"], rows))
+    if any(check.outcome == "failed" for check in checks):
+        raise typer.Exit(4)

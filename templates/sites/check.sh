@@ -1,0 +1,32 @@
+# What a job would find on this site: `dlctl sites check` runs this after environment.sh.
+# Before it stand: root, python (or nothing), mpirun. Each answer is one line `dlctl-KIND TEXT`.
+# shellcheck shell=sh disable=SC2154
+site_environment >/dev/null 2>&1
+probe=$root/.dlctl-probe.$$
+if why=$(mkdir -p "$root" 2>&1 && { : >"$probe"; } 2>&1); then
+  rm -f "$probe"
+  printf 'dlctl-root %s\n' "$(df -Pk "$root" 2>/dev/null | awk 'NR == 2 { print $4 }')" >&3
+else
+  printf 'dlctl-unwritable %s\n' "$(printf %s "$why" | tail -n 1)" >&3
+fi
+printf 'dlctl-mpirun %s\n' "$(PATH=${python:+${python%/*}:}$PATH && command -v "$mpirun")" >&3
+[ -n "$python" ] || exit 0
+in_container "$python" - 3>&1 >/dev/null 2>&1 <<'PYTHON' | sed 's/^/dlctl-/' >&3
+import os, sys
+from importlib import import_module, metadata
+out = os.fdopen(3, "w")
+out.write("python %d.%d.%d\n" % sys.version_info[:3])
+for name in ("torch", "mpi4py", "h5py", "numpy", "watchdog"):
+    try:
+        import_module(name)
+        out.write("package %s %s\n" % (name, metadata.version(name)))
+    except Exception as error:
+        out.write("missing %s %s\n" % (name, " ".join(str(error).split())))
+try:
+    import mpi4py
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+    out.write("mpi %s\n" % MPI.Get_library_version().strip().splitlines()[0].strip("\0"))
+except Exception as error:
+    out.write("no-mpi %s\n" % " ".join(str(error).split()))
+PYTHON
