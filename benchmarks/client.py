@@ -1,0 +1,123 @@
+"""Submission over SSH to a real Slurm beside plain `ssh … sbatch` (`python -m benchmarks.client`).
+
+On the test cluster, cold: every run makes a connection of its own. The floor reads one batch script
+from standard input; dlctl checks the manifest, plans, renders, sends the job directory and keeps a
+record, too. The partition is down meanwhile: jobs queue and never start, so that no job takes time
+from what is measured.
+
+    submit_cold       the code has changed since the last submission; the runtime is there
+    submit_unchanged  nothing has changed
+    submit_first      the site has nothing yet: code and runtime are sent
+    status_cold       `dlctl status` beside `ssh … squeue -j ID`
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.report import Command, Result, compare
+from benchmarks.start_up import dlctl_argv, environment
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY / "tests/cluster"))
+from cluster import Cluster, missing_programs  # noqa: E402
+
+_SITE = """\
+transport: {{kind: ssh, host: {host}}}
+root: {root}
+scheduler: {{kind: slurm}}
+partitions:
+  debug: {{nodes: 4, cpus_per_node: 2, memory_per_node: 4000MiB, gpus_per_node: 2, default: true}}
+launcher: {{kind: srun, mpi: pmix}}
+environment: {{python: {python}}}
+"""
+_SCRIPT = b"#!/bin/sh\n#SBATCH --ntasks=2 --time=10\nsrun true\n"
+
+
+class Client:
+    """One user's folders and site, and the commands to time."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.env = environment(folder) | cluster.env
+        self.work = folder / "digits"
+        shutil.copytree(REPOSITORY / "examples/digits", self.work)
+        self._changes = itertools.count()
+        self._ssh = ["ssh", "-F", str(cluster.ssh_config), cluster.host]
+
+    def use_root(self, name: str) -> None:
+        """Write the site with this root folder."""
+        file = self.folder / "config/dlctl/sites/testbed.yml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(_SITE.format(host=self.cluster.host, root=self.cluster.home / name,
+                                     python=self.cluster.node_python))  # fmt: skip
+
+    def ssh(self, *argv: str, stdin: bytes = b"") -> float:
+        """Time one command through the OpenSSH client."""
+        return Command([*self._ssh, *argv], self.env, self.work, stdin=stdin).time_s()
+
+    def dlctl(self, *arguments: str) -> float:
+        """Time one dlctl command."""
+        return Command(dlctl_argv(*arguments), self.env, self.work).time_s()
+
+    def sbatch(self) -> float:
+        """Time the floor of a submission."""
+        return self.ssh("sbatch", "--parsable", stdin=_SCRIPT)
+
+    def submit(self) -> float:
+        """Time a submission."""
+        return self.dlctl("submit", "manifest.yml", "--site", "testbed")
+
+    def submit_changed(self) -> float:
+        """Time a submission of changed code."""
+        (self.work / "change.txt").write_text(f"{next(self._changes)}\n")
+        return self.submit()
+
+    def submit_first(self) -> float:
+        """Time a submission to a site that has nothing of dlctl's."""
+        self.use_root(f"dl-first-{next(self._changes)}")
+        return self.submit()
+
+
+@contextmanager
+def _client() -> Iterator[Client]:
+    cluster = Cluster(venv=Path(sys.prefix), hide=REPOSITORY)
+    try:
+        cluster.start()
+        cluster.exec("scontrol", "update", "PartitionName=debug", "State=DOWN")
+        with tempfile.TemporaryDirectory(prefix="dlctl-bench-") as folder:
+            yield Client(cluster, Path(folder))
+    finally:
+        cluster.wipe()
+
+
+def measure() -> Iterator[Result]:
+    """Yield each result as soon as it is known; nothing where the cluster's programs lack."""
+    if missing := missing_programs():
+        print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
+        return
+    with _client() as client:
+        submissions: dict[str, Callable[[], float]] = {
+            "submit_cold": client.submit_changed,
+            "submit_unchanged": client.submit,
+            "submit_first": client.submit_first,
+        }
+        for what, ours in submissions.items():
+            client.use_root("dl")
+            yield compare(what, ours, client.sbatch)
+            client.cluster.cancel_all()
+        client.use_root("dl-status")
+        client.submit()
+        yield compare("status_cold", lambda: client.dlctl("status"), lambda: client.ssh("squeue"))
+
+
+if __name__ == "__main__":
+    for result in measure():
+        print(result.to_json(), flush=True)

@@ -1,0 +1,114 @@
+"""How every benchmark measures and what it prints: one JSON object a line.
+
+    {"what": key, "unit": "s", "ours": …, "floor": …, "peers": {name: …}, "runs": n}
+
+Ours, the floor (the least that could do the same) and the peers take turns, so that whatever else
+the machine does meets all of them; each number is the median of its runs. A number alone says
+little, on this machine or another: ratios and differences of one run do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import pty
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the report."""
+
+    what: str
+    unit: str
+    ours: float
+    floor: float
+    peers: Mapping[str, float] = field(default_factory=dict)
+    runs: int = 1
+
+    def to_json(self) -> str:
+        """Return the line."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program to time, from its start to its end."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
+    stdin: bytes = b""
+    on_terminal: bool = False
+    """Whether standard output and error are a terminal; pipes otherwise."""
+
+    def time_s(self) -> float:
+        """Run it and return the wall-clock time; fail if it fails."""
+        start = time.perf_counter()
+        code, said = self._run_on_terminal() if self.on_terminal else self._run_in_pipes()
+        elapsed_s = time.perf_counter() - start
+        if code != 0:
+            raise RuntimeError(f"{' '.join(self.argv)}: exit code {code}: {said[-2000:].decode()}")
+        return elapsed_s
+
+    def _run_in_pipes(self) -> tuple[int, bytes]:
+        done = subprocess.run(self.argv, env=self.env, cwd=self.cwd, input=self.stdin,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+        return done.returncode, done.stdout
+
+    def _run_on_terminal(self) -> tuple[int, bytes]:
+        ours, theirs = pty.openpty()
+        try:
+            with subprocess.Popen(self.argv, env=self.env, cwd=self.cwd, stdin=subprocess.DEVNULL,
+                                  stdout=theirs, stderr=theirs) as process:  # fmt: skip
+                os.close(theirs)
+                said = _read_all(ours)
+            return process.returncode, said
+        finally:
+            os.close(ours)
+
+
+def _read_all(terminal: int) -> bytes:
+    said = b""
+    while True:
+        try:
+            piece = os.read(terminal, 65536)
+        except OSError as error:
+            if error.errno != errno.EIO:  # Linux says so when the last writer has gone
+                raise
+            piece = b""
+        if not piece:
+            return said
+        said += piece
+
+
+def compare(
+    what: str,
+    ours: Callable[[], float],
+    floor: Callable[[], float],
+    peers: Mapping[str, Callable[[], float]] | None = None,
+    *,
+    runs: int = 15,
+    warm_up: int = 2,
+    unit: str = "s",
+) -> Result:
+    """Run all of them in turn, `warm_up` rounds unseen and then `runs` rounds; return medians."""
+    # Keys that no peer can have; each round begins with another one.
+    candidates = {"\0ours": ours, "\0floor": floor, **(peers or {})}
+    seen: dict[str, list[float]] = {name: [] for name in candidates}
+    names = list(candidates)
+    for turn in range(warm_up + runs):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            value = candidates[name]()
+            if turn >= warm_up:
+                seen[name].append(value)
+    medians = {name: round(statistics.median(values), 4) for name, values in seen.items()}
+    return Result(what, unit, medians.pop("\0ours"), medians.pop("\0floor"), medians, runs)
