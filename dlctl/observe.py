@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from dlctl import contract
 from dlctl.contract import State, Status, Verdict
@@ -33,6 +34,8 @@ class Observation:
     """The scheduler's answer to the submission: exit code, standard output, standard error."""
     claim: str = ""
     """The job id that the job script wrote."""
+    fenced: bool = False
+    """dlctl claimed the attempt itself: no job will ever run it."""
     supervisor: Status | None = None
     verdict: Verdict | None = None
     cancel_asked: bool = False
@@ -49,10 +52,11 @@ class Observation:
 
 def parse_answer(content: bytes | None) -> tuple[int, str, str] | None:
     """Return exit code, standard output and standard error of `contract.submit_answer`."""
-    if content is None:
-        return None
-    code, length, rest = content.split(b"\n", 2)
-    size_bytes = int(length)
+    try:
+        code, length, rest = (content or b"").split(b"\n", 2)
+        size_bytes, _ = int(length), int(code)
+    except ValueError:
+        return None  # it did not get there whole: as good as lost
     out, err = rest[:size_bytes], rest[size_bytes:]
     return int(code), out.decode(errors="replace"), err.decode(errors="replace")
 
@@ -73,11 +77,13 @@ def observe(record: Record, files: dict[str, bytes | None], now: float) -> Obser
     plan, begin, answer, claim, status, verdict, cancel, halt = (
         files[path] for path in paths_to_read(record)
     )
+    owner = (claim or b"").decode(errors="replace").strip()
     return Observation(
         now=now,
         begun=begin is not None,
         answer=parse_answer(answer),
-        claim=(claim or b"").decode(errors="replace").strip(),
+        claim="" if owner == contract.NOBODY else owner,
+        fenced=owner == contract.NOBODY,
         supervisor=_read(Status, status),
         verdict=_read(Verdict, verdict),
         cancel_asked=cancel is not None,
@@ -112,6 +118,8 @@ def derive(record: Record, seen: Observation, wall_s: float) -> Record:
     ended = seen.job or seen.history
     if ended and ended.state.final:
         return _ended(known, seen, ended, wall_s)
+    if ended and ended.state is JobState.UNKNOWN:
+        return _unknown_word(known, ended, wall_s)
     return _nowhere(known, seen, wall_s)
 
 
@@ -150,9 +158,13 @@ def _in_queue(record: Record, seen: Observation, job: Job, wall_s: float) -> Rec
         waits = f"waits in the queue: {job.reason}" if job.reason not in ("", "None") else ""
         return _told(record, wall_s, State.PENDING, waits or "waits in the queue")
     if job.state is JobState.UNKNOWN:
-        reason = f"the scheduler says {job.word!r}, which this version of dlctl does not know"
-        return replace(record, reason=reason, seen_at=wall_s, stale_since=None)
+        return _unknown_word(record, job, wall_s)
     return _running(record, seen, wall_s, suspended=job.state is JobState.SUSPENDED)
+
+
+def _unknown_word(record: Record, job: Job, wall_s: float) -> Record:
+    reason = f"the scheduler says {job.word!r}, which this version of dlctl does not know"
+    return replace(record, reason=reason, seen_at=wall_s, stale_since=None)
 
 
 def _running(record: Record, seen: Observation, wall_s: float, suspended: bool = False) -> Record:
@@ -186,17 +198,31 @@ _OUTPUT_HINT = (
 
 
 def _ended(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
+    if asked := _as_asked(record, seen, wall_s):
+        return asked
     if job.state is JobState.CANCELLED:
-        who = "" if seen.cancel_asked else " by somebody else than this dlctl"
-        return _told(record, wall_s, State.CANCELLED, f"cancelled{who}")
-    if seen.cancel_asked:
-        return _told(record, wall_s, State.CANCELLED, "cancelled")
+        why = "cancelled by somebody else than this dlctl"
+        return _told(record, wall_s, State.CANCELLED, why)
     detail = f" ({job.word}{', exit code ' + job.exit_code if job.exit_code else ''})"
     return _told(record, wall_s, State.FAILED, _ENDINGS[job.state] + detail, _OUTPUT_HINT)
 
 
+def _as_asked(record: Record, seen: Observation, wall_s: float) -> Record | None:
+    """Return the end that the user asked for, of a job that is over and left no verdict."""
+    if seen.cancel_asked:
+        before = "" if seen.begun or seen.claim else " before it was submitted"
+        return _told(record, wall_s, State.CANCELLED, f"cancelled{before}")
+    if not seen.halt_asked:
+        return None
+    why = "halted: the job ended before it could save" if seen.claim else "halted before it started"
+    return _told(record, wall_s, State.HALTED, why, f"dlctl resume {record.training_id}")
+
+
 def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
     """Neither verdict nor heartbeat, and the scheduler does not know the job."""
+    if seen.fenced or not seen.begun:
+        if asked := _as_asked(record, seen, wall_s):
+            return asked
     if not seen.exists and not record.job_id:
         return _told(record, wall_s, State.QUEUED, "nothing was sent: submission interrupted",
                      f"dlctl resume {record.training_id}")  # fmt: skip
@@ -204,8 +230,6 @@ def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
         return _told(record, wall_s, State.FAILED, "its job directory is gone from the site",
                      f"dlctl delete {record.training_id}")  # fmt: skip
     if not seen.begun and not seen.claim:
-        if seen.cancel_asked:
-            return _told(record, wall_s, State.CANCELLED, "cancelled before it was submitted")
         return _told(record, wall_s, State.QUEUED,
                      "the submission was interrupted: the scheduler was not asked yet",
                      f"dlctl resume {record.training_id}")  # fmt: skip
@@ -215,12 +239,21 @@ def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
                      "it is not sent again by itself",
                      f"dlctl resume {record.training_id} asks again and sends it if there is none",
                      )  # fmt: skip
-    if seen.cancel_asked:
-        return _told(record, wall_s, State.CANCELLED, "cancelled")
-    if seen.supervisor is None and not seen.claim and wall_s - record.seen_at < SETTLE_S:
+    if asked := _as_asked(record, seen, wall_s):
+        return asked
+    if seen.supervisor is None and wall_s - _known_since(record) < SETTLE_S:
         return record  # just submitted: the queue may know it a moment later
     return _told(record, wall_s, State.FAILED,
                  f"job {record.job_id} left the queue without a verdict", _OUTPUT_HINT)  # fmt: skip
+
+
+def _known_since(record: Record) -> float:
+    """Return when a site last told something about it, at the least when it was made."""
+    try:
+        created = datetime.fromisoformat(record.created_at).timestamp()
+    except ValueError:
+        created = 0.0
+    return max(record.seen_at, created)
 
 
 def steps(files: dict[str, bytes | None]) -> list[dict[str, object]]:

@@ -71,4 +71,6 @@ def readable(values: Mapping[str, float]) -> str:
 
 def _short(value: float) -> str:
     small = value != 0 and abs(value) < 1e-3
-    return f"{value:.3g}" if small or abs(value) >= 1e5 else f"{value:.4f}"
+    if small or abs(value) >= 1e7:
+        return f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4f}"

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from dlctl.store import Record, Store
 
 
+_LESS_TOLD = ("learning_rate", "samples_per_s")
+
+
 def gather(session: Session, record: Record, store: Store) -> dict[str, Any]:
     """Return the record, the plan, the learners and the verdict, as `--json` prints them.
 
@@ -57,11 +60,11 @@ def _asked(resources: dict[str, Any]) -> str:
     from dlctl.units import format_duration, format_size
 
     parts = [
-        f"{resources['learners']} learners on {resources['nodes']} nodes",
-        f"{resources['cpus_per_learner']} CPUs each",
+        f"{_count(resources['learners'], 'learner')} on {_count(resources['nodes'], 'node')}",
+        f"{_count(resources['cpus_per_learner'], 'CPU')} each",
     ]
     if resources["gpus_per_learner"]:
-        parts.append(f"{resources['gpus_per_learner']} GPUs each")
+        parts.append(f"{_count(resources['gpus_per_learner'], 'GPU')} each")
     if resources["memory_bytes_per_learner"]:
         parts.append(f"{format_size(resources['memory_bytes_per_learner'])} each")
     if resources["time_s"]:
@@ -69,12 +72,17 @@ def _asked(resources: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _runs(framework: dict[str, Any]) -> str:
     return str(framework["command"] or f"{framework['job']} (built-in loop)")
 
 
 def _learner(status: dict[str, Any]) -> list[str]:
-    metrics = " ".join(f"{name}={value:.4g}" for name, value in status["metrics"].items())
+    shown = {n: v for n, v in status["metrics"].items() if n not in _LESS_TOLD}
+    metrics = " ".join(f"{name}={value:.4g}" for name, value in shown.items())
     ended = status["exit_code"] is not None or status["signal"] is not None
     code = (
         f"exit {status['exit_code']}" if status["signal"] is None else f"signal {status['signal']}"
