@@ -75,6 +75,10 @@ def claim(attempt: int) -> str:
     return f"{attempt_dir(attempt)}/job_id"
 
 
+NOBODY = "nobody"
+"""Held by a claim that dlctl made itself, so that no job ever runs that attempt."""
+
+
 def job_output(attempt: int) -> str:
     """Return what the batch script and the supervisor print."""
     return f"{attempt_dir(attempt)}/slurm.out"
@@ -434,7 +438,9 @@ class ContractError(ValueError):
 
 def to_json(record: Any) -> str:
     """Return a record as JSON text, one trailing newline."""
-    return json.dumps(dataclasses.asdict(record), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(dataclasses.asdict(record), indent=2, ensure_ascii=False) + "\n"
+    # A file name that is no UTF-8 is a lone surrogate here: written as JSON's own escape.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def from_json(cls: type[R], text: str | bytes) -> R:
@@ -444,9 +450,10 @@ def from_json(cls: type[R], text: str | bytes) -> R:
         ContractError: the text is not JSON, or a field is missing or of another type.
     """
     try:
-        return typing.cast(R, _decode(cls, json.loads(text), cls.__name__))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:  # of decoding, too
         raise ContractError(f"{cls.__name__}: not JSON: {error}") from error
+    return typing.cast(R, _decode(cls, value, cls.__name__))
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
@@ -470,7 +477,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             raise ContractError(f"{where}: {value!r} is no {kind.__name__}") from None
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(kind, type) and isinstance(value, kind):
+    if type(value) is kind:  # JSON's true is no number
         return value
     raise ContractError(f"{where}: {value!r} is not of the type {kind}")
 

@@ -44,17 +44,20 @@ class LogReader:
     first_attempt: int = 1
     _offsets: dict[str, int] = field(default_factory=dict)
     _open_lines: dict[str, bytes] = field(default_factory=dict)
+    advanced: bool = False
+    """Whether the last call of `news` read anything: a part of a long line is no piece yet."""
 
     def news(self, transport: Transport) -> list[Piece]:
         """Return what has come since the last call, whole lines only."""
         pieces = []
         found = read_appended(transport, self.job_dir, self._globs(), self._offsets, _CHUNK_BYTES)
+        self.advanced = bool(found)
         for name, content in sorted(found.items(), key=lambda item: _order(item[0])):
             self._offsets[name] = self._offsets.get(name, 0) + len(content)
-            lines, _, rest = (self._open_lines.pop(name, b"") + content).rpartition(b"\n")
+            lines, end, rest = (self._open_lines.pop(name, b"") + content).rpartition(b"\n")
             if rest:
                 self._open_lines[name] = rest
-            if lines and (piece := self._piece(name, lines + b"\n")):
+            if end and (piece := self._piece(name, lines + end)):
                 pieces.append(piece)
         return pieces
 
@@ -83,8 +86,9 @@ def _order(name: str) -> tuple[int, int]:
 
 def read(transport: Transport, reader: LogReader) -> Iterator[Piece]:
     """Yield everything there is now."""
-    while pieces := reader.news(transport):
-        yield from pieces
+    yield from reader.news(transport)
+    while reader.advanced:
+        yield from reader.news(transport)
     yield from reader.rest()
 
 
@@ -115,9 +119,9 @@ def follow(
             continue
         failures = 0
         yield from pieces
-        if ended and not pieces:
+        if ended and not reader.advanced:
             yield from reader.rest()
             return
-        pause_s = _FASTEST_S if pieces else min(pause_s * 1.3, _SLOWEST_S)
+        pause_s = _FASTEST_S if reader.advanced else min(pause_s * 1.3, _SLOWEST_S)
         if not ended:
             time.sleep(pause_s)

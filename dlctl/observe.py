@@ -7,7 +7,6 @@ nothing.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -147,8 +146,9 @@ def _age_is_settled(seen: Observation) -> bool:
 def _without_queue(record: Record, seen: Observation, wall_s: float) -> Record:
     if _heartbeat_age_s(seen) < FRESH_S:
         return _running(record, seen, wall_s)
+    why = f"the scheduler does not answer: {seen.queue_problem}"
     return replace(
-        record, reason=f"the scheduler does not answer: {seen.queue_problem}",
+        record, reason=record.reason if record.state.final else why,
         stale_since=record.stale_since or wall_s,
     )  # fmt: skip
 
@@ -220,9 +220,8 @@ def _as_asked(record: Record, seen: Observation, wall_s: float) -> Record | None
 
 def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
     """Neither verdict nor heartbeat, and the scheduler does not know the job."""
-    if seen.fenced or not seen.begun:
-        if asked := _as_asked(record, seen, wall_s):
-            return asked
+    if (seen.fenced or not seen.begun) and (asked := _as_asked(record, seen, wall_s)):
+        return asked
     if not seen.exists and not record.job_id:
         return _told(record, wall_s, State.QUEUED, "nothing was sent: submission interrupted",
                      f"dlctl resume {record.training_id}")  # fmt: skip
@@ -254,8 +253,3 @@ def _known_since(record: Record) -> float:
     except ValueError:
         created = 0.0
     return max(record.seen_at, created)
-
-
-def steps(files: dict[str, bytes | None]) -> list[dict[str, object]]:
-    """Return the learners' statuses that were read, as plain objects."""
-    return [json.loads(content) for _, content in sorted(files.items()) if content]

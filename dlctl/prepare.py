@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import posixpath
 import re
 import secrets
 import sys
@@ -64,7 +65,7 @@ def prepare(
     given = load_manifest(manifest_path, overrides)
     manifest, literal = given.extract_secrets()
     folder = manifest_path.resolve().parent
-    code = collect(folder, leave_out=frozenset([manifest_path.name]))
+    code = collect(folder, leave_out=_manifest_names(manifest_path.resolve()))
     _check_job_file(manifest, code, manifest_path)
     runtime_digest, runtime = runtime_entries()
     identity = Identity(
@@ -81,13 +82,19 @@ def prepare(
         script=render(plan),
         code=code,
         runtime=runtime,
-        secrets=_secrets(manifest, literal),
+        secrets=_secrets(manifest, literal, folder),
         manifest_path=manifest_path.resolve(),
         overrides=overrides,
     )
 
 
-def _secrets(manifest: Manifest, literal: dict[str, str]) -> dict[str, str]:
+def _manifest_names(path: Path) -> frozenset[str]:
+    """Return every name in the folder that leads to the manifest: it may hold a credential."""
+    same = (p.name for p in path.parent.iterdir() if p.is_file() and p.samefile(path))
+    return frozenset([path.name, *same])
+
+
+def _secrets(manifest: Manifest, literal: dict[str, str], folder: Path) -> dict[str, str]:
     """Return the value of each credential among the environment variables.
 
     Raises:
@@ -97,11 +104,17 @@ def _secrets(manifest: Manifest, literal: dict[str, str]) -> dict[str, str]:
     for name in manifest.secret_names():
         reference = manifest.references()[name]
         if reference.from_secret:
+            if reference.from_secret not in literal:
+                raise ManifestError(
+                    f"env.{name}: from_secret is written by dlctl into what it stores; "
+                    f"no value of {reference.from_secret!r} is known here",
+                    hint="write the value itself, from_env: VARIABLE, or from_file: PATH",
+                )
             values[name] = literal[reference.from_secret]
         elif reference.from_env:
             values[name] = _from_environment(name, reference.from_env)
         elif reference.from_file:
-            values[name] = _from_file(name, Path(reference.from_file).expanduser())
+            values[name] = _from_file(name, folder / Path(reference.from_file).expanduser())
     return values
 
 
@@ -133,7 +146,7 @@ def prepare_again(record: Record, site: Site) -> Request:
 
 def _check_job_file(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:
     job = manifest.framework.job
-    if job is None or any(file.path == str(Path(job)) for file in code.files):
+    if job is None or any(file.path == posixpath.normpath(job) for file in code.files):
         return
     where = manifest_path.parent / job
     seen = "is left out by .gitignore or .dlctlignore" if where.exists() else "does not exist"

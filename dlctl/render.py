@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from dlctl import contract
+from dlctl.errors import PlanError
 from dlctl.resources import data_path
 from dlctl.units import format_slurm_time
 
@@ -42,13 +43,30 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
         "gres": batch.gres,
         "signal": f"B:USR2@{resources.halt_margin_s}",
     }
-    options = [f"--{name}={_word(value)}" for name, value in chosen.items() if value is not None]
-    return [*options, "--no-requeue", "--open-mode=append", *(_word(e) for e in batch.extra)]
+    given = {name: value for name, value in chosen.items() if value is not None}
+    options = [f"--{name}={_word(name, value)}" for name, value in given.items()]
+    extra = [_word("extra", option) for option in batch.extra]
+    return [*options, "--no-requeue", "--open-mode=append", *extra]
 
 
-def _word(value: object) -> str:
-    """Quote as sbatch reads its own lines: it knows quotes, but no shell expansion."""
-    return shlex.quote(str(value))
+def _word(name: str, value: object) -> str:
+    """Quote as sbatch reads its own lines: it knows quotes, but no shell expansion.
+
+    Raises:
+        PlanError: a line break or another control character, which no quote holds on one line.
+    """
+    text = str(value)
+    if not text.isprintable():
+        raise PlanError(
+            f"the sbatch option {name} holds a control character: {text!r}",
+            hint="write it as one line, in the manifest's scheduler or the site's file",
+        )
+    return shlex.quote(text)
+
+
+def _comment(value: object) -> str:
+    """Return text that stays in its line; sbatch would take `#SBATCH` in another for an option."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(str(value).split()))
 
 
 def _mebibytes(memory_bytes: int | None) -> str | None:
@@ -66,5 +84,5 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
-    environment.filters["comment"] = lambda value: " ".join(str(value).split())
+    environment.filters["comment"] = _comment
     return environment

@@ -54,7 +54,8 @@ def fetch_results(
         brought = download(transport, base, names, destination, on_progress)
         files += [str(path.relative_to(destination)) for path in brought]
     files += _write_logs(transport, record, destination / "logs")
-    files += _write_metrics(transport, record, destination / "metrics.jsonl")
+    if "metrics.jsonl" not in names:  # the training's own file of that name is the user's
+        files += _write_metrics(transport, record, destination / "metrics.jsonl")
     if not names and len(files) == len(here):
         raise ResultsError(
             f"{record.training_id} ({record.state}) has made nothing to fetch yet",
@@ -87,7 +88,13 @@ def fetch_checkpoints(
 def _index(transport: Transport, record: Record) -> ResultsIndex | None:
     path = f"{record.job_dir}/{contract.RESULTS_INDEX}"
     content = read_files(transport, [path])[path]
-    return None if content is None else contract.from_json(ResultsIndex, content)
+    try:
+        return None if content is None else contract.from_json(ResultsIndex, content)
+    except contract.ContractError as error:
+        raise ResultsError(
+            f"{transport.name}: {path} can't be understood: {error}",
+            hint=f"`dlctl logs {record.training_id}` shows how the results were stored",
+        ) from error
 
 
 def _listed(transport: Transport, record: Record) -> list[str]:
@@ -125,7 +132,9 @@ def read_metrics(transport: Transport, record: Record) -> list[dict[str, object]
     """Return one curve over all attempts: a step that a later attempt replayed is dropped."""
     end = transport.run(
         f"cd {shlex.quote(record.job_dir)}/{contract.METRICS} 2>/dev/null || exit 0\n"
-        'for f in *-0.jsonl; do [ -f "$f" ] && { echo "attempt ${f%-0.jsonl}"; cat "$f"; }; done; :'
+        # A file whose writer was killed may lack its last newline.
+        'for f in *-0.jsonl; do [ -f "$f" ] && { echo "attempt ${f%-0.jsonl}"; cat "$f"; echo; }'
+        "\ndone; :"
     )
     return merge_metrics(end.text)
 
@@ -134,9 +143,10 @@ def merge_metrics(text: str) -> list[dict[str, object]]:
     """Merge attempts, each behind a line `attempt <n>`; see `read_metrics`."""
     attempts: dict[int, list[dict[str, object]]] = {}
     points: list[dict[str, object]] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("attempt "):
-            points = attempts.setdefault(int(line.split()[1]), [])
+            number = line.removeprefix("attempt ")
+            points = attempts.setdefault(int(number), []) if number.isdecimal() else []
             continue
         try:
             point = json.loads(line)
@@ -145,8 +155,7 @@ def merge_metrics(text: str) -> list[dict[str, object]]:
         if isinstance(point, dict) and isinstance(point.get("step"), int):
             points.append(point)
     merged: list[dict[str, object]] = []
-    for number in sorted(attempts):
-        fresh = attempts[number]
+    for _, fresh in sorted(attempts.items()):
         if fresh:
             first = min(int(str(point["step"])) for point in fresh)
             merged = [point for point in merged if int(str(point["step"])) < first]

@@ -29,7 +29,7 @@ def halt(session: Session, record: Record, store: Store) -> Record:
     record = _running_or_error(session, record, store, "halt")
     write_file(session.transport, f"{record.job_dir}/{contract.HALT_REQUEST}", b"halt\n")
     if record.state in (State.QUEUED, State.PENDING):
-        _leave_queue(session, record)
+        _leave_queue(session, record, store)
     return refresh(session, [record], store)[0]
 
 
@@ -41,7 +41,7 @@ def cancel(session: Session, record: Record, store: Store) -> Record:
     """
     record = _running_or_error(session, record, store, "cancel")
     write_file(session.transport, f"{record.job_dir}/{contract.CANCEL_REQUEST}", b"cancel\n")
-    _leave_queue(session, record)
+    _leave_queue(session, record, store)
     return refresh(session, [record], store)[0]
 
 
@@ -55,9 +55,11 @@ def _running_or_error(session: Session, record: Record, store: Store, verb: str)
     return record
 
 
-def _leave_queue(session: Session, record: Record) -> None:
-    if not record.job_id and _fence(session, record):
-        return
+def _leave_queue(session: Session, record: Record, store: Store) -> None:
+    if not record.job_id:
+        if _fence(session, record):
+            return
+        record = refresh(session, [record], store)[0]  # a job has it: now its id is known
     script = session.scheduler.cancel_script(record.job_id, session.site.root)
     end = session.transport.run(script, timeout_s=90.0)
     stderr = end.stderr.decode(errors="replace")
@@ -71,8 +73,8 @@ def _fence(session: Session, record: Record) -> bool:
     script = f"""\
 [ -d {shlex.quote(record.job_dir)} ] || exit 0
 mkdir -p {shlex.quote(here)} || exit 71
-(set -C; echo nobody >{claim}) 2>/dev/null && exit 0
-[ -s {claim} ] && [ "$(cat {claim})" = nobody ] && exit 0
+(set -C; echo {contract.NOBODY} >{claim}) 2>/dev/null && exit 0
+[ -s {claim} ] && [ "$(cat {claim})" = {contract.NOBODY} ] && exit 0
 [ -s {claim} ] && exit 73
 exit 71"""
     end = session.transport.run(script)
@@ -105,8 +107,7 @@ def resume(
         request = rebuild(record)
         upload(session.transport, request.plan.root, lacking(session, request))
     plan = read_plan(session, record)
-    begun = f"{record.job_dir}/{contract.submit_begin(record.attempt)}"
-    if read_files(session.transport, [begun])[begun] is not None:
+    if _was_begun(session, record):
         if not _fence(session, record) and not record.state.final:
             return refresh(session, [record], store)[0]  # it has started meanwhile
         record = replace(record, attempt=record.attempt + 1)
@@ -121,10 +122,17 @@ def _interrupted(record: Record) -> bool:
     return record.state is State.QUEUED and not record.job_id
 
 
+def _was_begun(session: Session, record: Record) -> bool:
+    """Return whether the record's attempt can't be used any more: asked for, or claimed."""
+    names = (contract.submit_begin(record.attempt), contract.claim(record.attempt))
+    found = read_files(session.transport, [f"{record.job_dir}/{name}" for name in names])
+    return any(content is not None for content in found.values())
+
+
 def _never_arrived(session: Session, record: Record) -> bool:
-    """Return whether the job directory of an interrupted submission is not there."""
+    """Return whether what an interrupted submission sends is not there."""
     path = f"{record.job_dir}/{contract.PLAN}"
-    return _interrupted(record) and read_files(session.transport, [path])[path] is None
+    return not record.job_id and read_files(session.transport, [path])[path] is None
 
 
 def _restore_runtime(session: Session, plan: contract.Plan) -> None:

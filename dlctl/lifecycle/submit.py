@@ -79,9 +79,10 @@ def lacking(session: Session, request: Request) -> list[Tree]:
     if request.secrets:
         files = [Entry(n, v.encode(), mode=0o600) for n, v in request.secrets.items()]
         trees.append(Tree(f"secrets/{plan.training_id}", files))
-    trees.append(Tree(f"jobs/{plan.training_id}", _job_files(request)))
     absent = missing(session.transport, plan.root, [tree.target for tree in trees])
-    return [tree for tree in trees if tree.target in absent]
+    # Always sent, and last: a submission that was cancelled before it may have left requests there.
+    job = Tree(f"jobs/{plan.training_id}", _job_files(request), if_exists="merge")
+    return [*(tree for tree in trees if tree.target in absent), job]
 
 
 def _job_files(request: Request) -> list[Entry]:
@@ -97,7 +98,14 @@ def missing(transport: Transport, root: str, targets: list[str]) -> set[str]:
     words = " ".join(shlex.quote(t) for t in targets)
     root = shlex.quote(root)
     script = f'for d in {words}; do [ -d {root}/"$d" ] || printf "%s\\n" "$d"; done'
-    return set(transport.run(script).text.split("\n"))
+    end = transport.run(script)
+    if end.exit_code:
+        raise RemoteCommandError(
+            f"{transport.name}: the root folder can't be looked at (exit code {end.exit_code}): "
+            f"{end.last_error_line}",
+            hint="try again; `dlctl sites check` looks closer",
+        )
+    return set(end.text.split("\n"))
 
 
 def ask(session: Session, plan: contract.Plan, record: Record, store: Store) -> Record:
@@ -158,6 +166,7 @@ if [ ! -d {contract.CODE} ]; then
     mv {contract.CODE}.part {contract.CODE} || exit 72
 fi
 if [ ! -s {answer} ]; then
+    [ ! -s {contract.claim(n)} ] || exit {_BEGUN_ALREADY} # cancelled or halted meanwhile
     (set -C; echo {quote(contract.token(plan.training_id, n))} >{begin}) 2>/dev/null || {{
         [ -e {begin} ] && exit {_BEGUN_ALREADY}
         echo 'its files can not be written' >&2; exit 71; }}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dlctl import contract
+from dlctl import contract, last_words
 from dlctl.contract import State
 from dlctl.errors import (
     RecordError,
@@ -44,6 +45,7 @@ def refresh(session: Session, records: Iterable[Record], store: Store) -> list[R
         seen[record.training_id] = look
     _add_history(session, asked, seen)
     known = [_settle(session, record, seen[record.training_id]) for record in asked]
+    known = _explain(session, known, seen)
     for old, new in zip(asked, known, strict=True):
         if new != old:
             store.update(new)
@@ -80,7 +82,12 @@ def _queue(session: Session) -> tuple[float, list[Job], str]:
 def _find(jobs: list[Job], record: Record, look: Observation) -> Job | None:
     token = contract.token(record.training_id, record.attempt)
     ids = {look.claim, record.job_id} - {""}
-    mine = [job for job in jobs if job.name == token or job.job_id in ids]
+    mine = [
+        job for job in jobs
+        if token in (job.name, job.comment.removeprefix("dlctl:"))
+        # An id may be used again; a job with another token is never ours.
+        or (job.job_id in ids and not job.comment.startswith("dlctl:"))
+    ]  # fmt: skip
     return max(
         mine, key=lambda job: (not job.state.final, len(job.job_id), job.job_id), default=None
     )
@@ -106,6 +113,27 @@ def _add_history(session: Session, records: list[Record], seen: dict[str, Observ
         seen[training_id] = replace(seen[training_id], history=by_id.get(job_id))
 
 
+def _explain(
+    session: Session, records: list[Record], seen: dict[str, Observation]
+) -> list[Record]:
+    """Say why jobs failed that left no verdict, from the end of their output."""
+    known = []
+    for record in records:
+        look = seen[record.training_id]
+        if record.state is State.FAILED and look.exists and not look.verdict:
+            told = last_words.explain(_last_lines(session, record))
+            if told:
+                record = replace(record, reason=told[0], hint=told[1])
+        known.append(record)
+    return known
+
+
+def _last_lines(session: Session, record: Record) -> list[str]:
+    path = shlex.quote(f"{record.job_dir}/{contract.job_output(record.attempt)}")
+    end = session.transport.run(f"tail -n {last_words.LINES} {path} 2>/dev/null || :")
+    return end.text.splitlines()
+
+
 def read_script(session: Session, record: Record) -> str:
     """Return the batch script that was sent.
 
@@ -128,7 +156,14 @@ def read_plan(session: Session, record: Record) -> contract.Plan:
     Raises:
         RecordError: the job directory is gone.
     """
-    return contract.from_json(contract.Plan, _read(session, record, contract.PLAN))
+    try:
+        return contract.from_json(contract.Plan, _read(session, record, contract.PLAN))
+    except contract.ContractError as error:
+        raise RecordError(
+            f"{session.transport.name}: {record.job_dir}/{contract.PLAN} can't be understood: "
+            f"{error}",
+            hint="it may come from another version of dlctl: use that one",
+        ) from error
 
 
 def _read(session: Session, record: Record, name: str) -> bytes:
@@ -152,6 +187,21 @@ def details(session: Session, record: Record) -> dict[str, object]:
     verdict = files[paths[0]]
     return {
         "plan": dataclasses.asdict(plan),
-        "verdict": json.loads(verdict) if verdict else None,
-        "learners": [json.loads(content) for path in paths[1:] if (content := files[path])],
+        "verdict": _as_plain(contract.Verdict, verdict),
+        "learners": [
+            plain for path in paths[1:] if (plain := _as_plain(contract.Status, files[path]))
+        ],
+        # Where a verdict names the guilty one, that one's log says more.
+        "job_output": _last_lines(session, record)
+        if record.state is State.FAILED and not verdict
+        else [],
     }
+
+
+def _as_plain(cls: type[contract.R], content: bytes | None) -> dict[str, object] | None:
+    """Return a record for printing; none from one that this version does not understand."""
+    try:
+        record = None if content is None else contract.from_json(cls, content)
+    except contract.ContractError:
+        return None
+    return None if record is None else json.loads(contract.to_json(record))
