@@ -42,7 +42,8 @@ class Added:
     def summary(self) -> dict[str, object]:
         """Return what was found, in few words."""
         found, site = self.found, self.site
-        slurm = f"{found.slurm_version} in {found.slurm_folder}" if found.slurm_folder else "none"
+        used = site.scheduler.kind == "slurm"
+        slurm = f"{found.slurm_version} in {found.slurm_folder}" if used else "not used"
         return {
             "site": site.name,
             "file": str(self.path),
@@ -53,7 +54,7 @@ class Added:
             "launcher": f"{site.launcher.kind} {site.launcher.mpi or ''}".strip(),
             "root": site.root,
             "python": site.environment.python or "not set up yet",
-            "not answered": "\n".join(found.problems),
+            "not answered": "\n".join(found.problems) if used else "",
         }
 
 
@@ -80,6 +81,7 @@ def add_site(
     *,
     root: str | None = None,
     python: str | None = None,
+    without_slurm: bool = False,
     force: bool = False,
     prompt: Prompt | None = None,
 ) -> Added:
@@ -96,7 +98,9 @@ def add_site(
     with _opened(transport, prompt) as connection:
         found = discover(connection)
     try:
-        site = make_site(name, found, transport, root=root, python=python)
+        site = make_site(
+            name, found, transport, root=root, python=python, without_slurm=without_slurm
+        )
     except ValueError as error:
         raise SiteError(f"{name}: {error}", hint="look at --root and --python") from error
     text = site_text(site, found)

@@ -25,29 +25,37 @@ def make_site(
     *,
     root: str | None = None,
     python: str | None = None,
+    without_slurm: bool = False,
 ) -> Site:
     """Return the site that follows from what was found.
+
+    Args:
+        without_slurm: Jobs run on that very machine, whatever Slurm is there.
 
     Raises:
         SiteError: there is a Slurm, and it did not say which partitions it has.
     """
-    if found.slurm_folder and not found.partitions:
+    slurm = found.slurm_folder is not None and not without_slurm
+    if slurm and not found.partitions:
         why = found.problems[0] if found.problems else "sinfo listed no partition"
-        raise SiteError(f"{found.host}: {why}", hint="try again once `sinfo` answers there")
+        raise SiteError(
+            f"{found.host}: {why}",
+            hint="try again once `sinfo` answers there; --without-slurm runs jobs on that machine",
+        )
     off_path = found.slurm_folder if found.slurm_found != "path" else None
-    slurm = found.slurm_folder is not None
+    partitions = {p.name: _limits(p) for p in found.partitions if p.available == "up"}
     return Site(
         name=name,
         transport=transport,
         root=root or f"{found.home}/dlctl",
         scheduler=SchedulerSettings(
             kind="slurm" if slurm else "local",
-            path=off_path,
-            account=found.default_account,
+            path=off_path if slurm else None,
+            account=found.default_account if slurm else None,
             accounting=found.accounting if slurm else False,
         ),
-        partitions={p.name: _limits(p) for p in found.partitions if p.available == "up"},
-        launcher=choose_launcher(found),
+        partitions=partitions if slurm else {},
+        launcher=choose_launcher(found) if slurm else Launcher(kind="mpirun"),
         environment=EnvironmentSettings(python=python),
     )
 
@@ -55,7 +63,7 @@ def make_site(
 def choose_launcher(found: Discovered) -> Launcher:
     """Return srun with the PMI that Open MPI speaks, else mpirun."""
     pmix = next((kind for kind in found.mpi_types if kind.startswith("pmix")), None)
-    if found.slurm_folder and pmix:
+    if pmix:
         return Launcher(kind="srun", mpi="pmix" if "pmix" in found.mpi_types else pmix)
     return Launcher(kind="mpirun")
 
@@ -83,7 +91,7 @@ def site_text(site: Site, found: Discovered) -> str:
         _head(site, found),
         _block("transport", _set(site.transport)),
         f"\nroot: {yaml_scalar(site.root)}{_free(site, found)}\n\n",
-        _block("scheduler", _set(site.scheduler), _scheduler_notes(found)),
+        _block("scheduler", _set(site.scheduler), _scheduler_notes(site, found)),
         _partitions(site, found),
         _block("launcher", _set(site.launcher), _launcher_notes(found)),
         _block("\nenvironment", [], _environment_notes(site, found)),
@@ -126,7 +134,9 @@ def _free(site: Site, found: Discovered) -> str:
     return f"  # {format_size(found.free_bytes)} free there"
 
 
-def _scheduler_notes(found: Discovered) -> list[str]:
+def _scheduler_notes(site: Site, found: Discovered) -> list[str]:
+    if site.scheduler.kind == "local":
+        return ["no Slurm is used: jobs run on that very machine, one after another"]
     others = [name for name in found.accounts if name != found.default_account]
     return [f"your accounts here also: {', '.join(others)}"] if others else []
 
@@ -153,7 +163,7 @@ def _environment_notes(site: Site, found: Discovered) -> list[str]:
 
 
 def _partitions(site: Site, found: Discovered) -> str:
-    if not found.partitions:
+    if not found.partitions or site.scheduler.kind == "local":
         return "\n"
     lines = ["\npartitions:\n" if site.partitions else "\npartitions: {}\n"]
     for partition in found.partitions:

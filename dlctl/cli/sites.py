@@ -62,6 +62,7 @@ def add(
     port: int | None = typer.Option(None, "--port", help="SSH port."),
     root: str | None = typer.Option(None, "--root", help="Folder over there; ~/dlctl by default."),
     python: str | None = typer.Option(None, "--python", help="The nodes' Python, if it is there."),
+    without_slurm: bool = typer.Option(False, "--without-slurm", help="Jobs run on that machine."),
     force: bool = typer.Option(False, "--force", help="Replace a file of the same name."),
     as_json: bool = JSON,
 ) -> None:
@@ -71,8 +72,8 @@ def add(
     """
     from dlctl.site_actions import add_site, parse_target
 
-    added = add_site(name, parse_target(target, port), root=root, python=python, force=force,
-                     prompt=output.ask)  # fmt: skip
+    added = add_site(name, parse_target(target, port), root=root, python=python,
+                     without_slurm=without_slurm, force=force, prompt=output.ask)  # fmt: skip
     output.report(added.summary(), as_json, output.fields)
     output.hint(f"dlctl sites {'check' if python else 'setup'} {name}")
 
