@@ -26,7 +26,10 @@ from benchmarks.start_up import dlctl_argv, environment
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "tests/cluster"))
-from cluster import Cluster, missing_programs  # noqa: E402
+from cluster import (  # type: ignore[import-not-found] # noqa: E402
+    Cluster,
+    missing_programs,
+)
 
 _SITE = """\
 transport: {{kind: ssh, host: {host}}}

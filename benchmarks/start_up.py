@@ -1,4 +1,4 @@
-"""Start-up: `dlctl --help` and `dlctl list` beside a bare Typer app (`python -m benchmarks.start_up`).
+"""`dlctl --help` and `dlctl list` beside a bare Typer app (`python -m benchmarks.start_up`).
 
 The floor of `--help` is a Typer app with one command that prints its help; the floor of `list` is
 one that prints the same rows as one rich table. Each is taken in a pipe and on a terminal, where
@@ -59,7 +59,9 @@ def dlctl_argv(*arguments: str) -> list[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of a user whose folders are below `folder`."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DLCTL_", "XDG_", "SLURM_"))}
+    # PYTHONDONTWRITEBYTECODE would have dlctl compiled in every run; an installed one never is.
+    dropped = ("DLCTL_", "XDG_", "SLURM_", "SBATCH_", "PYTHON")
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(dropped)}
     folders = {f"XDG_{n}_HOME": str(folder / n.lower()) for n in ("STATE", "CONFIG", "DATA")}
     return kept | folders | {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"}
 

@@ -8,8 +8,10 @@ socket's errors are translated here; none of them passes.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -36,9 +38,18 @@ from dlctl.transport.ssh_streams import Foreign, SshStreams, request
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # deprecations inside of paramiko and cryptography
-    import paramiko
-    from paramiko import ssh_exception
-    from paramiko.agent import AgentSSH
+    # paramiko imports invoke, and with it asyncio and unittest.mock, for `Match exec` alone: a
+    # third of its cost. `_parse_config` brings it back.
+    _invoke = sys.modules.get("invoke")
+    sys.modules["invoke"] = None  # type: ignore[assignment]
+    try:
+        import paramiko
+        from paramiko import ssh_exception
+        from paramiko.agent import AgentSSH
+    finally:
+        del sys.modules["invoke"]
+        if _invoke is not None:
+            sys.modules["invoke"] = _invoke
 
 # Without a handler Python prints a library's warnings to the terminal.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -224,6 +235,8 @@ def _wanted_name(settings: TransportSettings) -> str:
 
 
 def _parse_config(host: str, file: Path) -> Options:
+    with contextlib.suppress(ImportError):
+        vars(paramiko.config)["invoke"] = importlib.import_module("invoke")
     with _translated(host, f"{file} was read", 0, ConnectError):
         found = paramiko.SSHConfig.from_path(str(file)).lookup(host)
     return {key: list(v) if isinstance(v, list) else [str(v)] for key, v in found.items()}
