@@ -1,0 +1,109 @@
+"""Write docs/commands.md from the help texts of the commands: python docs/make_commands.py.
+
+A test compares the page with what `commands_page` returns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+PAGE = Path(__file__).with_name("commands.md")
+HEAD = """\
+# Commands
+
+Made by `make docs` from the commands' own help texts: change those, not this page.
+`dlctl COMMAND --help` prints the same.
+
+- **Which training.** `ID` is a training id or a unique prefix of it; without one, it is the latest
+  training that was submitted from this folder.
+- **Output.** What a command reports goes to standard output, and as JSON with `--json`; hints,
+  warnings, errors and progress go to standard error. A progress bar is drawn on a terminal only.
+- **Completion.** `dlctl --install-completion` teaches your shell the commands, ids and sites.
+- **Errors** are one sentence and what to do next. A traceback is shown only with `--debug`.
+"""
+EXIT_CODES = """\
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | a fault in dlctl itself |
+| 2 | a wrong command line |
+| 3 | the manifest, or the folder to be sent, is wrong |
+| 4 | a site config is wrong or missing, or a check of a site failed |
+| 5 | the request fits no partition, or can't be planned |
+| 6 | the site can't be reached, or a transfer failed |
+| 7 | the scheduler refused, does not answer, or its answer was lost |
+| 8 | no such training, an ambiguous id, or a training in the wrong state |
+| 9 | there is nothing to fetch, or what was fetched is damaged |
+| 10 | the training that was followed ended FAILED |
+| 130 | Ctrl-C; a training that was followed goes on |
+| 141 | the reader of a pipe went away |
+"""
+
+
+def command_tree() -> Any:
+    """Return the whole command, as `dlctl` builds it."""
+    from dlctl.cli import main
+
+    main._register()
+    return typer.main.get_command(main.app)
+
+
+def leaves(group: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command with the words that call it."""
+    for name, command in group.commands.items():
+        if getattr(command, "commands", None):
+            yield from leaves(command, (*words, name))
+        elif not command.hidden:
+            yield (*words, name), command
+
+
+def commands_page() -> str:
+    """Return the page."""
+    root = command_tree()
+    sections = [_section(words, command) for words, command in leaves(root, ("dlctl",))]
+    return "\n".join([HEAD, _options(root), *sections, EXIT_CODES])
+
+
+def _section(words: tuple[str, ...], command: Any) -> str:
+    text, _, example = str(command.help or "").partition("Example: ")
+    name = " ".join(words)
+    usage = " ".join([name, *(_usage(p) for p in command.params if _is_argument(p)), "[OPTIONS]"])
+    parts = [f"## {name}", " ".join(text.split()), f"    {usage}"]
+    if example:
+        parts.append(f"Example:\n\n    {example.strip()}")
+    return "\n\n".join(parts) + "\n\n" + _options(command)
+
+
+def _is_argument(parameter: Any) -> bool:
+    return getattr(parameter, "param_type_name", "") == "argument"
+
+
+def _usage(argument: Any) -> str:
+    word = argument.metavar or f"[{argument.name.upper()}]"
+    return str(word if not argument.required else word.strip("[]"))
+
+
+def _options(command: Any) -> str:
+    context = command.context_class(command, info_name=command.name)
+    rows = []
+    for parameter in command.params:
+        record = None if getattr(parameter, "hidden", False) else parameter.get_help_record(context)
+        if record:
+            names, text = (re.sub(r"\s+", " ", part).strip() for part in record)
+            rows.append(f"| `{_cell(names)}` | {_cell(text)} |")
+    return "\n".join(["| argument or option | |", "|---|---|", *rows, ""]) if rows else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(commands_page(), encoding="utf-8")
