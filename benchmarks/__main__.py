@@ -77,8 +77,8 @@ def _number(value: float, result: Result) -> str:
 
 
 def _conditions() -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in ("dlctl", "typer", "rich", "pydantic",
-                                                               "paramiko"))  # fmt: skip
+    names = ("dlctl", "typer", "rich", "pydantic", "paramiko")
+    packages = ", ".join(f"{name} {version(name)}" for name in names)
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return "\n".join([

@@ -1,4 +1,4 @@
-"""Submission over SSH to a real Slurm beside plain `ssh … sbatch` (`python -m benchmarks.client`).
+"""Commands over SSH to a real Slurm beside plain `ssh` and `scp` (`python -m benchmarks.client`).
 
 On the test cluster, cold: every run makes a connection of its own. The floor reads one batch script
 from standard input; dlctl checks the manifest, plans, renders, sends the job directory and keeps a
@@ -8,12 +8,14 @@ from what is measured.
     submit_cold       the code has changed since the last submission; the runtime is there
     submit_unchanged  nothing has changed
     submit_first      the site has nothing yet: code and runtime are sent
-    status_cold       `dlctl status` beside `ssh … squeue -j ID`
+    status_cold       `dlctl status` beside `ssh … squeue`
+    fetch_300mb       `dlctl fetch results` of one file of 300 MB (verified) beside scp (not)
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import sys
 import tempfile
@@ -88,6 +90,22 @@ class Client:
         self.use_root(f"dl-first-{next(self._changes)}")
         return self.submit()
 
+    def fetch(self, *argv: str) -> float:
+        """Time a command that brings results into the folder `fetched`, empty before."""
+        target = self.folder / "fetched"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        return Command([*argv, str(target)], self.env, self.work).time_s()
+
+    def write_result(self) -> str:
+        """Give the only training below the root of `use_root` 300 MB of results."""
+        (job_dir,) = (self.cluster.home / "dl-status/jobs").iterdir()
+        file = job_dir / "results/model.bin"
+        with file.open("wb") as stream:
+            for _ in range(300):
+                stream.write(os.urandom(1_000_000))
+        return str(file)
+
 
 @contextmanager
 def _client() -> Iterator[Client]:
@@ -119,6 +137,20 @@ def measure() -> Iterator[Result]:
         client.use_root("dl-status")
         client.submit()
         yield compare("status_cold", lambda: client.dlctl("status"), lambda: client.ssh("squeue"))
+        yield _compare_fetch(client)
+
+
+def _compare_fetch(client: Client) -> Result:
+    config, there = str(client.cluster.ssh_config), f"{client.cluster.host}:{client.write_result()}"
+    peers = {}
+    if shutil.which("rsync"):
+        peers["rsync"] = lambda: client.fetch("rsync", "-e", f"ssh -F {config}", there)
+    return compare(
+        "fetch_300mb",
+        lambda: client.fetch(*dlctl_argv("fetch", "results", "--to")),
+        lambda: client.fetch("scp", "-q", "-F", config, there),
+        peers, runs=7, warm_up=1,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

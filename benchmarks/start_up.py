@@ -88,7 +88,7 @@ def measure() -> Iterator[Result]:
                     Command(argv, env, folder, on_terminal=on_terminal).time_s,
                     Command(floors[key], env, folder, on_terminal=on_terminal).time_s,
                     {"python -c pass": python.time_s},
-                    runs=25,
+                    runs=41,
                 )
 
 
