@@ -73,8 +73,7 @@ def _judge_mpi_start(plan: Plan, findings: Findings) -> Objection | None:
         return None
     how = "did not come up in time" if findings.exit_code is None else "ended the process"
     return Objection(
-        f"MPI_Init {how} on {pending[0].host} (learner {pending[0].rank + 1} of "
-        f"{plan.resources.learners}).",
+        f"MPI_Init {how} on {pending[0].host} (learner {pending[0].rank}).",
         _pmi_hint(plan),
         _guilty(findings, pending[0]),
     )

@@ -21,6 +21,7 @@ from learner.environment import PROGRESS_FILE, learner_environment, resolve_secr
 from learner.faults import UserFault
 from learner.heartbeat import Heartbeat
 from learner.ranks import Place, find_place
+from learner.shared_memory import make_segment_folder, remove_segment_folder
 from learner.signals import EXIT_HALTED, HaltFlag
 from learner.watchdog import Program, Watchdog
 
@@ -51,10 +52,11 @@ def main(arguments: list[str]) -> int:
         return Watchdog(program, heart, _outside(job_dir, attempt), ended).run()
     except (UserFault, OSError) as fault:
         heart.set(state=State.FAILED, exit_code=1, reason=str(fault), last_lines=[str(fault)])
-        print(f"dlctl: learner {place.rank + 1}: {fault}", file=sys.stderr)
+        print(f"dlctl: learner {place.rank}: {fault}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        remove_segment_folder(plan.training_id, attempt)
 
 
 def read_plan(job_dir: Path) -> Plan:
@@ -82,6 +84,7 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, place: Place, scratch:
         raise UserFault("The preflight's report of rank 0 is gone.", hint="Submit again.")
     secrets = resolve_secrets(plan, os.environ)
     env = learner_environment(plan, job_dir, place, meeting_point, os.environ, secrets)
+    env.update(make_segment_folder(plan.training_id, attempt))
     env[PROGRESS_FILE] = str(scratch / "progress.json")
     command = plan.framework.command
     argv = (

@@ -320,7 +320,7 @@ class Supervisor:
                 since = now
             self._silent[status.rank] = (status.heartbeat_at, since)
             if now - since > SILENCE_S:
-                silent.append(f"learner {status.rank + 1} on {status.host} ({now - since:.0f} s)")
+                silent.append(f"learner {status.rank} on {status.host} ({now - since:.0f} s)")
         reason = f"no heartbeat of {', '.join(silent)}" if silent else ""
         if bool(reason) != bool(self.heart.status.reason):
             say(reason or "all heartbeats are back")

@@ -74,10 +74,27 @@ def _vanished(
     plan: Plan, attempt: int, job_id: str, ending: Ending, status: Status
 ) -> Verdict:  # fmt: skip
     words = [*ending.logs.get(status.rank, []), *ending.launcher_words][-20:]
-    said = f" {plan.launch.kind} said: {ending.launcher_words[-1]}" if ending.launcher_words else ""
-    reason = f"{_who(plan, status)} vanished with its watchdog; killed from outside.{said}"
     guilty = Guilty("learner", status.rank, status.host, status.exit_code, status.signal, words)
+    if told := _told_by_slurm(plan, ending.launcher_words):
+        return Verdict(attempt, job_id, State.FAILED, *told, guilty)
+    said = f" {plan.launch.kind} said: {ending.launcher_words[-1]}" if ending.launcher_words else ""
+    reason = f"{_who(status)} vanished with its watchdog; killed from outside.{said}"
     return Verdict(attempt, job_id, State.FAILED, reason, _memory_hint(plan), guilty)
+
+
+def _told_by_slurm(plan: Plan, words: list[str]) -> tuple[str, str] | None:
+    """Return why Slurm killed a whole step, watchdogs and all, and what to do next."""
+    for line in words:
+        if re.search(r"exceeded (job )?memory limit|oom.?kill|out of memory", line, re.IGNORECASE):
+            return (
+                f"The learners were killed for using more memory than asked for: {line.strip()}",
+                _memory_hint(plan),
+            )
+    for line in words:
+        if re.search(r"node failure|node fail|lost connection to node", line, re.IGNORECASE):
+            hint = f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
+            return f"A node was lost: {line.strip()}", hint
+    return None
 
 
 def _launcher_failed(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
@@ -99,7 +116,7 @@ def _launcher_failed(plan: Plan, attempt: int, job_id: str, ending: Ending) -> V
 
 def explain(plan: Plan, status: Status) -> tuple[str, str]:
     """Return one sentence on why a learner failed, and what to do next."""
-    who = _who(plan, status)
+    who = _who(status)
     if status.exit_code is None and status.signal is None or not status.last_lines:
         told = status.reason or "failed"
         if status.signal is None and status.exit_code not in (126, 127):
@@ -182,8 +199,8 @@ def _place(lines: list[str], line: str) -> str:
     return ""
 
 
-def _who(plan: Plan, status: Status) -> str:
-    return f"Learner {status.rank + 1} of {plan.resources.learners} on {status.host}"
+def _who(status: Status) -> str:
+    return f"Learner {status.rank} on {status.host}"
 
 
 def _memory(plan: Plan) -> str:

@@ -228,5 +228,5 @@ def test_users_files_do_not_shadow_ours(tmp_path):
 def test_first_guilty_learner_is_named(tmp_path):
     job = Job.on_fake_srun(tmp_path, 1, "echo boom; exit 4")
     verdict = job.run()
-    assert "Learner 1 of 1" in verdict.reason
+    assert "Learner 0 on" in verdict.reason
     assert json.loads((job.dir / contract.verdict_file(1)).read_text())["guilty"]["exit_code"] == 4

@@ -1,0 +1,41 @@
+"""A folder in shared memory for the MPI segments of one attempt on one node.
+
+An MPI rank that is killed leaves its segments in /dev/shm for ever (seen with Open MPI 5). The
+launchers, which outlive their learners, name a folder for them and remove it with all it holds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - shared memory is what it is for
+_VARIABLES = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
+"""Open MPI 5's, and Open MPI 4's."""
+
+
+def segment_folder(training_id: str, attempt: int) -> Path:
+    """Return the folder's place."""
+    return _SHARED_MEMORY / f"dlctl-{os.getuid()}-{training_id}.{attempt}"
+
+
+def make_segment_folder(training_id: str, attempt: int) -> dict[str, str]:
+    """Make the folder; return the variables that lead MPI to it (none if it can't be made).
+
+    What an earlier attempt left here, killed with its launchers, goes now.
+    """
+    folder = segment_folder(training_id, attempt)
+    try:
+        for other in _SHARED_MEMORY.glob(f"dlctl-{os.getuid()}-{training_id}.*"):
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError:
+        return {}
+    return {name: str(folder) for name in _VARIABLES if name not in os.environ}
+
+
+def remove_segment_folder(training_id: str, attempt: int) -> None:
+    """Remove the folder: whoever has mapped a segment keeps it until its end."""
+    shutil.rmtree(segment_folder(training_id, attempt), ignore_errors=True)

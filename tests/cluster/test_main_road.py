@@ -1,0 +1,328 @@
+"""The main road, on this machine and over SSH on a real Slurm: the same scenarios on both."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = REPOSITORY / "examples"
+
+SLOW_MANIFEST = """\
+name: slow
+learners: {learners}
+memory: 512MiB
+time: 5m
+framework: {{name: pytorch, job: train.py}}
+training: {{epochs: 4, batch_size: 32, seed: 3}}
+checkpoint: {{every: 1 epoch, keep: 2}}
+"""
+# 4 epochs of 16 batches, 0.08 s of work each: long enough to be halted in the middle.
+SLOW_TRAIN = """\
+import time
+import torch
+
+class Points(torch.utils.data.Dataset):
+    def __init__(self):
+        generator = torch.Generator().manual_seed(0)
+        self.inputs = torch.randn(512, 8, generator=generator)
+        self.targets = (self.inputs.sum(1) > 0).long()
+    def __len__(self):
+        return len(self.inputs)
+    def __getitem__(self, index):
+        if index % 32 == 0:
+            time.sleep(PAUSE_S)
+        return self.inputs[index], self.targets[index]
+
+def build(arguments):
+    global PAUSE_S
+    PAUSE_S = arguments.get("pause_s", 0.08)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(32, 2))
+    return {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=0.01),
+        "loss": torch.nn.functional.cross_entropy,
+        "train": Points(),
+    }
+"""
+
+
+@pytest.fixture
+def slow(dlctl):
+    """A folder with a training that takes some seconds."""
+    (dlctl.cwd / "train.py").write_text(SLOW_TRAIN)
+    (dlctl.cwd / "manifest.yml").write_text(SLOW_MANIFEST.format(learners=2))
+    return dlctl.cwd
+
+
+def submit(dlctl, site, *options, cwd=None):
+    return dlctl(
+        "submit", "manifest.yml", "--site", site.name, *options, cwd=cwd, ok=True
+    ).stdout.strip()
+
+
+def state_of(dlctl, training_id):
+    return dlctl("status", training_id, "--json", ok=True).json
+
+
+def wait_for(dlctl, wait_until, training_id, *states, timeout_s=90):
+    def reached():
+        now = state_of(dlctl, training_id)
+        if now["state"] in ("FAILED", "CANCELLED", "COMPLETED") and now["state"] not in states:
+            pytest.fail(
+                f"{now['state']}: {now['reason']}\n{dlctl('logs', training_id).stdout[-3000:]}"
+            )
+        return now if now["state"] in states else None
+
+    return wait_until(reached, timeout_s, what=f"{training_id} to be {states}")
+
+
+def fetch(dlctl, training_id):
+    answer = dlctl("fetch", "results", training_id, "--json", ok=True).json
+    return Path(answer["folder"]), answer
+
+
+def weights(folder):
+    return torch.load(folder / "model.pt", weights_only=True)
+
+
+def test_digits_reaches_its_accuracy_followed_live_and_fetched(dlctl, site, tmp_path):
+    folder = tmp_path / "digits"
+    shutil.copytree(EXAMPLES / "digits", folder)
+    learners = 4 if site.is_cluster else 2
+    training_id = submit(dlctl, site, "--learners", str(learners), cwd=folder)
+    states_seen, lines = set(), []
+    with dlctl.start("logs", "--follow", training_id, cwd=folder) as follower:
+        for line in follower.stdout:
+            if "epoch 1/" in line or "epoch 10/" in line:
+                states_seen.add(state_of(dlctl, training_id)["state"])
+            lines.append(line)
+        assert follower.wait() == 0, follower.stderr.read()
+    assert "TRAINING" in states_seen, "the log was not live"
+    text = "".join(lines)
+    assert text.count("epoch 20/20") == 1, "each line once"
+    results, answer = fetch(dlctl, training_id)
+    assert answer["complete"]
+    metrics = json.loads((results / "metrics.json").read_text())
+    assert metrics["final"]["validation_accuracy"] >= 0.97, metrics["final"]
+    assert sum(value.numel() for value in weights(results).values()) > 1000
+    curve = [json.loads(line) for line in (results / "metrics.jsonl").read_text().splitlines()]
+    steps = [point["step"] for point in curve]
+    assert steps == sorted(steps)
+    assert (results / "logs" / "attempt-1-learner-0.log").read_text().count("epoch 20/20") == 1
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    hosts = {learner["host"] for learner in shown["learners"]}
+    assert len(hosts) == (2 if site.is_cluster else 1)
+    assert len(shown["learners"]) == learners
+
+
+def test_plain_torch_ddp_runs_unmodified(dlctl, site, tmp_path):
+    folder = tmp_path / "torch-ddp"
+    shutil.copytree(EXAMPLES / "torch-ddp", folder)
+    done = dlctl("submit", "manifest.yml", "--site", site.name, "--follow", cwd=folder)
+    assert done.exit_code == 0, done
+    assert "trained by 2 processes" in done.stdout
+    results, _ = fetch_in(dlctl, folder)
+    assert list(results.glob("*.pt"))
+
+
+def fetch_in(dlctl, folder):
+    answer = dlctl("fetch", "results", "--json", cwd=folder, ok=True).json
+    return Path(answer["folder"]), answer
+
+
+def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wait_until):
+    slower = ("--set", "framework.arguments.pause_s=0.4")
+    halted = submit(dlctl, site, *slower)
+    wait_until(lambda: "epoch 2/4" in dlctl("logs", halted).stdout, 90, what="the second epoch")
+    assert dlctl("halt", halted).exit_code == 0
+    now = wait_for(dlctl, wait_until, halted, "HALTED")
+    assert now["hint"], "says what to do next"
+    assert dlctl("halt", halted).exit_code == 8
+    resumed = dlctl("resume", halted, "--follow")
+    assert resumed.exit_code == 0, resumed
+    assert "epoch 4/4" in resumed.stdout
+    assert "epoch 1/4" not in resumed.stdout, "went on, did not begin again"
+    whole = submit(dlctl, site, *slower)
+    wait_for(dlctl, wait_until, whole, "COMPLETED")
+    ours, theirs = weights(fetch(dlctl, halted)[0]), weights(fetch(dlctl, whole)[0])
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    curve = (fetch(dlctl, halted)[0] / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in curve]
+    assert steps == sorted(steps) and steps[-1] == 64
+
+
+def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow, wait_until):
+    """2 + 2 and 1 + 1 + 1 + 1 learners on nodes: sums are taken in rank order."""
+    packed = submit(
+        dlctl, cluster_site, "--learners", "4", "--set", "framework.arguments.pause_s=0"
+    )
+    no_pause = ("--set", "framework.arguments.pause_s=0")
+    wide = ("--learners", "4", "--cpus", "2", "--set", "env.OMP_NUM_THREADS=1")
+    spread = submit(dlctl, cluster_site, *wide, *no_pause)
+    hosts = []
+    for training_id in (packed, spread):
+        wait_for(dlctl, wait_until, training_id, "COMPLETED")
+        shown = dlctl("show", training_id, "--json", ok=True).json
+        hosts.append(len({learner["host"] for learner in shown["learners"]}))
+    assert hosts == [2, 4]
+    a, b = (weights(fetch(dlctl, training_id)[0]) for training_id in (packed, spread))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_submit_returns_the_id_and_list_knows_it(dlctl, site, slow, wait_until):
+    done = dlctl("submit", "manifest.yml", "--site", site.name, "--learners", "1", ok=True)
+    training_id = done.stdout.strip()
+    assert f"dlctl logs --follow {training_id}" in done.stderr
+    assert training_id in dlctl("list", ok=True).stdout
+    prefix = training_id[: len(training_id) - 3]
+    assert dlctl("status", prefix, "--json", ok=True).json["training_id"] == training_id
+    assert dlctl("cancel", ok=True).stdout, "without an id: the folder's latest"
+    wait_for(dlctl, wait_until, training_id, "CANCELLED")
+    assert dlctl("resume", training_id).exit_code == 0, "a cancelled training may go on"
+    wait_for(dlctl, wait_until, training_id, "COMPLETED")
+    assert dlctl("resume", training_id).exit_code == 8
+    assert dlctl("delete", training_id, ok=True)
+    assert not site.job_dir(training_id).exists()
+    assert dlctl("status", training_id).exit_code == 8
+
+
+def test_what_render_shows_is_what_was_sent(dlctl, site, slow):
+    training_id = submit(dlctl, site)
+    sent = dlctl("show", training_id, "--script", ok=True).stdout
+    shown = dlctl("render", "manifest.yml", "--site", site.name, "--script",
+                  "--training-id", training_id, ok=True).stdout  # fmt: skip
+
+    def without_time(text):
+        return [line for line in text.splitlines() if not line.startswith("# Made by")]
+
+    assert without_time(sent) == without_time(shown)
+    dlctl("cancel", training_id, ok=True)
+
+
+def test_a_running_job_cannot_be_deleted_and_a_cancelled_one_leaves_nothing(
+    dlctl, site, slow, wait_until
+):
+    training_id = submit(dlctl, site)
+    wait_for(dlctl, wait_until, training_id, "TRAINING")
+    assert dlctl("delete", training_id).exit_code == 8
+    dlctl("cancel", training_id, ok=True)
+    wait_for(dlctl, wait_until, training_id, "CANCELLED")
+    dlctl("delete", training_id, ok=True)
+
+
+def test_a_second_job_waits_and_can_be_halted_before_it_starts(dlctl, site, slow, wait_until):
+    if site.is_cluster:
+        options = ["--learners", "4", "--cpus", "2"]
+        first = submit(dlctl, site, *options)
+    else:
+        options = ["--cpus", "64"]
+        first = submit(dlctl, site)
+    second = submit(dlctl, site, *options)
+    assert wait_for(dlctl, wait_until, second, "PENDING", "TRAINING")["state"] == "PENDING"
+    dlctl("halt", second, ok=True)
+    wait_for(dlctl, wait_until, second, "HALTED")
+    dlctl("cancel", first, ok=True)
+    wait_for(dlctl, wait_until, first, "CANCELLED")
+
+
+@pytest.mark.parametrize("delay_s", [0.25, 0.32, 0.38, 0.44, 0.5, 0.6])
+def test_killed_while_submitting_loses_nothing_and_runs_once(
+    dlctl, site, slow, wait_until, delay_s
+):
+    """kill -9 of `dlctl submit` at many moments; then `resume` brings one run to its end."""
+    marker = (
+        "framework: {name: sh, command: 'echo $LEARNER_ID >> \"$JOB_STATE_DIR/runs\"; sleep 1'}"
+    )
+    (slow / "manifest.yml").write_text(f"name: once\nlearners: 1\ntime: 2m\n{marker}\n")
+    process = dlctl.start("submit", "manifest.yml", "--site", site.name)
+    with process:
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGKILL)
+    known = dlctl("list", "--json", ok=True).json
+    if not known:
+        assert not list(site.root.glob("jobs/*")), "nothing was sent without a record"
+        return
+    training_id = known[0]["training_id"]
+
+    def ended():
+        now = dlctl("status", training_id, "--json", ok=True).json
+        assert now["state"] != "FAILED", now
+        if now["state"] == "QUEUED":
+            dlctl("resume", training_id)
+        return now["state"] == "COMPLETED"
+
+    wait_until(ended, 60, interval_s=0.3, what="the training to complete")
+    assert (site.job_dir(training_id) / "state/runs").read_text() == "1\n", "ran once"
+
+
+def test_ctrl_c_leaves_the_job_running(dlctl, site, slow, wait_until):
+    training_id = submit(dlctl, site)
+    with dlctl.start("logs", "--follow", training_id) as follower:
+        assert any("TRAINING" in line for line in follower.stdout)
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(20) == 130
+        assert "the training goes on" in follower.stderr.read()
+    assert state_of(dlctl, training_id)["state"] in ("TRAINING", "COMPLETED")
+    wait_for(dlctl, wait_until, training_id, "COMPLETED")
+
+
+def test_a_hung_controller_never_makes_two_jobs(dlctl, cluster, cluster_site, slow, wait_until):
+    """sbatch times out, the job runs all the same: found by its token, not sent again."""
+    (slow / "manifest.yml").write_text(
+        "name: hung\nlearners: 1\ntime: 2m\n"
+        "framework: {name: sh, command: 'echo ran >> \"$JOB_STATE_DIR/runs\"'}\n"
+    )
+    cluster.ctld_hang()
+    done = dlctl("submit", "manifest.yml", "--site", cluster_site.name)
+    assert done.exit_code == 7, done
+    training_id = dlctl("list", "--json", ok=True).json[0]["training_id"]
+    silent = dlctl("status", training_id, "--json").json
+    assert silent["state"] == "QUEUED" and silent["stale_since"], "stale, not FAILED"
+    cluster.ctld_resume()
+
+    def ended():
+        now = dlctl("status", training_id, "--json", ok=True).json
+        if now["state"] == "QUEUED":
+            dlctl("resume", training_id)
+        return now["state"] == "COMPLETED"
+
+    wait_until(ended, 90, interval_s=0.5, what="the training to complete")
+    assert (cluster_site.job_dir(training_id) / "state/runs").read_text() == "ran\n"
+
+
+def test_a_lost_connection_does_not_end_following(dlctl, cluster, cluster_site, slow, wait_until):
+    training_id = submit(dlctl, cluster_site, "--set", "framework.arguments.pause_s=0.4")
+    with dlctl.start("logs", "--follow", training_id) as follower:
+        lines = []
+        for line in follower.stdout:
+            lines.append(line)
+            if "epoch 1/4" in line:
+                cluster.ssh_drop()
+        assert follower.wait() == 0
+    text = "".join(lines)
+    assert [text.count(f"epoch {n}/4") for n in (1, 2, 3, 4)] == [1, 1, 1, 1]
+
+
+def test_a_silent_site_makes_states_stale_not_failed(
+    dlctl, cluster, cluster_site, slow, wait_until
+):
+    training_id = submit(dlctl, cluster_site, "--learners", "1")
+    wait_for(dlctl, wait_until, training_id, "TRAINING")
+    cluster.ctld_kill()
+    assert state_of(dlctl, training_id)["state"] in ("TRAINING", "COMPLETED")
+    cluster.ctld_start()
+    wait_for(dlctl, wait_until, training_id, "COMPLETED")
+    cluster.ssh_hang()
+    silent = dlctl("status", training_id, "--json", timeout_s=60).json
+    assert silent["state"] == "COMPLETED" and silent["stale_since"]
+    assert dlctl("submit", "manifest.yml", "--site", cluster_site.name).exit_code == 6
+    assert len(dlctl("list", "--json", ok=True).json) == 1, "nothing was sent, nothing is kept"
