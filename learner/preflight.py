@@ -20,6 +20,7 @@ from learner.environment import resolve_secrets
 from learner.faults import UserFault
 from learner.launcher import read_plan
 from learner.ranks import find_place
+from learner.shared_memory import make_segment_folder
 
 MPI_PENDING = "starting"
 """`mpi_library` while MPI_Init runs: stays there if that ends the process."""
@@ -48,6 +49,7 @@ def main(arguments: list[str]) -> int:
     path = job_dir / preflight_file(attempt, place.rank)
     if wants_mpi(plan):
         write_whole(path, to_json(dataclasses.replace(report, mpi_library=MPI_PENDING)))
+        os.environ.update(make_segment_folder(plan.training_id, attempt))
         report = ask_mpi(report)
     write_whole(path, to_json(report))
     return 0

@@ -123,6 +123,7 @@ def _crash_verdict(job_dir: Path, attempt: int, error: BaseException) -> Verdict
 def _supervise(job_dir: Path, attempt: int) -> int:
     from learner.control import Control
     from learner.launcher import read_plan
+    from learner.shared_memory import remove_segment_folder
 
     signals = HaltFlag(signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP).install()
     plan = read_plan(job_dir)
@@ -135,6 +136,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
         code = leave(job_dir, verdict)
         # After the verdict: a final state without a verdict would look like a crash.
         supervisor.heart.set(state=verdict.state, reason=verdict.reason)
+        remove_segment_folder(plan.training_id, attempt)  # a preflight's that was ended
         return code
 
 

@@ -129,6 +129,7 @@ def follow(
     store: Store,
     learner: int | None = None,
     first_attempt: int = 1,
+    as_json: bool = False,
 ) -> Record:
     """Print the log as it grows until the training ends; Ctrl-C leaves the training running."""
     from dlctl.lifecycle import refresh
@@ -146,7 +147,7 @@ def follow(
 
     try:
         reader = LogReader(record.job_dir, learner, first_attempt)
-        print_pieces(follow_log(session.transport, reader, state, trouble))
+        print_pieces(follow_log(session.transport, reader, state, trouble), as_json)
     except KeyboardInterrupt:
         output.note(f"\nstopped following; the training goes on as {record.training_id}")
         output.hint(f"dlctl logs --follow {record.training_id}")
@@ -154,10 +155,13 @@ def follow(
     return known[0]
 
 
-def print_pieces(pieces: Iterable[Piece]) -> None:
-    """Print pieces of logs, each line behind its source."""
+def print_pieces(pieces: Iterable[Piece], as_json: bool = False) -> None:
+    """Print pieces of logs, each line behind its source, or as an object of its own."""
     for piece in pieces:
-        output.log(f"{piece.source} | ", piece.content)
+        if as_json:
+            output.log_objects(piece.attempt, piece.source, piece.content)
+        else:
+            output.log(f"{piece.source} | ", piece.content)
 
 
 def end_of_following(record: Record) -> None:

@@ -125,6 +125,14 @@ def log(prefix: str, data: bytes) -> None:
     sys.stdout.flush()
 
 
+def log_objects(attempt: int, source: str, data: bytes) -> None:
+    """Print lines of a log as JSON objects, one a line."""
+    for text in data.decode(errors="replace").splitlines():
+        value = {"attempt": attempt, "source": source, "line": text}
+        sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
 def note(text: str) -> None:
     """Say something beside the data."""
     if text:

@@ -107,6 +107,7 @@ def logs(
     training_id: str | None = ID,
     stay: bool = typer.Option(False, "--follow", "-f", help="Show new lines as they come."),
     learner: int | None = typer.Option(None, "--learner", "-n", min=0, help="Only this rank."),
+    as_json: bool = typer.Option(False, "--json", help="Print each line as a JSON object."),
 ) -> None:
     """Print the logs; `--follow` stays until the training ends, over attempts and lost connections.
 
@@ -116,9 +117,9 @@ def logs(
 
     with training(training_id) as (session, record, store):
         if stay:
-            end_of_following(follow(session, record, store, learner))
+            end_of_following(follow(session, record, store, learner, as_json=as_json))
         else:
-            print_pieces(read(session.transport, LogReader(record.job_dir, learner)))
+            print_pieces(read(session.transport, LogReader(record.job_dir, learner)), as_json)
 
 
 class What(str, enum.Enum):
