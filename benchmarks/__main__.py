@@ -86,7 +86,7 @@ def _conditions() -> str:
         f"- Machine: {_processor()}, {os.cpu_count()} CPUs, {memory_gib:.0f} GiB, "
         f"{platform.system()} {platform.release()}; load at the end (1, 5, 15 min): {load}",
         f"- Python {platform.python_version()}, {packages}",
-        f"- {_said('ssh', '-V')}; {_said('sinfo', '--version')}",
+        f"- {_said('ssh', '-V')}; {_said('slurmctld', '-V')}",
     ])  # fmt: skip
 
 

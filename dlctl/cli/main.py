@@ -46,12 +46,28 @@ def _register() -> None:
         group.register(app)
 
 
+def _drop_parameters(group: typer.Typer) -> None:
+    """Leave what the list of all commands shows, names and first sentences: a tenth faster."""
+    for command in group.registered_commands:
+        assert command.callback is not None
+
+        def stub() -> None: ...
+
+        stub.__name__, stub.__doc__ = command.callback.__name__, command.callback.__doc__
+        command.callback = stub
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _drop_parameters(inner.typer_instance)
+
+
 def main() -> None:
     """Run the command line; never returns."""
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     if len(arguments) < len(sys.argv) - 1:
         os.environ["DLCTL_DEBUG"] = "1"
     _register()
+    if arguments in (["--help"], ["-h"]):
+        _drop_parameters(app)
     try:
         app(arguments)
     except DlctlError as failure:

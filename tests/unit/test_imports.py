@@ -48,6 +48,11 @@ def test_help_loads_no_library_but_those_of_the_command_line(loaded):
     assert not modules & NODE_SIDE
 
 
+def test_help_built_without_parameters_is_the_whole_help(dlctl):
+    assert dlctl("--help", ok=True).stdout.strip() == dlctl().stdout.strip()
+    assert "sites" in dlctl("-h", ok=True).stdout
+
+
 def test_list_loads_the_record_and_no_site(loaded):
     modules = loaded("list")
     assert "sqlite3" in modules
@@ -84,7 +89,8 @@ def test_ssh_loads_no_asyncio(tmp_path):
     """paramiko wants `invoke`, and with it asyncio and unittest.mock, for `Match exec` alone."""
     program = (
         "import sys, dlctl.transport.ssh\n"
-        "assert not {'invoke', 'asyncio', 'unittest.mock'} & set(sys.modules), sorted(sys.modules)\n"
+        "loaded = {'invoke', 'asyncio', 'unittest.mock'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
         "from pathlib import Path\n"
         "options = dlctl.transport.ssh._parse_config('there', Path(sys.argv[1]))\n"
         "assert options['user'] == ['me'], options\n"
