@@ -1,0 +1,206 @@
+"""What the tests of the login side share: manifests, sites, a scheduler, bad connections."""
+
+import shlex
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.errors import ConnectionLost, SchedulerUnavailable, SubmitRejected, SubmitUnknown
+from dlctl.lifecycle.session import Session
+from dlctl.manifest import Overrides, parse_manifest
+from dlctl.plan import Identity, make_plan
+from dlctl.prepare import prepare
+from dlctl.scheduler.rows import ids_with_token, parse_rows
+from dlctl.site import parse_site
+from dlctl.store import Record
+from dlctl.transport.local import LocalTransport
+
+MANIFEST = "name: digits\nframework: {name: pytorch, job: train.py}\n"
+
+
+def make_site(root="/data/dl", name="testbed", scheduler="{kind: slurm}", more="",
+              launcher="{kind: srun, mpi: pmix}", environment="{python: /opt/py/bin/python}",
+              transport="{kind: local}"):  # fmt: skip
+    return parse_site(name, f"transport: {transport}\nroot: {root}\nscheduler: {scheduler}\n"
+                      f"launcher: {launcher}\nenvironment: {environment}\n{more}")  # fmt: skip
+
+
+def make_manifest(text=MANIFEST, **overrides):
+    return parse_manifest(text.encode(), "manifest.yml", Overrides(**overrides))
+
+
+IDENTITY = Identity(
+    "digits-abcdefgh", "2026-01-02T03:04:05.678+00:00", "c0de", "ba5e", "/me/python"
+)
+
+
+def plan_of(text=MANIFEST, site=None, **overrides):
+    return make_plan(make_manifest(text, **overrides), site or make_site(), IDENTITY, [])
+
+
+def make_record(root=Path("/data/dl"), **values):
+    given = {"training_id": "t-1", "name": "t", "site": "testbed", "folder": "/home/me/t",
+             "job_dir": f"{root}/jobs/t-1",
+             "created_at": "2026-01-02T03:04:05.678+00:00"}  # fmt: skip
+    return Record(**(given | values))
+
+
+class ScriptedScheduler:
+    """A scheduler of a few shell lines: `queue/<id>` holds a job's state, `names/<id>` its token.
+
+    `mode` is a file that makes it misbehave: `reject`, `lost` (submitted, but nothing is said).
+    """
+
+    kind = "scripted"
+
+    def __init__(self, root):
+        self.folder = Path(root) / "scripted"
+        for name in ("queue", "names"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self.silent = False
+
+    def submit_script(self, plan, attempt):
+        folder, token = shlex.quote(str(self.folder)), contract.token(plan.training_id, attempt)
+        return f"""
+mode=$(cat {folder}/mode 2>/dev/null)
+[ "$mode" = reject ] && {{ echo 'no such partition' >&2; exit 1; }}
+id=$(($(ls {folder}/queue | wc -l) + 1))
+echo {shlex.quote(token)} >{folder}/names/$id; echo PENDING >{folder}/queue/$id
+[ "$mode" = lost ] && exit 0
+echo $id
+"""
+
+    def parse_submit(self, exit_code, stdout, stderr):
+        if exit_code == 0 and stdout.strip().isdigit():
+            return stdout.strip()
+        if exit_code == 1:
+            raise SubmitRejected(f"refused: {stderr.strip()}", hint="ask for another")
+        raise SubmitUnknown("the answer was lost")
+
+    def queue_script(self, root):
+        if self.silent:
+            return "echo 'no controller' >&2; exit 1"
+        folder = shlex.quote(str(self.folder))
+        return (
+            f"cd {folder}/queue && for id in *; do [ -f $id ] || continue; name=$(cat ../names/$id)\n"
+            "printf '\\036%s\\037%s\\037%s\\037\\037\\037dlctl:%s'"
+            ' $id "$name" "$(cat $id)" "$name"; done; :'
+        )
+
+    def parse_queue(self, exit_code, stdout, stderr):
+        if exit_code:
+            raise SchedulerUnavailable(stderr.strip())
+        return parse_rows(stdout)
+
+    def history_script(self, job_ids):
+        return None
+
+    def parse_history(self, exit_code, stdout, stderr):
+        return []
+
+    def lookup_script(self, token, root):
+        return self.queue_script(root)
+
+    def parse_lookup(self, token, exit_code, stdout, stderr):
+        return ids_with_token(self.parse_queue(exit_code, stdout, stderr), token)
+
+    def cancel_script(self, job_id, root):
+        assert job_id.isdigit(), f"scancel of {job_id!r}"
+        return f"echo CANCELLED >{shlex.quote(str(self.folder))}/queue/{job_id}"
+
+    def parse_cancel(self, exit_code, stdout, stderr):
+        assert exit_code == 0, stderr
+
+    def mode(self, word):
+        (self.folder / "mode").write_text(word)
+
+    def jobs(self):
+        """Id → token and state."""
+        return {
+            int(path.name): (
+                (self.folder / "names" / path.name).read_text().strip(),
+                path.read_text().strip(),
+            )
+            for path in sorted((self.folder / "queue").iterdir(), key=lambda p: int(p.name))
+        }
+
+    def set_state(self, job_id, word):
+        (self.folder / "queue" / str(job_id)).write_text(word)
+
+    def forget(self, job_id):
+        (self.folder / "queue" / str(job_id)).unlink()
+
+
+class BadTransport(LocalTransport):
+    """Breaks at one call: `before` it happens, or `after` it happened and before its answer."""
+
+    def __init__(self, call=0, when="before"):
+        super().__init__()
+        self.call, self.when, self.calls = call, when, 0
+
+    def _breaks(self):
+        self.calls += 1
+        return self.calls == self.call
+
+    def start(self, script, **options):
+        breaks = self._breaks()
+        if breaks and self.when == "before":
+            raise ConnectionLost("the connection was lost")
+        process = super().start(script, **options)
+        if breaks:
+            wait = process.wait
+
+            def lose(timeout_s):
+                wait(timeout_s)
+                raise ConnectionLost("the connection was lost")
+
+            process.wait = lose
+        return process
+
+
+class Scene:
+    """A user's folder, a site on this machine with a scripted scheduler, and a record."""
+
+    def __init__(self, folder, store, manifest=MANIFEST):
+        self.root, self.work, self.store = folder / "root", folder / "my training", store
+        self.root.mkdir()
+        self.work.mkdir()
+        self.python = folder / "python"
+        self.python.write_text(FAKE_PYTHON)
+        self.python.chmod(0o755)
+        (self.work / "train.py").write_text("print('hi')\n")
+        (self.work / "manifest.yml").write_text(manifest)
+        self.site = make_site(str(self.root), environment=f"{{python: {self.python}}}")
+        self.scheduler = ScriptedScheduler(self.root)
+        self.session = self.connect(LocalTransport())
+
+    def connect(self, transport):
+        return Session(self.site, transport, self.scheduler)
+
+    def request(self, training_id=None):
+        return prepare(self.work / "manifest.yml", Overrides(), self.site, training_id)
+
+    def start(self, run_script, job_id):
+        """Run a job's script as the scheduler would; returns how it ended."""
+        token, _ = self.scheduler.jobs()[job_id]
+        training_id, _, attempt = token.rpartition(".")
+        script = self.root / "jobs" / training_id / contract.SCRIPT
+        end = run_script(script, attempt, job_id)
+        self.scheduler.set_state(job_id, "COMPLETED" if end.returncode == 0 else "FAILED")
+        return end
+
+    def ran(self):
+        """Job directory and attempt of each supervisor that was started."""
+        path = self.root / "ran"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+FAKE_PYTHON = """\
+#!/bin/sh
+# A node's Python that notes which supervisor it was asked for, and says that all went well.
+[ "$1" = -c ] && exit 0
+[ "$1 $2" = "-m learner.supervisor" ] || exit 9
+echo "$(basename "$3") $4" >>"$3/../../ran"
+cat >"$3/attempts/$4/verdict.json" <<END
+{"attempt": $4, "job_id": "x", "state": "COMPLETED", "reason": "All went well."}
+END
+"""

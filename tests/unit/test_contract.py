@@ -1,0 +1,119 @@
+"""The job directory's records: whole, versioned, understood by older and newer readers."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from login_side import plan_of
+
+from dlctl import contract
+from dlctl.contract import ContractError, Guilty, State, Status, Verdict
+
+RECORDS = [
+    plan_of(learners=3, memory="2GiB", time="1h"),
+    Status("learner", 1, 2, State.TRAINING, metrics={"loss": 0.5}, last_lines=["é \u2028"]),
+    Verdict(1, "7", State.FAILED, "why", guilty=Guilty("learner", 0, "n1", None, 9, ["end"])),
+    contract.Preflight(0, "n1", "3.11", 2, None, None, problems=["p"]),
+    contract.Directive("halt", "asked", 1.0, 2.0),
+    contract.ResultsIndex([contract.ResultFile("a/b", 3, "abc")]),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
+def test_a_record_comes_back_as_it_was(record):
+    text = contract.to_json(record)
+    assert text.endswith("}\n")
+    assert json.loads(text)["schema_version"] == contract.SCHEMA_VERSION
+    assert contract.from_json(type(record), text) == record
+    assert contract.from_json(type(record), text.encode()) == record
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
+def test_what_a_newer_version_adds_is_ignored(record):
+    values = json.loads(contract.to_json(record)) | {"of_the_future": [1]}
+    assert contract.from_json(type(record), json.dumps(values)) == record
+
+
+def test_what_an_older_version_lacks_has_its_default():
+    assert contract.from_json(Verdict, '{"attempt": 1, "job_id": "7", "state": "HALTED",'
+                              ' "reason": "r"}') == Verdict(1, "7", State.HALTED, "r")  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "seen"), [
+    ("", "not JSON"), ("{", "not JSON"), (b"\xff\xfe\xfd", "not JSON"), ("[" * 100_000, "not JSON"),
+    ("[]", "is no object"), ("null", "is no object"), ("{}", "Verdict.attempt is missing"),
+    ('{"attempt": "1"}', "Verdict.attempt: '1' is not of the type"),
+    ('{"attempt": true}', "Verdict.attempt: True is not of the type"),
+    ('{"attempt": 1, "job_id": "7", "state": "DANCING"}', "'DANCING' is no State"),
+    ('{"attempt": 1, "job_id": "7", "state": []}', "is no State"),
+    ('{"attempt": 1, "job_id": "7", "state": "FAILED", "reason": "", "guilty": 3}',
+     "Verdict.guilty: 3 is no object"),
+])  # fmt: skip
+def test_what_is_not_understood_is_a_contract_error(text, seen):
+    with pytest.raises(ContractError, match=seen):
+        contract.from_json(Verdict, text)
+
+
+@given(st.text(), st.floats(allow_nan=False), st.dictionaries(st.text(), st.floats(0, 1)))
+def test_any_text_survives(text, number, metrics):
+    status = Status("learner", 0, 1, State.TRAINING, text, heartbeat_at=number, metrics=metrics)
+    assert contract.from_json(Status, contract.to_json(status).encode()) == status
+
+
+def test_a_file_name_that_is_no_utf8_survives(tmp_path):
+    index = contract.ResultsIndex([contract.ResultFile(os.fsdecode(b"caf\xe9"), 1, "")])
+    contract.write_whole(tmp_path / "i", contract.to_json(index))
+    assert contract.read_record(contract.ResultsIndex, tmp_path / "i") == index
+
+
+def test_a_file_that_is_not_there_is_none(tmp_path):
+    assert contract.read_record(Verdict, tmp_path / "verdict.json") is None
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "new folder" / "f"
+    contract.write_whole(path, "one", mode=0o600)
+    before = path.open()
+    contract.write_whole(path, b"two")
+    with before:
+        assert before.read() == "one"
+    assert path.read_text() == "two"
+    assert (path.stat().st_mode & 0o777) == 0o644
+    assert [p.name for p in path.parent.iterdir()] == ["f"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    contract.write_whole(path, "old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        contract.write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_plan_is_frozen_through_and_through():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan_of().resources.learners = 3
+
+
+def test_final_states():
+    final = {State.COMPLETED, State.FAILED, State.HALTED, State.CANCELLED}
+    assert {state for state in State if state.final} == final
+
+
+def test_the_contract_imports_the_standard_library_only():
+    code = "import sys, dlctl.contract; print(*{m.split('.')[0] for m in sys.modules})"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
+    loaded = set(done.stdout.split()) - set(sys.stdlib_module_names)
+    allowed = {"dlctl", "__main__", "__mp_main__", "sitecustomize", "usercustomize"}
+    assert {name for name in loaded - allowed if not name.startswith("_")} == set(), done.stderr

@@ -1,0 +1,246 @@
+"""A submission happens once, wherever it is cut off; halt, cancel, resume, delete agree with it."""
+
+import subprocess
+
+import pytest
+from login_side import BadTransport, Scene
+
+from dlctl.contract import State
+from dlctl.errors import DlctlError, RecordError, SubmitRejected, SubmitUnknown, TransportError
+from dlctl.lifecycle import cancel, delete, halt, refresh, resume, submit
+from dlctl.store import Store
+
+
+def run_script(script, attempt, job_id):
+    return subprocess.run(["bash", script, attempt], capture_output=True, text=True, timeout=30,
+                          env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": str(job_id)})  # fmt: skip
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene(tmp_path, Store(tmp_path / "trainings.db"))
+
+
+def send(scene, transport=None):
+    session = scene.connect(transport) if transport else scene.session
+    return submit(session, scene.request(), scene.store)
+
+
+def look(scene):
+    return refresh(scene.session, scene.store.all(), scene.store)[0]
+
+
+def go_on(scene, session=None):
+    record = scene.store.all()[0]
+    rebuild = lambda r: scene.request(r.training_id)  # noqa: E731
+    return resume(session or scene.session, record, scene.store, rebuild)
+
+
+def run_everything(scene):
+    """Run every job that the scheduler has, in order, as late as can be."""
+    for job_id, (_, state) in scene.scheduler.jobs().items():
+        if state == "PENDING":
+            assert scene.start(run_script, job_id).returncode == 0
+
+
+def test_from_submission_to_the_end(scene):
+    record = send(scene)
+    assert (record.state, record.job_id) == (State.PENDING, "1")
+    run_everything(scene)
+    assert look(scene).state is State.COMPLETED
+    assert scene.ran() == [f"{record.training_id} 1"]
+    with pytest.raises(RecordError, match="nothing to resume"):
+        go_on(scene)
+    with pytest.raises(RecordError, match="nothing to cancel"):
+        cancel(scene.session, record, scene.store)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_submission_that_was_cut_off_runs_once(scene, call, when):
+    with pytest.raises((TransportError, SubmitUnknown)):
+        send(scene, BadTransport(call, when))
+    if not scene.store.all():  # nothing was done yet, and no trace is left
+        assert (call, scene.scheduler.jobs()) == (1, {})
+        return
+    known = look(scene)
+    assert known.state in (State.QUEUED, State.PENDING)
+    if known.state is State.QUEUED:
+        assert f"dlctl resume {known.training_id}" in known.hint
+        go_on(scene)
+    run_everything(scene)
+    assert look(scene).state is State.COMPLETED
+    assert len(scene.ran()) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("call", range(1, 11))
+def test_a_resumption_that_was_cut_off_runs_once(scene, call, when):
+    with pytest.raises(SubmitUnknown):
+        send(scene, BadTransport(3, "before"))
+    try:
+        go_on(scene, scene.connect(BadTransport(call, when)))
+    except DlctlError:
+        if look(scene).state is State.QUEUED:
+            go_on(scene)
+    run_everything(scene)
+    assert look(scene).state is State.COMPLETED
+    assert len(scene.ran()) == 1
+
+
+def test_an_answer_that_was_lost_is_looked_up_and_not_sent_again(scene):
+    scene.scheduler.mode("lost")
+    with pytest.raises(SubmitUnknown):
+        send(scene)
+    assert look(scene).job_id == "1"
+    with pytest.raises(RecordError, match="nothing to resume"):
+        go_on(scene)
+    assert len(scene.scheduler.jobs()) == 1
+
+
+def test_a_job_that_was_lost_never_runs_beside_its_successor(scene):
+    scene.scheduler.mode("lost")
+    with pytest.raises(SubmitUnknown):
+        send(scene)
+    token, _ = scene.scheduler.jobs()[1]
+    scene.scheduler.forget(1)  # the controller hangs: it is not listed
+    scene.scheduler.mode("")
+    second = go_on(scene)
+    assert second.attempt == 2
+    late = run_script(scene.root / "jobs" / second.training_id / "job.sbatch", "1", 99)
+    assert (late.returncode, "nothing to do" in late.stdout) == (0, True)
+    run_everything(scene)
+    assert scene.ran() == [f"{second.training_id} 2"]
+    assert token.endswith(".1")
+
+
+def test_a_refusal_is_failed_and_can_be_sent_again(scene):
+    scene.scheduler.mode("reject")
+    with pytest.raises(SubmitRejected):
+        send(scene)
+    known = look(scene)
+    assert (known.state, known.hint) == (State.FAILED, "ask for another")
+    assert "no such partition" in known.reason
+    scene.scheduler.mode("")
+    assert go_on(scene).attempt == 2
+    run_everything(scene)
+    assert look(scene).state is State.COMPLETED
+
+
+def test_a_refusal_that_nobody_lived_to_read(scene):
+    scene.scheduler.mode("reject")
+    with pytest.raises(SubmitUnknown):
+        send(scene, BadTransport(3, "after"))
+    assert look(scene).state is State.FAILED
+
+
+def test_a_waiting_job_is_halted_and_resumed(scene):
+    record = halt(scene.session, send(scene), scene.store)
+    assert (record.state, record.reason) == (State.HALTED, "halted before it started")
+    assert scene.scheduler.jobs()[1][1] == "CANCELLED"
+    assert go_on(scene).attempt == 2
+    run_everything(scene)
+    assert look(scene).state is State.COMPLETED
+
+
+def test_a_waiting_job_is_cancelled(scene):
+    record = cancel(scene.session, send(scene), scene.store)
+    assert (record.state, record.reason) == (State.CANCELLED, "cancelled")
+    assert look(scene).state is State.CANCELLED
+
+
+@pytest.mark.parametrize(("verb", "state"), [(halt, State.HALTED), (cancel, State.CANCELLED)])
+@pytest.mark.parametrize(("call", "when"), [(2, "before"), (2, "after"), (3, "before")])
+def test_an_interrupted_submission_is_ended_and_taken_up_again(scene, verb, state, call, when):
+    with pytest.raises(DlctlError):
+        send(scene, BadTransport(call, when))
+    assert verb(scene.session, scene.store.all()[0], scene.store).state is state
+    assert look(scene).state is state
+    go_on(scene)
+    run_everything(scene)
+    assert look(scene).state is State.COMPLETED
+    assert len(scene.ran()) == 1
+
+
+def test_cancelled_while_it_is_sent_is_never_submitted(scene):
+    class Slow(BadTransport):
+        def start(self, script, **options):
+            if self.calls == 1:  # what happens while the files are on their way
+                cancel(scene.session, scene.store.all()[0], scene.store)
+            return super().start(script, **options)
+
+    assert send(scene, Slow()).state is State.CANCELLED
+    assert scene.scheduler.jobs() == {}
+
+
+def test_cancel_ends_the_job_that_started_meanwhile(scene):
+    scene.scheduler.mode("lost")
+    with pytest.raises(SubmitUnknown):
+        send(scene)
+    folder = scene.root / "jobs" / scene.store.all()[0].training_id / "attempts/1"
+    hidden = (scene.scheduler.folder / "queue/1").rename(scene.root / "hidden")
+
+    class Starts(BadTransport):
+        def start(self, script, **options):
+            if self.calls == 3:  # after the look, before the fence
+                (folder / "job_id").write_text("1\n")
+                hidden.rename(scene.scheduler.folder / "queue/1")
+                scene.scheduler.set_state(1, "RUNNING")
+            return super().start(script, **options)
+
+    record = cancel(scene.connect(Starts()), scene.store.all()[0], scene.store)
+    assert scene.scheduler.jobs()[1][1] == "CANCELLED"
+    assert record.state is State.CANCELLED
+
+
+def test_an_id_that_was_used_again_is_not_ours(scene):
+    record = send(scene)
+    (scene.scheduler.folder / "names/1").write_text("somebody-elses.1")
+    scene.scheduler.set_state(1, "RUNNING")
+    assert look(scene).state is State.PENDING  # just submitted: not believed yet
+    assert record.job_id == "1"
+
+
+def test_a_silent_queue_is_stale(scene):
+    send(scene)
+    scene.scheduler.silent = True
+    known = look(scene)
+    assert (known.state, known.stale_since is None) == (State.PENDING, False)
+    scene.scheduler.silent = False
+    assert look(scene).stale_since is None
+
+
+def test_delete(scene):
+    record = send(scene)
+    with pytest.raises(RecordError, match="while it runs"):
+        delete(scene.session, record, scene.store)
+    run_everything(scene)
+    delete(scene.session, record, scene.store)
+    assert scene.store.all() == []
+    assert list((scene.root / "jobs").iterdir()) == []
+
+
+def test_what_never_arrived_can_be_deleted(scene):
+    with pytest.raises(DlctlError):
+        send(scene, BadTransport(2))
+    delete(scene.session, scene.store.all()[0], scene.store)
+    assert scene.store.all() == []
+
+
+def test_two_resume_at_once_and_one_job_is_made(scene):
+    send(scene)
+    scene.scheduler.set_state(1, "NODE_FAIL")
+    look(scene)
+
+    class Beside(BadTransport):
+        done = False
+
+        def start(self, script, **options):
+            if "submit.begin" in script and "set -C" in script and not self.done:
+                self.done = True
+                go_on(scene)
+            return super().start(script, **options)
+
+    assert go_on(scene, scene.connect(Beside())).attempt == 2
+    run_everything(scene)
+    assert len(scene.ran()) == 1

@@ -1,0 +1,161 @@
+"""Logs: no line is lost and none comes twice, whatever happens to connection and files."""
+
+import pytest
+from login_side import BadTransport
+
+from dlctl import logs
+from dlctl.contract import State
+from dlctl.errors import AuthError, ConnectionLost
+from dlctl.logs import LogReader, follow, read
+from dlctl.transport.local import LocalTransport
+
+
+@pytest.fixture
+def job(tmp_path):
+    folder = tmp_path / "job dir with 'quotes'"
+    (folder / "attempts/1").mkdir(parents=True)
+    return folder
+
+
+def write(job, name, content, attempt=1):
+    path = job / f"attempts/{attempt}" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(content)
+
+
+def collected(pieces):
+    found = {}
+    for piece in pieces:
+        key = (piece.attempt, piece.source)
+        found[key] = found.get(key, b"") + piece.content
+    return found
+
+
+@pytest.fixture
+def fast(monkeypatch):
+    naps = []
+    monkeypatch.setattr(logs.time, "sleep", naps.append)
+    monkeypatch.setattr(logs, "_STATE_EVERY_S", -1.0)
+    return naps
+
+
+def test_attempts_and_learners_come_in_order(job):
+    write(job, "slurm.out", b"starts\n")
+    for rank in (10, 2, 0):
+        write(job, f"learner-{rank}.log", b"from %d\n" % rank)
+    write(job, "learner-0.log", b"again\n", attempt=2)
+    pieces = list(read(LocalTransport(), LogReader(str(job))))
+    assert [(p.attempt, p.source) for p in pieces] == [
+        (1, "job"), (1, "learner-0"), (1, "learner-2"), (1, "learner-10"), (2, "learner-0"),
+    ]  # fmt: skip
+
+
+def test_only_one_learner_and_only_later_attempts(job):
+    for attempt in (1, 2):
+        for rank in (0, 1):
+            write(job, f"learner-{rank}.log", b"%d %d\n" % (attempt, rank), attempt)
+    reader = LogReader(str(job), learner=1, first_attempt=2)
+    assert collected(read(LocalTransport(), reader)) == {(2, "learner-1"): b"2 1\n"}
+
+
+def test_nothing_there_yet_is_nothing(tmp_path):
+    assert list(read(LocalTransport(), LogReader(str(tmp_path / "absent")))) == []
+
+
+def test_a_line_without_an_end_waits_for_it(job):
+    reader, transport = LogReader(str(job)), LocalTransport()
+    write(job, "learner-0.log", b"one\ntw")
+    assert collected(reader.news(transport)) == {(1, "learner-0"): b"one\n"}
+    write(job, "learner-0.log", "o é"[:-1].encode() + "é".encode()[:1])
+    assert reader.news(transport) == []
+    write(job, "learner-0.log", "é".encode()[1:] + b"\n")
+    assert collected(reader.news(transport)) == {(1, "learner-0"): "two é\n".encode()}
+    assert reader.rest() == []
+
+
+def test_the_last_line_may_lack_its_end(job):
+    write(job, "learner-0.log", b"one\nkilled he")
+    assert collected(read(LocalTransport(), LogReader(str(job)))) == {
+        (1, "learner-0"): b"one\nkilled he\n"
+    }
+
+
+def test_empty_lines_are_lines(job):
+    reader, transport = LogReader(str(job)), LocalTransport()
+    for content in (b"\n", b"a\n", b"\n", b"\n\n"):
+        write(job, "learner-0.log", content)
+        assert collected(reader.news(transport)) == {(1, "learner-0"): content}
+
+
+@pytest.mark.parametrize("first_attempt", [1, 2])
+def test_big_logs_and_long_lines_are_read_to_their_end(job, monkeypatch, first_attempt):
+    monkeypatch.setattr(logs, "_CHUNK_BYTES", 1000)
+    long_line = b"x" * 5500 + b"\n"
+    write(job, "learner-0.log", b"short\n" + long_line + b"end\n")
+    write(job, "learner-0.log", b"second\n", attempt=2)
+    pieces = read(LocalTransport(), LogReader(str(job), first_attempt=first_attempt))
+    expected = {(1, "learner-0"): b"short\n" + long_line + b"end\n", (2, "learner-0"): b"second\n"}
+    assert collected(pieces) == {k: v for k, v in expected.items() if k[0] >= first_attempt}
+
+
+class EveryNth(BadTransport):
+    def __init__(self, nth, when):
+        super().__init__(when=when)
+        self.nth = nth
+
+    def _breaks(self):
+        self.calls += 1
+        return self.calls % self.nth == 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("nth", [3, 4, 5])
+def test_no_line_is_lost_or_doubled_over_lost_connections(job, fast, nth, when):
+    transport, troubles, asked = EveryNth(nth, when), [], []
+    lines = {0: [b"a %d\n" % i for i in range(40)], 1: [b"b %d \xc3\xa9\n" % i for i in range(40)]}
+
+    def state():
+        asked.append(1)
+        for rank in (0, 1):  # each look finds a line and a half more
+            text = b"".join(lines[rank])
+            write(job, f"learner-{rank}.log", text[(len(asked) - 1) * 9 : len(asked) * 9])
+        transport.run(":")
+        return State.COMPLETED if len(asked) > 60 else State.TRAINING
+
+    reader = LogReader(str(job))
+    found = collected(follow(transport, reader, state, troubles.append))
+    assert found == {(1, f"learner-{rank}"): b"".join(lines[rank]) for rank in (0, 1)}
+    assert troubles
+    assert all(isinstance(trouble, ConnectionLost) for trouble in troubles)
+
+
+def test_a_long_outage_is_told_once_and_asked_less_and_less(job, fast):
+    write(job, "learner-0.log", b"one\n")
+    troubles, states = [], iter([*[ConnectionLost("gone")] * 8, State.COMPLETED, State.COMPLETED])
+
+    def state():
+        value = next(states)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    found = collected(follow(LocalTransport(), LogReader(str(job)), state, troubles.append))
+    assert found == {(1, "learner-0"): b"one\n"}
+    assert len(troubles) == 1
+    assert fast[:8] == [1.0, 2.0, 5.0, 10.0, 30.0, 30.0, 30.0, 30.0]
+
+
+def test_what_no_waiting_heals_ends_the_following(job, fast):
+    def state():
+        raise AuthError("the key was refused")
+
+    with pytest.raises(AuthError):
+        list(follow(LocalTransport(), LogReader(str(job)), state, lambda _: None))
+
+
+def test_following_reads_what_came_before_the_end(job, fast, monkeypatch):
+    monkeypatch.setattr(logs, "_CHUNK_BYTES", 10)
+    write(job, "learner-0.log", b"0123456789abcdefghijklmnopqrstuvwxyz\nlast")
+    found = collected(follow(LocalTransport(), LogReader(str(job)), lambda: State.FAILED, print))
+    assert found == {(1, "learner-0"): b"0123456789abcdefghijklmnopqrstuvwxyz\nlast\n"}

@@ -1,0 +1,217 @@
+"""Every way from what is seen to what the user is told."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from login_side import make_record
+
+from dlctl import contract
+from dlctl.contract import Guilty, State, Status, Verdict
+from dlctl.observe import Observation, derive, observe, parse_answer, paths_to_read
+from dlctl.scheduler.base import Job, JobState
+
+NOW = 1_800_000_000.0
+SENT = {"begun": True, "answer": (0, "7\n", "")}
+
+
+def record(**values):
+    return make_record(**({"job_id": "7", "state": State.PENDING, "seen_at": NOW - 100} | values))
+
+
+def seen(**values):
+    return Observation(now=NOW, **(SENT | values))
+
+
+def job(state, word="", **values):
+    return Job("7", "t-1.1", state, word or state.name, **values)
+
+
+def supervisor(age_s=1.0, state=State.TRAINING, **values):
+    return Status("supervisor", 0, 1, state, heartbeat_at=NOW - age_s, **values)
+
+
+def verdict(state=State.COMPLETED, **values):
+    return Verdict(1, "7", state, "All went well.", **values)
+
+
+RUNNING, ENDING = job(JobState.RUNNING), job(JobState.ENDING)
+COMPLETED, FAILED = job(JobState.COMPLETED), job(JobState.FAILED, exit_code="1:0")
+CANCELLED = job(JobState.CANCELLED)
+LOST = {"job_id": ""}
+
+TABLE = [
+    # what is seen, what the record says, state, a part of the reason
+    ({"job": job(JobState.PENDING, reason="Priority")}, {}, State.PENDING, "queue: Priority"),
+    ({"job": job(JobState.PENDING)}, {}, State.PENDING, "waits in the queue"),
+    ({"job": RUNNING}, {}, State.DEPLOYING, "the job has started"),
+    ({"job": RUNNING, "supervisor": supervisor()}, {}, State.TRAINING, ""),
+    ({"job": RUNNING, "supervisor": supervisor(state=State.STORING)}, {}, State.STORING, ""),
+    ({"job": RUNNING, "supervisor": supervisor(300)}, {}, State.TRAINING, "no heartbeat for 300 s"),
+    ({"job": RUNNING, "supervisor": supervisor(), "cancel_asked": True}, {}, State.TRAINING,
+     "is being cancelled"),
+    ({"job": RUNNING, "supervisor": supervisor(), "halt_asked": True}, {}, State.TRAINING,
+     "is being halted"),
+    ({"job": job(JobState.SUSPENDED), "supervisor": supervisor(300)}, {}, State.TRAINING,
+     "suspended"),
+    ({"job": ENDING, "supervisor": supervisor()}, {}, State.TRAINING, ""),
+    # a verdict is the last word, whatever the scheduler says
+    ({"verdict": verdict(), "job": RUNNING}, {}, State.COMPLETED, "All went well."),
+    ({"verdict": verdict(State.HALTED), "job": FAILED}, {}, State.HALTED, ""),
+    ({"verdict": verdict(), "queue_answered": False}, {}, State.COMPLETED, ""),
+    ({"verdict": verdict(State.FAILED, guilty=Guilty("learner", 3, "n2", 1, None))}, {},
+     State.FAILED, "(learner 3 on n2)"),
+    # the job is over, and there is no verdict
+    ({"job": FAILED}, {}, State.FAILED, "exit code 1:0"),
+    ({"job": COMPLETED, "supervisor": supervisor(300)}, {}, State.FAILED, "without a verdict"),
+    ({"job": COMPLETED, "supervisor": supervisor(2)}, {}, State.TRAINING, ""),
+    ({"job": job(JobState.TIMEOUT)}, {}, State.FAILED, "time limit"),
+    ({"job": job(JobState.OUT_OF_MEMORY)}, {}, State.FAILED, "more memory"),
+    ({"job": job(JobState.NODE_FAIL)}, {}, State.FAILED, "a node was lost"),
+    ({"job": job(JobState.PREEMPTED)}, {}, State.FAILED, "preempted"),
+    ({"job": CANCELLED}, {}, State.CANCELLED, "by somebody else"),
+    ({"job": CANCELLED, "cancel_asked": True}, {}, State.CANCELLED, "cancelled"),
+    ({"job": FAILED, "cancel_asked": True}, {}, State.CANCELLED, "cancelled"),
+    ({"job": CANCELLED, "halt_asked": True}, {}, State.HALTED, "halted before it started"),
+    ({"job": CANCELLED, "halt_asked": True, "cancel_asked": True}, {}, State.CANCELLED, ""),
+    ({"job": CANCELLED, "halt_asked": True, "claim": "7"}, {}, State.HALTED, "it could save"),
+    # the queue has forgotten it, the accounting has not
+    ({"history": FAILED}, {}, State.FAILED, "exit code 1:0"),
+    ({"history": CANCELLED, "cancel_asked": True}, {}, State.CANCELLED, ""),
+    # nobody knows it
+    ({"supervisor": supervisor(10)}, {}, State.TRAINING, ""),
+    ({"supervisor": supervisor(100)}, {}, State.FAILED, "left the queue without a verdict"),
+    ({}, {}, State.FAILED, "left the queue without a verdict"),
+    ({}, {"seen_at": NOW - 3}, State.PENDING, ""),
+    ({"claim": "7"}, {"seen_at": NOW - 3}, State.PENDING, ""),
+    ({"cancel_asked": True}, {}, State.CANCELLED, "cancelled"),
+    ({"halt_asked": True}, {}, State.HALTED, "halted before it started"),
+    ({"exists": False}, {}, State.FAILED, "job directory is gone"),
+    # an interrupted submission
+    ({"exists": False, "begun": False, "answer": None}, LOST, State.QUEUED, "nothing was sent"),
+    ({"begun": False, "answer": None}, LOST, State.QUEUED, "not asked yet"),
+    ({"answer": None}, LOST, State.QUEUED, "answer was lost"),
+    ({"answer": None, "fenced": True}, LOST, State.QUEUED, "answer was lost"),
+    ({"answer": None, "job": RUNNING}, LOST, State.DEPLOYING, ""),
+    ({"begun": False, "answer": None, "cancel_asked": True, "fenced": True}, LOST,
+     State.CANCELLED, "before it was submitted"),
+    ({"begun": False, "answer": None, "halt_asked": True, "fenced": True}, LOST,
+     State.HALTED, "before it started"),
+    ({"exists": False, "begun": False, "answer": None, "cancel_asked": True, "fenced": True}, LOST,
+     State.CANCELLED, "before it was submitted"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("look", "known", "state", "reason"), TABLE)
+def test_what_is_seen_gives_the_state(look, known, state, reason):
+    told = derive(record(**known), seen(**look), NOW)
+    assert told.state is state
+    assert reason in told.reason
+    assert told.stale_since is None
+
+
+def test_every_final_word_of_a_scheduler_has_an_ending():
+    for state in JobState:
+        told = derive(record(), seen(job=job(state)), NOW)
+        assert told.state.final is state.final, state
+        assert told.job_id == "7"
+
+
+@pytest.mark.parametrize("known", [s for s in State if not s.final])
+@pytest.mark.parametrize("place", ["job", "history"])
+def test_a_word_that_nobody_knows_ends_nothing(known, place):
+    word = job(JobState.UNKNOWN, "QUANTUM_LEAP")
+    told = derive(record(state=known), seen(**{place: word}), NOW)
+    assert told.state is known
+    assert "'QUANTUM_LEAP'" in told.reason
+
+
+@pytest.mark.parametrize("known", list(State))
+@pytest.mark.parametrize(
+    ("begun", "claim", "halt", "cancel", "exists", "heartbeat"),
+    list(itertools.product([False, True], ["", "7"], [False, True], [False, True], [False, True],
+                           [None, 300.0])),
+)  # fmt: skip
+def test_a_silent_queue_fails_nothing(known, begun, claim, halt, cancel, exists, heartbeat):
+    look = Observation(
+        NOW, begun=begun, claim=claim, halt_asked=halt, cancel_asked=cancel, exists=exists,
+        supervisor=None if heartbeat is None else supervisor(heartbeat),
+        queue_answered=False, queue_problem="no controller",
+    )  # fmt: skip
+    told = derive(record(state=known), look, NOW)
+    assert told.state is known
+    assert told.stale_since == NOW
+    assert derive(told, look, NOW + 50).stale_since == NOW
+    assert derive(told, seen(job=RUNNING), NOW + 60).stale_since is None
+
+
+def test_a_silent_queue_does_not_hide_a_living_training():
+    look = seen(queue_answered=False, supervisor=supervisor(1))
+    told = derive(record(), look, NOW)
+    assert (told.state, told.stale_since) == (State.TRAINING, None)
+
+
+def test_a_silent_queue_leaves_the_reason_of_an_end():
+    ended = record(state=State.FAILED, reason="a node was lost")
+    told = derive(ended, seen(queue_answered=False), NOW)
+    assert told.reason == "a node was lost"
+
+
+def test_a_record_that_was_just_made_is_not_failed_by_a_poll_beside_it():
+    fresh = record(seen_at=0.0, created_at="2027-01-15T08:00:00.000+00:00")  # NOW, in UTC
+    assert derive(fresh, seen(claim="7"), NOW + 1) == replace(fresh, job_id="7")
+    assert derive(fresh, seen(claim="7"), NOW + 100).state is State.FAILED
+
+
+def test_a_damaged_date_is_old():
+    assert derive(record(seen_at=0.0, created_at="?"), seen(), NOW).state is State.FAILED
+
+
+def files_of(known, **contents):
+    names = dict(zip(
+        ("plan", "begin", "answer", "claim", "status", "verdict", "cancel", "halt"),
+        paths_to_read(known), strict=True,
+    ))  # fmt: skip
+    return {path: contents.get(name) for name, path in names.items()}
+
+
+def test_files_are_read_into_an_observation():
+    known = record()
+    look = observe(known, files_of(
+        known, plan=b"{}", begin=b"t-1.1\n", answer=b"0\n2\n7\nwarned", claim=b"7\n",
+        status=contract.to_json(supervisor()).encode(), halt=b"",
+        verdict=contract.to_json(verdict()).encode(),
+    ), NOW)  # fmt: skip
+    assert look == seen(answer=(0, "7\n", "warned"), claim="7", supervisor=supervisor(),
+                        verdict=verdict(), halt_asked=True)  # fmt: skip
+
+
+def test_nothing_there_is_nothing_seen():
+    known = record()
+    assert observe(known, files_of(known), NOW) == Observation(NOW, exists=False)
+
+
+def test_our_own_claim_is_no_job():
+    known = record()
+    look = observe(known, files_of(known, claim=b"nobody\n"), NOW)
+    assert (look.claim, look.fenced) == ("", True)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b'{"state": "DANCING"}', b"\xff\xfe"])
+def test_a_damaged_file_says_nothing(damaged):
+    known = record()
+    look = observe(known, files_of(known, plan=b"{}", status=damaged, verdict=damaged), NOW)
+    assert (look.supervisor, look.verdict) == (None, None)
+
+
+def test_the_paths_follow_the_attempt():
+    assert "/data/dl/jobs/t-1/attempts/3/verdict.json" in paths_to_read(record(attempt=3))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0", b"0\n1", b"x\ny\nz", b"0\n\nout", b"\n\n\n"])
+def test_an_answer_that_is_not_whole_is_none(content):
+    assert parse_answer(content) is None
+
+
+def test_an_answer_is_cut_by_its_length():
+    assert parse_answer(b"1\n3\na\nbsbatch: no\n") == (1, "a\nb", "sbatch: no\n")

@@ -1,0 +1,121 @@
+"""All arithmetic on nodes, CPUs, memory, GPUs and limits."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from login_side import MANIFEST, make_manifest, make_site, plan_of
+
+from dlctl.errors import PlanError
+from dlctl.plan import _spread, place
+
+TWO = """partitions:
+  small: {nodes: 2, cpus_per_node: 4, memory_per_node: 8GiB, max_time: 1h}
+  big: {nodes: 8, cpus_per_node: 16, memory_per_node: 64GiB, gpus_per_node: 4, gpu_type: a100, max_nodes: 4, default: true}
+"""  # noqa: E501
+SITE = make_site(more=TWO)
+
+
+@given(st.integers(1, 2000), st.integers(1, 64))
+def test_learners_are_spread_evenly_over_as_few_nodes_as_can_be(learners, most):
+    nodes = _spread(learners, most)
+    assert sum(nodes) == learners
+    assert max(nodes) <= most
+    assert max(nodes) - min(nodes) <= 1
+    assert len(nodes) == -(-learners // most)
+    assert nodes == sorted(nodes, reverse=True)
+
+
+@pytest.mark.parametrize(("asked", "partition", "nodes"), [
+    ({"learners": 5, "cpus": 8}, "big", [2, 2, 1]),
+    ({"learners": 4}, "big", [4]),
+    ({"learners": 4, "memory": "30GiB"}, "big", [2, 2]),
+    ({"learners": 6, "gpus": 2}, "big", [2, 2, 2]),
+    ({"learners": 2, "cpus": 0.5, "set": ("scheduler.partition=small",)}, "small", [2]),
+    ({"learners": 5, "set": ("scheduler.partition=small",)}, "small", [3, 2]),
+    ({"learners": 33, "cpus": 2, "set": ("scheduler.partition=small,big",)}, None, None),
+])  # fmt: skip
+def test_the_first_partition_that_fits_is_taken(asked, partition, nodes):
+    manifest = make_manifest(**asked)
+    if partition is None:
+        with pytest.raises(PlanError, match="33 learners need 17 nodes"):
+            place(manifest, SITE)
+        return
+    placed = place(manifest, SITE)
+    assert (placed.partition, placed.learners_per_node) == (partition, nodes)
+
+
+def test_a_refusal_has_a_reason_for_each_partition():
+    with pytest.raises(PlanError) as refused:
+        plan_of(site=SITE, cpus=32, gpus=8, memory="100GiB", time="2h")
+    said = refused.value.message
+    assert "small: a learner needs 32 CPUs, a node has 4; a learner needs 100GiB" in said
+    assert "time 2h is over its limit of 1h" in said
+    assert "big: a learner needs 32 CPUs, a node has 16" in said
+    assert "needs 8 GPUs, a node has 4" in said
+    assert refused.value.exit_code == 5
+
+
+def test_an_unknown_partition_names_the_closest():
+    with pytest.raises(PlanError, match="no partition 'bigg'; did you mean 'big'"):
+        plan_of(site=SITE, set=("scheduler.partition=bigg",))
+
+
+def test_where_nothing_is_known_nothing_is_refused():
+    assert plan_of(learners=1000, gpus=8).resources.learners == 1000
+
+
+def test_numbers_are_decided_once():
+    plan = plan_of(site=SITE, learners=5, cpus=2.5, gpus=2, memory="3GiB", time="10m")
+    resources = plan.resources
+    assert resources.learners_per_node == [2, 2, 1]
+    assert (resources.cpus_per_learner, resources.threads_per_learner) == (3, 3)
+    assert resources.memory_bytes_per_node == 2 * resources.memory_bytes_per_learner == 6 << 30
+    assert (resources.gpus_per_node, plan.batch.gres) == (4, "gpu:a100:4")
+    assert (resources.time_s, resources.halt_margin_s) == (600, 120)
+    assert plan.job_dir == "/data/dl/jobs/digits-abcdefgh"
+    assert plan.runtime_dir == "/data/dl/runtime/ba5e"
+
+
+@pytest.mark.parametrize(("time", "margin_s"), [("10s", 5), ("1m", 15), ("4h", 120)])
+def test_short_jobs_are_halted_later(time, margin_s):
+    assert plan_of(time=time).resources.halt_margin_s == margin_s
+
+
+def test_the_launcher():
+    assert plan_of().launch.kind == "direct"
+    srun = plan_of(site=SITE, learners=5, cpus=8).launch
+    assert srun.argv == ["srun", "--mpi=pmix", "--nodes=3", "--ntasks=5", "--cpus-per-task=8",
+                         "--kill-on-bad-exit=1"]  # fmt: skip
+    site = make_site(launcher="{kind: mpirun, executable: /opt/mpi run, extra: [--bind-to, none]}")
+    assert plan_of(site=site, learners=2).launch.argv == [
+        "/opt/mpi run", "-n", "2", "--bind-to", "none"
+    ]  # fmt: skip
+
+
+def test_the_manifest_comes_before_the_site():
+    site = make_site(scheduler="{kind: slurm, account: theirs, qos: low, extra: [--nice=1]}")
+    batch = plan_of(
+        site=site, set=("scheduler.account=mine", "scheduler.extra=[--exclusive]")
+    ).batch
+    assert (batch.account, batch.qos, batch.extra) == ("mine", "low", ["--nice=1", "--exclusive"])
+
+
+def test_a_site_without_python_is_refused():
+    with pytest.raises(PlanError, match="no Python for its nodes yet") as refused:
+        plan_of(site=make_site(environment="{}"))
+    assert "dlctl sites setup testbed" in refused.value.hint
+
+
+def test_auto_is_the_python_that_runs_dlctl():
+    site = make_site(environment="{python: auto}")
+    assert plan_of(site=site).environment.python == "/me/python"
+
+
+def test_a_plan_names_where_a_secret_is_and_never_holds_it():
+    text = (
+        "name: a\nframework: {name: x, command: 'true'}\nenv: {API_TOKEN: hunter2hunter2, A: b}\n"
+    )
+    plan = plan_of(text)
+    assert plan.env == {"A": "b"}
+    assert plan.secret_env == {"API_TOKEN": "file:/data/dl/secrets/digits-abcdefgh/API_TOKEN"}
+    assert "hunter2" not in repr(plan)

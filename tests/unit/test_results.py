@@ -1,0 +1,168 @@
+"""Results: one curve over all attempts, every file verified, nothing of the user's overwritten."""
+
+import hashlib
+import json
+
+import pytest
+from login_side import make_record
+
+from dlctl import contract
+from dlctl.contract import ResultFile, ResultsIndex, State
+from dlctl.errors import ResultsError, TransferError
+from dlctl.results import fetch_checkpoints, fetch_results, merge_metrics, read_metrics
+from dlctl.transport.local import LocalTransport
+
+HERE = LocalTransport()
+
+
+def points(*steps, **values):
+    return [{"step": step, **values} for step in steps]
+
+
+def lines(attempt, found):
+    return "\n".join([f"attempt {attempt}", *map(json.dumps, found)]) + "\n"
+
+
+def test_replayed_steps_are_dropped():
+    first, second = points(10, 20, 30, 40, loss=1), points(30, 40, 50, loss=2)
+    assert merge_metrics(lines(1, first) + lines(2, second)) == [*first[:2], *second]
+
+
+def test_attempts_are_numbers_not_words():
+    text = lines(10, points(3)) + lines(2, points(2)) + lines(1, points(1))
+    assert [p["step"] for p in merge_metrics(text)] == [1, 2, 3]
+
+
+def test_an_attempt_that_measured_nothing_drops_nothing():
+    text = lines(1, points(1, 2)) + lines(2, []) + lines(3, points(2))
+    assert [p["step"] for p in merge_metrics(text)] == [1, 2]
+
+
+def test_a_point_of_the_same_step_stays_within_an_attempt():
+    both = [{"step": 5, "loss": 1}, {"step": 5, "accuracy": 0.5}]
+    assert merge_metrics(lines(1, both)) == both
+
+
+def test_what_is_no_point_is_skipped():
+    text = "attempt 1\n" + '{"step": 1}\n[]\n{"step": "x"}\n{"loss": 1}\n{"step": 2, "lo'
+    assert merge_metrics(text) == [{"step": 1}]
+    assert merge_metrics("attempt of-something-else\n" + '{"step": 1}\n') == []
+    assert merge_metrics("") == []
+
+
+@pytest.fixture
+def job(tmp_path):
+    record = make_record(tmp_path / "a 'site'")
+    folder = tmp_path / "a 'site'" / "jobs/t-1"
+    (folder / "results").mkdir(parents=True)
+    (folder / "manifest.yml").write_text("name: t\n")
+    (folder / "plan.json").write_text("{}")
+    return record, folder
+
+
+def store_results(folder, files):
+    listed = []
+    for name, content in files.items():
+        path = folder / "results" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        listed.append(ResultFile(name, len(content), hashlib.sha256(content).hexdigest()))
+    (folder / "results.json").write_text(contract.to_json(ResultsIndex(listed)))
+
+
+def write_metrics(folder, name, content):
+    (folder / "metrics").mkdir(exist_ok=True)
+    (folder / "metrics" / name).write_text(content)
+
+
+def test_a_line_that_was_cut_off_swallows_no_attempt(job):
+    record, folder = job
+    write_metrics(folder, "1-0.jsonl", '{"step": 1}\n{"step": 2}\n{"step": 3, "lo')
+    write_metrics(folder, "2-0.jsonl", '{"step": 2, "again": true}\n')
+    write_metrics(folder, "2-1.jsonl", '{"step": 99}\n')
+    assert read_metrics(HERE, record) == [{"step": 1}, {"step": 2, "again": True}]
+
+
+def test_no_metrics_are_none(job):
+    assert read_metrics(HERE, job[0]) == []
+
+
+def test_everything_is_brought(job, tmp_path):
+    record, folder = job
+    store_results(folder, {"model/weights é.pt": b"w" * 1000, "notes 'a'.txt": b""})
+    write_metrics(folder, "1-0.jsonl", '{"step": 1}\n')
+    (folder / "attempts/1").mkdir(parents=True)
+    (folder / "attempts/1/learner-0.log").write_text("hello\nend")
+    there = tmp_path / "results/t-1"
+    fetched = fetch_results(HERE, make_record(folder.parents[1], state=State.COMPLETED), there)
+    assert fetched.complete
+    assert set(fetched.files) == {
+        "manifest.yml", "plan.json", "model/weights é.pt", "notes 'a'.txt",
+        "logs/attempt-1-learner-0.log", "metrics.jsonl",
+    }  # fmt: skip
+    assert {str(p.relative_to(there)) for p in there.rglob("*") if p.is_file()} == set(
+        fetched.files
+    )
+    assert (there / "model/weights é.pt").read_bytes() == b"w" * 1000
+    assert (there / "logs/attempt-1-learner-0.log").read_text() == "hello\nend\n"
+
+
+def test_a_result_with_our_file_s_name_is_the_user_s(job, tmp_path):
+    record, folder = job
+    store_results(folder, {"metrics.jsonl": b"mine\n"})
+    write_metrics(folder, "1-0.jsonl", '{"step": 1}\n')
+    fetch_results(HERE, record, tmp_path / "to")
+    assert (tmp_path / "to/metrics.jsonl").read_text() == "mine\n"
+
+
+def test_a_result_that_changed_on_the_way_is_refused(job, tmp_path):
+    record, folder = job
+    store_results(folder, {"model.pt": b"good"})
+    (folder / "results/model.pt").write_bytes(b"evil")
+    with pytest.raises(TransferError):
+        fetch_results(HERE, record, tmp_path / "to")
+    assert not (tmp_path / "to/model.pt").exists()
+
+
+def test_a_result_never_leaves_its_folder(job, tmp_path):
+    record, folder = job
+    (folder / "secret").write_bytes(b"x")
+    digest = hashlib.sha256(b"x").hexdigest()
+    index = ResultsIndex([ResultFile("../secret", 1, digest)])
+    (folder / "results.json").write_text(contract.to_json(index))
+    with pytest.raises(TransferError):
+        fetch_results(HERE, record, tmp_path / "a/to")
+    assert not (tmp_path / "a/secret").exists()
+
+
+def test_a_damaged_index_is_one_sentence(job, tmp_path):
+    record, folder = job
+    (folder / "results.json").write_text("{")
+    with pytest.raises(ResultsError, match="can't be understood"):
+        fetch_results(HERE, record, tmp_path / "to")
+
+
+def test_a_training_that_runs_gives_what_there_is(job, tmp_path):
+    record, folder = job
+    (folder / "results/early.txt").write_text("so far")
+    fetched = fetch_results(
+        HERE, make_record(folder.parents[1], state=State.TRAINING), tmp_path / "to"
+    )  # noqa: E501
+    assert "early.txt" in fetched.files
+    assert not fetched.complete
+
+
+def test_nothing_made_yet_is_one_sentence(job, tmp_path):
+    with pytest.raises(ResultsError, match="nothing to fetch yet"):
+        fetch_results(HERE, job[0], tmp_path / "to")
+
+
+def test_checkpoints_are_brought(job, tmp_path):
+    record, folder = job
+    with pytest.raises(ResultsError, match="has no checkpoint"):
+        fetch_checkpoints(HERE, record, tmp_path / "to")
+    (folder / "checkpoints/step-000000000120").mkdir(parents=True)
+    (folder / "checkpoints/step-000000000120/model.h5").write_bytes(b"m")
+    (folder / "checkpoints/.part-1").mkdir()
+    fetched = fetch_checkpoints(HERE, record, tmp_path / "to")
+    assert fetched.files == ["checkpoints/step-000000000120/model.h5"]
