@@ -52,6 +52,10 @@ def print_details(details: dict[str, Any]) -> None:
         output.table(["learner", "host", "state", "epoch", "step", "metrics", "heartbeat"],
                      [_learner(status) for status in learners])  # fmt: skip
     _print_last_words(details.get("verdict") or {})
+    if words := details.get("job_output"):
+        output.line("\nlast lines of the job's output:")
+        for text in words:
+            output.line(f"  {text}")
     if details["hint"]:
         output.hint(details["hint"])
 

@@ -1,0 +1,45 @@
+"""Why a job ended that left no verdict: what the scheduler wrote into its output. Pure."""
+
+from __future__ import annotations
+
+import re
+
+LINES = 20
+"""How much of a job's output is shown."""
+
+_MEMORY = re.compile(r"exceeded (?:job )?memory limit \((\d+) > (\d+)\)")
+_WORDS = [
+    (
+        re.compile(r"oom.?kill|exceeded (job )?memory limit|out of memory", re.IGNORECASE),
+        "the job was killed for using more memory than it asked for",
+        "ask for more: dlctl submit --memory",
+    ),
+    (
+        re.compile(r"DUE TO NODE FAILURE"),
+        "a node of the job was lost",
+        "`dlctl resume` goes on from the newest checkpoint",
+    ),
+    (
+        re.compile(r"DUE TO TIME LIMIT"),
+        "the time limit ended the job before it could save",
+        "`dlctl resume` goes on from the newest checkpoint; ask for more with --time",
+    ),
+    (
+        re.compile(r"No space left on device|Disk quota exceeded"),
+        "the file system of the site is full or a quota is used up",
+        "free space there: dlctl delete removes old trainings; then dlctl resume",
+    ),
+]
+
+
+def explain(lines: list[str]) -> tuple[str, str] | None:
+    """Return what the end of a job's output says of its end, and what to do next."""
+    for pattern, reason, hint in _WORDS:
+        for line in reversed(lines):
+            if not pattern.search(line):
+                continue
+            if found := _MEMORY.search(line):
+                used, limit = (int(text) // 2**20 for text in found.groups())
+                reason += f" ({used} MiB; asked for {limit} MiB)"
+            return reason, hint
+    return None
