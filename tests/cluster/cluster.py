@@ -116,6 +116,11 @@ class Cluster:
         argv = ["ssh", "-F", str(self.ssh_config), self.host, command]
         return subprocess.run(argv, input=stdin, text=True, capture_output=True, timeout=timeout_s)
 
+    def run(self, script: str, *, timeout_s: float = 120) -> tuple[int, str, str]:
+        """Run POSIX shell text on the login host as the user; return exit code and both outputs."""
+        done = self.ssh("exec /bin/sh -s", stdin=script, timeout_s=timeout_s)
+        return done.returncode, done.stdout, done.stderr
+
     def node_states(self) -> dict[str, str]:
         """Return each node's state in Slurm's words, e.g. `{"n1": "idle"}`."""
         lines = self.exec("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T").splitlines()
