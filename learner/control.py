@@ -52,8 +52,10 @@ class Control:
         plan: Plan,
         signals: HaltFlag,
         clock: Callable[[], float] = time.monotonic,
+        attempt: int = 1,
     ) -> None:
         self._job_dir = job_dir
+        self._successor = contract.submit_begin(attempt + 1)
         self._plan = plan
         self._signals = signals
         self._clock = clock
@@ -96,6 +98,9 @@ class Control:
             return None
         if self.cancelled():
             return Wish("stop", "cancelled on request", CANCEL_GRACE_S)
+        if self._there(self._successor):
+            # A node that was cut off goes on with an attempt that was given up.
+            return Wish("stop", "a later attempt has taken over", 0.0)
         return None
 
     def _halt(self) -> Wish | None:

@@ -127,7 +127,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
 
     signals = HaltFlag(signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP).install()
     plan = read_plan(job_dir)
-    with Control(job_dir, plan, signals) as control:
+    with Control(job_dir, plan, signals, attempt=attempt) as control:
         supervisor = Supervisor(job_dir, attempt, plan, control)
         try:
             verdict = supervisor.run()

@@ -230,3 +230,15 @@ def test_first_guilty_learner_is_named(tmp_path):
     verdict = job.run()
     assert "Learner 0 on" in verdict.reason
     assert json.loads((job.dir / contract.verdict_file(1)).read_text())["guilty"]["exit_code"] == 4
+
+
+def test_an_attempt_that_was_given_up_stops_when_its_successor_begins(tmp_path):
+    """A node that was cut off and comes back must not train beside the new attempt."""
+    job = Job(tmp_path, f"{PY} train.py")
+    job.write("train.py", SLEEPER)
+    begin = job.dir / contract.submit_begin(2)
+    begin.parent.mkdir(parents=True)
+    begin.write_text("token")
+    verdict = job.run()
+    assert verdict.state is State.CANCELLED
+    assert "later attempt has taken over" in verdict.reason
