@@ -81,8 +81,8 @@ echo $id
             return "echo 'no controller' >&2; exit 1"
         folder = shlex.quote(str(self.folder))
         return (
-            f"cd {folder}/queue && for id in *; do [ -f $id ] || continue; name=$(cat ../names/$id)\n"
-            "printf '\\036%s\\037%s\\037%s\\037\\037\\037dlctl:%s'"
+            f"cd {folder}/queue && for id in *; do [ -f $id ] || continue\n"
+            "name=$(cat ../names/$id); printf '\\036%s\\037%s\\037%s\\037\\037\\037dlctl:%s'"
             ' $id "$name" "$(cat $id)" "$name"; done; :'
         )
 

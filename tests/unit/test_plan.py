@@ -94,9 +94,8 @@ def test_the_launcher():
 
 def test_the_manifest_comes_before_the_site():
     site = make_site(scheduler="{kind: slurm, account: theirs, qos: low, extra: [--nice=1]}")
-    batch = plan_of(
-        site=site, set=("scheduler.account=mine", "scheduler.extra=[--exclusive]")
-    ).batch
+    asked = MANIFEST + "scheduler: {account: mine, extra: [--exclusive]}\n"
+    batch = plan_of(asked, site=site).batch
     assert (batch.account, batch.qos, batch.extra) == ("mine", "low", ["--nice=1", "--exclusive"])
 
 

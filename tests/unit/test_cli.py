@@ -1,0 +1,130 @@
+"""The command as a user meets it: help, exit codes, JSON, pipes, Ctrl-C. A process each."""
+
+import json
+import re
+import signal
+
+import pytest
+
+COMMANDS = ["init", "validate", "schema", "render", "submit", "list", "status", "show", "logs",
+            "fetch", "halt", "resume", "cancel", "delete", "doctor", "version"]  # fmt: skip
+MANIFEST = "name: t\nframework: {name: x, command: 'COMMAND'}\n"
+SLURM = """\
+transport: {kind: local}
+root: ROOT
+scheduler: {kind: slurm, path: BIN}
+partitions: {small: {cpus_per_node: 2}}
+launcher: {kind: srun}
+environment: {python: /usr/bin/python3}
+"""
+SSH = """\
+transport: {kind: ssh, host: 127.0.0.1, port: 1, connect_timeout_s: 2}
+root: /tmp/nowhere
+scheduler: {kind: slurm}
+launcher: {kind: srun}
+environment: {python: /usr/bin/python3}
+"""
+
+
+def manifest(dlctl, command="true"):
+    path = dlctl.cwd / "manifest.yml"
+    path.write_text(MANIFEST.replace("COMMAND", command))
+    return path
+
+
+def add_site(xdg, tmp_path, name, text):
+    folder = xdg.config / "dlctl/sites"
+    folder.mkdir(parents=True, exist_ok=True)
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir(exist_ok=True)
+    (bin_folder / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: no such QOS' >&2; exit 1\n")
+    (bin_folder / "sbatch").chmod(0o755)
+    text = text.replace("ROOT", str(tmp_path / "root")).replace("BIN", str(bin_folder))
+    (folder / f"{name}.yml").write_text(text)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example_and_no_escape_codes(dlctl, command):
+    done = dlctl(command, "--help", ok=True)
+    assert f"Example: dlctl {command}" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
+    add_site(xdg, tmp_path, "refuses", SLURM)
+    add_site(xdg, tmp_path, "unreachable", SSH)
+    path = manifest(dlctl)
+    bad = dlctl.cwd / "bad.yml"
+    bad.write_text("name: t\nlerners: 2\n")
+    for code, arguments, said in [
+        (2, ["submit", "--no-such-option"], "No such option"),
+        (3, ["submit", bad], "lerners"),
+        (3, ["validate", "absent.yml"], "absent.yml"),
+        (4, ["submit", path, "--site", "refusez"], "did you mean 'refuses'"),
+        (5, ["submit", path, "--site", "refuses", "--cpus", "3"], "fits no partition"),
+        (6, ["submit", path, "--site", "unreachable"], "127.0.0.1"),
+        (7, ["submit", path, "--site", "refuses"], "no such QOS"),
+        (8, ["status", "nothing-like-it"], "no training 'nothing-like-it'"),
+        (8, ["logs", "--follow", "absent"], "no training"),
+    ]:
+        done = dlctl(*arguments)
+        assert (done.exit_code, done.stdout) == (code, ""), (arguments, done)
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "\x1b" not in done.stderr
+
+
+def test_tracebacks_only_with_debug(dlctl):
+    for arguments in (["--debug", "status", "x"], ["status", "x", "--debug"]):
+        assert "Traceback" in dlctl(*arguments).stderr
+    assert "Traceback" not in dlctl("status", "x").stderr
+
+
+def test_what_touches_no_site_reports_json(dlctl):
+    path = manifest(dlctl)
+    assert dlctl("version", "--json", ok=True).json["version"]
+    assert dlctl("validate", path, "--json", ok=True).json["valid"] is True
+    assert dlctl("schema", ok=True).json["title"] == "dlctl manifest"
+    assert dlctl("list", "--json", ok=True).json == []
+    shown = dlctl("render", path, "--json", ok=True).json
+    assert shown["script"].startswith("#!/bin/bash")
+    assert shown["plan"]["resources"]["learners"] == 1
+    assert dlctl("init", "new", "--json", ok=True).json["folder"] == "new"
+
+
+def end(dlctl, training_id):
+    return dlctl("logs", "--follow", training_id)
+
+
+@pytest.mark.parametrize(("command", "code", "state"), [
+    ("echo hello", 0, "COMPLETED"), ("exit 3", 10, "FAILED"),
+])  # fmt: skip
+def test_a_local_training_to_its_end(dlctl, local_site, command, code, state):
+    training_id = dlctl("submit", manifest(dlctl, command), "--json", ok=True).json["training_id"]
+    followed = end(dlctl, training_id)
+    assert followed.exit_code == code, followed
+    assert "\x1b" not in followed.stdout + followed.stderr
+    for verb in ("status", "show"):
+        assert dlctl(verb, "--json", ok=True).json["state"] == state
+    assert dlctl("list", "--json", ok=True).json[0]["training_id"] == training_id
+    assert dlctl("fetch", "results", "--json", ok=True).json["training_id"] == training_id
+    assert dlctl("fetch", "checkpoints").exit_code == 9
+    assert dlctl("delete", training_id[:4], "--json", ok=True).json["deleted"] is True
+    assert not local_site.job_dir(training_id).exists()
+
+
+def test_ctrl_c_leaves_the_training_running(dlctl, local_site):
+    training_id = dlctl("submit", manifest(dlctl, "echo started; sleep 60"), ok=True).stdout.strip()
+    with dlctl.start("logs", "--follow", training_id) as follower:
+        for line in follower.stdout:
+            if re.search(r"\| started", line):
+                break
+        follower.send_signal(signal.SIGINT)
+        said = follower.stderr.read()
+        assert follower.wait(30) == 130
+    assert f"the training goes on as {training_id}" in said
+    assert "Traceback" not in said
+    assert dlctl("status", "--json", ok=True).json["state"] == "TRAINING"
+    assert json.loads(dlctl("cancel", "--json", ok=True).stdout)["training_id"] == training_id
+    assert end(dlctl, training_id).exit_code == 0
+    assert dlctl("status", "--json", ok=True).json["state"] == "CANCELLED"

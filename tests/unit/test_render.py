@@ -1,0 +1,147 @@
+"""The batch script: one line stays one line, and what it does under a real bash."""
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+
+import pytest
+from login_side import FAKE_PYTHON, MANIFEST, make_site, plan_of
+
+from dlctl import contract
+from dlctl.contract import State, Verdict
+from dlctl.errors import PlanError
+from dlctl.render import render, sbatch_options
+
+WEIRD = 'it\'s a "root" $(touch pwned) é'
+
+
+def test_sbatch_is_told_all_that_was_planned():
+    site = make_site(more="partitions: {p: {cpus_per_node: 4, max_time: 2d}}")
+    options = sbatch_options(plan_of(learners=3, cpus=2, memory="1000MiB", time="25h", site=site))
+    assert options == [
+        "--nodes=2", "--ntasks=3", "--ntasks-per-node=2", "--cpus-per-task=2", "--mem=2000M",
+        "--time=1-01:00:00", "--partition=p", "--signal=B:USR2@120", "--no-requeue",
+        "--open-mode=append",
+    ]  # fmt: skip
+
+
+def test_memory_is_rounded_up():
+    assert "--mem=954M" in sbatch_options(plan_of(memory="1GB"))
+
+
+@pytest.mark.parametrize("character", ["\n", "\r", "\x1b", "\x85", "\u2028", "\0", "\t"])
+@pytest.mark.parametrize("place", ["partition", "constraint", "gres", "extra"])
+def test_an_option_with_a_control_character_is_refused(character, place):
+    plan, text = plan_of(), f"a{character}#SBATCH --uid=0"
+    batch = replace(plan.batch, **{place: [f"--{text}"] if place == "extra" else text})
+    with pytest.raises(PlanError, match=f"the sbatch option {place} holds a control character"):
+        render(replace(plan, batch=batch))
+
+
+def test_a_comment_stays_in_its_line():
+    script = render(replace(plan_of(), name="a\n#SBATCH --uid=0\rb\u2028c\x1b[31m"))
+    assert [line for line in script.split("\n") if "--uid=0" in line][0].startswith("# Training")
+    assert "\x1b" not in script
+    assert "\r" not in script
+
+
+class Job:
+    def __init__(self, folder, **site):
+        self.root = folder / WEIRD
+        self.dir = self.root / "jobs/digits-abcdefgh"
+        self.python = folder / "my python"
+        self.python.write_text(FAKE_PYTHON)
+        self.python.chmod(0o755)
+        (self.root / "runtime/ba5e").mkdir(parents=True)
+        environment = {"python": str(self.python)} | site
+        self.site = make_site(json.dumps(str(self.root)), environment=json.dumps(environment))
+        self.plan = plan_of(MANIFEST, site=self.site)
+
+    def run(self, job_id="7", plan=None, **env):
+        return subprocess.run(
+            ["bash", "-c", render(plan or self.plan), "job.sbatch", "1"], text=True,
+            capture_output=True, timeout=30, cwd=self.root,
+            env={"PATH": os.environ["PATH"], "SLURM_JOB_ID": job_id, **env},
+        )  # fmt: skip
+
+    def verdict(self):
+        return contract.read_record(Verdict, self.dir / contract.verdict_file(1))
+
+    def ran(self):
+        path = self.root / "ran"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+def test_weird_roots_are_only_words(tmp_path):
+    job = Job(tmp_path)
+    assert job.run().returncode == 0
+    assert job.ran() == ["digits-abcdefgh 1"]
+    assert (job.dir / contract.claim(1)).read_text() == "7\n"
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def test_a_second_job_of_the_attempt_does_nothing(tmp_path):
+    job = Job(tmp_path)
+    job.run("7")
+    (job.dir / contract.verdict_file(1)).unlink()
+    second = job.run("8")
+    assert (second.returncode, second.stdout) == (
+        0,
+        "dlctl: attempt 1 runs as job 7; nothing to do\n",
+    )
+    assert job.ran() == ["digits-abcdefgh 1"]
+    assert job.verdict() is None
+
+
+def test_a_python_that_can_t_run_is_a_verdict_with_a_hint(tmp_path):
+    job = Job(tmp_path)
+    job.python.chmod(0o644)
+    assert job.run().returncode == 1
+    verdict = job.verdict()
+    assert (verdict.state, verdict.job_id, verdict.attempt) == (State.FAILED, "7", 1)
+    assert "no Python 3.10 or newer" in verdict.reason
+    assert verdict.hint == "run: dlctl sites setup testbed"
+    assert verdict.finished_at > 0
+
+
+def test_a_verdict_of_the_script_is_json_whatever_stands_in_it(tmp_path):
+    job = Job(tmp_path)
+    environment = replace(job.plan.environment, python='/no "py"\\\t\x01\néthon')
+    assert job.run(plan=replace(job.plan, environment=environment)).returncode == 1
+    assert '/no "py"\\   éthon' in job.verdict().reason
+
+
+def test_a_module_that_is_missing_is_a_verdict(tmp_path):
+    job = Job(tmp_path, modules=["open mpi's"])
+    end = job.run(**{"BASH_FUNC_module%%": "() { return 1; }"})
+    assert end.returncode == 1
+    assert "the module open mpi's cannot be loaded" in job.verdict().reason
+
+
+def test_setup_may_read_variables_that_nobody_set(tmp_path):
+    job = Job(tmp_path, setup=['PS1="$CONDA_IS_NOT_SET$PS1"'])
+    assert job.run().returncode == 0
+    assert len(job.ran()) == 1
+
+
+def test_a_runtime_that_is_gone_is_a_verdict(tmp_path):
+    job = Job(tmp_path)
+    (job.root / "runtime/ba5e").rmdir()
+    assert job.run().returncode == 1
+    assert job.verdict().hint == "run: dlctl resume digits-abcdefgh"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_job_directory_that_can_t_be_written_starts_nothing(tmp_path, there):
+    job = Job(tmp_path)
+    if there:  # not even root writes there
+        (job.dir / "attempts").mkdir(parents=True)
+        (job.dir / "attempts/1").symlink_to("/proc/self")
+    else:
+        job.dir.parent.mkdir()
+        job.dir.symlink_to("/proc/self/fd")
+    end = job.run()
+    assert end.returncode == 1
+    assert job.ran() == []
+    assert ("can't be written on" in end.stderr) is there
