@@ -127,8 +127,8 @@ def _told(record: Record, wall_s: float, state: State, reason: str, hint: str = 
 
 
 def _why(verdict: Verdict) -> str:
-    guilty = verdict.guilty
-    if not guilty or guilty.role != "learner" or f"learner {guilty.rank}" in verdict.reason:
+    guilty, told = verdict.guilty, verdict.reason.lower()
+    if not guilty or guilty.role != "learner" or f"learner {guilty.rank} " in told:
         return verdict.reason
     return f"{verdict.reason} (learner {guilty.rank} on {guilty.host})"
 

@@ -19,6 +19,7 @@ from dlctl import contract
 from dlctl.contract import ContractError, Directive, Plan, State, Status, Verdict, to_json
 from learner.faults import UserFault
 from learner.heartbeat import Heartbeat, last_lines, write_patiently
+from learner.reserve import Reserve
 from learner.signals import HaltFlag
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def leave(job_dir: Path, verdict: Verdict) -> int:
     """Write the verdict, tell of it, and return the exit code that goes with it."""
     verdict = dataclasses.replace(verdict, finished_at=time.time())
     path = job_dir / contract.verdict_file(verdict.attempt)
+    _reserve_file(job_dir, verdict.attempt).unlink(missing_ok=True)
     say(f"{verdict.state}: {verdict.reason}")
     if verdict.hint:
         say(f"  {verdict.hint}")
@@ -69,6 +71,10 @@ def leave(job_dir: Path, verdict: Verdict) -> int:
         say(f"The verdict can't be written to {str(path)!r}: disk full or read-only.")
         return 1
     return 0 if verdict.state in (State.COMPLETED, State.HALTED) else 1
+
+
+def _reserve_file(job_dir: Path, attempt: int) -> Path:
+    return job_dir / contract.attempt_dir(attempt) / ".reserve"
 
 
 def _learners(count: int) -> str:
@@ -173,6 +179,7 @@ class Supervisor:
         names = (contract.CONTROL, contract.CHECKPOINTS, contract.METRICS, contract.RESULTS)
         for name in (*names, contract.LOGS, contract.JOB_STATE):
             (self.job_dir / name).mkdir(parents=True, exist_ok=True)
+        Reserve(_reserve_file(self.job_dir, self.attempt))
 
     def _early_end(self) -> Verdict | None:
         """Return the verdict if the end is wanted before the learners have started."""

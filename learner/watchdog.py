@@ -21,6 +21,7 @@ from dlctl.contract import State
 from learner import processes
 from learner.directives import POLL_S, Outside
 from learner.heartbeat import Heartbeat, last_lines
+from learner.reserve import Reserve, is_full
 from learner.signals import EXIT_HALTED, HaltFlag
 
 TICK_S = 0.1
@@ -103,6 +104,7 @@ class Watchdog:
         self.killed = False
         self._child: subprocess.Popen[bytes]
         self._guard: processes.Guard
+        self._reserve: Reserve
         self._asked: list[int] = []
         self._asked_gone_at: float | None = None
         self._term_at = self._kill_at = float("inf")
@@ -115,6 +117,7 @@ class Watchdog:
         be saving, when one ends otherwise.
         """
         self._guard = processes.Guard()
+        self._reserve = Reserve(self.heart.path.with_suffix(".reserve"))
         self._start()
         self._guard.watch(self._child.pid)
         self.heart.set(state=State.TRAINING, reason="")
@@ -246,6 +249,10 @@ class Watchdog:
         code, number = decode_exit(returncode, is_command)
         words = self._last_words() if state in (State.FAILED, State.CANCELLED) else []
         progress = self._progress()
+        if state is State.FAILED and is_full(self.heart.path.parent):
+            # The program's own words about it may not have found space in its log.
+            words.append("dlctl: No space left on device: the job directory's disk is full")
+        self._reserve.free()
         for _ in range(10):
             if self.heart.set(
                 state=state, reason=reason, exit_code=code, signal=number,
