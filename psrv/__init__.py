@@ -1,1 +1,1 @@
-"""The parameter server (not in this version; the manifest key is validated and the plan says so)."""
+"""The parameter server; empty in this version: the plan says so where a manifest asks for it."""

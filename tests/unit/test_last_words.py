@@ -21,8 +21,8 @@ from learner.reserve import SIZE_BYTES, Reserve, is_full
             "--memory",
         ),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.", "more memory", "--memory"),
-        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT x DUE TO NODE FAILURE ***", "node", "resume"),
-        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT x DUE TO TIME LIMIT ***", "time", "--time"),
+        ("slurmstepd: error: *** JOB 7 CANCELLED AT x DUE TO NODE FAILURE ***", "node", "resume"),
+        ("slurmstepd: error: *** JOB 7 CANCELLED AT x DUE TO TIME LIMIT ***", "time", "--time"),
         ("dlctl: cat: write error: No space left on device", "full", "delete"),
     ],
 )  # fmt: skip
