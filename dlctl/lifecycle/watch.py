@@ -113,9 +113,7 @@ def _add_history(session: Session, records: list[Record], seen: dict[str, Observ
         seen[training_id] = replace(seen[training_id], history=by_id.get(job_id))
 
 
-def _explain(
-    session: Session, records: list[Record], seen: dict[str, Observation]
-) -> list[Record]:
+def _explain(session: Session, records: list[Record], seen: dict[str, Observation]) -> list[Record]:
     """Say why jobs failed that left no verdict, from the end of their output."""
     known = []
     for record in records:

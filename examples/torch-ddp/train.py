@@ -6,6 +6,7 @@ It runs the same under torchrun: `torchrun --nproc-per-node 2 train.py --epochs 
 import argparse
 import gzip
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,9 @@ def main():
         torch.save(model.module.state_dict(), folder / "model.pt")
         print(f"trained by {size} processes, test accuracy {accuracy:.4f}", flush=True)
     dist.destroy_process_group()
+    # gloo of torch 2.13 aborts at times while the interpreter ends, after all work is done.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
