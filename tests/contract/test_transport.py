@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import subprocess
 import sys
@@ -31,6 +32,12 @@ def wait_until(condition, what):
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
+
+
+@pytest.fixture
+def nap():
+    """A sleep that no other test, and no earlier run, has started."""
+    return f"sleep 1000.{secrets.randbelow(10**9):09}"
 
 
 def runs(word: str) -> bool:
@@ -100,24 +107,24 @@ def test_a_script_that_does_not_read_its_input_ends(transport):
     assert transport.run("exit 7", stdin=bytes(8 << 20)).exit_code == 7
 
 
-def test_an_error_in_the_input_is_raised_and_ends_the_script(transport):
+def test_an_error_in_the_input_is_raised_and_ends_the_script(transport, nap):
     def broken():
         yield b"x"
         raise RuntimeError("the source broke")
 
     with pytest.raises(RuntimeError, match="the source broke"):
-        transport.run("cat >/dev/null; sleep 1000.125", stdin=broken())
-    wait_until(lambda: not runs("sleep 1000.125"), "left behind")
+        transport.run(f"cat >/dev/null; {nap}", stdin=broken())
+    wait_until(lambda: not runs(nap), "left behind")
 
 
 def test_death_by_a_signal_is_an_exit_code(transport):
     assert transport.run("kill -9 $$").exit_code in (137, 255)
 
 
-def test_a_time_limit_leaves_nothing_behind(transport):
+def test_a_time_limit_leaves_nothing_behind(transport, nap):
     with pytest.raises(TransportTimeout, match=r"did not end within 0\.4 s"):
-        transport.run("sleep 1000.25 & sleep 1000.25; echo", timeout_s=0.4)
-    wait_until(lambda: not runs("sleep 1000.25"), "left behind")
+        transport.run(f"{nap} & {nap}; echo", timeout_s=0.4)
+    wait_until(lambda: not runs(nap), "left behind")
     assert transport.run("echo alive").text == "alive\n"
 
 
@@ -134,20 +141,20 @@ def test_streams_can_be_written_and_read_in_turns(transport):
     assert process.wait(20).exit_code == 4
 
 
-def test_killing_a_started_script(transport):
-    process = transport.start("echo on; sleep 1000.5")
+def test_killing_a_started_script(transport, nap):
+    process = transport.start(f"echo on; {nap}")
     assert process.stdout.read(3) == b"on\n"
     process.kill()
     process.kill()
-    wait_until(lambda: not runs("sleep 1000.5"), "left behind")
+    wait_until(lambda: not runs(nap), "left behind")
 
 
-def test_a_stream_that_stands_still_times_out(transport):
-    process = transport.start("sleep 1000.75", idle_timeout_s=0.3)
+def test_a_stream_that_stands_still_times_out(transport, nap):
+    process = transport.start(nap, idle_timeout_s=0.3)
     with pytest.raises(TransportTimeout):
         process.stdout.read(1)
     process.kill()
-    wait_until(lambda: not runs("sleep 1000.75"), "left behind")
+    wait_until(lambda: not runs(nap), "left behind")
 
 
 def test_scripts_start_in_the_home_directory(transport):
