@@ -60,14 +60,32 @@ def _halted(states: list[State], wish: Wish | None) -> bool:
 
 def _failed(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
     failed = [status for status in ending.statuses if status.state is State.FAILED]
+    lost = [status for status in ending.statuses if not status.state.final]
+    spoke = [status for status in lost if _spoke(status, ending.logs.get(status.rank, []))]
+    if spoke and not any(_spoke(status, status.last_lines) for status in failed):
+        return _cut_short(plan, attempt, job_id, ending, spoke[0])
     if failed:
         first = min(failed, key=lambda status: status.heartbeat_at)
         reason, hint = explain(plan, first)
         return Verdict(attempt, job_id, State.FAILED, reason, hint, _guilty(first))
-    lost = [status for status in ending.statuses if not status.state.final]
     if lost:
         return _vanished(plan, attempt, job_id, ending, min(lost, key=lambda s: s.heartbeat_at))
     return _launcher_failed(plan, attempt, job_id, ending)
+
+
+def _spoke(status: Status, lines: list[str]) -> bool:
+    """Return whether the built-in loop of this learner told why it ends (`learner.faults`)."""
+    return any(line.startswith(f"[rank {status.rank} on ") for line in lines)
+
+
+def _cut_short(
+    plan: Plan, attempt: int, job_id: str, ending: Ending, status: Status
+) -> Verdict:  # fmt: skip
+    # On MPI_Abort Slurm kills the whole step at once: the watchdog may not live to tell of it.
+    words = ending.logs[status.rank]
+    what, hint = read_words(plan, words, None)
+    guilty = Guilty("learner", status.rank, status.host, None, None, words)
+    return Verdict(attempt, job_id, State.FAILED, f"{_who(status)} failed: {what}", hint, guilty)
 
 
 def _vanished(

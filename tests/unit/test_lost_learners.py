@@ -1,0 +1,68 @@
+"""Who is named when the launcher killed learners together with their watchdogs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from node_job import Job
+
+from dlctl.contract import Launch, State, Status
+from learner.verdict import Ending, decide
+
+SPOKE = [
+    '[rank 1 on n2]   File "/c/train.py", line 2, in <module>',
+    "[rank 1 on n2] ModuleNotFoundError: No module named 'gone'",
+]
+
+
+def status(rank: int, state: State = State.TRAINING, **more: object) -> Status:
+    return Status("learner", rank, 1, state, host=f"n{rank + 1}", heartbeat_at=5.0 - rank, **more)
+
+
+@pytest.fixture
+def plan(tmp_path: Path):
+    resources = {"learners": 2}
+    return Job(
+        tmp_path, None, job="train.py", launch=Launch("srun", ["srun"]), resources=resources
+    ).plan
+
+
+def judge(plan, statuses, words, logs):
+    return decide(plan, 1, "7", Ending(statuses, 137, words, None, logs))
+
+
+def test_the_one_that_spoke_is_named_not_the_one_killed_with_it(plan):
+    words = ["srun: error: n1: task 0: Killed"]
+    verdict = judge(plan, [status(0), status(1)], words, {0: ["epoch 1"], 1: SPOKE})
+    assert (verdict.guilty.rank, verdict.guilty.host) == (1, "n2")
+    assert verdict.reason.startswith("Learner 1 on n2 failed: ")
+    assert "No module named 'gone'" in verdict.reason
+    assert "requirements" in verdict.hint
+
+
+def test_it_outweighs_one_that_failed_in_consequence(plan):
+    victim = status(0, State.FAILED, exit_code=1, last_lines=["connection lost"])
+    verdict = judge(plan, [victim, status(1)], [], {1: SPOKE})
+    assert verdict.guilty.rank == 1
+
+
+def test_but_not_one_that_spoke_itself(plan):
+    first = status(0, State.FAILED, exit_code=1, last_lines=["[rank 0 on n1] ValueError: no"])
+    verdict = judge(plan, [first, status(1)], [], {1: SPOKE})
+    assert verdict.guilty.rank == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "hint"),
+    [
+        ("slurmstepd-n1: error: Exceeded job memory limit", "more memory", "--memory"),
+        ("srun: error: Node failure on n2", "A node was lost", "dlctl resume t-1"),
+        ("srun: error: n1: task 0: Killed", "killed from outside", "--memory"),
+    ],
+)
+def test_the_launchers_words_say_why_all_of_them_are_gone(plan, line, reason, hint):
+    verdict = judge(plan, [status(0), status(1)], [line, "srun: the end"], {})
+    assert verdict.state is State.FAILED
+    assert reason in verdict.reason
+    assert hint in verdict.hint
