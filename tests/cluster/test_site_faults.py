@@ -1,0 +1,289 @@
+"""What is wrong with a site is told in one sentence; no job is lost, none runs twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+from trainings import (
+    COUNTER,
+    REPOSITORY,
+    change_site,
+    run,
+    state_of,
+    submit,
+    wait_for_state,
+    write_training,
+)
+
+# MPI is not used by the command; what the preflight found out stands in its report.
+HELLO = {"command": 'echo "hello of $RANK of $WORLD_SIZE"; env >"$RESULT_DIR/env-$RANK"'}
+TRAIN = """\
+import torch
+
+def build(arguments):
+    model = torch.nn.Linear(2, 1)
+    data = torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 1))
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+            "loss": torch.nn.functional.mse_loss, "train": data}
+"""
+
+
+# The wrong PMI -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mpi", "framework"),
+    [("none", HELLO), ("pmi2", HELLO), ("pmi2", {"job": "train.py"})],
+    ids=["none-command", "pmi2-command", "pmi2-job"],
+)
+def test_a_wrong_pmi_stops_before_training(dlctl, cluster_site, xdg, mpi, framework):
+    changed = change_site(cluster_site, xdg.config, launcher={"kind": "srun", "mpi": mpi})
+    folder = write_training(dlctl.cwd, framework, {"train.py": TRAIN}, learners=2)
+    done, training_id = run(dlctl, changed, folder)
+    assert done.exit_code == 10, (done.stdout, done.stderr)
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    assert "the plan has 2 learners" in shown["reason"]
+    assert "MPI.COMM_WORLD.size is 1" in shown["reason"]
+    assert shown["hint"].startswith("HINT:")
+    assert "launcher.mpi" in shown["hint"]
+    assert shown["learners"] == []
+    assert "Traceback" not in done.stderr + dlctl("logs", training_id).stdout
+
+
+@pytest.mark.parametrize(
+    "launcher", [{"kind": "srun", "mpi": "pmix"}, {"kind": "mpirun", "mpi": None}], ids=str
+)
+def test_a_right_launcher_passes(dlctl, cluster_site, xdg, launcher):
+    """mpirun is that of the nodes' Python: its folder comes first on PATH."""
+    changed = change_site(cluster_site, xdg.config, launcher=launcher)
+    folder = write_training(dlctl.cwd, {"job": "train.py"}, {"train.py": TRAIN}, learners=2, cpus=2)
+    done, training_id = run(dlctl, changed, folder)
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    assert shown["state"] == "COMPLETED"
+    assert len({status["host"] for status in shown["learners"]}) == 2
+
+
+# Space and permissions ---------------------------------------------------------------------------
+
+
+def test_a_full_disk_at_submission(dlctl, cluster_site, xdg):
+    root = cluster_site.cluster.small_disk / "root"
+    changed = change_site(cluster_site, xdg.config, root=str(root))
+    folder = write_training(dlctl.cwd, HELLO, {})
+    (folder / "data.bin").write_bytes(os.urandom(4 << 20))
+    try:
+        done = dlctl("submit", "manifest.yml", "--site", changed.name, cwd=folder)
+        assert done.exit_code == 6, done.stderr
+        assert "No space left on device" in done.stderr
+        assert "space" in done.stderr
+        assert "Traceback" not in done.stderr
+        known = dlctl("list", "--json", ok=True).json
+        assert [record["state"] for record in known] == ["QUEUED"]
+        (folder / "data.bin").unlink()
+        cluster_site.cluster.exec("rm", "-rf", str(root))
+        done = dlctl("resume", known[0]["training_id"], "--follow")
+        assert done.exit_code == 0, (done.stdout, done.stderr)
+    finally:
+        cluster_site.cluster.exec("rm", "-rf", str(root))
+
+
+def test_a_disk_that_fills_up_while_training(dlctl, cluster_site, xdg):
+    root = cluster_site.cluster.small_disk / "root"
+    changed = change_site(cluster_site, xdg.config, root=str(root))
+    command = 'dd if=/dev/zero of="$RESULT_DIR/big" bs=64k'
+    try:
+        done, training_id = run(
+            dlctl, changed, write_training(dlctl.cwd, {"command": command}, name="f")
+        )
+        assert done.exit_code == 10, (done.stdout, done.stderr)
+        shown = dlctl("show", training_id, "--json", ok=True).json
+        assert shown["state"] == "FAILED"
+        assert re.match(r"Learner 0 on n\d failed with exit code 1: ", shown["reason"])
+        assert "No space left on device" in shown["reason"]
+        assert "dlctl delete" in shown["hint"]
+    finally:
+        cluster_site.cluster.exec("rm", "-rf", str(root))
+
+
+@pytest.mark.parametrize("place", ["/proc/dlctl", "/etc/dlctl"])
+def test_a_root_that_is_not_writable(dlctl, cluster_site, xdg, place):
+    changed = change_site(cluster_site, xdg.config, root=place)
+    folder = write_training(dlctl.cwd, HELLO)
+    done = dlctl("submit", "manifest.yml", "--site", changed.name, cwd=folder)
+    assert done.exit_code == 6, done.stderr
+    assert place in done.stderr
+    assert re.search(r"Permission denied|No such file|can't be", done.stderr)
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 4, done.stderr
+
+
+# What Slurm and the site file refuse -------------------------------------------------------------
+
+
+def test_a_partition_that_slurm_refuses(dlctl, cluster_site, xdg):
+    partitions = {"closed": {"nodes": 4}, "nowhere": {"nodes": 4}}
+    changed = change_site(cluster_site, xdg.config, partitions=partitions)
+    for name in partitions:
+        folder = write_training(dlctl.cwd / name, HELLO, scheduler={"partition": name})
+        done = dlctl("submit", "manifest.yml", "--site", changed.name, cwd=folder)
+        assert done.exit_code == 7, done.stderr
+        assert "Slurm refused the job" in done.stderr
+        assert "Traceback" not in done.stderr
+        known = state_of_latest(dlctl, folder)
+        assert known["state"] == "FAILED"
+        assert "refused" in known["reason"]
+    assert cluster_site.cluster.user("squeue", "-h") == ""
+
+
+def state_of_latest(dlctl, folder):
+    return dlctl("status", "--json", cwd=folder, ok=True).json
+
+
+def test_a_request_that_fits_no_partition(dlctl, cluster_site):
+    folder = write_training(dlctl.cwd, HELLO, learners=9, cpus=2, time="3m", memory="1GiB")
+    done = dlctl("submit", "manifest.yml", "--site", cluster_site.name, cwd=folder)
+    assert done.exit_code == 5, done.stderr
+    assert re.search(r"debug: .*9 nodes", done.stderr)
+    assert re.search(r"short: .*over its limit", done.stderr)
+    assert dlctl("list", "--json", ok=True).json == []
+    assert not cluster_site.root.exists()
+
+
+# The user's environment, over there and here -----------------------------------------------------
+
+NOISY = """\
+echo "Welcome to the cluster; your quota is 93 % full"
+echo "and a warning" >&2
+export SBATCH_PARTITION=nowhere SBATCH_TIMELIMIT=1 SBATCH_ACCOUNT=nobody SLURM_NNODES=3
+export SLURM_NTASKS=7 SLURM_CPUS_PER_TASK=9 SBATCH_OUTPUT=/dev/null SQUEUE_FORMAT=%i
+export SQUEUE_STATES=PD SACCT_FORMAT=jobid SLURM_MPI_TYPE=none SLURM_TIMELIMIT=1 SBATCH_REQUEUE=1
+export SLURM_CPU_BIND=quiet
+export SBATCH_EXPORT=NONE SLURM_EXPORT_ENV=NONE PYTHONPATH=/tmp/nowhere PYTHONHOME= CDPATH=/tmp
+alias ls='ls --color=always' cd='echo no'
+"""
+
+
+def test_a_noisy_bashrc_and_inherited_settings_change_nothing(dlctl, cluster_site):
+    cluster = cluster_site.cluster
+    bashrc = cluster.home / ".bashrc"
+    bashrc.write_text(NOISY)
+    bashrc.chmod(0o644)
+    inherited = {
+        "SBATCH_PARTITION": "nowhere", "SBATCH_TIMELIMIT": "1", "SLURM_NTASKS": "7",
+        "SLURM_CONF": "/nowhere", "SBATCH_ACCOUNT": "nobody",
+    }  # fmt: skip
+    try:
+        assert "Welcome" in cluster.ssh("true").stdout
+        folder = write_training(dlctl.cwd, HELLO, learners=2)
+        training_id = submit(dlctl, cluster_site, folder, env=inherited)
+        done = dlctl("logs", training_id, "--follow", env=inherited)
+        assert done.exit_code == 0, (done.stdout, done.stderr)
+        known = state_of(dlctl, training_id)
+        assert known["state"] == "COMPLETED"
+        job = dict(
+            item.split("=", 1)
+            for item in cluster.user("scontrol", "show", "job", known["job_id"]).split()
+            if "=" in item
+        )
+        assert (job["Partition"], job["TimeLimit"]) == ("debug", "00:05:00")
+        assert (job["NumTasks"], job["CPUs/Task"], job["Requeue"]) == ("2", "1", "0")
+        assert "Welcome" not in done.stdout
+        dlctl("fetch", "results", training_id, "--to", "r", cwd=folder, ok=True)
+        assert (folder / "r/env-1").exists()
+    finally:
+        bashrc.unlink()
+
+
+# Slurm's daemons ---------------------------------------------------------------------------------
+
+
+def test_without_accounting_the_state_is_still_right(dlctl, cluster_site, wait_until):
+    folder = write_training(
+        dlctl.cwd, {"command": 'while [ ! -e "$RESULT_DIR/go" ]; do sleep 0.1; done'}
+    )
+    cluster_site.cluster.dbd_stop()
+    training_id = submit(dlctl, cluster_site, folder)
+    wait_for_state(dlctl, wait_until, training_id, "TRAINING")
+    (cluster_site.job_dir(training_id) / "results/go").touch()
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+
+
+def test_a_lost_node_and_the_way_on(dlctl, cluster_site, wait_until):
+    cluster = cluster_site.cluster
+    folder = write_training(
+        dlctl.cwd, {"command": "exec python3 counter.py 60"}, {"counter.py": COUNTER},
+        learners=2, cpus=2,
+    )  # fmt: skip
+    training_id = submit(dlctl, cluster_site, folder)
+    counts = [cluster_site.job_dir(training_id) / f"checkpoints/count-{r}" for r in (0, 1)]
+    wait_until(lambda: all(c.exists() and int(c.read_text()) > 3 for c in counts), 90)
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    host = next(status["host"] for status in shown["learners"] if status["rank"] == 0)
+    cluster.node_kill(int(host.removeprefix("n")))
+    known = wait_for_state(dlctl, wait_until, training_id, "FAILED", 150)
+    assert "node" in known["reason"]
+    assert "resume" in known["hint"]
+    done = dlctl("resume", training_id, "--follow")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert "begins at 0" not in done.stdout
+    assert [int(count.read_text()) for count in counts] == [60, 60]
+
+
+def test_a_node_that_is_cut_off_for_a_moment(dlctl, cluster_site, wait_until):
+    """Shorter than Slurm's patience: the job goes on and nothing is said wrong meanwhile."""
+    cluster = cluster_site.cluster
+    folder = write_training(
+        dlctl.cwd, {"command": "exec python3 counter.py 50"}, {"counter.py": COUNTER}
+    )
+    training_id = submit(dlctl, cluster_site, folder)
+    count = cluster_site.job_dir(training_id) / "checkpoints/count-0"
+    wait_until(lambda: count.exists() and int(count.read_text()) > 3, 90)
+    host = dlctl("show", training_id, "--json", ok=True).json["learners"][0]["host"]
+    cluster.node_cut(int(host.removeprefix("n")))
+    assert state_of(dlctl, training_id)["state"] == "TRAINING"
+    cluster.node_heal(int(host.removeprefix("n")))
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+
+
+# On the login node -------------------------------------------------------------------------------
+
+
+def test_dlctl_on_a_login_node(cluster):
+    """The local transport with Slurm: no ssh in between, and none installed would be needed."""
+    home = cluster.home / "on login"
+    home.mkdir()
+    for name in ("dlctl", "learner", "psrv", "templates", "site_configs"):
+        subprocess.run(["cp", "-R", str(REPOSITORY / name), str(home)], check=True)
+    site = {
+        "transport": {"kind": "local"}, "root": str(home / "root"),
+        "scheduler": {"kind": "slurm"}, "launcher": {"kind": "srun", "mpi": "pmix"},
+        "environment": {"python": "auto"},
+    }  # fmt: skip
+    (home / "config/dlctl/sites").mkdir(parents=True)
+    (home / "config/dlctl/sites/here.yml").write_text(json.dumps(site))
+    write_training(home / "work", HELLO, learners=2)
+    if os.getuid() == 0:
+        subprocess.run(["chown", "-R", f"--reference={cluster.home}", str(home)], check=True)
+
+    def dlctl(*arguments):
+        variables = (
+            f"XDG_CONFIG_HOME={home}/config", f"XDG_STATE_HOME={home}/state",
+            f"PYTHONPATH={home}", "NO_COLOR=1",
+        )  # fmt: skip
+        argv = ["env", "-C", str(home / "work"), *variables]
+        return cluster.user(*argv, str(cluster.node_python), "-m", "dlctl", *arguments)
+
+    try:
+        said = dlctl("submit", "manifest.yml", "--site", "here", "--follow")
+        assert "hello of 1 of 2" in said
+        state = json.loads(dlctl("status", "--json"))
+        assert state["state"] == "COMPLETED"
+        dlctl("fetch", "results", "--to", "brought")
+        assert (home / "work/brought/env-0").exists()
+    finally:
+        subprocess.run(["rm", "-rf", str(home)], check=True)

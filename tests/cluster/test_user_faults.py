@@ -1,0 +1,162 @@
+"""What a user gets wrong ends in one sentence that names the cause, on both sites."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from trainings import change_site, run, write_training
+
+TRAIN = """\
+import torch
+{line}
+
+def build(arguments):
+    model = torch.nn.Linear(2, 1)
+    data = torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 1))
+    return {{"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+             "loss": torch.nn.functional.mse_loss, "train": data}}
+"""
+ON_RANK_1 = '[ "$RANK" = 1 ] || exec sleep 60; '
+
+
+def fails(dlctl, site, folder, *options):
+    """Run a training that must fail; return what `dlctl show --json` tells."""
+    done, training_id = run(dlctl, site, folder, *options)
+    assert done.exit_code == 10, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    assert shown["state"] == "FAILED"
+    assert shown["hint"], shown["reason"]
+    assert "\n" not in shown["reason"].strip()
+    assert shown["reason"] in done.stderr
+    return shown
+
+
+def text_of(dlctl, shown):
+    """Return what `dlctl show` prints for people."""
+    done = dlctl("show", shown["training_id"], ok=True)
+    assert shown["reason"] in done.stdout
+    assert shown["hint"] in done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_syntax_error_is_found_before_training(dlctl, site):
+    files = {"train.py": TRAIN.format(line="x = (1,")}
+    shown = fails(dlctl, site, write_training(dlctl.cwd, {"job": "train.py"}, files))
+    assert "train.py:2: SyntaxError" in shown["reason"]
+    assert "submit again" in shown["hint"]
+    assert shown["learners"] == []  # no learner was started
+
+
+def test_an_import_error_on_one_rank_names_that_rank(dlctl, site):
+    line = "import os\nif os.environ['RANK'] == '1': import not_there_42"
+    files = {"train.py": TRAIN.format(line=line)}
+    folder = write_training(dlctl.cwd, {"job": "train.py"}, files, cpus=2, learners=2)
+    shown = fails(dlctl, site, folder)
+    guilty = shown["verdict"]["guilty"]
+    assert guilty["rank"] == 1
+    hosts = {status["rank"]: status["host"] for status in shown["learners"]}
+    assert guilty["host"] == hosts[1]
+    if site.is_cluster:
+        assert hosts[0] != hosts[1]
+    assert f"Learner 1 on {hosts[1]}" in shown["reason"]
+    assert "No module named 'not_there_42'" in shown["reason"]
+    assert "requirements" in shown["hint"]
+    assert f"last lines of learner 1 on {hosts[1]}" in text_of(dlctl, shown)
+    assert any("not_there_42" in words for words in guilty["last_lines"])
+
+
+def test_an_exit_code_on_rank_1(dlctl, site):
+    folder = write_training(
+        dlctl.cwd, {"command": ON_RANK_1 + "echo 'no cheese today'; exit 3"}, learners=2
+    )
+    shown = fails(dlctl, site, folder)
+    assert shown["verdict"]["guilty"]["rank"] == 1
+    assert re.search(r"Learner 1 on \S+ failed with exit code 3: no cheese today", shown["reason"])
+    assert "no cheese today" in text_of(dlctl, shown).split("last lines of learner 1")[1]
+
+
+def test_a_killed_rank(dlctl, site):
+    folder = write_training(dlctl.cwd, {"command": ON_RANK_1 + "kill -9 $$"}, learners=2)
+    shown = fails(dlctl, site, folder)
+    assert shown["verdict"]["guilty"]["rank"] == 1
+    assert re.search(r"Learner 1 on \S+ was killed by signal 9", shown["reason"])
+    assert "--memory" in shown["hint"]
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+def test_more_memory_than_asked_for(dlctl, cluster_site, learners):
+    """A single learner takes the whole job with it, and no verdict is left."""
+    code = "import time; data = bytearray(900 << 20); time.sleep(60)"
+    command = "echo 'I need more'; " + (ON_RANK_1 if learners == 2 else "")
+    folder = write_training(
+        dlctl.cwd, {"command": f"{command} exec {cluster_site.python} -c '{code}'"},
+        memory="200MiB", learners=learners,
+    )  # fmt: skip
+    shown = fails(dlctl, cluster_site, folder)
+    assert "memory" in shown["reason"].lower()
+    assert "--memory" in shown["hint"]
+    text = text_of(dlctl, shown)
+    assert "exceeded memory limit" in text or "I need more" in text
+
+
+def test_training_data_that_is_not_there(dlctl, site):
+    store = {
+        "id": "pictures", "type": "host_mount",
+        "training_data": {"container": "no such pictures"}, "connection": {"path": "/srv/nowhere"},
+    }  # fmt: skip
+    folder = write_training(dlctl.cwd, {"command": "true"}, data_stores=[store])
+    shown = fails(dlctl, site, folder)
+    assert "'/srv/nowhere/no such pictures'" in shown["reason"]
+    assert "'pictures'" in shown["reason"]
+    assert shown["learners"] == []
+
+
+def test_command_not_found(dlctl, site):
+    shown = fails(dlctl, site, write_training(dlctl.cwd, {"command": "trian --fast"}))
+    assert "trian" in shown["reason"]
+    assert "not found" in shown["reason"]
+    assert "framework.command" in shown["hint"]
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+def test_a_python_without_what_the_node_needs(dlctl, site, xdg, learners):
+    changed = change_site(site, xdg.config, environment={"python": "/usr/bin/python3"})
+    folder = write_training(dlctl.cwd, {"command": "true"}, learners=learners)
+    shown = fails(dlctl, changed, folder)
+    assert "'/usr/bin/python3' lacks the module watchdog" in shown["reason"]
+    assert shown["hint"].endswith("dlctl sites setup changed")
+
+
+def test_no_python_on_the_node(dlctl, cluster_site, xdg):
+    changed = change_site(
+        cluster_site, xdg.config, environment={"python": "/opt/no where/bin/python"}
+    )
+    shown = fails(dlctl, changed, write_training(dlctl.cwd, {"command": "true"}))
+    assert re.search(
+        r"no Python 3\.10 or newer at /opt/no where/bin/python on n\d", shown["reason"]
+    )
+    assert "dlctl sites setup changed" in shown["hint"]
+
+
+def test_no_python_for_the_queue_of_this_machine(dlctl, local_site, xdg):
+    """Here the queue itself needs it, and so nothing is submitted."""
+    changed = change_site(local_site, xdg.config, environment={"python": "/opt/nowhere/python"})
+    write_training(dlctl.cwd, {"command": "true"})
+    done = dlctl("submit", "--site", changed.name, "manifest.yml")
+    assert done.exit_code == 7
+    assert "/opt/nowhere/python" in done.stderr
+    assert "environment.python" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_environment_module(dlctl, site, xdg):
+    python = str(site.python) if site.is_cluster else sys.executable
+    changed = change_site(
+        site, xdg.config, environment={"modules": ["nosuch/1.0 (beta)"], "python": python}
+    )
+    shown = fails(dlctl, changed, write_training(dlctl.cwd, {"command": "true"}))
+    assert "the module nosuch/1.0 (beta) cannot be loaded on " in shown["reason"]
+    assert "environment.modules" in shown["hint"]

@@ -1,0 +1,115 @@
+"""Small trainings and changed sites for the tests of bad input and of faults."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+COUNTER = """\
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(os.environ["CHECKPOINT_DIR"])
+mine = folder / ("count-" + os.environ["RANK"])
+count = int(mine.read_text()) if mine.exists() else 0
+print("begins at", count, flush=True)
+def save(*_):
+    mine.with_suffix(".new").write_text(str(count))
+    mine.with_suffix(".new").rename(mine)
+def halt(*_):
+    save()
+    print("saved", count, flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGUSR2, halt)
+while count < int(sys.argv[1]):
+    time.sleep(0.1)
+    count += 1
+    save()
+print("done at", count, flush=True)
+"""
+"""A program that counts from its checkpoint on, ten a second; saves and ends on SIGUSR2."""
+
+
+def write_training(
+    folder: Path,
+    framework: Mapping[str, Any],
+    files: Mapping[str, str] | None = None,
+    **keys: Any,
+) -> Path:
+    """Write a manifest (JSON is YAML: any character has a form there) and its files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = {"name": "fault", "memory": "512MiB", "time": "5m"} | keys
+    asked["framework"] = {"name": "pytorch", **framework}
+    (folder / "manifest.yml").write_text(json.dumps(asked, ensure_ascii=True))
+    for name, text in (files or {}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def change_site(site: Any, config: Path, name: str = "changed", **changes: Any) -> Any:
+    """Write a site like `site`, with some settings of some sections replaced."""
+    own = config / f"dlctl/sites/{site.name}.yml"
+    file = own if own.exists() else REPOSITORY / f"site_configs/{site.name}.yml"
+    settings = yaml.safe_load(file.read_text())
+    for section, values in changes.items():
+        if isinstance(values, dict) and isinstance(settings.get(section), dict):
+            settings[section] |= values
+        else:
+            settings[section] = values
+    changed = config / f"dlctl/sites/{name}.yml"
+    changed.parent.mkdir(parents=True, exist_ok=True)
+    changed.write_text(json.dumps(settings))
+    root = Path(settings["root"]) if "root" in changes else site.root
+    return dataclasses.replace(site, name=name, root=root)
+
+
+def submit(dlctl: Any, site: Any, folder: Path, *options: str, **how: Any) -> str:
+    """Submit a folder's manifest; return the training id."""
+    done = dlctl(
+        "submit", "manifest.yml", "--site", site.name, *options, cwd=folder, ok=True, **how
+    )
+    return str(done.stdout.strip())
+
+
+def run(
+    dlctl: Any, site: Any, folder: Path, *options: str, cwd: Path | None = None
+) -> tuple[Any, str]:
+    """Submit and follow to the end; return how the command ended, and the training id.
+
+    With `cwd` it is done from there: `python -m dlctl` would import the files beside a manifest.
+    """
+    manifest = folder / "manifest.yml" if cwd else "manifest.yml"
+    where = cwd or folder
+    done = dlctl("submit", manifest, "--site", site.name, "--follow", *options, cwd=where)
+    return done, done.stdout.split("\n", 1)[0]
+
+
+def state_of(dlctl: Any, training_id: str) -> dict[str, Any]:
+    """Return what `dlctl status --json` says."""
+    return dict(dlctl("status", training_id, "--json", ok=True).json)
+
+
+def wait_for_state(
+    dlctl: Any, wait_until: Callable[..., Any], training_id: str, state: str, timeout_s: float = 90
+) -> dict[str, Any]:
+    """Return the record once the training is in this state; another end fails the test."""
+
+    def reached() -> dict[str, Any] | None:
+        now = state_of(dlctl, training_id)
+        if now["state"] in ("FAILED", "CANCELLED", "HALTED", "COMPLETED"):
+            assert now["state"] == state, (now, dlctl("logs", training_id).stdout[-3000:])
+        return now if now["state"] == state else None
+
+    found = wait_until(reached, timeout_s, interval_s=0.3, what=f"{training_id} to be {state}")
+    return dict(found)
+
+
+def wait_for_file(wait_until: Callable[..., Any], file: Path, timeout_s: float = 90) -> str:
+    """Return a file's content once it is there and not empty."""
+    wait_until(lambda: file.exists() and file.stat().st_size, timeout_s, what=str(file))
+    return file.read_text()
