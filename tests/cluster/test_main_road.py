@@ -139,7 +139,7 @@ def fetch_in(dlctl, folder):
 
 
 def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wait_until):
-    slower = ("--set", "framework.arguments.pause_s=0.4")
+    slower = ("--set", "framework.arguments.pause_s=0.25")
     halted = submit(dlctl, site, *slower)
     wait_until(lambda: "epoch 2/4" in dlctl("logs", halted).stdout, 90, what="the second epoch")
     assert dlctl("halt", halted).exit_code == 0
@@ -163,9 +163,9 @@ def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wai
 def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow, wait_until):
     """2 + 2 and 1 + 1 + 1 + 1 learners on nodes: sums are taken in rank order."""
     packed = submit(
-        dlctl, cluster_site, "--learners", "4", "--set", "framework.arguments.pause_s=0"
+        dlctl, cluster_site, "--learners", "4", "--set", "training.epochs=1"
     )
-    no_pause = ("--set", "framework.arguments.pause_s=0")
+    no_pause = ("--set", "training.epochs=1")
     wide = ("--learners", "4", "--cpus", "2", "--set", "env.OMP_NUM_THREADS=1")
     spread = submit(dlctl, cluster_site, *wide, *no_pause)
     hosts = []
@@ -300,7 +300,7 @@ def test_a_hung_controller_never_makes_two_jobs(dlctl, cluster, cluster_site, sl
 
 
 def test_a_lost_connection_does_not_end_following(dlctl, cluster, cluster_site, slow, wait_until):
-    training_id = submit(dlctl, cluster_site, "--set", "framework.arguments.pause_s=0.4")
+    training_id = submit(dlctl, cluster_site, "--set", "framework.arguments.pause_s=0.25")
     with dlctl.start("logs", "--follow", training_id) as follower:
         lines = []
         for line in follower.stdout:
