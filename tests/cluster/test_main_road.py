@@ -162,12 +162,10 @@ def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wai
 
 def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow, wait_until):
     """2 + 2 and 1 + 1 + 1 + 1 learners on nodes: sums are taken in rank order."""
-    packed = submit(
-        dlctl, cluster_site, "--learners", "4", "--set", "training.epochs=1"
-    )
-    no_pause = ("--set", "training.epochs=1")
+    short = ("--set", "training.epochs=1")
+    packed = submit(dlctl, cluster_site, "--learners", "4", *short)
     wide = ("--learners", "4", "--cpus", "2", "--set", "env.OMP_NUM_THREADS=1")
-    spread = submit(dlctl, cluster_site, *wide, *no_pause)
+    spread = submit(dlctl, cluster_site, *wide, *short)
     hosts = []
     for training_id in (packed, spread):
         wait_for(dlctl, wait_until, training_id, "COMPLETED")
