@@ -64,13 +64,23 @@ def leave(job_dir: Path, verdict: Verdict) -> int:
     say(f"{verdict.state}: {verdict.reason}")
     if verdict.hint:
         say(f"  {verdict.hint}")
-    if verdict.guilty is not None:
-        for line in verdict.guilty.last_lines:
-            print("  |", line, flush=True)
+    _tell_last_words(job_dir, verdict)
     if not write_patiently(path, to_json(verdict)):
         say(f"The verdict can't be written to {str(path)!r}: disk full or read-only.")
         return 1
     return 0 if verdict.state in (State.COMPLETED, State.HALTED) else 1
+
+
+def _tell_last_words(job_dir: Path, verdict: Verdict) -> None:
+    """Name the guilty learner's log; print its last words where they are in no such log."""
+    if verdict.guilty is None:
+        return
+    log = job_dir / contract.learner_log(verdict.attempt, verdict.guilty.rank)
+    if verdict.guilty.role == "learner" and log.exists():
+        say(f"  see {log.name}")
+        return
+    for line in verdict.guilty.last_lines:
+        print("  |", line, flush=True)
 
 
 def _reserve_file(job_dir: Path, attempt: int) -> Path:

@@ -75,7 +75,7 @@ def _failed(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
 
 def _spoke(status: Status, lines: list[str]) -> bool:
     """Return whether the built-in loop of this learner told why it ends (`learner.faults`)."""
-    return any(line.startswith(f"[rank {status.rank} on ") for line in lines)
+    return any(line.startswith(f"[rank {status.rank} on ") for line in _own_words(lines))
 
 
 def _cut_short(
@@ -180,8 +180,19 @@ _WORDS: list[tuple[str, str]] = [
 ]
 
 
+_SPEAKER = re.compile(r"\[rank \d+ on [^\]]*\] ?")
+
+
+def _own_words(lines: list[str]) -> list[str]:
+    """Return the lines in which the built-in loop says why it ends (`learner.faults`)."""
+    spoken = [(line, _SPEAKER.match(line)) for line in lines]
+    return [line for line, said in spoken if said and not line.startswith("WARNING:", said.end())]
+
+
 def read_words(plan: Plan, lines: list[str], exit_code: int | None) -> tuple[str, str]:
     """Return what a program's last lines say, and a hint."""
+    # MPI may have had the very last word; who speaks is told before the reason already.
+    lines = [_SPEAKER.sub("", line, count=1) for line in _own_words(lines)] or lines
     told = _told_by_us(lines)
     if told is not None:
         return told
@@ -227,7 +238,12 @@ def _memory(plan: Plan) -> str:
 
 
 def _memory_hint(plan: Plan) -> str:
-    return f"Ask for more memory (now: {_memory(plan)}): dlctl submit --memory"
+    asked = plan.resources.memory_bytes_per_learner
+    mib = 4096 if asked is None else -(-asked // 2**19)
+    more = f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
+    return (
+        f"Ask for more memory (now: {_memory(plan)}): dlctl submit manifest.yml --memory {more}"
+    )
 
 
 def _guilty(status: Status) -> Guilty:

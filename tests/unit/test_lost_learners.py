@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from node_job import Job
 
 from dlctl.contract import Launch, State, Status
+from learner.faults import UserFault, explain
 from learner.verdict import Ending, decide
 
 SPOKE = [
@@ -66,3 +68,44 @@ def test_the_launchers_words_say_why_all_of_them_are_gone(plan, line, reason, hi
     assert verdict.state is State.FAILED
     assert reason in verdict.reason
     assert hint in verdict.hint
+
+
+MPI_NOISE = ["--------", "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD", "--------"]
+
+
+@pytest.mark.parametrize(
+    ("said", "noise", "hint"),
+    [
+        (UserFault("no function build", hint="it returns a dict"), [], "it returns a dict"),
+        (UserFault("no function build", hint="it returns a dict"), MPI_NOISE, "it returns a dict"),
+        (UserFault("build returned 42"), MPI_NOISE, "See its log: dlctl logs"),
+    ],
+)
+def test_the_reason_is_the_error_of_the_loop_and_the_hint_its_hint(
+    plan, capsys, said, noise, hint
+):
+    explain(said, 1)
+    lines = [*capsys.readouterr().err.splitlines(), *noise]
+    failed = status(1, State.FAILED, exit_code=1, last_lines=lines)
+    verdict = judge(plan, [status(0, State.CANCELLED), failed], [], {})
+    assert verdict.reason == f"Learner 1 on n2 failed with exit code 1: {said.message}"
+    assert verdict.hint == hint
+    assert verdict.guilty.last_lines == lines
+
+
+def test_a_warning_of_the_loop_is_not_why_it_ends(plan):
+    lines = ["[rank 0 on n1] WARNING: no GPU", "mmap: permission denied"]
+    failed = status(0, State.FAILED, exit_code=1, last_lines=lines)
+    verdict = judge(plan, [failed, status(1, State.CANCELLED)], [], {})
+    assert verdict.reason.endswith("exit code 1: mmap: permission denied")
+
+
+@pytest.mark.parametrize(
+    ("asked", "more"), [(1 << 30, "2GiB"), (700 << 20, "1400MiB"), (None, "4GiB")]
+)
+def test_the_hint_on_memory_can_be_typed(plan, asked, more):
+    resources = replace(plan.resources, memory_bytes_per_learner=asked)
+    killed = status(0, State.FAILED, signal=9, last_lines=["epoch 1"])
+    other = status(1, State.CANCELLED)
+    verdict = judge(replace(plan, resources=resources), [killed, other], [], {})
+    assert verdict.hint.endswith(f": dlctl submit manifest.yml --memory {more}")

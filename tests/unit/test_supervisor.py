@@ -55,6 +55,8 @@ def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):
     assert verdict.guilty.rank == 0
     assert verdict.guilty.last_lines == [x for x in job.log().splitlines() if x]
     assert "Traceback" not in verdict.reason
+    assert "see learner-0.log" in job.output
+    assert "  | " not in job.output
 
 
 def test_syntax_error_of_the_model_file_stops_in_the_preflight(tmp_path):
