@@ -10,6 +10,7 @@ several documents, tags, duplicate keys, merge keys, deep nesting, and aliases t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -267,8 +268,8 @@ def _short_tag(tag: str) -> str:
 
 
 def _too_large(name: str, size_bytes: int) -> str:
-    megabytes = size_bytes / 1e6
-    return f"{name}: {megabytes:.1f} MB is too large; at most {MAX_BYTES // 2**20} MiB is allowed"
+    tenths = math.ceil(size_bytes * 10 / 2**20)  # rounded up, so that it is never the limit itself
+    return f"{name}: {tenths / 10} MiB is too large; at most {MAX_BYTES // 2**20} MiB is allowed"
 
 
 def _decoded(content: bytes, name: str) -> str:
