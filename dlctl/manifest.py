@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,22 +25,27 @@ from pydantic import (
 from dlctl import contract, manifest_secrets
 from dlctl.errors import ManifestError
 from dlctl.manifest_errors import dotted, place, sentences
+from dlctl.manifest_lacks import can_not_run as can_not_run
+from dlctl.manifest_lacks import has_loop
+from dlctl.manifest_lacks import not_in_this_version as not_in_this_version
+from dlctl.manifest_overrides import Overrides as Overrides
+from dlctl.manifest_overrides import apply, put
 from dlctl.manifest_parts import (
     MOUNTED_STORES,
-    TORCH_NAMES,
     Checkpoint,
     Count,
     DataStore,
+    Description,
     Duration,
     Framework,
     Free,
     Line,
+    Name,
     Part,
     Real,
     Reference,
     SchedulerSettings,
     Size,
-    Text,
     Training,
     Value,
     inside_the_folder,
@@ -69,12 +74,27 @@ Requirements = Annotated[
 ]
 
 
+_FILES: dict[str, Trail] = {
+    "framework.job": ("framework", "job"),
+    "framework.arguments.weights": ("framework", "arguments", "weights"),
+    "requirements": ("requirements",),
+}
+"""Keys that name files of the folder."""
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the keys that name files stand, for messages; no part of what a manifest says."""
+
+    by_key: dict[str, str] = field(default_factory=dict, compare=False)
+
+
 class Manifest(Part):
     """One training, as asked for."""
 
-    name: Line = Field(description="What the training is called.")
+    name: Name = Field(description="What the training is called.")
     version: Line | None = Field(None, description="Of your model; text, as written.")
-    description: Text | None = Field(None, description="For people.")
+    description: Description | None = Field(None, description="For people.")
     learners: Count = Field(1, ge=1, le=100_000, description="Processes that train together.")
     gpus: Count = Field(0, ge=0, le=1024, description="GPUs of each learner.")
     gpu_type: Line | None = Field(None, description="FfDL's GPU type.")
@@ -106,6 +126,7 @@ class Manifest(Part):
     evaluation_metrics: Free | None = Field(None, description="FfDL's log parser.")
     parameter_server: Free | None = Field(None, description="The parameter server's settings.")
     _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
+    _places: _Places = PrivateAttr(default_factory=lambda: _Places())
 
     @field_validator("env")
     @classmethod
@@ -214,19 +235,6 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-@dataclass(frozen=True)
-class Overrides:
-    """What the command line says in place of the manifest; texts as they were typed."""
-
-    learners: str | int | None = None
-    gpus: str | int | None = None
-    cpus: str | float | None = None
-    memory: str | None = None
-    time: str | None = None
-    set: tuple[str, ...] = ()
-    """`KEY=VALUE` each, as in `framework.arguments.lr=0.1`."""
-
-
 def load_manifest(path: Path, overrides: Overrides | None = None) -> Manifest:
     """Return the manifest in a file.
 
@@ -253,11 +261,11 @@ def _from_yaml(load: Callable[[], Document], overrides: Overrides | None) -> Man
     if not isinstance(document.data, dict):
         raise _error([f"{document.where(())}: keys with values are allowed, as in 'name: mine'"])
     problems = _lower_top_keys(document)
-    options = _override(document.data, overrides or Overrides(), problems)
+    options = apply(document.data, overrides or Overrides(), problems)
     secrets = manifest_secrets.extract(document.data)
     for trail, what in manifest_secrets.stray(document.data):
         problems.append(f"{place(document, trail, options)}: {dotted(trail)}: {what}")
-        _put(document.data, trail, "(hidden)")  # what else is wrong there must not show it
+        put(document.data, trail, "(hidden)")  # what else is wrong there must not show it
     try:
         manifest = Manifest.model_validate(document.data)
     except ValidationError as error:
@@ -267,7 +275,42 @@ def _from_yaml(load: Callable[[], Document], overrides: Overrides | None) -> Man
     if problems:
         raise _error(problems)
     manifest._secrets = secrets
+    manifest._places = _Places({key: place(document, t, options) for key, t in _FILES.items()})
     return manifest
+
+
+def check_files(manifest: Manifest, folder: Path) -> None:
+    """Check that the files exist that the manifest names and this version reads.
+
+    Raises:
+        ManifestError: with every file that is missing, a line each.
+    """
+    problems = []
+    for key, name in named_files(manifest):
+        path = folder / name
+        if not path.is_file():
+            seen = "is no file" if path.exists() else "does not exist"
+            where = manifest._places.by_key.get(key, "manifest")
+            problems.append(f"{where}: {key}: {name} {seen} in {folder}")
+    if problems:
+        hint = "the path is relative to the manifest's folder, which is what is sent"
+        raise ManifestError("\n".join(problems), problems=problems, hint=hint)
+
+
+def named_files(manifest: Manifest) -> list[tuple[str, str]]:
+    """Return key and path of each file that has to be in the manifest's folder."""
+    framework, found = manifest.framework, []
+    if framework.job is not None and has_loop(manifest):
+        found.append(("framework.job", framework.job))
+        weights = framework.arguments.get("weights")
+        in_store = any(store.training_data for store in manifest.data_stores)
+        if weights is not None and not in_store:  # else it may be a file of DATA_DIR
+            found.append(("framework.arguments.weights", str(weights)))
+    for line in manifest.requirements:
+        option, _, path = line.strip().partition(" ")
+        if option == "-r" and path.strip():
+            found.append(("requirements", path.strip()))
+    return found
 
 
 def _error(problems: list[str]) -> ManifestError:
@@ -291,44 +334,6 @@ def _lower_top_keys(document: Document) -> list[str]:
     return problems
 
 
-def _override(data: dict[str, Any], overrides: Overrides, problems: list[str]) -> dict[Trail, str]:
-    """Put the command line's values into the raw tree; return which option set what."""
-    options: dict[Trail, str] = {}
-    for name in ("learners", "gpus", "cpus", "memory", "time"):
-        value = getattr(overrides, name)
-        if value is not None:
-            data[name] = parse_scalar(str(value))
-            options[(name,)] = f"--{name}"
-    for text in overrides.set:
-        key, separator, value = text.partition("=")
-        steps: Trail = tuple(int(s) if s.isdecimal() else s for s in key.strip().split("."))
-        if not separator or "" in steps:
-            problems.append(f"--set {key}: no KEY=VALUE, as in framework.arguments.lr=0.1")
-        elif not _put(data, steps, parse_scalar(value)):
-            problems.append(f"--set {key}: leads into a value that has no keys")
-        else:
-            options[steps] = "--set"
-    return options
-
-
-def _put(data: Any, steps: Trail, value: Any) -> bool:
-    for step, following in zip(steps, (*steps[1:], None), strict=True):
-        if isinstance(data, list):
-            if not isinstance(step, int) or step >= len(data):
-                return False
-            step_key: Any = step
-        elif isinstance(data, dict):
-            step_key = str(step)
-        else:
-            return False
-        if following is None:
-            data[step_key] = value
-        elif isinstance(data, dict) and data.get(step_key) is None:
-            data[step_key] = {}
-        data = data[step_key]
-    return True
-
-
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a manifest, for editors."""
     schema = Manifest.model_json_schema(mode="validation")
@@ -337,28 +342,3 @@ def json_schema() -> dict[str, Any]:
         "title": "dlctl manifest",
         **{key: value for key, value in schema.items() if key != "title"},
     }
-
-
-_LACKS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
-    (
-        lambda m: ", ".join(sorted({s.type for s in m.data_stores} - set(MOUNTED_STORES))),
-        "Data stores of the type {} are not read or written in this version; use mount_volume.",
-    ),
-    (
-        lambda m: m.framework.job and m.framework.name.lower() not in TORCH_NAMES
-        and m.framework.name,
-        "The framework {} has no built-in loop in this version; use framework.command.",
-    ),
-    (lambda m: m.framework.image_tag, "Images are not chosen by image_tag in this version."),
-    (lambda m: m.parameter_server is not None, "There is no parameter_server in this version."),
-    (lambda m: m.evaluation_metrics, "evaluation_metrics are not parsed in this version."),
-    (lambda m: m.retries, "A failed training is not retried by itself in this version."),
-    (lambda m: m.gpu_type, "gpu_type is not used in this version; use scheduler.constraint."),
-    (lambda m: m.storage, "storage is not used in this version."),
-)  # fmt: skip
-
-
-def not_in_this_version(manifest: Manifest) -> list[str]:
-    """Return one sentence for each thing that is asked for and that this version lacks."""
-    found = ((seen(manifest), sentence) for seen, sentence in _LACKS)
-    return [sentence.format(seen) for seen, sentence in found if seen]

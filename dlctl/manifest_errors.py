@@ -24,6 +24,7 @@ _ALLOWED = {
     "dict_type": "keys with values are allowed",
     "model_type": "keys with values are allowed",
     "model_attributes_type": "keys with values are allowed",
+    "too_short": "text that is not empty is allowed",
     "string_too_short": "text that is not empty is allowed",
 }
 _BOUNDS = {
@@ -55,8 +56,13 @@ def sentences(
         text = _sentence(item, trail, model, document.data)
         is_key = item["type"] in ("extra_forbidden", "value_error", "model_type")
         where = place(document, trail, options, key=is_key)
-        lines.append((document.order(trail), f"{where}: {dotted(trail)}: {text}"))
+        lines.append((document.order(trail), f"{_named(where, trail)}: {text}"))
     return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
+
+
+def _named(where: str, trail: Trail) -> str:
+    """Return the place and the key; an option such as --time names both."""
+    return where if where == f"--{dotted(trail)}" else f"{where}: {dotted(trail)}"
 
 
 def place(

@@ -80,6 +80,23 @@ Line = Annotated[
     Field(min_length=1),
     WithJsonSchema({**_NUMBER_OR_TEXT, "minLength": 1}),
 ]
+
+
+def _at_most(length: int) -> AfterValidator:
+    def check(value: str) -> str:
+        if len(value) > length:
+            raise ValueError(f"is {len(value):,} characters long; at most {length:,} are allowed")
+        return value
+
+    return AfterValidator(check)
+
+
+Name = Annotated[
+    Line, _at_most(200), WithJsonSchema({**_NUMBER_OR_TEXT, "minLength": 1, "maxLength": 200})
+]
+Description = Annotated[
+    Text, _at_most(10_000), WithJsonSchema({**_NUMBER_OR_TEXT, "maxLength": 10_000})
+]
 Size = Annotated[
     str, BeforeValidator(_as_written), _checked(parse_size), WithJsonSchema({"type": "string"})
 ]
@@ -157,12 +174,13 @@ class Framework(Part):
     @model_validator(mode="after")
     def _command_or_job(self) -> Framework:
         if (self.command is None) == (self.job is None):
-            seen = "neither" if self.command is None else "both"
-            raise ValueError(f"{seen} of 'command' and 'job' is set; exactly one is allowed")
+            seen, verb = ("neither", "is") if self.command is None else ("both", "are")
+            raise ValueError(f"{seen} of 'command' and 'job' {verb} set; exactly one is allowed")
         is_torch = self.name.lower() in TORCH_NAMES
         if self.job is not None and is_torch and not self.job.endswith(".py"):
             raise ValueError(
-                f"job {self.job!r} is no Python file; for {self.name} a .py is allowed"
+                f"job {self.job!r} is no Python file; "
+                f"for {self.name} a path such as 'train.py' is allowed"
             )
         return self
 

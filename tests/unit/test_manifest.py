@@ -13,6 +13,8 @@ from dlctl.errors import ManifestError
 from dlctl.manifest import (
     Manifest,
     Overrides,
+    can_not_run,
+    check_files,
     json_schema,
     load_manifest,
     not_in_this_version,
@@ -52,6 +54,7 @@ def test_listing_1() -> None:
     sentences = not_in_this_version(loaded)
     assert any("softlayer_objectstore" in s for s in sentences)
     assert any("framework caffe" in s for s in sentences)
+    assert can_not_run(loaded) == [s for s in sentences if "caffe" in s or "softlayer" in s]
 
 
 def test_a_mounted_store_and_fractional_cpus() -> None:
@@ -118,8 +121,8 @@ env: {FLAG: true}
     ("framework", "expected"),
     [
         ("{name: pytorch}", "neither of 'command' and 'job'"),
-        ("{name: pytorch, job: a.py, command: b}", "both of 'command' and 'job'"),
-        ("{name: pytorch, job: a.lua}", "is no Python file"),
+        ("{name: pytorch, job: a.py, command: b}", "both of 'command' and 'job' are set"),
+        ("{name: pytorch, job: a.lua}", "a path such as 'train.py' is allowed"),
         ("{name: pytorch, job: ../a.py}", "leaves the folder"),
         ("{name: pytorch, job: /a.py}", "leaves the folder"),
         ("{name: pytorch, job: a.py, arguments: {weights: /w}}", "leaves the folder"),
@@ -146,10 +149,94 @@ def test_overrides_are_validated_and_recorded() -> None:
 def test_a_wrong_override_names_its_option() -> None:
     asked = Overrides(gpus="many", set=("trainig.epochs=2", "name.x=1", "nothing"))
     found = problems(SMALL, asked)
-    assert any(p.startswith("--gpus: gpus: 'many' is not allowed") for p in found)
+    assert any(p.startswith("--gpus: 'many' is not allowed") for p in found)
     assert any(p.startswith("--set: trainig: unknown key; did you mean 'training'") for p in found)
     assert any(p.startswith("--set name.x: leads into") for p in found)
     assert any(p.startswith("--set nothing: no KEY=VALUE") for p in found)
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("", "--set '': no KEY=VALUE"),
+        ("=1", "--set '': no KEY=VALUE"),
+        ("framework.arguments.lr=", "--set framework.arguments.lr: a value is missing; "
+         "framework.arguments.lr=null takes"),
+        ("scheduler.extra=[--x", "--set scheduler.extra: the list is not valid YAML"),
+        ("scheduler.extra=[{a: b}]", "--set scheduler.extra: a list of single values"),
+        ("learners=[1]", "--set: learners: a list is not allowed"),
+    ],
+)  # fmt: skip
+def test_a_set_option_that_is_wrong(option: str, expected: str) -> None:
+    (problem,) = problems(SMALL, Overrides(set=(option,)))
+    assert problem.startswith(expected)
+
+
+def test_lists_null_and_quoted_text_can_be_set() -> None:
+    asked = ("scheduler.extra=[--nice=5, '--x=a, b']", "requirements=[]", "time=null",
+             "description=''", "env.A='1'", "env.B='a b' --c 'd'")  # fmt: skip
+    loaded = manifest(SMALL + "time: 5m\n", Overrides(set=asked))
+    assert loaded.scheduler.extra == ["--nice=5", "--x=a, b"]
+    assert (loaded.requirements, loaded.time, loaded.description) == ([], None, "")
+    assert loaded.plain_env() == {"A": "1", "B": "'a b' --c 'd'"}
+    assert manifest(loaded.to_yaml()) == loaded
+
+
+def test_an_option_is_named_once() -> None:
+    assert problems(SMALL, Overrides(time="5"))[0].startswith("--time: '5' has no unit")
+
+
+def test_names_are_neither_empty_nor_endless() -> None:
+    rest = SMALL.partition("\n")[2]
+    (problem,) = problems("name: ''\n" + rest)
+    assert problem == "m.yml:1:7: name: '' is not allowed; text that is not empty is allowed"
+    (problem,) = problems(f"name: {'n' * 201}\n" + rest)
+    assert problem.endswith("name: is 201 characters long; at most 200 are allowed")
+    (problem,) = problems(SMALL + f"description: {'d ' * 5001}e\n")
+    assert problem.endswith("is 10,003 characters long; at most 10,000 are allowed")
+    assert len(manifest(f"name: {'n' * 200}\n" + rest).name) == 200
+
+
+def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:
+    text = (
+        "name: a\nframework:\n  name: torch\n  job: a.py\n  arguments: {weights: w.pt}\n"
+        "requirements: r.txt\n"
+    )
+    loaded = manifest(text)
+    (tmp_path / "a.py").mkdir()
+    with pytest.raises(ManifestError) as caught:
+        check_files(loaded, tmp_path)
+    assert caught.value.problems == [
+        f"m.yml:4:8: framework.job: a.py is no file in {tmp_path}",
+        f"m.yml:5:24: framework.arguments.weights: w.pt does not exist in {tmp_path}",
+        f"m.yml:6:15: requirements: r.txt does not exist in {tmp_path}",
+    ]
+    (tmp_path / "a.py").rmdir()
+    for name in ("a.py", "w.pt", "r.txt"):
+        (tmp_path / name).touch()
+    check_files(loaded, tmp_path)
+
+
+def test_weights_may_be_in_the_training_data(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    loaded = manifest(
+        SMALL + "  arguments: {weights: w.pt}\ndata_stores:\n  - {id: a, type: mount_volume, "
+        "training_data: {container: c}, connection: {path: /d}}\n"
+    )
+    check_files(loaded, tmp_path)
+    with pytest.raises(ManifestError, match="w.pt does not exist"):
+        check_files(manifest(SMALL + "  arguments: {weights: w.pt}\n"), tmp_path)
+
+
+def test_what_only_lacks_a_convenience_can_run() -> None:
+    loaded = manifest(
+        SMALL + "parameter_server: {staleness: 2}\nretries: 1\n"
+        "data_stores: [{id: a, type: s3_datastore}]\n"
+    )
+    assert can_not_run(loaded) == []
+    sentences = not_in_this_version(loaded)
+    assert len(sentences) == 3
+    assert any("allreduce" in s for s in sentences)
 
 
 @pytest.mark.parametrize(
