@@ -33,6 +33,8 @@ class Identity:
     runtime_digest: str
     local_python: str
     """What `environment.python: auto` means: the Python that runs dlctl."""
+    machine: Partition | None = None
+    """What this machine has, where dlctl's own queue runs the job on it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
     Raises:
         PlanError: the request fits no partition (a reason for each), or the site has no Python.
     """
-    placement = place(manifest, site)
+    placement = place(manifest, site, identity.machine)
     job_dir = f"{site.root}/jobs/{identity.training_id}"
     secret_names = manifest.secret_names()
     return Plan(
@@ -92,17 +94,20 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
     )
 
 
-def place(manifest: Manifest, site: Site) -> Placement:
+def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> Placement:
     """Return the first partition that the request fits, and how its learners are spread.
 
     A named partition must fit itself; without a name the default is tried first, then the others
-    in the file's order.
+    in the file's order. Where the file names none, `machine` is the limit, if it is known.
 
     Raises:
         PlanError: with a reason for each partition.
     """
     named = manifest.scheduler.partition or site.scheduler.partition
     if not site.partitions:
+        why_not = _machine_refusals(manifest, machine) if machine else []
+        if why_not:
+            raise _no_fit(site, [f"this machine: {'; '.join(why_not)}"])
         return Placement(named, [manifest.learners])
     reasons: list[str] = []
     for name in _candidates(named, site):
@@ -111,8 +116,13 @@ def place(manifest: Manifest, site: Site) -> Placement:
         if not why_not:
             return Placement(name, _spread(manifest.learners, _learners_per_node(manifest, limits)))
         reasons.append(f"{name}: {'; '.join(why_not)}")
-    raise PlanError(
-        f"the request fits no partition of the site {site.name}:\n  " + "\n  ".join(reasons),
+    raise _no_fit(site, reasons)
+
+
+def _no_fit(site: Site, reasons: list[str]) -> PlanError:
+    what = "fits no partition of" if site.partitions else "does not fit"
+    return PlanError(
+        f"the request {what} the site {site.name}:\n  " + "\n  ".join(reasons),
         hint=f"ask for less, or see `dlctl sites show {site.name}`",
     )
 
@@ -143,7 +153,8 @@ def _refusals(manifest: Manifest, limits: Partition) -> list[str]:
         has = format_size(limits.memory_bytes_per_node)
         reasons.append(f"a learner needs {format_size(memory or 0)}, a node has {has}")
     if gpus > limits.gpus_per_node:
-        reasons.append(f"a learner needs {gpus} GPUs, a node has {limits.gpus_per_node}")
+        needed_gpus = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        reasons.append(f"a learner needs {needed_gpus}, a node has {limits.gpus_per_node}")
     if limits.max_time_s is not None and (manifest.time_s or 0) > limits.max_time_s:
         asked, limit = format_duration(manifest.time_s or 0), format_duration(limits.max_time_s)
         reasons.append(f"time {asked} is over its limit of {limit}")
@@ -154,6 +165,22 @@ def _refusals(manifest: Manifest, limits: Partition) -> list[str]:
             reasons.append(
                 f"{manifest.learners} learners need {needed} nodes, a job may have {most}"
             )
+    return reasons
+
+
+def _machine_refusals(manifest: Manifest, machine: Partition) -> list[str]:
+    """Return why this machine refuses the request: learners share its CPUs, not memory or GPUs."""
+    reasons = _refusals(manifest, machine)
+    if reasons:
+        return reasons
+    learners = f"{manifest.learners} learners need"
+    memory, gpus = (manifest.memory_bytes or 0) * manifest.learners, manifest.gpus
+    has = machine.memory_bytes_per_node
+    if has is not None and memory > has:
+        reasons.append(f"{learners} {format_size(memory)} together, it has {format_size(has)}")
+    if gpus * manifest.learners > machine.gpus_per_node:
+        reasons.append(f"{learners} {gpus * manifest.learners} GPUs together, "
+                       f"it has {machine.gpus_per_node}")  # fmt: skip
     return reasons
 
 

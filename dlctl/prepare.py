@@ -13,17 +13,26 @@ import re
 import secrets
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.archive import Entry
 from dlctl.bundle import Bundle, collect
-from dlctl.errors import ManifestError
-from dlctl.manifest import Manifest, Overrides, load_manifest, not_in_this_version
+from dlctl.errors import DlctlError, ManifestError, PlanError
+from dlctl.manifest import (
+    Manifest,
+    Overrides,
+    can_not_run,
+    check_files,
+    load_manifest,
+    named_files,
+    not_in_this_version,
+)
 from dlctl.plan import Identity, make_plan
 from dlctl.render import render
 from dlctl.runtime import runtime_entries
+from dlctl.site_model import Partition
 
 if TYPE_CHECKING:
     from dlctl.site import Site
@@ -46,6 +55,33 @@ class Request:
     """Variable → value; sent as files of mode 0600, kept nowhere else."""
     manifest_path: Path
     overrides: Overrides
+    can_not_run: tuple[str, ...] = ()
+    """Those of the plan's `not_in_this_version` without which the training can't run."""
+
+
+def check_can_run(request: Request) -> None:
+    """Refuse what this version would only fail at, before anything is sent.
+
+    Raises:
+        PlanError
+    """
+    if request.can_not_run:
+        raise PlanError(
+            f"nothing was sent, for this version can't run it: {' '.join(request.can_not_run)}",
+            hint="`dlctl render` shows the plan",
+        )
+
+
+def this_machine(site: Site) -> Partition | None:
+    """Return what this machine has, if dlctl's own queue runs the site's jobs on it."""
+    if site.transport.kind != "local" or site.scheduler.kind != "local":
+        return None
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    return Partition(
+        cpus_per_node=len(affinity(0)) if affinity else os.cpu_count(),
+        memory_per_node=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        gpus_per_node=len(list(Path("/dev").glob("nvidia[0-9]*"))),
+    )
 
 
 def new_training_id(name: str) -> str:
@@ -66,7 +102,8 @@ def prepare(
     manifest, literal = given.extract_secrets()
     folder = manifest_path.resolve().parent
     code = collect(folder, leave_out=_manifest_names(manifest_path.resolve()))
-    _check_job_file(manifest, code, manifest_path)
+    check_files(manifest, folder)
+    _check_sent(manifest, code, manifest_path)
     runtime_digest, runtime = runtime_entries()
     identity = Identity(
         training_id=training_id or new_training_id(manifest.name),
@@ -74,6 +111,7 @@ def prepare(
         code_digest=code.digest,
         runtime_digest=runtime_digest,
         local_python=sys.executable,
+        machine=this_machine(site),
     )
     plan = make_plan(manifest, site, identity, not_in_this_version(manifest))
     return Request(
@@ -85,6 +123,7 @@ def prepare(
         secrets=_secrets(manifest, literal, folder),
         manifest_path=manifest_path.resolve(),
         overrides=overrides,
+        can_not_run=tuple(can_not_run(manifest)),
     )
 
 
@@ -144,13 +183,29 @@ def prepare_again(record: Record, site: Site) -> Request:
     return prepare(Path(record.manifest_path), overrides, site, record.training_id)
 
 
-def _check_job_file(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:
-    job = manifest.framework.job
-    if job is None or any(file.path == posixpath.normpath(job) for file in code.files):
-        return
-    where = manifest_path.parent / job
-    seen = "is left out by .gitignore or .dlctlignore" if where.exists() else "does not exist"
-    raise ManifestError(
-        f"{manifest_path}: framework.job: {job} {seen} in {where.parent}",
-        hint="the path is relative to the manifest's folder, which is what is sent",
+def _check_sent(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:
+    sent = {file.path for file in code.files}
+    for key, name in named_files(manifest):
+        path = PurePosixPath(posixpath.normpath(name))
+        is_sent = any(str(part) in sent for part in (path, *path.parents))  # or a link above it
+        if key != "requirements" and not is_sent:
+            raise ManifestError(
+                f"{manifest_path}: {key}: {name} is left out by .gitignore or .dlctlignore, "
+                "or by dlctl itself, as results/ is",
+                hint=f"add the line !{name} to .dlctlignore, or move the file",
+            )
+
+
+def folder_changed(record: Record, plan: contract.Plan) -> str:
+    """Return a sentence if the user's folder is no longer what was sent, else nothing."""
+    manifest = Path(record.manifest_path)
+    try:
+        code = collect(manifest.parent, leave_out=_manifest_names(manifest))
+    except DlctlError:
+        return ""
+    if code.digest == plan.code_digest:
+        return ""
+    return (
+        f"{manifest.parent} has changed since it was sent: this goes on with what was sent; "
+        "`dlctl submit` trains the new one"
     )

@@ -222,7 +222,7 @@ def test_a_second_job_waits_and_can_be_halted_before_it_starts(dlctl, site, slow
         options = ["--learners", "4", "--cpus", "2"]
         first = submit(dlctl, site, *options)
     else:
-        options = ["--cpus", "64"]
+        options = ["--learners", "16"]
         first = submit(dlctl, site)
     second = submit(dlctl, site, *options)
     assert wait_for(dlctl, wait_until, second, "PENDING", "TRAINING")["state"] == "PENDING"

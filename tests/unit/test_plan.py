@@ -7,6 +7,7 @@ from login_side import MANIFEST, make_manifest, make_site, plan_of
 
 from dlctl.errors import PlanError
 from dlctl.plan import _spread, place
+from dlctl.site_model import Partition
 
 TWO = """partitions:
   small: {nodes: 2, cpus_per_node: 4, memory_per_node: 8GiB, max_time: 1h}
@@ -62,6 +63,34 @@ def test_an_unknown_partition_names_the_closest():
 
 def test_where_nothing_is_known_nothing_is_refused():
     assert plan_of(learners=1000, gpus=8).resources.learners == 1000
+
+
+MACHINE = Partition(cpus_per_node=2, memory_per_node="8GiB", gpus_per_node=1)
+
+
+@pytest.mark.parametrize(("asked", "reason"), [
+    ({"cpus": 900}, "a learner needs 900 CPUs, a node has 2"),
+    ({"memory": "9TiB"}, "a learner needs 9TiB, a node has 8GiB"),
+    ({"learners": 4, "memory": "3GiB"}, "4 learners need 12GiB together, it has 8GiB"),
+    ({"gpus": 2}, "a learner needs 2 GPUs, a node has 1"),
+    ({"learners": 2, "gpus": 1}, "2 learners need 2 GPUs together, it has 1"),
+])  # fmt: skip
+def test_one_machine_refuses_what_it_does_not_have(asked, reason):
+    with pytest.raises(PlanError) as refused:
+        place(make_manifest(**asked), make_site(), MACHINE)
+    assert refused.value.message == (
+        f"the request does not fit the site testbed:\n  this machine: {reason}"
+    )
+
+
+def test_learners_may_share_the_cpus_of_one_machine():
+    placed = place(make_manifest(learners=50, cpus=2, memory="100MiB"), make_site(), MACHINE)
+    assert (placed.partition, placed.learners_per_node) == (None, [50])
+
+
+def test_one_gpu_is_one():
+    with pytest.raises(PlanError, match="needs 1 GPU, a node has 0"):
+        place(make_manifest(gpus=1), make_site(more="partitions: {a: {}}"))
 
 
 def test_numbers_are_decided_once():

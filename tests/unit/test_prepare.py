@@ -1,13 +1,14 @@
 """From the user's folder to what is sent: credentials, the manifest, the job file."""
 
 import os
+from pathlib import Path
 
 import pytest
 from login_side import make_site
 
-from dlctl.errors import ManifestError
+from dlctl.errors import ManifestError, PlanError
 from dlctl.manifest import Overrides
-from dlctl.prepare import new_training_id, prepare
+from dlctl.prepare import check_can_run, new_training_id, prepare, this_machine
 
 SECRET = "hunter2-hunter2-hunter2"
 
@@ -97,6 +98,49 @@ def test_a_job_file_that_is_not_sent_is_told(tmp_path):
     (tmp_path / ".gitignore").write_text("*.py\n")
     with pytest.raises(ManifestError, match="is left out by .gitignore"):
         prepare(tmp_path / "m.yml", Overrides(), make_site())
+
+
+def test_weights_that_are_not_sent_are_told(tmp_path):
+    (tmp_path / "train.py").touch()
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "model.pt").touch()
+    (tmp_path / "m.yml").write_text(
+        "name: a\nframework:\n  name: torch\n  job: train.py\n"
+        "  arguments: {weights: results/model.pt}\n"
+    )
+    with pytest.raises(ManifestError, match="weights: results/model.pt is left out"):
+        prepare(tmp_path / "m.yml", Overrides(), make_site())
+
+
+LISTING_1 = Path(__file__).parent / "manifests" / "listing-1.yml"
+
+
+def test_what_can_not_run_is_planned_and_not_sent(tmp_path):
+    (tmp_path / "m.yml").write_bytes(LISTING_1.read_bytes())
+    request = prepare(tmp_path / "m.yml", Overrides(), make_site())
+    assert any("framework caffe" in note for note in request.plan.not_in_this_version)
+    with pytest.raises(PlanError, match="nothing was sent") as refused:
+        check_can_run(request)
+    assert "softlayer_objectstore" in refused.value.message
+    assert "framework caffe has no built-in loop" in refused.value.message
+    assert refused.value.exit_code == 5
+
+
+def test_what_can_run_may_be_sent(tmp_path):
+    request = prepared(tmp_path, extra="parameter_server: {}\n")
+    assert len(request.plan.not_in_this_version) == 1
+    check_can_run(request)
+
+
+def test_the_local_queue_is_limited_by_this_machine(tmp_path):
+    site = make_site(scheduler="{kind: local}", launcher="{kind: mpirun}")
+    machine = this_machine(site)
+    assert machine.cpus_per_node == len(os.sched_getaffinity(0))
+    assert machine.memory_bytes_per_node > 2**27
+    prepared(tmp_path)
+    with pytest.raises(PlanError, match="this machine: a learner needs 100000 CPUs, a node has"):
+        prepare(tmp_path / "manifest.yml", Overrides(cpus=100000), site)
+    assert this_machine(make_site()) is None  # Slurm knows better
 
 
 @pytest.mark.parametrize(("name", "slug"), [
