@@ -341,7 +341,8 @@ class Status:
     heartbeat_interval_s: float = 5.0
     step: int | None = None
     epoch: int | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """The newest values; null is NaN or infinity, which JSON can't hold."""
     exit_code: int | None = None
     signal: int | None = None
     last_lines: list[str] = field(default_factory=list)

@@ -69,6 +69,7 @@ class Trainer:
         self._names = ("loss", *self._parts.metrics)
         self._steps = batch_count(len(self._parts.train), settings.batch_size)
         self._said_not_finite = False
+        self._warning = ""
         self.position = Position()
 
     def run(self, position: Position) -> bool:
@@ -197,12 +198,14 @@ class Trainer:
         for name, total in zip(self._names, totals, strict=True):
             position.sums[name] = position.sums.get(name, 0.0) + total
         values = {n: t / samples for n, t in zip(self._names, totals, strict=True)}
-        self._warn_if_not_finite(values["loss"])
+        self._look_at_loss(values["loss"])
         log_due = position.step % max(1, self._settings.log_every_steps) == 0
         if log_due and position.batch < self._steps:  # the epoch's end has a line of its own
             self._record({**values, "learning_rate": self._learning_rate()})
         else:
-            self._reports.progress.update(position.step, position.epoch + 1, values)
+            self._reports.progress.update(
+                position.step, position.epoch + 1, values, warning=self._warning
+            )
 
     # Validation ---------------------------------------------------------------------------------
 
@@ -241,15 +244,22 @@ class Trainer:
     def _record(self, values: dict[str, float], *, force: bool = False) -> None:
         position = self.position
         epoch = position.epoch + (position.batch > 0)  # counted from 1
-        self._reports.progress.update(position.step, epoch, values, force=force)
+        self._reports.progress.update(
+            position.step, epoch, values, warning=self._warning, force=force
+        )
         if self._reports.metrics is not None:
             self._reports.metrics.append(position.step, epoch, values)
 
     def _learning_rate(self) -> float:
         return float(self._parts.optimizer.param_groups[0]["lr"])
 
-    def _warn_if_not_finite(self, loss: float) -> None:
-        if not math.isfinite(loss) and not self._said_not_finite:
+    def _look_at_loss(self, loss: float) -> None:
+        """Say once that the loss is no number any more, and keep saying so in the progress."""
+        if math.isfinite(loss):
+            self._warning = ""
+            return
+        self._warning = self._warning or f"the loss is {loss} since step {self.position.step}"
+        if not self._said_not_finite:
             self._said_not_finite = True
             self._reports.say(f"WARNING: the loss is {loss} at step {self.position.step}")
 

@@ -37,6 +37,11 @@ class MetricsFile:
             os.close(descriptor)
 
 
+def finished_file(progress: Path) -> Path:
+    """Return the file whose presence says that the training loop came to its end."""
+    return progress.with_name(f"{progress.name}.finished")
+
+
 class Progress:
     """The progress file that the watchdog reads, rewritten at most twice a second."""
 
@@ -46,16 +51,23 @@ class Progress:
         self._written_at = -math.inf
 
     def update(
-        self, step: int, epoch: int, metrics: Mapping[str, float], *, force: bool = False
+        self,
+        step: int,
+        epoch: int,
+        metrics: Mapping[str, float],
+        *,
+        warning: str = "",
+        force: bool = False,
     ) -> None:
-        """Write `{"step", "epoch", "metrics"}`, unless it was written just now."""
+        """Write `{"step", "epoch", "metrics", "warning"}`, unless it was written just now."""
         now = self._clock()
         if self._path is None or (not force and now - self._written_at < PROGRESS_INTERVAL_S):
             return
         self._written_at = now
-        known = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        known = {name: finite(value) for name, value in metrics.items()}
+        told = {"step": step, "epoch": epoch, "metrics": known, "warning": warning}
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps({"step": step, "epoch": epoch, "metrics": known}))
+        temporary.write_text(json.dumps(told, allow_nan=False))
         temporary.replace(self._path)
 
 

@@ -6,10 +6,14 @@ halt, or with another code and the reason on standard error; one learner's failu
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import multiprocessing
 import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -22,7 +26,7 @@ from learner.exchange import Exchange, join
 from learner.export import export_metrics, export_model
 from learner.faults import UserFault, explain, place
 from learner.loop import Reports, Trainer
-from learner.metrics import MetricsFile, Progress
+from learner.metrics import MetricsFile, Progress, finished_file
 from learner.model_file import Parts, build_parts, load_build
 from learner.same_model import check_same
 from learner.schedule import ManifestSchedule, Schedule, UserSchedule, factor
@@ -73,12 +77,35 @@ def main(arguments: list[str] | None = None) -> int:
         _check_rank(exchange, rank)
         finished = _train(job, exchange, halt)
         exchange.close()
+        if finished:
+            _say_finished()
         return 0 if finished else EXIT_HALTED
     except BaseException as error:  # whatever it is, the other learners must not wait for this one
         code = explain(error, rank)
         for exchange in joined:
             exchange.abort(code)
         return code
+
+
+def _say_finished() -> None:
+    """Leave the mark without which exit code 0 is not believed."""
+    if progress := os.environ.get(PROGRESS_VARIABLE):
+        finished_file(Path(progress)).touch()
+
+
+def leave(code: int) -> NoReturn:
+    """End this process, whatever threads and processes the user's program has left running.
+
+    Python's own end would wait for them, for ever if they never end.
+    """
+    # Those that multiprocessing would wait for; the watchdog ends all others.
+    for child in multiprocessing.active_children():
+        child.kill()
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _open_job(directory: Path, attempt: int, rank: int) -> Job:
@@ -213,4 +240,4 @@ def _export(job: Job, parts: Parts, position: Position) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dlctl.contract import Guilty, Plan, State, Status, Verdict
 from learner.control import Wish
+from learner.watchdog import UNFINISHED
 
 _SIGNALS = {
     4: "illegal instruction: the program is built for another kind of CPU",
@@ -42,7 +43,9 @@ def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
         return Verdict(attempt, job_id, State.CANCELLED, _sentence(ending.wish.reason))
     if complete and all(state is State.COMPLETED for state in states):
         learners = "The learner" if len(states) == 1 else f"All {len(states)} learners"
-        return Verdict(attempt, job_id, State.COMPLETED, f"{learners} ended with exit code 0.")
+        warning = next((f"; {s.reason}" for s in ending.statuses if s.reason), "")
+        reason = f"{learners} ended with exit code 0{warning}."
+        return Verdict(attempt, job_id, State.COMPLETED, reason)
     if complete and _halted(states, ending.wish):
         why = ending.wish.reason if ending.wish else "the learners saved and stopped"
         hint = f"Go on with: dlctl resume {plan.training_id}"
@@ -135,6 +138,10 @@ def _launcher_failed(plan: Plan, attempt: int, job_id: str, ending: Ending) -> V
 def explain(plan: Plan, status: Status) -> tuple[str, str]:
     """Return one sentence on why a learner failed, and what to do next."""
     who = _who(status)
+    if status.reason == UNFINISHED:
+        return f"{who} {UNFINISHED}.", (
+            "Let `build` return, and leave the end to the loop: no exit in the program."
+        )
     if status.exit_code is None and status.signal is None or not status.last_lines:
         told = status.reason or "failed"
         if status.signal is None and status.exit_code not in (126, 127):
@@ -241,9 +248,7 @@ def _memory_hint(plan: Plan) -> str:
     asked = plan.resources.memory_bytes_per_learner
     mib = 4096 if asked is None else -(-asked // 2**19)
     more = f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
-    return (
-        f"Ask for more memory (now: {_memory(plan)}): dlctl submit manifest.yml --memory {more}"
-    )
+    return f"Ask for more memory (now: {_memory(plan)}): dlctl submit manifest.yml --memory {more}"
 
 
 def _guilty(status: Status) -> Guilty:

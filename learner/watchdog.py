@@ -21,6 +21,7 @@ from dlctl.contract import State
 from learner import processes
 from learner.directives import POLL_S, Outside
 from learner.heartbeat import Heartbeat, last_lines
+from learner.metrics import finished_file
 from learner.reserve import Reserve, is_full
 from learner.signals import EXIT_HALTED, HaltFlag
 
@@ -67,8 +68,18 @@ def decode_exit(returncode: int, is_command: bool) -> tuple[int | None, int | No
     return returncode, None
 
 
-def conclude(returncode: int, is_command: bool, stop: Stop, killed: bool) -> tuple[State, str]:
-    """Return how a learner ended, and a few words on why."""
+UNFINISHED = "ended before the training loop had finished"
+"""The user's code ended the process, or something took it away, with the exit code of success."""
+
+
+def conclude(
+    returncode: int, is_command: bool, stop: Stop, killed: bool, finished: bool = True
+) -> tuple[State, str]:
+    """Return how a learner ended, and a few words on why.
+
+    Args:
+        finished: the built-in loop said that it came to its end; a command says nothing.
+    """
     if stop is Stop.CANCEL:
         return State.CANCELLED, "stopped on request"
     # The shell around a command says 85 whatever its program made of the signal.
@@ -82,7 +93,8 @@ def conclude(returncode: int, is_command: bool, stop: Stop, killed: bool) -> tup
         # The built-in loop holds the signal back until it can take it: so it was on its way out.
         return State.HALTED, "stopped"
     if returncode == 0:
-        return State.COMPLETED, ""
+        done = is_command or finished
+        return (State.COMPLETED, "") if done else (State.FAILED, UNFINISHED)
     if stop is Stop.HALT and killed:
         return State.FAILED, "did not save its state within the grace period and was killed"
     if stop is Stop.ENDED:
@@ -163,7 +175,10 @@ class Watchdog:
             self._look_at = now + POLL_S
             self._look_outside()
         self._escalate(now)
-        self.heart.beat(**self._progress())
+        progress, warning = self._progress()
+        if self.stop is Stop.NONE:
+            progress["reason"] = warning
+        self.heart.beat(**progress)
 
     def _look_outside(self) -> None:
         if self.stop is Stop.NONE and (why := self.outside.abandoned()):
@@ -233,22 +248,29 @@ class Watchdog:
             self.heart.beat()
             time.sleep(TICK_S / 2)
 
-    def _progress(self) -> dict[str, Any]:
-        """Return what the built-in loop says of itself; nothing if it says nothing clear."""
+    def _progress(self) -> tuple[dict[str, Any], str]:
+        """Return what the built-in loop says of itself, and its warning, if that is clear."""
         try:
             told = json.loads(self.program.progress.read_bytes())
             numbers = {k: int(told[k]) for k in ("step", "epoch") if told.get(k) is not None}
-            metrics = {str(k): float(v) for k, v in (told.get("metrics") or {}).items()}
+            metrics = {
+                str(k): None if v is None else float(v)
+                for k, v in (told.get("metrics") or {}).items()
+            }
+            warning = str(told.get("warning") or "")
         except (OSError, ValueError, TypeError, AttributeError):
-            return {}
-        return {**numbers, "metrics": metrics}
+            return {}, ""
+        return {**numbers, "metrics": metrics}, warning
 
     def _report(self, returncode: int) -> int:
         is_command = self.program.is_command
-        state, reason = conclude(returncode, is_command, self.stop, self.killed)
+        finished = finished_file(self.program.progress).exists()
+        state, reason = conclude(returncode, is_command, self.stop, self.killed, finished)
         code, number = decode_exit(returncode, is_command)
         words = self._last_words() if state in (State.FAILED, State.CANCELLED) else []
-        progress = self._progress()
+        progress, warning = self._progress()
+        if state is State.COMPLETED:
+            reason = warning
         if state is State.FAILED and is_full(self.heart.path.parent):
             # The program's own words about it may not have found space in its log.
             words.append("dlctl: No space left on device: the job directory's disk is full")

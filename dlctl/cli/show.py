@@ -86,7 +86,10 @@ def _runs(framework: dict[str, Any]) -> str:
 
 def _learner(status: dict[str, Any]) -> list[str]:
     shown = {n: v for n, v in status["metrics"].items() if n not in _LESS_TOLD}
-    metrics = " ".join(f"{name}={value:.4g}" for name, value in shown.items())
+    metrics = " ".join(
+        f"{name}={'nan' if value is None else format(value, '.4g')}"
+        for name, value in shown.items()
+    )
     ended = status["exit_code"] is not None or status["signal"] is not None
     code = (
         f"exit {status['exit_code']}" if status["signal"] is None else f"signal {status['signal']}"

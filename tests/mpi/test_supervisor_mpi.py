@@ -114,3 +114,42 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path):
     kill(process.pid)
     process.communicate()
     wait_until(lambda: not any(alive(pid) for pid in pids))
+
+
+BUILD = """\
+import torch
+def build(arguments):
+    {first}
+    model = torch.nn.Linear(2, 1)
+    x = torch.zeros(8, 2)
+    return {{
+        "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "loss": torch.nn.MSELoss(), "train": torch.utils.data.TensorDataset(x, x[:, :1]),
+    }}
+"""
+
+
+def test_a_loop_that_ended_with_0_before_its_end_has_failed(tmp_path):
+    job = Job.on_mpi(tmp_path, 2, None, job="train.py")
+    job.write("train.py", BUILD.format(first="import os; os._exit(0)"))
+    verdict = job.run()
+    assert verdict.state is State.FAILED, job.output
+    assert "ended before the training loop had finished" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import threading, time; threading.Thread(target=time.sleep, args=[600]).start()",
+        "import multiprocessing, time; multiprocessing.Process(target=time.sleep, args=[600])"
+        ".start()",
+        "import subprocess; subprocess.Popen(['sleep', '600'])",
+    ],
+)
+def test_what_the_program_left_running_does_not_hold_up_the_end(tmp_path, first):
+    job = Job.on_mpi(tmp_path, 2, None, job="train.py")
+    job.write("train.py", BUILD.format(first=first))
+    verdict = job.run()
+    assert verdict.state is State.COMPLETED, job.output + job.log()
+    assert (job.dir / "results" / "model.pt").exists()
+    assert job.log().endswith("the trained model is in results/model.pt\n")

@@ -11,6 +11,7 @@ from node_job import Job
 from dlctl.contract import Launch, State, Status
 from learner.faults import UserFault, explain
 from learner.verdict import Ending, decide
+from learner.watchdog import UNFINISHED
 
 SPOKE = [
     '[rank 1 on n2]   File "/c/train.py", line 2, in <module>',
@@ -70,7 +71,11 @@ def test_the_launchers_words_say_why_all_of_them_are_gone(plan, line, reason, hi
     assert hint in verdict.hint
 
 
-MPI_NOISE = ["--------", "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD", "--------"]
+MPI_NOISE = [
+    "--------",
+    "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD",
+    "--------",
+]
 
 
 @pytest.mark.parametrize(
@@ -81,9 +86,7 @@ MPI_NOISE = ["--------", "MPI_ABORT was invoked on rank 1 in communicator MPI_CO
         (UserFault("build returned 42"), MPI_NOISE, "See its log: dlctl logs"),
     ],
 )
-def test_the_reason_is_the_error_of_the_loop_and_the_hint_its_hint(
-    plan, capsys, said, noise, hint
-):
+def test_the_reason_is_the_error_of_the_loop_and_the_hint_its_hint(plan, capsys, said, noise, hint):
     explain(said, 1)
     lines = [*capsys.readouterr().err.splitlines(), *noise]
     failed = status(1, State.FAILED, exit_code=1, last_lines=lines)
@@ -109,3 +112,20 @@ def test_the_hint_on_memory_can_be_typed(plan, asked, more):
     other = status(1, State.CANCELLED)
     verdict = judge(replace(plan, resources=resources), [killed, other], [], {})
     assert verdict.hint.endswith(f": dlctl submit manifest.yml --memory {more}")
+
+
+def test_a_warning_of_a_completed_training_is_told(plan):
+    warned = [status(r, State.COMPLETED, reason="the loss is nan since step 1") for r in (0, 1)]
+    verdict = judge(plan, warned, [], {})
+    assert verdict.state is State.COMPLETED
+    assert verdict.reason == (
+        "All 2 learners ended with exit code 0; the loss is nan since step 1."
+    )
+
+
+def test_a_loop_that_did_not_come_to_its_end_has_not_trained(plan):
+    ended = status(0, State.FAILED, exit_code=0, reason=UNFINISHED)
+    verdict = judge(plan, [ended, status(1, State.CANCELLED)], [], {})
+    assert verdict.state is State.FAILED
+    assert verdict.reason == "Learner 0 on n1 ended before the training loop had finished."
+    assert "`build`" in verdict.hint

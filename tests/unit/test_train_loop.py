@@ -40,7 +40,12 @@ def make_parts(**changes: Any) -> dict[str, Any]:
 
 
 def make_trainer(
-    tmp_path: Path, parts: Parts, settings: Training, policy: CheckpointPolicy, said: list[str]
+    tmp_path: Path,
+    parts: Parts,
+    settings: Training,
+    policy: CheckpointPolicy,
+    said: list[str],
+    progress: Progress | None = None,
 ) -> Trainer:
     exchange = SingleExchange()
     steps = math.ceil(len(parts.train) / settings.batch_size)
@@ -50,7 +55,8 @@ def make_trainer(
     keeper = CheckpointKeeper(
         tmp_path / "checkpoints", policy, {"learners": 1}, exchange, said.append
     )
-    reports = Reports(said.append, Progress(None), MetricsFile(tmp_path / "metrics.jsonl"))
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
+    reports = Reports(said.append, progress or Progress(None), metrics)
     trained = Trained(parts, schedule, torch.device("cpu"))
     return Trainer(settings, trained, exchange, keeper, reports, HaltFlag())
 
@@ -89,9 +95,13 @@ def test_lines_of_metrics_and_history(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_finite_is_told_once_and_null_in_json(tmp_path: Path) -> None:
     said: list[str] = []
     parts = Parts(**make_parts(loss=lambda o, t: (o - t).mean() * math.nan))
-    make_trainer(tmp_path, parts, Training(epochs=2, batch_size=10), CheckpointPolicy(), said).run(
-        Position()
-    )
+    progress = Progress(tmp_path / "progress")
+    make_trainer(
+        tmp_path, parts, Training(epochs=2, batch_size=10), CheckpointPolicy(), said, progress
+    ).run(Position())
+    told = json.loads((tmp_path / "progress").read_text())
+    assert told["warning"] == "the loss is nan since step 1"
+    assert told["metrics"]["loss"] is None
     assert sum("WARNING: the loss is nan" in line for line in said) == 1
     line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert line["loss"] is None
@@ -161,7 +171,8 @@ def test_progress_is_written_at_most_twice_a_second(tmp_path: Path) -> None:
         assert said == {
             "step": {1: 1, 2: 1, 3: 3, 4: 3}[step],
             "epoch": 1,
-            "metrics": {"accuracy": 0.5},
+            "metrics": {"loss": None, "accuracy": 0.5},
+            "warning": "",
         }
     progress.update(5, 1, {}, force=True)
     assert json.loads((tmp_path / "p").read_text())["step"] == 5

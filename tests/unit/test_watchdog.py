@@ -14,6 +14,7 @@ import pytest
 from dlctl.contract import State, Status, read_record
 from learner import heartbeat, processes
 from learner.heartbeat import Heartbeat, last_lines
+from learner.metrics import finished_file
 from learner.signals import HaltFlag
 from learner.watchdog import Program, Stop, Watchdog, conclude, decode_exit
 
@@ -110,8 +111,28 @@ def test_unclear_progress_is_ignored(tmp_path, text):
     path.write_text(text)
     heart = Heartbeat(tmp_path, "learner", 0, 1)
     program = Program(["true"], os.environ, tmp_path, tmp_path / "log", False, path)
+    finished_file(path).touch()
     assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
     assert read_record(Status, heart.path).step is None
+
+
+@pytest.mark.parametrize(
+    ("finished", "state", "reason"),
+    [
+        (True, State.COMPLETED, "the loss is nan since step 1"),
+        (False, State.FAILED, "ended before the training loop had finished"),
+    ],
+)
+def test_exit_code_0_of_the_loop_counts_once_it_has_finished(tmp_path, finished, state, reason):
+    path = tmp_path / "progress.json"
+    path.write_text('{"metrics": {"loss": null}, "warning": "the loss is nan since step 1"}')
+    if finished:
+        finished_file(path).touch()
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", False, path)
+    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == (0 if finished else 1)
+    status = read_record(Status, heart.path)
+    assert (status.state, status.reason, status.metrics) == (state, reason, {"loss": None})
 
 
 def test_descendants_and_who_takes_a_signal():
