@@ -425,6 +425,8 @@ class ResultsIndex:
     """Every file of `results/`, so that a download can be verified."""
 
     files: list[ResultFile]
+    left_out: list[str] = field(default_factory=list)
+    """What is no regular file (FIFO, socket), or a link to a folder, to nothing or outside."""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from dlctl import contract
@@ -15,6 +14,8 @@ from dlctl.contract import DataStore, Plan, ResultFile, ResultsIndex, to_json, w
 from learner.faults import UserFault
 
 _CHUNK_BYTES = 1 << 20
+_TOLD = 10
+"""So many names of what is left out are told."""
 
 
 def load(plan: Plan, job_dir: Path) -> list[str]:
@@ -63,29 +64,46 @@ def _remove(data: Path) -> None:
 def write_index(job_dir: Path) -> ResultsIndex:
     """Hash every file of `results/` and write `results.json`."""
     results = job_dir / contract.RESULTS
-    files = [
+    files, left_out = result_files(results)
+    hashed = [
         ResultFile(str(path.relative_to(results)), path.stat().st_size, sha256(path))
-        for path in result_files(results)
+        for path in files
     ]
-    index = ResultsIndex(files)
+    index = ResultsIndex(hashed, [str(path.relative_to(results)) for path in left_out])
     write_whole(job_dir / contract.RESULTS_INDEX, to_json(index))
     return index
 
 
-def result_files(results: Path) -> Iterator[Path]:
-    """Yield the regular files below a folder, in a fixed order.
+def result_files(results: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files below a folder, in a fixed order, and what is left out.
 
-    Left out: links that lead outside, and names that are no UTF-8 (JSON can't hold them).
+    A link counts as the file that it leads to, if that is in the folder, too.
     """
     inside = results.resolve()
+    files: list[Path] = []
+    left_out: list[Path] = []
     for folder, folders, names in os.walk(results):
         folders.sort()
-        for name in sorted(names):
-            path = Path(folder, name)
-            with contextlib.suppress(UnicodeEncodeError, OSError):
-                str(path.relative_to(results)).encode()
-                if path.is_file() and path.resolve().is_relative_to(inside):
-                    yield path
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for path in (Path(folder, name) for name in sorted([*names, *links])):
+            (files if _is_file(path, inside) else left_out).append(path)
+    return files, left_out
+
+
+def _is_file(path: Path, inside: Path) -> bool:
+    # RuntimeError: before Python 3.13 a link to itself is one.
+    with contextlib.suppress(OSError, RuntimeError):
+        return path.is_file() and path.resolve().is_relative_to(inside)
+    return False
+
+
+def tell_index(index: ResultsIndex) -> list[str]:
+    """Return one line on what is in the index, and one on what is not."""
+    lines = [f"{len(index.files)} files, {sum(file.size_bytes for file in index.files)} bytes"]
+    if left := index.left_out:
+        more = ", …" if len(left) > _TOLD else ""
+        lines.append(f"left out: {len(left)}: {', '.join(map(repr, left[:_TOLD]))}{more}")
+    return lines
 
 
 def sha256(path: Path) -> str:

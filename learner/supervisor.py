@@ -357,7 +357,8 @@ class Supervisor:
             verdict = Verdict(self.attempt, self.job_id, State.CANCELLED, "Cancelled on request.")
         try:
             index = stores.write_index(self.job_dir)
-            say(f"  {len(index.files)} files, {sum(f.size_bytes for f in index.files)} bytes")
+            for line in stores.tell_index(index):
+                say(f"  {line}")
             if verdict.state is State.COMPLETED:
                 for line in stores.store(self.plan, self.job_dir, index):
                     say(f"  {line}")

@@ -1,0 +1,67 @@
+"""What the index of the results holds, and what it names as left out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dlctl import contract
+from dlctl.contract import ResultsIndex
+from learner.stores import sha256, tell_index, write_index
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    folder = tmp_path / contract.RESULTS
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub/model").write_text("ab")
+    return folder
+
+
+def index_of(results: Path) -> ResultsIndex:
+    written = write_index(results.parent)
+    read = contract.read_record(ResultsIndex, results.parent / contract.RESULTS_INDEX)
+    assert read == written
+    return read
+
+
+def test_a_link_that_stays_inside_counts_as_its_target(results):
+    (results / "best").symlink_to("sub/model")
+    index = index_of(results)
+    assert [(file.path, file.size_bytes) for file in index.files] == [
+        ("best", 2), ("sub/model", 2),
+    ]  # fmt: skip
+    assert {file.sha256 for file in index.files} == {sha256(results / "sub/model")}
+    assert index.left_out == []
+    assert tell_index(index) == ["2 files, 4 bytes"]
+
+
+def test_a_name_that_is_no_utf8_is_indexed(results):
+    name = os.fsdecode(b"caf\xe9")
+    (results / name).write_text("x")
+    assert [file.path for file in index_of(results).files] == [name, "sub/model"]
+
+
+def test_what_is_no_file_is_named(results):
+    (results.parent / "secret").write_text("s")
+    (results / "outside").symlink_to("../secret")
+    (results / "nothing").symlink_to("gone")
+    (results / "loop").symlink_to("loop")
+    (results / "folder").symlink_to("sub")
+    os.mkfifo(results / os.fsdecode(b"pipe\xe9"))
+    index = index_of(results)
+    assert [file.path for file in index.files] == ["sub/model"]
+    assert index.left_out == ["folder", "loop", "nothing", "outside", os.fsdecode(b"pipe\xe9")]
+    said = tell_index(index)[1]
+    assert said.startswith("left out: 5: 'folder', 'loop', 'nothing', 'outside', ")
+    said.encode()
+
+
+def test_not_every_name_is_told(results):
+    for number in range(12):
+        os.mkfifo(results / f"{number:02}")
+    said = tell_index(index_of(results))[1]
+    assert said.startswith("left out: 12: '00', ")
+    assert said.endswith("'09', …")
