@@ -20,6 +20,9 @@ from dlctl.store import Record
 from dlctl.transfer import download, read_files
 from dlctl.transport import Transport
 
+_MARK = ".dlctl-fetch"
+"""In a folder of fetched files: whose they are."""
+
 Progress = Callable[[int, int], None]
 
 
@@ -45,6 +48,7 @@ def fetch_results(
         TransferError
     """
     index = _index(transport, record)
+    _own_folder(destination, record)
     here = [contract.MANIFEST, contract.PLAN]
     files = [str(p.relative_to(destination)) for p in
              download(transport, record.job_dir, here, destination)]  # fmt: skip
@@ -79,10 +83,35 @@ def fetch_checkpoints(
             f"{record.training_id} ({record.state}) has no checkpoint",
             hint="checkpoint.every in the manifest says when one is written",
         )
+    _own_folder(destination, record)
     paths = [f"{contract.CHECKPOINTS}/{name}" for name in names]
     brought = download(transport, record.job_dir, paths, destination, on_progress)
     files = [str(path.relative_to(destination)) for path in brought]
     return Fetched(record.training_id, str(destination), files, record.state.final)
+
+
+def _own_folder(folder: Path, record: Record) -> None:
+    """Make the folder, or know it again: nothing but an earlier fetch is ever overwritten.
+
+    Raises:
+        ResultsError: something else is there, or the folder can't be made.
+    """
+    mark = folder / _MARK
+    try:
+        if folder.is_dir() and any(folder.iterdir()):
+            if not mark.is_file() or mark.read_text().strip() != record.training_id:
+                raise ResultsError(
+                    f"{folder} is not empty, and holds no earlier fetch of {record.training_id}",
+                    hint="name a folder that is empty or not there: --to FOLDER",
+                )
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.write_text(f"{record.training_id}\n")
+    except OSError as error:
+        raise ResultsError(
+            f"{folder} can't be used as a folder: {error.strerror}",
+            hint="name another one: --to FOLDER",
+        ) from error
 
 
 def _index(transport: Transport, record: Record) -> ResultsIndex | None:

@@ -15,6 +15,7 @@ from dlctl.site import (
     Site,
     TransportSettings,
     check_name,
+    list_sites,
     load_site,
     parse_site,
     save_site,
@@ -93,6 +94,11 @@ def add_site(
     """
     check_name(name)
     path = user_directory() / f"{name}.yml"
+    if name in {file.name for file in list_sites() if file.shipped} and not force:
+        raise SiteError(
+            f"{name} is a site that dlctl ships; a file of your own would take its place",
+            hint="choose another name, or --force",
+        )
     if path.exists() and not force:
         raise SiteError(f"the site {name} exists already: {path}", hint="--force replaces it")
     with _opened(transport, prompt) as connection:

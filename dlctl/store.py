@@ -69,7 +69,13 @@ def state_directory() -> Path:
     """Return `$XDG_STATE_HOME/dlctl`; made private to the user where it does not exist."""
     base = os.environ.get("XDG_STATE_HOME", "")
     path = (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "dlctl"
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise RecordError(
+            f"the folder of the local record, {path}, can't be made: {error.strerror}",
+            hint="set XDG_STATE_HOME to a folder that can be written",
+        ) from error
     return path
 
 

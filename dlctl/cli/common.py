@@ -155,13 +155,16 @@ def follow(
     return known[0]
 
 
-def print_pieces(pieces: Iterable[Piece], as_json: bool = False) -> None:
-    """Print pieces of logs, each line behind its source, or as an object of its own."""
+def print_pieces(pieces: Iterable[Piece], as_json: bool = False) -> int:
+    """Print pieces of logs, each line behind its source or as an object; return how many."""
+    count = 0
     for piece in pieces:
+        count += 1
         if as_json:
             output.log_objects(piece.attempt, piece.source, piece.content)
         else:
             output.log(f"{piece.source} | ", piece.content)
+    return count
 
 
 def end_of_following(record: Record) -> None:

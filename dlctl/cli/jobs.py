@@ -48,12 +48,13 @@ def submit(
     Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
     """
     from dlctl.lifecycle import submit as send
-    from dlctl.prepare import prepare
+    from dlctl.prepare import check_can_run, prepare
     from dlctl.store import Store
 
     overrides = make_overrides(learners, gpus, cpus, memory, time, set_)
     with opened(site) as session:
         request = prepare(manifest, overrides, session.site)
+        check_can_run(request)
         _say_what_is_missing(request.plan.not_in_this_version)
         with output.progress("sending") as on_progress:
             record = send(session, request, store := Store(), on_progress)
@@ -89,11 +90,13 @@ def resume(
 
     Example: dlctl resume digits-3k9f --follow
     """
+    from dlctl.lifecycle import read_plan
     from dlctl.lifecycle import resume as go_on
-    from dlctl.prepare import prepare_again
+    from dlctl.prepare import folder_changed, prepare_again
 
     with training(training_id) as (session, record, store):
         known = go_on(session, record, store, lambda r: prepare_again(r, session.site))
+        output.note(folder_changed(known, read_plan(session, known)))
         output.report(plain(known), as_json, lambda _: print_record(known))
         if stay:
             return end_of_following(follow(session, known, store, first_attempt=known.attempt))

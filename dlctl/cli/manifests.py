@@ -49,9 +49,19 @@ def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
 
     Example: dlctl validate manifest.yml
     """
-    from dlctl.manifest import load_manifest, not_in_this_version
+    from dlctl.errors import ManifestError
+    from dlctl.manifest import check_files, load_manifest, not_in_this_version
 
-    notes = not_in_this_version(load_manifest(manifest))
+    try:
+        known = load_manifest(manifest)
+        check_files(known, manifest.resolve().parent)
+    except ManifestError as error:
+        if not as_json:
+            raise
+        wrong = {"manifest": str(manifest), "valid": False, "problems": error.problems}
+        output.report(wrong, True, lambda _: None)
+        raise typer.Exit(error.exit_code) from None
+    notes = not_in_this_version(known)
     output.report({"manifest": str(manifest), "valid": True, "not_in_this_version": notes}, as_json,
                   lambda _: output.line(f"{manifest} is valid"))  # fmt: skip
     for note in notes if not as_json else []:
@@ -87,7 +97,8 @@ def render(
     overrides = make_overrides(learners, gpus, cpus, memory, time, set_)
     request = prepare(manifest, overrides, load_site(site), training_id)
     if script:
-        return output.raw(request.script)
+        return output.report({"script": request.script}, as_json,
+                             lambda v: output.raw(v["script"]))  # fmt: skip
     plan = contract.to_json(request.plan)
     return output.report(
         {"plan": request.plan, "script": request.script}, as_json,

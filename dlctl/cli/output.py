@@ -1,7 +1,7 @@
 """The only place that prints: tables and sentences for people, JSON for programs.
 
 Data goes to standard output; notes, hints, errors and progress go to standard error, so that
-`dlctl … --json | jq` and `id=$(dlctl submit --quiet …)` work. rich is loaded only when something
+`dlctl … --json | jq` and `id=$(dlctl submit …)` work. rich is loaded only when something
 is drawn on a terminal; a pipe gets plain, untruncated columns. `NO_COLOR` is honoured.
 
     report(value, as_json, human)   one answer: JSON if asked for, else `human(value)`
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,6 +49,12 @@ def _coloured(text: str, style: str, stream: Any) -> str:
 def _printable(text: str) -> str:
     """Return text whose control characters can't move the cursor or colour the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def _harmless(text: str) -> str:
+    """Return a log's line with its colours, and without what moves the cursor or sets titles."""
+    parts = re.split(r"(\x1b\[[0-9;]*m)", text)
+    return "".join(part if i % 2 else _printable(part) for i, part in enumerate(parts))
 
 
 def report(value: V, as_json: bool, human: Callable[[V], object]) -> None:
@@ -86,9 +93,8 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    last = len(columns) - 1
-    for i, column in enumerate(columns):
-        drawn.add_column(column, overflow="fold" if i in (0, last) else "ellipsis")
+    for column in columns:
+        drawn.add_column(column, overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(_printable(str(c)), style=_STYLES.get(str(c), "")) for c in row))
     from rich.console import Console
@@ -120,8 +126,9 @@ def raw(text: str) -> None:
 
 def log(prefix: str, data: bytes) -> None:
     """Print lines of a log as they came, each behind its prefix."""
+    on_terminal = sys.stdout.isatty()
     for text in data.decode(errors="replace").splitlines():
-        sys.stdout.write(f"{prefix}{text}\n")
+        sys.stdout.write(f"{prefix}{_harmless(text) if on_terminal else text}\n")
     sys.stdout.flush()
 
 

@@ -98,7 +98,8 @@ def show(
         if script:
             from dlctl.lifecycle import read_script
 
-            return output.raw(read_script(session, record))
+            text = read_script(session, record)
+            return output.report({"script": text}, as_json, lambda _: output.raw(text))
         details = gather(session, record, store)
     return output.report(details, as_json, print_details)
 
@@ -113,13 +114,17 @@ def logs(
 
     Example: dlctl logs --follow
     """
+    from dlctl.lifecycle import check_learner
     from dlctl.logs import LogReader, read
 
     with training(training_id) as (session, record, store):
+        check_learner(session, record, learner)
         if stay:
             end_of_following(follow(session, record, store, learner, as_json=as_json))
         else:
-            print_pieces(read(session.transport, LogReader(record.job_dir, learner)), as_json)
+            pieces = read(session.transport, LogReader(record.job_dir, learner))
+            if not print_pieces(pieces, as_json):
+                output.note(f"{record.training_id} ({record.state}) has printed nothing so far")
 
 
 class What(str, enum.Enum):

@@ -9,9 +9,9 @@ a claim made here first (`_fence`) keeps a job that was lost from ever running b
 from dlctl.lifecycle.end import cancel, delete, halt, resume
 from dlctl.lifecycle.session import Session, open_session
 from dlctl.lifecycle.submit import submit
-from dlctl.lifecycle.watch import details, read_plan, read_script, refresh, stale
+from dlctl.lifecycle.watch import check_learner, details, read_plan, read_script, refresh, stale
 
 __all__ = [
-    "Session", "cancel", "delete", "details", "halt", "open_session",
+    "Session", "cancel", "check_learner", "delete", "details", "halt", "open_session",
     "read_plan", "read_script", "refresh", "resume", "stale", "submit",
 ]  # fmt: skip

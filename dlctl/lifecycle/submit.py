@@ -138,7 +138,8 @@ def _accept(
     except SubmitUnknown as unknown:
         hint = f"dlctl resume {record.training_id}"
         store.update(replace(record, reason=unknown.message, hint=hint, seen_at=time.time()))
-        raise
+        next_step = f"`dlctl status {record.training_id}` looks it up; it is not sent twice"
+        raise SubmitUnknown(f"{record.training_id}: {unknown.message}", hint=next_step) from unknown
     except SchedulerError as refusal:
         why = f"the scheduler refused it: {refusal.message}"
         store.update(replace(record, state=State.FAILED, reason=why, hint=refusal.hint,

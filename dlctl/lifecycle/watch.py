@@ -132,6 +132,18 @@ def _last_lines(session: Session, record: Record) -> list[str]:
     return end.text.splitlines()
 
 
+def check_learner(session: Session, record: Record, learner: int | None) -> None:
+    """Raise a RecordError if the training has no learner of this rank."""
+    if learner is None or learner == 0:
+        return
+    learners = read_plan(session, record).resources.learners
+    if learner >= learners:
+        raise RecordError(
+            f"{record.training_id} has no learner {learner}",
+            hint=f"its learners are 0 to {learners - 1}" if learners > 1 else "it has learner 0",
+        )
+
+
 def read_script(session: Session, record: Record) -> str:
     """Return the batch script that was sent.
 

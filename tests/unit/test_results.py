@@ -9,7 +9,7 @@ from login_side import make_record
 from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, State
 from dlctl.errors import ResultsError, TransferError
-from dlctl.results import fetch_checkpoints, fetch_results, merge_metrics, read_metrics
+from dlctl.results import _own_folder, fetch_checkpoints, fetch_results, merge_metrics, read_metrics
 from dlctl.transport.local import LocalTransport
 
 HERE = LocalTransport()
@@ -100,9 +100,8 @@ def test_everything_is_brought(job, tmp_path):
         "manifest.yml", "plan.json", "model/weights é.pt", "notes 'a'.txt",
         "logs/attempt-1-learner-0.log", "metrics.jsonl",
     }  # fmt: skip
-    assert {str(p.relative_to(there)) for p in there.rglob("*") if p.is_file()} == set(
-        fetched.files
-    )
+    on_disk = {str(p.relative_to(there)) for p in there.rglob("*") if p.is_file()}
+    assert on_disk == {*fetched.files, ".dlctl-fetch"}
     assert (there / "model/weights é.pt").read_bytes() == b"w" * 1000
     assert (there / "logs/attempt-1-learner-0.log").read_text() == "hello\nend\n"
 
@@ -166,3 +165,22 @@ def test_checkpoints_are_brought(job, tmp_path):
     (folder / "checkpoints/.part-1").mkdir()
     fetched = fetch_checkpoints(HERE, record, tmp_path / "to")
     assert fetched.files == ["checkpoints/step-000000000120/model.h5"]
+
+
+def test_a_folder_that_is_not_ours_is_never_written_to(tmp_path):
+    """`fetch --to .` replaced the user's own manifest.yml."""
+    record = make_record(training_id="mine-1")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "manifest.yml").write_text("my own")
+    with pytest.raises(ResultsError, match="not empty"):
+        _own_folder(mine, record)
+    fresh = tmp_path / "fresh"
+    _own_folder(fresh, record)
+    (fresh / "model.pt").write_text("x")
+    _own_folder(fresh, record)
+    with pytest.raises(ResultsError, match="no earlier fetch of other-2"):
+        _own_folder(fresh, make_record(training_id="other-2"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsError, match="can't be used as a folder"):
+        _own_folder(tmp_path / "file", record)

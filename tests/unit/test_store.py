@@ -105,3 +105,10 @@ def test_the_file_says_which_schema_it_has(store):
     connection = sqlite3.connect(store.path)
     assert connection.execute("PRAGMA user_version").fetchone() == (1,)
     connection.close()
+
+
+def test_a_state_folder_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(RecordError, match="can't be made"):
+        Store()
