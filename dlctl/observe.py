@@ -106,6 +106,8 @@ def derive(record: Record, seen: Observation, wall_s: float) -> Record:
     """
     job_id = (seen.job and seen.job.job_id) or seen.claim or record.job_id
     known = replace(record, job_id=job_id)
+    if not seen.exists and known.job_id and not (seen.job and not seen.job.state.final):
+        return _gone(known, seen, wall_s)
     if seen.verdict:
         return _told(known, wall_s, seen.verdict.state, _why(seen.verdict), seen.verdict.hint)
     if not seen.queue_answered:
@@ -124,6 +126,14 @@ def derive(record: Record, seen: Observation, wall_s: float) -> Record:
 
 def _told(record: Record, wall_s: float, state: State, reason: str, hint: str = "") -> Record:
     return replace(record, state=state, reason=reason, hint=hint, seen_at=wall_s, stale_since=None)
+
+
+def _gone(record: Record, seen: Observation, wall_s: float) -> Record:
+    """Tell that somebody removed the job directory; what is still in it tells nothing."""
+    if not seen.queue_answered:
+        return _without_queue(record, seen, wall_s)
+    why, hint = "its job directory is gone from the site", f"dlctl delete {record.training_id}"
+    return _told(record, wall_s, State.FAILED, why, hint)
 
 
 def _why(verdict: Verdict) -> str:
@@ -169,6 +179,9 @@ def _unknown_word(record: Record, job: Job, wall_s: float) -> Record:
 
 def _running(record: Record, seen: Observation, wall_s: float, suspended: bool = False) -> Record:
     status = seen.supervisor
+    if not seen.exists:
+        why = "its job directory is gone from the site, and the job ends"
+        return _told(record, wall_s, record.state, why)
     if status is None:
         return _told(record, wall_s, State.DEPLOYING, "the job has started")
     age_s = _heartbeat_age_s(seen)
@@ -225,9 +238,6 @@ def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
     if not seen.exists and not record.job_id:
         return _told(record, wall_s, State.QUEUED, "nothing was sent: submission interrupted",
                      f"dlctl resume {record.training_id}")  # fmt: skip
-    if not seen.exists:
-        return _told(record, wall_s, State.FAILED, "its job directory is gone from the site",
-                     f"dlctl delete {record.training_id}")  # fmt: skip
     if not seen.begun and not seen.claim:
         return _told(record, wall_s, State.QUEUED,
                      "the submission was interrupted: the scheduler was not asked yet",

@@ -26,6 +26,8 @@ CANCEL_GRACE_S = 10.0
 SIGTERM_GRACE_S = 20.0
 """Slurm's KillWait is 30 s: after that it ends everything."""
 _LEAST_GRACE_S = 5.0
+_GONE_S = 2.0
+"""A network file system may lose sight of a file for a moment."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,9 @@ class Control:
         self._wish: Wish | None = None
         self._changed = threading.Event()
         self._look_at = 0.0
+        self._missing_since: float | None = None
+        self.gone = False
+        """Somebody has removed the job directory: nothing may be written there any more."""
         # inotify sees no other node's writes; polling does.
         self._observer = PollingObserver(timeout=POLL_S)
 
@@ -96,12 +101,34 @@ class Control:
     def _cancel(self) -> Wish | None:
         if self._clock() < self._look_at and not self._signals:
             return None
+        if self._removed():
+            return Wish("stop", "its job directory is gone", 0.0)
         if self.cancelled():
             return Wish("stop", "cancelled on request", CANCEL_GRACE_S)
         if self._there(self._successor):
             # A node that was cut off goes on with an attempt that was given up.
             return Wish("stop", "a later attempt has taken over", 0.0)
         return None
+
+    def _removed(self) -> bool:
+        """Return whether the plan has not been there for some time."""
+        try:
+            (self._job_dir / contract.PLAN).stat()
+        except FileNotFoundError:
+            now = self._clock()
+            self._missing_since = now if self._missing_since is None else self._missing_since
+            self.gone = now - self._missing_since >= _GONE_S
+        except OSError:  # the file system does not answer: that says nothing
+            return self.gone
+        else:
+            self._missing_since, self.gone = None, False
+        return self.gone
+
+    def removed(self) -> bool:
+        """Return whether the job directory is gone, looking until that is certain."""
+        while not self._removed() and self._missing_since is not None:
+            time.sleep(0.1)
+        return self.gone
 
     def _halt(self) -> Wish | None:
         if signal.SIGTERM in self._signals.received:

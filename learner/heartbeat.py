@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dlctl.contract import State, Status, status_file, to_json, write_whole
+from dlctl.contract import State, Status, Verdict, status_file, to_json, write_whole
 
 INTERVAL_S = 5.0
 LAST_LINES = 20
@@ -25,6 +25,7 @@ class Heartbeat:
         self.warning = ""
         """Why the last write failed, or nothing."""
         self._due = 0.0
+        self._written = False
         now = time.time()
         self.status = Status(
             role=role,
@@ -53,7 +54,10 @@ class Heartbeat:
         self._due = time.monotonic() + INTERVAL_S
         self.status = dataclasses.replace(self.status, heartbeat_at=time.time())
         try:
+            if self._written and not self.path.parent.is_dir():
+                raise FileNotFoundError(2, "the job directory is gone")  # it stays so
             write_whole(self.path, to_json(self.status))
+            self._written = True
         except OSError as error:
             self.warning = f"status can't be written: {error.strerror or error}"
             # Needs no space: who watches this file still sees that we live.
@@ -62,6 +66,21 @@ class Heartbeat:
             return False
         self.warning = ""
         return True
+
+
+def close_statuses(job_dir: Path, statuses: list[Status], verdict: Verdict) -> None:
+    """Say how the learners ended whose watchdogs were killed before they could."""
+    guilty = verdict.guilty.rank if verdict.guilty and verdict.guilty.role == "learner" else None
+    for status in statuses:
+        if status.state.final:
+            continue
+        ended = dataclasses.replace(status, state=State.CANCELLED, reason="ended with the others")
+        if status.rank == guilty and verdict.state is State.FAILED:
+            ended = dataclasses.replace(ended, state=State.FAILED, reason="killed from outside")
+        # A disk that is full: the verdict matters more.
+        with contextlib.suppress(OSError):
+            path = job_dir / status_file(status.attempt, status.role, status.rank)
+            write_whole(path, to_json(ended))
 
 
 def last_lines(path: Path, count: int = LAST_LINES) -> list[str]:

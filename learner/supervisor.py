@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import ContractError, Directive, Plan, State, Status, Verdict, to_json
 from learner.faults import UserFault
-from learner.heartbeat import Heartbeat, last_lines, write_patiently
+from learner.heartbeat import Heartbeat, close_statuses, last_lines, write_patiently
 from learner.reserve import Reserve
 from learner.signals import HaltFlag
 
@@ -58,6 +58,8 @@ def main(arguments: list[str]) -> int:
 
 def leave(job_dir: Path, verdict: Verdict) -> int:
     """Write the verdict, tell of it, and return the exit code that goes with it."""
+    if not (job_dir / contract.PLAN).exists() and not _folder(job_dir, verdict.attempt).is_dir():
+        return 1  # somebody removed the job directory: it stays so
     verdict = dataclasses.replace(verdict, finished_at=time.time())
     path = job_dir / contract.verdict_file(verdict.attempt)
     _reserve_file(job_dir, verdict.attempt).unlink(missing_ok=True)
@@ -83,8 +85,12 @@ def _tell_last_words(job_dir: Path, verdict: Verdict) -> None:
         print("  |", line, flush=True)
 
 
+def _folder(job_dir: Path, attempt: int) -> Path:
+    return job_dir / contract.attempt_dir(attempt)
+
+
 def _reserve_file(job_dir: Path, attempt: int) -> Path:
-    return job_dir / contract.attempt_dir(attempt) / ".reserve"
+    return _folder(job_dir, attempt) / ".reserve"
 
 
 def _learners(count: int) -> str:
@@ -268,6 +274,8 @@ class Supervisor:
         log = step_log(self.job_dir, self.attempt, "launcher")
         step = Step(self.plan, "learner.launcher", self.job_dir, self.attempt, log)
         self._watch(step)
+        if self.control.removed():
+            return Verdict(self.attempt, self.job_id, State.FAILED, "Its job directory is gone.")
         ending = Ending(
             statuses := self._statuses(),
             step.exit_code,
@@ -275,7 +283,9 @@ class Supervisor:
             self.control.wish(),
             {s.rank: last_lines(self._log(s.rank)) for s in statuses if not s.state.final},
         )
-        return self._store(decide(self.plan, self.attempt, self.job_id, ending))
+        verdict = decide(self.plan, self.attempt, self.job_id, ending)
+        close_statuses(self.job_dir, statuses, verdict)
+        return self._store(verdict)
 
     def _watch(self, step: Step) -> None:
         """Wait for the learners' end; pass on what is wanted of them, and see to it."""
@@ -288,7 +298,10 @@ class Supervisor:
             if wish is not None and wish.action != delivered:
                 if not delivered or end_at == float("inf") or wish.action == "stop":
                     end_at = now + wish.grace_s + OVERTIME_S
-                if self._direct(wish.action, wish.reason, wish.grace_s):
+                if self.control.gone:
+                    end_at = now  # the watchdogs can't be told otherwise
+                    delivered = wish.action
+                elif self._direct(wish.action, wish.reason, wish.grace_s):
                     delivered = wish.action
             if now >= end_at:
                 say(f"The launcher did not end in time: ending {self.plan.launch.kind}.")

@@ -279,7 +279,7 @@ class Watchdog:
             if self.heart.set(
                 state=state, reason=reason, exit_code=code, signal=number,
                 last_lines=words, **progress,
-            ):  # fmt: skip
+            ) or not self.heart.path.parent.is_dir():  # fmt: skip
                 break
             time.sleep(0.5)
         if state in (State.COMPLETED, State.HALTED):

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from node_job import Job
 
-from dlctl.contract import Launch, State, Status
+from dlctl.contract import Launch, State, Status, read_record, status_file
 from learner.faults import UserFault, explain
+from learner.heartbeat import close_statuses
 from learner.verdict import Ending, decide
 from learner.watchdog import UNFINISHED
 
@@ -129,3 +130,16 @@ def test_a_loop_that_did_not_come_to_its_end_has_not_trained(plan):
     assert verdict.state is State.FAILED
     assert verdict.reason == "Learner 0 on n1 ended before the training loop had finished."
     assert "`build`" in verdict.hint
+
+
+def test_no_learner_of_an_attempt_that_has_ended_is_said_to_train(plan, tmp_path):
+    known = [status(0), status(1), status(2, State.COMPLETED, exit_code=0)]
+    verdict = judge(plan, known, [], {1: SPOKE})
+    close_statuses(tmp_path, known, verdict)
+    closed = [read_record(Status, tmp_path / status_file(1, "learner", rank)) for rank in (0, 1)]
+    assert [(s.state, s.reason) for s in closed] == [
+        (State.CANCELLED, "ended with the others"),
+        (State.FAILED, "killed from outside"),
+    ]
+    assert [s.heartbeat_at for s in closed] == [5.0, 4.0]
+    assert not (tmp_path / status_file(1, "learner", 2)).exists()

@@ -86,7 +86,15 @@ TABLE = [
     ({"claim": "7"}, {"seen_at": NOW - 3}, State.PENDING, ""),
     ({"cancel_asked": True}, {}, State.CANCELLED, "cancelled"),
     ({"halt_asked": True}, {}, State.HALTED, "halted before it started"),
+    # somebody removed the directory; parts may have come back since
     ({"exists": False}, {}, State.FAILED, "job directory is gone"),
+    ({"exists": False, "begun": False, "answer": None}, {}, State.FAILED, "directory is gone"),
+    ({"exists": False, "verdict": verdict(State.FAILED)}, {}, State.FAILED, "directory is gone"),
+    ({"exists": False, "job": FAILED}, {}, State.FAILED, "directory is gone"),
+    ({"exists": False, "supervisor": supervisor()}, {}, State.FAILED, "directory is gone"),
+    ({"exists": False, "job": RUNNING, "supervisor": supervisor()}, {"state": State.TRAINING},
+     State.TRAINING, "directory is gone from the site, and the job ends"),
+    ({"exists": False, "job": job(JobState.PENDING)}, {}, State.PENDING, "waits in the queue"),
     # an interrupted submission
     ({"exists": False, "begun": False, "answer": None}, LOST, State.QUEUED, "nothing was sent"),
     ({"begun": False, "answer": None}, LOST, State.QUEUED, "not asked yet"),

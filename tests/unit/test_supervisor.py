@@ -244,3 +244,25 @@ def test_an_attempt_that_was_given_up_stops_when_its_successor_begins(tmp_path):
     verdict = job.run()
     assert verdict.state is State.CANCELLED
     assert "later attempt has taken over" in verdict.reason
+
+
+ENDS_WITH_ITS_FOLDER = """\
+import os, sys, time
+print('pid', os.getpid(), 'ready', flush=True)
+while os.path.exists(os.environ['RESULT_DIR']):
+    time.sleep(0.05)
+sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("program", [SLEEPER, ENDS_WITH_ITS_FOLDER])
+def test_a_job_directory_that_was_removed_stays_so(tmp_path, program):
+    job = Job(tmp_path, f"{PY} train.py")
+    job.write("train.py", program)
+    process = job.start()
+    pid = printed_pid(job)
+    job.dir.rename(tmp_path / "removed")
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert not alive(pid)
+    assert not job.dir.exists()
