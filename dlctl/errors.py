@@ -20,7 +20,7 @@
     │   └── SchedulerParseError           its answer was not understood
     ├── RecordError                   8   no such training, an ambiguous id, a wrong state
     ├── ResultsError                  9   nothing to fetch, or what came back is damaged
-    └── TrainingFailed                10  the training was followed and ended FAILED
+    └── TrainingFailed                10  the training was followed and ended FAILED or CANCELLED
 
 A message is one sentence with three parts: what was seen, where, and what to do next (`hint`).
 Exit code 2 is a wrong command line, 130 is Ctrl-C, and 1 alone is a fault in dlctl itself.
@@ -146,6 +146,6 @@ class ResultsError(DlctlError):
 
 
 class TrainingFailed(DlctlError):
-    """The training that was followed ended FAILED."""
+    """The training that was followed ended FAILED or CANCELLED."""
 
     exit_code = 10

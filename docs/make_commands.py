@@ -41,7 +41,7 @@ EXIT_CODES = """\
 | 7 | the scheduler refused, does not answer, or its answer was lost |
 | 8 | no such training, an ambiguous id, or a training in the wrong state |
 | 9 | there is nothing to fetch, or what was fetched is damaged |
-| 10 | the training that was followed ended FAILED |
+| 10 | the training that was followed ended FAILED or CANCELLED |
 | 130 | Ctrl-C; a training that was followed goes on |
 | 141 | the reader of a pipe went away |
 """

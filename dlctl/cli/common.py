@@ -168,7 +168,7 @@ def print_pieces(pieces: Iterable[Piece], as_json: bool = False) -> int:
 
 
 def end_of_following(record: Record) -> None:
-    """Say how the followed training ended; FAILED is exit code 10.
+    """Say how the followed training ended; FAILED and CANCELLED are exit code 10.
 
     Raises:
         TrainingFailed
@@ -176,9 +176,11 @@ def end_of_following(record: Record) -> None:
     from dlctl.contract import State
     from dlctl.errors import TrainingFailed
 
-    if record.state is State.FAILED:
-        raise TrainingFailed(f"{record.training_id} FAILED: {record.reason}", hint=record.hint
-                             or f"dlctl show {record.training_id}")  # fmt: skip
+    if record.state in (State.FAILED, State.CANCELLED):
+        raise TrainingFailed(
+            f"{record.training_id} {record.state}: {record.reason}",
+            hint=record.hint or f"dlctl show {record.training_id}",
+        )
     output.note(
         f"{record.training_id} {record.state}" + (f": {record.reason}" if record.reason else "")
     )
