@@ -12,7 +12,7 @@ _WORDS = [
     (
         re.compile(r"oom.?kill|exceeded (job )?memory limit|out of memory", re.IGNORECASE),
         "the job was killed for using more memory than it asked for",
-        "ask for more: dlctl submit --memory",
+        "ask for more: dlctl submit manifest.yml --memory 8GiB",
     ),
     (
         re.compile(r"DUE TO NODE FAILURE"),

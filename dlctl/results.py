@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlctl import contract
@@ -36,6 +36,8 @@ class Fetched:
     """Relative to `folder`."""
     complete: bool
     """False while the training goes on: more may come."""
+    left_out: list[str] = field(default_factory=list)
+    """What lies in `results/` over there and can't be brought: pipes, links that lead out."""
 
 
 def fetch_results(
@@ -65,7 +67,13 @@ def fetch_results(
             f"{record.training_id} ({record.state}) has made nothing to fetch yet",
             hint=f"dlctl logs --follow {record.training_id}",
         )
-    return Fetched(record.training_id, str(destination), files, record.state is State.COMPLETED)
+    return Fetched(
+        record.training_id,
+        str(destination),
+        files,
+        complete=record.state is State.COMPLETED,
+        left_out=index.left_out if index else [],
+    )
 
 
 def fetch_checkpoints(

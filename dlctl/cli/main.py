@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -65,6 +66,9 @@ def main() -> None:
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     if len(arguments) < len(sys.argv) - 1:
         os.environ["DLCTL_DEBUG"] = "1"
+    for stream in (sys.stdout, sys.stderr):  # names of files may be any bytes
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     _register()
     if arguments in (["--help"], ["-h"]):
         _drop_parameters(app)

@@ -159,5 +159,7 @@ def fetch(
             fetched = bring(session.transport, record, folder.absolute(), on_progress)
     output.report(fetched, as_json, lambda v: output.line(
         f"{len(v.files)} files in {folder_name(Path(v.folder))}"))  # fmt: skip
+    if fetched.left_out:
+        output.warn(f"left out, for they are no plain files: {', '.join(fetched.left_out)}")
     if not fetched.complete:
         output.note(f"{record.training_id} is {record.state}: this is what there is so far")

@@ -184,3 +184,16 @@ def test_a_folder_that_is_not_ours_is_never_written_to(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match="can't be used as a folder"):
         _own_folder(tmp_path / "file", record)
+
+
+def test_what_was_left_out_over_there_is_told(job, tmp_path):
+    record, folder = job
+    store_results(folder, {"model.pt": b"w"})
+    odd = b"\xff\xfe".decode("utf-8", "surrogateescape")
+    index = json.loads((folder / "results.json").read_text())
+    index["left_out"] = ["a pipe"]
+    (folder / "results.json").write_text(json.dumps(index))
+    assert fetch_results(HERE, record, tmp_path / "to").left_out == ["a pipe"]
+    store_results(folder, {odd: b"any bytes"})
+    assert odd in fetch_results(HERE, record, tmp_path / "to").files
+    assert (tmp_path / "to" / odd).read_bytes() == b"any bytes"
