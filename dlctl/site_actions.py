@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.discovery import Discovered
 from dlctl.doctor import FAILED, Check, check_site, discover, doctor
-from dlctl.errors import SiteError
+from dlctl.errors import ManifestError, SiteError
 from dlctl.site import (
     Site,
     TransportSettings,
@@ -130,11 +130,40 @@ def failed(checks: Sequence[Check]) -> bool:
     return any(check.outcome == FAILED for check in checks)
 
 
-def prepare_setup(name: str, manifest: Path | None) -> tuple[list[str], str]:
-    """Return what a manifest requires beside the usual, and what to know before the setup."""
+def read_requirements(manifest: Path) -> list[str]:
+    """Return a manifest's requirements, those of a file it names included.
+
+    Raises:
+        ManifestError: the file can't be read, or holds options of pip.
+    """
     from dlctl.manifest import load_manifest
 
-    requirements = list(load_manifest(manifest).requirements) if manifest else []
+    found: list[str] = []
+    for line in load_manifest(manifest).requirements:
+        found += _lines(manifest.parent / line[3:].strip()) if line.startswith("-r ") else [line]
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(f"requirements: {path} can't be read: {error}") from error
+    lines = [line.split(" #")[0].strip() for line in text.splitlines()]
+    wanted = [line for line in lines if line and not line.startswith("#")]
+    options = [line for line in wanted if line.startswith("-")]
+    if options:
+        raise ManifestError(
+            f"requirements: {path} holds an option of pip: {options[0]}",
+            hint="options belong into environment.pip of the site's file",
+        )
+    # One word each: the script over there splits at blanks.
+    return ["".join(line.split()) for line in wanted]
+
+
+def prepare_setup(name: str, manifest: Path | None) -> tuple[list[str], str]:
+    """Return what a manifest requires beside the usual, and what to know before the setup."""
+    requirements = read_requirements(manifest) if manifest else []
     notes = ["this may take some minutes", setup_advice(load_site(name))]
     return requirements, "\n".join(note for note in notes if note)
 

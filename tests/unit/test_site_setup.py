@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dlctl.errors import SiteError
+from dlctl.errors import ManifestError, SiteError
 from dlctl.site import Site, parse_site
+from dlctl.site_actions import read_requirements
 from dlctl.site_setup import (
     node_requirements,
     parse_setup,
@@ -212,3 +213,17 @@ def test_the_scripts_pass_shellcheck(tmp_path):
     for text in (script, inner, setup_script(nasty, ["a 'b"])):
         for shell in ("sh", "dash", "bash"):
             assert subprocess.run([shell, "-n"], input=text, text=True).returncode == 0
+
+
+def test_a_file_of_requirements_is_read_here(tmp_path):
+    manifest = tmp_path / "manifest.yml"
+    manifest.write_text(
+        "name: t\nlearners: 1\nframework: {name: sh, command: 'true'}\nrequirements: r.txt\n"
+    )
+    (tmp_path / "r.txt").write_text(
+        "# mine\nscipy >= 1.10 ; python_version < '3.13'  # why\n\nrich\n"
+    )
+    assert read_requirements(manifest) == ["scipy>=1.10;python_version<'3.13'", "rich"]
+    (tmp_path / "r.txt").write_text("--index-url https://example.org/simple\n")
+    with pytest.raises(ManifestError, match="option of pip"):
+        read_requirements(manifest)
