@@ -86,8 +86,9 @@ def _is_argument(parameter: Any) -> bool:
 
 
 def _usage(argument: Any) -> str:
-    word = argument.metavar or f"[{argument.name.upper()}]"
-    return str(word if not argument.required else word.strip("[]"))
+    word = str(argument.metavar or argument.name.upper())
+    word += "..." if argument.nargs == -1 else ""
+    return word if argument.required else f"[{word}]"
 
 
 def _options(command: Any) -> str:

@@ -36,7 +36,7 @@ def complete_sites(incomplete: str) -> list[str]:
 
 
 ID = typer.Argument(
-    None, metavar="[ID]", autocompletion=complete_ids, show_default=False,
+    None, metavar="ID", autocompletion=complete_ids, show_default=False,
     help="Training id or a unique prefix of it; the latest training of this folder by default.",
 )  # fmt: skip
 JSON = typer.Option(False, "--json", help="Print JSON.")

@@ -63,7 +63,7 @@ def seen(seen_at: float) -> str:
 
 def status(
     training_ids: list[str] = typer.Argument(
-        None, metavar="[ID]...", autocompletion=complete_ids, show_default=False,
+        None, metavar="ID", autocompletion=complete_ids, show_default=False,
         help="Training ids; the latest training of this folder by default.",
     ),
     as_json: bool = JSON,
