@@ -315,7 +315,7 @@ def test_a_silent_site_makes_states_stale_not_failed(
 ):
     training_id = submit(dlctl, cluster_site, "--learners", "1")
     wait_for(dlctl, wait_until, training_id, "TRAINING")
-    cluster.ctld_kill()
+    cluster.ctld_stop()
     assert state_of(dlctl, training_id)["state"] in ("TRAINING", "COMPLETED")
     cluster.ctld_start()
     wait_for(dlctl, wait_until, training_id, "COMPLETED")
