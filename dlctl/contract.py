@@ -259,16 +259,29 @@ class Training:
     log_every_steps: int = 10
     learning_rate_schedule: LearningRateSchedule = field(default_factory=LearningRateSchedule)
     clip_gradient_norm: float | None = None
+    exchange: str = "auto"
+    """How learners agree: `auto`, `shm`, `mpi`, `hierarchical` or `torch`."""
+    average_every_steps: int = 1
+    """1: gradients are averaged each step; N: the weights are, every N steps (local SGD)."""
+    prefetch: str = "auto"
+    """Whether the next batches are read while the model trains: `auto`, `on` or `off`."""
 
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """When a checkpoint is taken, and how many are kept. At most one `every_*` is set."""
+    """When a checkpoint is taken, and how many are kept. At most one of `every_*` and `auto`."""
 
     every_steps: int | None = None
     every_epochs: int | None = None
     every_s: int | None = None
     keep: int = 2
+    """This many of the newest."""
+    keep_every_steps: int | None = None
+    """Those whose step is a multiple of this are kept for ever."""
+    auto: bool = False
+    """The interval follows from the measured cost of a checkpoint and `mtbf_s` (Young, Daly)."""
+    mtbf_s: float | None = None
+    """Mean time between failures of the whole job: the site's of one node, divided by `nodes`."""
 
 
 @dataclass(frozen=True)
