@@ -19,7 +19,9 @@ from dlctl.errors import SiteError
 from dlctl.resources import data_path
 
 if TYPE_CHECKING:
+    from dlctl import contract
     from dlctl.site import Site
+    from dlctl.site_model import EnvironmentSettings
 
 SETUP_TIMEOUT_S = 3600.0
 _NEEDED_KIB = {False: 3 * 1024**2, True: 10 * 1024**2}
@@ -77,7 +79,11 @@ def under_bash(script: str) -> str:
 
 def environment_script(site: Site) -> str:
     """Return shell functions: `site_environment` (what comes before a job) and `in_container`."""
-    settings = site.environment
+    return shell_environment(site.environment)
+
+
+def shell_environment(settings: EnvironmentSettings | contract.Environment) -> str:
+    """Return the functions of `environment_script`, for a site's settings or a plan's."""
     body = [f"load_module {shlex.quote(module)}" for module in settings.modules]
     body += settings.setup
     body += [f"export {name}={shlex.quote(value)}" for name, value in settings.variables.items()]

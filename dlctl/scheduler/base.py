@@ -128,3 +128,10 @@ class Scheduler(Protocol):
             SchedulerUnavailable: the request may not have arrived; cancelling again is safe.
         """
         ...
+
+    def node_script(self, plan: Plan, script: str) -> str:
+        """Return the text that runs a script on a node that may run the plan's jobs, now or later.
+
+        It waits in the queue; the script's outputs and exit code are its own.
+        """
+        ...

@@ -100,6 +100,10 @@ class LocalQueue:
         if exit_code != 0:
             raise unavailable("The local queue", exit_code, stderr)
 
+    def node_script(self, plan: contract.Plan, script: str) -> str:  # noqa: ARG002
+        """Return the script: this machine is the node."""
+        return script
+
     def _program(self, root: str, arguments: list[str]) -> str:
         """Return a call of any queue program below the root, ours first; none there: no jobs."""
         ours = [shlex.quote(f"{self.runtime_dir}/{QUEUE_PROGRAM}")] if self.runtime_dir else []

@@ -14,6 +14,7 @@ from dlctl.errors import SubmitRejected, SubmitUnknown
 from dlctl.scheduler.base import Job
 from dlctl.scheduler.rows import UNIT, ids_with_token, parse_rows, plain, unavailable
 from dlctl.scheduler.states import job_state
+from dlctl.units import format_slurm_time
 
 # A variable like SBATCH_PARTITION or SLURM_NNODES would change the job, SQUEUE_FORMAT the answer.
 # What only says where the controller is and who asks stays.
@@ -38,6 +39,10 @@ QUEUE_FORMAT = '"$rs%i$us%j$us%T$us%r$us%N$us%k"'
 HISTORY_FIELDS = "JobID,JobName,State,ExitCode,NodeList,Submit,Start"
 HISTORY_LIMIT_S = 30
 """A slow slurmdbd must not hold up a status: what sacct has not said by then it does not know."""
+
+_MEBIBYTE = 1 << 20
+_EXTRA_OF_SRUN = ("--reservation=", "--exclude=", "--nodelist=", "--licenses=", "--wckey=")
+"""Further sbatch options that say where a step may run; others are about output and mail."""
 
 _ANSWER = re.compile(r"^(\d+)(?:;[\w.-]+)?\s*$|^Submitted batch job (\d+)", re.MULTILINE)
 _LOST = re.compile(
@@ -169,6 +174,27 @@ class Slurm:
         """Accept a job that is gone; scancel's exit code is the last error's number."""
         if exit_code != 0 and not _GONE.search(stderr):
             raise unavailable("scancel", exit_code, stderr)
+
+    def node_script(self, plan: contract.Plan, script: str) -> str:
+        """Return an srun call with the plan's partition, account and time, for one task."""
+        resources, batch = plan.resources, plan.batch
+        memory = resources.memory_bytes_per_learner
+        chosen = {
+            "job-name": "dlctl",
+            "nodes": 1,
+            "ntasks": 1,
+            "cpus-per-task": resources.cpus_per_learner,
+            "mem": None if memory is None else f"{-(-memory // _MEBIBYTE)}M",
+            "time": None if resources.time_s is None else format_slurm_time(resources.time_s),
+            "partition": batch.partition,
+            "account": batch.account,
+            "qos": batch.qos,
+            "constraint": batch.constraint,
+        }
+        options = [f"--{name}={value}" for name, value in chosen.items() if value is not None]
+        options += [option for option in batch.extra if option.startswith(_EXTRA_OF_SRUN)]
+        argv = ["srun", "--input=none", "--mpi=none", *options, "/bin/sh", "-c", script]
+        return f"{self._prologue()}exec {shlex.join(argv)}\n"
 
     def _prologue(self) -> str:
         prefix = f"PATH={shlex.quote(self.path)}:$PATH; export PATH\n" if self.path else ""

@@ -7,7 +7,7 @@ Foreign errors (paramiko's, OSError of sockets) stop here: only `TransportError`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -70,11 +70,17 @@ class Transport(Protocol):
     name: str
     """For messages: `this machine`, or `user@host:port`."""
 
-    def start(self, script: str, *, idle_timeout_s: float = 120.0) -> Process:
+    def start(
+        self,
+        script: str,
+        *,
+        idle_timeout_s: float = 120.0,
+        on_stderr: Callable[[bytes], None] | None = None,
+    ) -> Process:
         """Start a POSIX shell script in the home directory; nothing of it is in an argument list.
 
-        A read or write of its streams that makes no progress for `idle_timeout_s` raises
-        TransportTimeout.
+        `on_stderr` gets the script's own standard error as it comes, in another thread. A read or
+        write of its streams that makes no progress for `idle_timeout_s` raises TransportTimeout.
 
         Raises:
             TransportError
@@ -82,7 +88,12 @@ class Transport(Protocol):
         ...
 
     def run(
-        self, script: str, *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 60.0
+        self,
+        script: str,
+        *,
+        stdin: bytes | Iterable[bytes] = b"",
+        timeout_s: float = 60.0,
+        on_stderr: Callable[[bytes], None] | None = None,
     ) -> Completed:
         """Run a script to its end; a non-zero exit code is an answer, not an error.
 

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, Protocol, cast
 
 from dlctl.errors import RemoteCommandError, TransportError, TransportTimeout
@@ -70,8 +70,16 @@ class Streams(Protocol):
 class ScriptProcess:
     """One running script: a `dlctl.transport.base.Process`."""
 
-    def __init__(self, streams: Streams, name: str, marker: bytes, idle_timeout_s: float) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        name: str,
+        marker: bytes,
+        idle_timeout_s: float,
+        on_stderr: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._streams = streams
+        self._on_stderr = on_stderr
         self._name = name
         self._marker = marker
         self.idle_timeout_s = idle_timeout_s
@@ -167,6 +175,7 @@ class ScriptProcess:
         )
 
     def _drain_stderr(self) -> None:
+        own = False  # what a login shell said before is not the script's
         with contextlib.suppress(TransportError):
             while not self._ended:
                 try:
@@ -179,6 +188,9 @@ class ScriptProcess:
                 marker = self._marker + b"\n"
                 if (at := self._stderr.find(marker)) >= 0:
                     del self._stderr[: at + len(marker)]
+                    own, chunk = True, bytes(self._stderr)
+                if own and chunk and self._on_stderr is not None:
+                    self._on_stderr(chunk)
                 if len(self._stderr) > _STDERR_LIMIT_BYTES:
                     del self._stderr[:-_STDERR_LIMIT_BYTES]
 
@@ -237,11 +249,17 @@ class ScriptTransport(ABC):
     def close(self) -> None:
         """End the connection; idempotent."""
 
-    def start(self, script: str, *, idle_timeout_s: float = 120.0) -> ScriptProcess:
+    def start(
+        self,
+        script: str,
+        *,
+        idle_timeout_s: float = 120.0,
+        on_stderr: Callable[[bytes], None] | None = None,
+    ) -> ScriptProcess:
         """Start a script; see `Transport.start`."""
         text, marker = _framed(script)
         streams = self._open(_BOOTSTRAP.format(n=len(text)))
-        process = ScriptProcess(streams, self.name, marker, idle_timeout_s)
+        process = ScriptProcess(streams, self.name, marker, idle_timeout_s, on_stderr)
         try:
             # A shell that ends before it has read the script explains itself when it is read from.
             with contextlib.suppress(BrokenPipeError):
@@ -252,11 +270,16 @@ class ScriptTransport(ABC):
         return process
 
     def run(
-        self, script: str, *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 60.0
+        self,
+        script: str,
+        *,
+        stdin: bytes | Iterable[bytes] = b"",
+        timeout_s: float = 60.0,
+        on_stderr: Callable[[bytes], None] | None = None,
     ) -> Completed:
         """Run a script to its end; see `Transport.run`."""
         deadline = time.monotonic() + timeout_s
-        process = self.start(script, idle_timeout_s=timeout_s)
+        process = self.start(script, idle_timeout_s=timeout_s, on_stderr=on_stderr)
         try:
             if isinstance(stdin, bytes) and len(stdin) <= _INLINE_BYTES:
                 with contextlib.suppress(BrokenPipeError):

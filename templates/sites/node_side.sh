@@ -1,0 +1,17 @@
+# Runs one module of a job's runtime as its job would: dlctl/node_side.py runs this after environment.sh.
+# Before it stand: runtime_dir, python, site, mark, and functions: `in_container`, and `node_module`,
+# which runs its arguments with the module's name and arguments behind them.
+# shellcheck shell=sh disable=SC2154
+site_environment >&2
+in_container "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 1>&2 3>&- ||
+  fail "there is no Python 3.10 or newer at $python on $(uname -n)" \
+    "run: dlctl sites setup $site; where Python works on compute nodes only, add --on-node"
+cd "$runtime_dir" ||
+  fail "the runtime $runtime_dir is gone" "submit the training again, or put back what was removed there"
+unset PYTHONHOME
+PYTHONPATH=$runtime_dir${PYTHONPATH:+:$PYTHONPATH}
+PYTHONSAFEPATH=1
+PATH=$(dirname "$python"):$PATH
+DLCTL_ANSWER_MARK=$mark
+export PYTHONPATH PYTHONSAFEPATH PATH DLCTL_ANSWER_MARK
+node_module in_container "$python" 3>&-
