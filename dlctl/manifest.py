@@ -24,6 +24,7 @@ from pydantic import (
 
 from dlctl import contract, manifest_secrets
 from dlctl.errors import ManifestError
+from dlctl.intervals import AUTO, parse_every, parse_steps
 from dlctl.manifest_errors import dotted, place, sentences
 from dlctl.manifest_lacks import can_not_run as can_not_run
 from dlctl.manifest_lacks import has_loop
@@ -49,7 +50,6 @@ from dlctl.manifest_parts import (
     Training,
     Value,
     inside_the_folder,
-    parse_every,
     whole_cpus,
 )
 from dlctl.units import parse_duration, parse_size
@@ -169,8 +169,13 @@ class Manifest(Part):
     def checkpoint_policy(self) -> contract.CheckpointPolicy:
         """Return when to save, for the plan."""
         unit, count = parse_every(self.checkpoint.every)
-        interval: dict[str, int] = {f"every_{unit}": count}
-        return contract.CheckpointPolicy(**interval, keep=self.checkpoint.keep)
+        every: dict[str, Any] = {AUTO: True} if unit == AUTO else {f"every_{unit}": count}
+        keep_every = self.checkpoint.keep_every
+        return contract.CheckpointPolicy(
+            **every,
+            keep=self.checkpoint.keep,
+            keep_every_steps=None if keep_every is None else parse_steps(keep_every),
+        )
 
     def plan_stores(self) -> list[contract.DataStore]:
         """Return the data stores that are a directory on the nodes."""

@@ -20,7 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from dlctl.units import UnitError, parse_duration, parse_size
+from dlctl.intervals import parse_every, parse_steps
+from dlctl.units import parse_duration, parse_size
 from dlctl.yaml_source import FloatText, IntText, plain
 
 _NUMBER_OR_TEXT = {"type": ["string", "number"]}
@@ -242,13 +243,27 @@ class Training(Part):
     clip_gradient_norm: Real | None = Field(
         None, gt=0, description="The largest norm of all gradients together."
     )
+    exchange: Literal["auto", "shm", "mpi", "hierarchical", "torch"] = Field(
+        "auto", description="How learners agree; auto finds the fastest that the nodes allow."
+    )
+    average_every_steps: Count = Field(
+        1, ge=1, description="1: gradients each step; N: the weights, every N steps (local SGD)."
+    )
+    prefetch: Literal["auto", "on", "off"] = Field(
+        "auto", description="Whether the next batches are read while the model trains."
+    )
 
 
 class Checkpoint(Part):
     """When a checkpoint is taken and how many are kept."""
 
-    every: Line = Field("1 epoch", description="`10 steps`, `1 epoch`, or a time such as `5m`.")
+    every: Line = Field(
+        "1 epoch", description="`auto`, `10 steps`, `1 epoch`, or a time such as `5m`."
+    )
     keep: Count = Field(2, ge=2, description="How many of the newest are kept; at least 2.")
+    keep_every: Line | None = Field(
+        None, description="`1000 steps`: those at every so many steps are kept for ever."
+    )
 
     @field_validator("every")
     @classmethod
@@ -256,18 +271,12 @@ class Checkpoint(Part):
         parse_every(value)
         return value
 
-
-def parse_every(value: str) -> tuple[Literal["steps", "epochs", "s"], int]:
-    """Return the unit and the count of `10 steps`, `1 epoch` or `5m`."""
-    match = re.fullmatch(r"\s*([0-9]{1,12})\s*(steps?|epochs?)\s*", value)
-    if match and int(match.group(1)) > 0:
-        return ("steps" if match.group(2).startswith("step") else "epochs"), int(match.group(1))
-    try:
-        return "s", parse_duration(value)
-    except UnitError:
-        raise ValueError(
-            f"{value!r} is no interval; write '10 steps', '1 epoch', or a time such as '5m'"
-        ) from None
+    @field_validator("keep_every")
+    @classmethod
+    def _keep_every(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_steps(value)
+        return value
 
 
 class SchedulerSettings(Part):

@@ -6,12 +6,12 @@ rank count, a node count or a path again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from dlctl import __version__
-from dlctl.contract import Batch, Environment, Framework, Launch, Plan, Resources
+from dlctl.contract import Batch, CheckpointPolicy, Environment, Framework, Launch, Plan, Resources
 from dlctl.errors import PlanError
 from dlctl.units import format_duration, format_size
 
@@ -81,7 +81,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
             arguments=dict(manifest.framework.arguments),
         ),
         training=manifest.training_settings(),
-        checkpoint=manifest.checkpoint_policy(),
+        checkpoint=_checkpoint(manifest, site, placement),
         data_stores=manifest.plan_stores(),
         env=manifest.plain_env(),
         secret_env={
@@ -236,6 +236,13 @@ def _batch(manifest: Manifest, site: Site, placement: Placement) -> Batch:
         gres=",".join(gres) or None,
         extra=[*site.scheduler.extra, *asked.extra],
     )
+
+
+def _checkpoint(manifest: Manifest, site: Site, placement: Placement) -> CheckpointPolicy:
+    """Any node's failure ends the job: N nodes fail N times as often as one."""
+    node_mtbf_s, nodes = site.failures.node_mtbf_s, len(placement.learners_per_node)
+    mtbf_s = None if node_mtbf_s is None else node_mtbf_s / nodes
+    return replace(manifest.checkpoint_policy(), mtbf_s=mtbf_s)
 
 
 def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:

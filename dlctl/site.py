@@ -20,6 +20,7 @@ from dlctl.site_model import (
     NAME_PATTERN,
     NAME_RULE,
     EnvironmentSettings,
+    Failures,
     Launcher,
     Partition,
     SchedulerSettings,
@@ -38,6 +39,7 @@ __all__ = [
 _MODELS: dict[str, type[BaseModel]] = {
     "": Site, "transport": TransportSettings, "scheduler": SchedulerSettings,
     "launcher": Launcher, "environment": EnvironmentSettings, "partitions": Partition,
+    "failures": Failures,
 }  # fmt: skip
 
 

@@ -28,6 +28,10 @@ from dlctl.units import parse_duration, parse_size
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """A site's name is a file name, a word on the command line and a word in comments of scripts."""
 _VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NODE_MTBF_S = 30 * 86400
+"""Cautious on purpose: clusters of GPU nodes were reported with 150 to 430 days (Kokolis et al.,
+"Revisiting Reliability in Large-Scale Machine Learning Research Clusters", 2024). The interval goes
+with the square root of it, and preemptions and a user's own mistakes are failures, too."""
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -198,6 +202,15 @@ class Partition(_Settings):
     default: bool = False
 
 
+class Failures(_Settings):
+    """How often the site fails: what `checkpoint.every: auto` reckons with."""
+
+    node_mtbf_s: Annotated[int | None, BeforeValidator(_duration)] = Field(
+        default=NODE_MTBF_S, alias="node_mtbf", ge=1
+    )
+    """Mean time between failures of one node, in the file `node_mtbf: 30d`; None is never."""
+
+
 class Site(_Settings):
     """One site, whole and valid."""
 
@@ -210,6 +223,7 @@ class Site(_Settings):
     """Empty: unknown, nothing is refused before submission."""
     launcher: Launcher
     environment: EnvironmentSettings
+    failures: Failures = Failures()
 
     @field_validator("name")
     @classmethod

@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dlctl.contract import CheckpointPolicy
 from dlctl.errors import ManifestError
 from dlctl.manifest import (
     Manifest,
@@ -84,6 +86,51 @@ requirements: requirements.txt
     assert loaded.requirements == ["-r requirements.txt"]
     assert not_in_this_version(loaded) == []
     assert manifest(loaded.to_yaml()) == loaded
+
+
+@pytest.mark.parametrize(("every", "policy"), [
+    ("auto", {"auto": True}),
+    ("100 steps", {"every_steps": 100}),
+    ("1 epoch", {"every_epochs": 1}),
+    ("30min", {"every_s": 1800}),
+])  # fmt: skip
+def test_when_a_checkpoint_is_taken_and_kept(every: str, policy: dict[str, Any]) -> None:
+    loaded = manifest(SMALL + f"checkpoint: {{every: {every}, keep: 3, keep_every: 1000 steps}}\n")
+    wanted = CheckpointPolicy(**policy, keep=3, keep_every_steps=1000)
+    assert loaded.checkpoint_policy() == wanted
+    assert manifest(loaded.to_yaml()) == loaded
+
+
+def test_how_learners_agree_is_chosen_or_left_to_the_nodes() -> None:
+    chosen = "training: {exchange: shm, average_every_steps: 4, prefetch: off}\n"
+    settings = manifest(SMALL + chosen).training_settings()
+    assert (settings.exchange, settings.average_every_steps, settings.prefetch) == ("shm", 4, "off")
+    settings = manifest(SMALL).training_settings()
+    assert (settings.exchange, settings.average_every_steps, settings.prefetch) == (
+        "auto", 1, "auto",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("training: {exchange: hierachical}", "m.yml:5:22: training.exchange: 'hierachical' is unknown;"
+     " did you mean 'hierarchical'? Allowed: auto, shm, mpi, hierarchical, torch"),
+    ("training: {average_every: 4}", "m.yml:5:12: training.average_every: unknown key;"
+     " did you mean 'average_every_steps'? Allowed: "),
+    ("training: {average_every_steps: 0}", "m.yml:5:33: training.average_every_steps: '0' is out of"
+     " bounds; at least 1 is allowed"),
+    ("training: {prefetch: true}", "m.yml:5:22: training.prefetch: 'true' is unknown."
+     " Allowed: auto, on, off"),
+    ("checkpoint: {every: auot}", "m.yml:5:14: checkpoint.every: 'auot' is no interval;"
+     " did you mean 'auto'? Write 'auto', '10 steps', '1 epoch', or a time such as '5m'"),
+    ("checkpoint: {every: 10}", "checkpoint.every: '10' is no interval; did you mean '10 steps'?"),
+    ("checkpoint: {every: 0 steps}", "checkpoint.every: '0 steps' is no interval; write 'auto'"),
+    ("checkpoint: {keep_every: 1000 stepps}", "m.yml:5:14: checkpoint.keep_every: '1000 stepps' is"
+     " no number of steps; did you mean '1000 steps'? Write '1000 steps'"),
+    ("checkpoint: {keep_every: 2 epochs}", "'2 epochs' is no number of steps; write '1000 steps'"),
+])  # fmt: skip
+def test_what_is_wrong_with_the_loop_and_its_checkpoints_is_told(text: str, said: str) -> None:
+    (problem,) = problems(f"{SMALL}{text}\n")
+    assert said in problem
 
 
 def test_all_errors_at_once_each_with_its_place() -> None:

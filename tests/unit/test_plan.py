@@ -56,6 +56,17 @@ def test_a_refusal_has_a_reason_for_each_partition():
     assert refused.value.exit_code == 5
 
 
+@pytest.mark.parametrize(("more", "mtbf_s"), [
+    ("", 30 * 86400 / 3),
+    ("failures: {node_mtbf: 6d}\n", 2 * 86400),
+    ("failures: {node_mtbf: unlimited}\n", None),
+])  # fmt: skip
+def test_a_job_of_n_nodes_fails_n_times_as_often_as_one(more, mtbf_s):
+    plan = plan_of(site=make_site(more=TWO + more), learners=6, gpus=2)
+    assert plan.resources.nodes == 3
+    assert plan.checkpoint.mtbf_s == mtbf_s
+
+
 def test_an_unknown_partition_names_the_closest():
     with pytest.raises(PlanError, match="no partition 'bigg'; did you mean 'big'"):
         plan_of(site=SITE, set=("scheduler.partition=bigg",))
