@@ -9,15 +9,18 @@ little, on this machine or another: ratios and differences of one run do.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import errno
 import json
 import os
 import pty
+import signal
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -112,3 +115,19 @@ def compare(
                 seen[name].append(value)
     medians = {name: round(statistics.median(values), 4) for name, values in seen.items()}
     return Result(what, unit, medians.pop("\0ours"), medians.pop("\0floor"), medians, runs)
+
+
+def main(measure: Callable[[bool], Iterator[Result]]) -> None:
+    """Run one benchmark as a program: print each result as a line; `--quick` runs one round."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{Path(sys.argv[0]).stem}")
+    parser.add_argument("--quick", action="store_true", help="run one round")
+    given = parser.parse_args()
+    end_in_order()
+    for result in measure(given.quick):
+        print(result.to_json(), flush=True)
+
+
+def end_in_order() -> None:
+    """Let SIGTERM and SIGHUP end this process as an exit does: what was started is stopped."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))

@@ -1,0 +1,97 @@
+"""Sums of gradients over learners beside gloo and plain MPI (`python -m benchmarks.exchange`).
+
+The payload is that of ResNet-50: 161 tensors of float32, 25,557,032 elements, 102 MB. One thread a
+learner. Every learner fills its tensors before each run, as a backward pass does, and checks the
+sums after it; neither is timed. A round takes as long as its slowest learner.
+
+    allreduce_161_2         2 learners in a node; ours: `ddl.allreduce_n_` of tensors of
+                            `ddl.empty_n`, which the exchange reduces where they are
+    allreduce_161_4         the same, 4 learners
+    allreduce_161_2_copied  the same tensors in private memory; ours: `ddl.allreduce_n`, whose
+                            sums are new tensors
+    allreduce_nodes_2       the first one with 2 learners on each of 2 nodes of the test cluster,
+                            whose network is a pair of virtual devices on this machine
+
+Peers: `gloo`: one all_reduce of one flat buffer; `gloo_per_tensor`: one for each tensor (3 runs);
+`mpi`: one MPI_Allreduce of the flat buffer, in place; `mpi_chunked`: the same in slices of 4 MB;
+`gloo_packed`, `mpi_packed`: tensors packed into a flat buffer (torch's _flatten_dense_tensors),
+reduced (MPI in slices) and copied back.
+
+Floor: every learner reads and writes each element of its own payload once (`flat.add_(1)`), at the
+same time as the others: no exchange that leaves each learner its own sums in place moves less. Of
+`…_copied`: one copy of the payload into a flat buffer that is there already.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.learners import ONE_THREAD, REPOSITORY, read_results, run_learners
+from benchmarks.report import Result, main
+
+sys.path.insert(0, str(REPOSITORY / "tests/cluster"))
+from cluster import (  # type: ignore[import-not-found] # noqa: E402
+    Cluster,
+    missing_programs,
+)
+
+_LEARNER = "benchmarks.exchange_learner"
+_KEYS = (
+    ("allreduce_161_2", "in_place", 2, 31),
+    ("allreduce_161_4", "in_place", 4, 15),
+    ("allreduce_161_2_copied", "copied", 2, 15),
+)
+_RUNS_ON_NODES = 9
+
+
+def measure(quick: bool = False) -> Iterator[Result]:
+    """Yield each result as soon as it is known; no nodes where the cluster's programs lack."""
+    for what, kind, learners, runs in _KEYS:
+        count = 1 if quick else runs
+        for line in run_learners(learners, _LEARNER, kind, what, str(count)):
+            yield _result(line)
+    if missing := missing_programs():
+        print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
+        return
+    yield from _on_nodes(1 if quick else _RUNS_ON_NODES)
+
+
+def _result(line: dict[str, Any]) -> Result:
+    medians = {name: round(value, 5) for name, value in line["medians"].items()}
+    return Result(
+        line["what"], "s", medians.pop("ours"), medians.pop("floor"), medians, line["runs"]
+    )
+
+
+def _on_nodes(runs: int) -> Iterator[Result]:
+    """Yield the results of 2 learners on each of 2 nodes, started by an ordinary user's srun."""
+    cluster = Cluster(nodes=2, venv=Path(sys.prefix), hide=REPOSITORY)
+    try:
+        cluster.start()
+        code = cluster.folder / "benchmark"
+        for package in ("benchmarks", "learner", "psrv", "dlctl"):
+            shutil.copytree(REPOSITORY / package, code / package,
+                            ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
+        settings = {**ONE_THREAD, "OMPI_MCA_mpi_yield_when_idle": "1", "PYTHONPATH": str(code)}
+        learner = [str(cluster.node_python), "-m", "mpi4py", "-m", _LEARNER,
+                   "in_place", "allreduce_nodes_2", str(runs), "results.jsonl"]  # fmt: skip
+        script = "\n".join([
+            *(f"export {name}={shlex.quote(value)}" for name, value in settings.items()),
+            "srun -N 2 --ntasks-per-node=2 --mem=0 --mpi=pmix " + shlex.join(learner),
+        ])  # fmt: skip
+        exit_code, said, errors = cluster.run(script, timeout_s=600)
+        if exit_code != 0:
+            raise RuntimeError(f"srun: exit code {exit_code}: {errors[-3000:]} {said[-1000:]}")
+        for line in read_results(cluster.home / "results.jsonl"):
+            yield _result(line)
+    finally:
+        cluster.wipe()
+
+
+if __name__ == "__main__":
+    main(measure)

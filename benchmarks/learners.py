@@ -1,0 +1,129 @@
+"""Start learners for a benchmark and bring back what they measured.
+
+Learners are ordinary processes under mpiexec, one thread each. The first of them writes its results
+into a file, one JSON object a line, so that nothing which a library prints gets among them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+_SHARED_MEMORY = Path("/dev/shm")
+_TIME_LIMIT_S = 900.0
+
+
+def run_learners(
+    learners: int, module: str, *arguments: str, time_limit_s: float = _TIME_LIMIT_S
+) -> list[dict[str, Any]]:
+    """Run `python -m module arguments… FILE` in so many learners; return what they wrote to FILE.
+
+    However it ends, no process and no file is left. Raises RuntimeError with the last words.
+    """
+    shared = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+    with (
+        tempfile.TemporaryDirectory(prefix="dlctl-bench-") as name,
+        tempfile.TemporaryDirectory(prefix="dlctl-bench-", dir=shared) as memory,
+    ):
+        folder = Path(name)
+        results, output = folder / "results.jsonl", folder / "output"
+        argv = [*_mpiexec(learners), *program(module), *arguments, str(results)]
+        code = _run(argv, _environment(learners, folder, Path(memory)), output, time_limit_s)
+        if code != 0:
+            said = output.read_text(errors="replace")[-4000:]
+            raise RuntimeError(f"{' '.join(argv)}: exit code {code}: {said}")
+        return read_results(results)
+
+
+def program(module: str) -> list[str]:
+    """Return the command of one learner: an exception in one ends all of them."""
+    return [sys.executable, "-m", "mpi4py", "-m", module]
+
+
+def read_results(file: Path) -> list[dict[str, Any]]:
+    """Return the objects in a file of JSON lines."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def _mpiexec(learners: int) -> list[str]:
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    command = str(mpiexec) if mpiexec.exists() else "mpiexec"
+    return [command, "-n", str(learners), "--oversubscribe", "--bind-to", "none"]
+
+
+def _environment(learners: int, folder: Path, memory: Path) -> Mapping[str, str]:
+    """Return the learners' environment: what they share lies in two folders, deleted at the end."""
+    crowded = learners > len(os.sched_getaffinity(0))
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("SLURM_")}
+    return {
+        **kept,
+        **ONE_THREAD,
+        "TMPDIR": str(folder),
+        "PYTHONPATH": str(REPOSITORY),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_mpi_yield_when_idle": str(int(crowded)),
+        "OMPI_MCA_btl_sm_backing_directory": str(memory),
+        "OMPI_MCA_osc_sm_backing_directory": str(memory),
+    }
+
+
+def _run(argv: Sequence[str], env: Mapping[str, str], output: Path, limit_s: float) -> int:
+    with output.open("wb") as stream:
+        process = subprocess.Popen(
+            argv,
+            env=env,
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return -signal.SIGALRM
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End mpiexec and then whatever is left of its session."""
+    if process.poll() is None:
+        process.terminate()  # it ends the learners
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    limit = time.monotonic() + 10
+    while (left := _session(process.pid)) and time.monotonic() < limit:
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.05)
+
+
+def _session(leader: int) -> list[int]:
+    """Return the living processes of a session."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has gone
+        if fields[0] != "Z" and int(fields[3]) == leader:
+            found.append(int(stat.parent.name))
+    return found
