@@ -25,7 +25,9 @@ SCHEMA_VERSION = 1
 
 # What was asked, decided and rendered ------------------------------------------------------------
 MANIFEST = "manifest.yml"
-"""The manifest as it runs: overrides applied, credentials replaced by references."""
+"""The manifest as it runs: overrides applied, credentials replaced by references.
+
+This one, `PLAN` and `SCRIPT` are the first attempt's; see `plan_file` for the later ones."""
 PLAN = "plan.json"
 """A `Plan`."""
 SCRIPT = "job.sbatch"
@@ -52,6 +54,26 @@ JOB_STATE = "state"
 def attempt_dir(attempt: int) -> str:
     """Return the directory of one attempt (the first is 1)."""
     return f"attempts/{attempt}"
+
+
+def manifest_file(attempt: int) -> str:
+    """Return the manifest that one attempt runs by."""
+    return _of_attempt(attempt, MANIFEST)
+
+
+def plan_file(attempt: int) -> str:
+    """Return the `Plan` that one attempt runs by: a resumption may ask for other resources."""
+    return _of_attempt(attempt, PLAN)
+
+
+def script_file(attempt: int) -> str:
+    """Return the batch script of one attempt."""
+    return _of_attempt(attempt, SCRIPT)
+
+
+def _of_attempt(attempt: int, name: str) -> str:
+    """Return where a file of an attempt is; the first's lie at the top."""
+    return name if attempt == 1 else f"{attempt_dir(attempt)}/{name}"
 
 
 def submit_begin(attempt: int) -> str:

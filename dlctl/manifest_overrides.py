@@ -19,6 +19,7 @@ class Overrides:
     cpus: str | float | None = None
     memory: str | None = None
     time: str | None = None
+    partition: str | None = None
     set: tuple[str, ...] = ()
     """`KEY=VALUE` each, as in `framework.arguments.lr=0.1`."""
 
@@ -31,6 +32,11 @@ def apply(data: dict[str, Any], overrides: Overrides, problems: list[str]) -> di
         if value is not None:
             data[name] = parse_scalar(str(value))
             options[(name,)] = f"--{name}"
+    if overrides.partition is not None:
+        partition: Trail = ("scheduler", "partition")
+        if not put(data, partition, parse_scalar(overrides.partition)):
+            problems.append("--partition: `scheduler` in the manifest has no keys")
+        options[partition] = "--partition"
     for text in overrides.set:
         key, separator, value = text.partition("=")
         key = key.strip()

@@ -6,7 +6,6 @@ Reads local files only; touches no network.
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import posixpath
 import re
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.archive import Entry
+from dlctl.attempts import merged, pending, submitted_with
 from dlctl.bundle import Bundle, collect
 from dlctl.errors import DlctlError, ManifestError, PlanError
 from dlctl.manifest import (
@@ -178,8 +178,7 @@ def _from_file(name: str, path: Path) -> str:
 
 def prepare_again(record: Record, site: Site) -> Request:
     """Return the request of an interrupted submission, made from the user's folder once more."""
-    values = json.loads(record.overrides)
-    overrides = Overrides(**(values | {"set": tuple(values.get("set", ()))}))
+    overrides = merged(submitted_with(record), pending(record, 0))
     return prepare(Path(record.manifest_path), overrides, site, record.training_id)
 
 

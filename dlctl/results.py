@@ -51,9 +51,8 @@ def fetch_results(
     """
     index = _index(transport, record)
     _own_folder(destination, record)
-    here = [contract.MANIFEST, contract.PLAN]
-    files = [str(p.relative_to(destination)) for p in
-             download(transport, record.job_dir, here, destination)]  # fmt: skip
+    here = _write_newest(transport, record, destination)
+    files = list(here)
     names = {f.path: f.sha256 for f in index.files} if index else _listed(transport, record)
     if names:
         base = f"{record.job_dir}/{contract.RESULTS}"
@@ -139,6 +138,25 @@ def _listed(transport: Transport, record: Record) -> list[str]:
     base = shlex.quote(f"{record.job_dir}/{contract.RESULTS}")
     end = transport.run(f"cd {base} 2>/dev/null && find . -type f ! -name '.*' -print0")
     return [name[2:] for name in end.stdout.decode("utf-8", "surrogateescape").split("\0") if name]
+
+
+def _write_newest(transport: Transport, record: Record, folder: Path) -> list[str]:
+    """Write the manifest and the plan of the newest attempt."""
+    names = {contract.MANIFEST: contract.manifest_file, contract.PLAN: contract.plan_file}
+    attempts = range(record.attempt, 0, -1)
+    paths = [f"{record.job_dir}/{file(n)}" for n in attempts for file in names.values()]
+    contents = read_files(transport, paths)
+    for n in attempts:
+        found = {name: contents[f"{record.job_dir}/{file(n)}"] for name, file in names.items()}
+        whole = {name: content for name, content in found.items() if content is not None}
+        if len(whole) == len(names):
+            for name, content in whole.items():
+                contract.write_whole(folder / name, content)
+            return list(whole)
+    raise ResultsError(
+        f"the job directory {record.job_dir} is gone from {transport.name}",
+        hint=f"dlctl delete {record.training_id}",
+    )
 
 
 def _write_logs(transport: Transport, record: Record, folder: Path) -> list[str]:

@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     HaltFlag(signal.SIGUSR2).install()
     ended = HaltFlag(signal.SIGTERM, signal.SIGHUP, signal.SIGINT).install()
     try:
-        plan = read_plan(job_dir)
+        plan = read_plan(job_dir, attempt)
         place = find_place(plan)
     except UserFault as fault:
         print(f"dlctl: {fault.message} {fault.hint}", file=sys.stderr)
@@ -59,19 +59,19 @@ def main(arguments: list[str]) -> int:
         remove_segment_folder(plan.training_id, attempt)
 
 
-def read_plan(job_dir: Path) -> Plan:
-    """Return the plan of a job directory.
+def read_plan(job_dir: Path, attempt: int) -> Plan:
+    """Return the plan of an attempt.
 
     Raises:
         UserFault: it is not there or can't be understood.
     """
     try:
-        plan = contract.read_record(Plan, job_dir / contract.PLAN)
+        plan = contract.read_record(Plan, job_dir / contract.plan_file(attempt))
     except (ContractError, OSError) as error:
         raise UserFault(f"The plan in {str(job_dir)!r} can't be read: {error}.") from error
     if plan is None:
         raise UserFault(
-            f"There is no {contract.PLAN} in the job directory {str(job_dir)!r}.",
+            f"There is no {contract.plan_file(attempt)} in the job directory {str(job_dir)!r}.",
             hint="Check that the site's root folder is on a file system that all nodes share.",
         )
     return plan

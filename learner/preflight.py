@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     """Check this rank's node and write the report; return 0 whatever was found."""
     job_dir, attempt = Path(arguments[0]), int(arguments[1])
     try:
-        plan = read_plan(job_dir)
+        plan = read_plan(job_dir, attempt)
         place = find_place(plan)
     except UserFault as fault:
         print(f"dlctl: on {socket.gethostname()}: {fault.message} {fault.hint}", file=sys.stderr)

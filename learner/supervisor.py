@@ -148,7 +148,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
     from learner.shared_memory import remove_segment_folder
 
     signals = HaltFlag(signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP).install()
-    plan = read_plan(job_dir)
+    plan = read_plan(job_dir, attempt)
     with Control(job_dir, plan, signals, attempt=attempt) as control:
         supervisor = Supervisor(job_dir, attempt, plan, control)
         try:

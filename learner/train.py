@@ -19,6 +19,7 @@ import torch
 
 from dlctl import contract
 from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
+from learner.checkpoint.process import WriterProcess
 from learner.checkpoint.random_states import seed_all
 from learner.data import batch_count
 from learner.device import prepare
@@ -72,10 +73,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         halt = HaltFlag().install()
         job = _open_job(Path(arguments[0]), int(arguments[1]), rank)
+        writer = WriterProcess()  # before MPI, torch's threads and CUDA: no process starts later
         exchange = join(job.plan.resources.learners)
         joined.append(exchange)
         _check_rank(exchange, rank)
-        finished = _train(job, exchange, halt)
+        finished = _train(job, exchange, halt, writer)
         exchange.close()
         if finished:
             _say_finished()
@@ -109,12 +111,13 @@ def leave(code: int) -> NoReturn:
 
 
 def _open_job(directory: Path, attempt: int, rank: int) -> Job:
+    name = contract.plan_file(attempt)
     try:
-        plan = contract.read_record(contract.Plan, directory / contract.PLAN)
+        plan = contract.read_record(contract.Plan, directory / name)
     except contract.ContractError as error:
-        raise UserFault(f"{directory / contract.PLAN} can't be understood: {error}") from error
+        raise UserFault(f"{directory / name} can't be understood: {error}") from error
     if plan is None:
-        raise UserFault(f"there is no {contract.PLAN} in {directory}")
+        raise UserFault(f"there is no {name} in {directory}")
     if plan.framework.job is None:
         raise UserFault("the plan names no framework.job for the built-in loop")
     return Job(directory.resolve(), attempt, plan, rank)
@@ -128,7 +131,7 @@ def _check_rank(exchange: Exchange, rank: int) -> None:
         )
 
 
-def _train(job: Job, exchange: Exchange, halt: HaltFlag) -> bool:
+def _train(job: Job, exchange: Exchange, halt: HaltFlag, writer: WriterProcess) -> bool:
     """Train to the end (True) or to a halt (False)."""
     plan, settings = job.plan, job.plan.training
     device = prepare(plan.resources, int(os.environ.get("LOCAL_RANK", "0")), job.warn)
@@ -137,7 +140,7 @@ def _train(job: Job, exchange: Exchange, halt: HaltFlag) -> bool:
     exchange.broadcast([*parts.model.parameters(), *parts.model.buffers()])
     seed_all(settings.seed, job.rank)
     trained = Trained(parts, _schedule(parts, settings), device)
-    keeper = _keeper(job, parts, exchange)
+    keeper = _keeper(job, parts, exchange, writer)
     keeper.check(trained)
     position = _start(job, keeper, trained)
     metrics = contract.metrics_file(job.attempt, job.rank)
@@ -148,11 +151,13 @@ def _train(job: Job, exchange: Exchange, halt: HaltFlag) -> bool:
         MetricsFile(job.directory / metrics) if job.rank == 0 else None,
     )
     trainer = Trainer(settings, trained, exchange, keeper, reports, halt)
-    if trainer.run(position):
+    finished = trainer.run(position)
+    if not finished:
+        _save_and_halt(job, keeper, trained, position)
+    keeper.close()
+    if finished:
         _export(job, parts, position)
-        return True
-    _save_and_halt(job, keeper, trained, position)
-    return False
+    return finished
 
 
 def _build(job: Job, device: torch.device) -> Parts:
@@ -181,7 +186,9 @@ def _schedule(parts: Parts, settings: contract.Training) -> Schedule:
     return ManifestSchedule(parts.optimizer, chosen, steps, settings.epochs)
 
 
-def _keeper(job: Job, parts: Parts, exchange: Exchange) -> CheckpointKeeper:
+def _keeper(
+    job: Job, parts: Parts, exchange: Exchange, writer: WriterProcess
+) -> CheckpointKeeper:
     settings = {
         "learners": exchange.size,
         "seed": job.plan.training.seed,
@@ -189,7 +196,7 @@ def _keeper(job: Job, parts: Parts, exchange: Exchange) -> CheckpointKeeper:
         "samples": len(parts.train),
     }
     root = job.directory / contract.CHECKPOINTS
-    return CheckpointKeeper(root, job.plan.checkpoint, settings, exchange, job.say)
+    return CheckpointKeeper(root, job.plan.checkpoint, settings, exchange, job.say, writer)
 
 
 def _start(job: Job, keeper: CheckpointKeeper, trained: Trained) -> Position:
@@ -218,7 +225,7 @@ def _start(job: Job, keeper: CheckpointKeeper, trained: Trained) -> Position:
 def _save_and_halt(
     job: Job, keeper: CheckpointKeeper, trained: Trained, position: Position
 ) -> None:
-    if not keeper.save(trained, position):
+    if not keeper.save(trained, position, final=True):
         raise UserFault(
             f"halted at step {position.step}, but the checkpoint could not be written",
             hint=f"make room in {job.directory / contract.CHECKPOINTS}; "

@@ -24,6 +24,7 @@ from dlctl.cli.manifests import (
     LEARNERS,
     MANIFEST,
     MEMORY,
+    PARTITION,
     SET,
     TIME,
     make_overrides,
@@ -82,21 +83,30 @@ def halt(training_id: str | None = ID, as_json: bool = JSON) -> None:
 
 
 def resume(
-    training_id: str | None = ID,
+    training_id: str | None = ID, learners: int | None = LEARNERS, gpus: int | None = GPUS,
+    cpus: float | None = CPUS, memory: str | None = MEMORY, time: str | None = TIME,
+    partition: str | None = PARTITION,
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log."),
     as_json: bool = JSON,
-) -> None:
+) -> None:  # fmt: skip
     """Go on from the newest checkpoint, or finish a submission that was interrupted.
 
-    Example: dlctl resume digits-3k9f --follow
+    The options ask for other resources than the attempt before had; what is trained stays the same.
+
+    Example: dlctl resume digits-3k9f --learners 2 --time 2h
     """
     from dlctl.lifecycle import read_plan
     from dlctl.lifecycle import resume as go_on
     from dlctl.prepare import folder_changed, prepare_again
 
+    overrides = make_overrides(learners, gpus, cpus, memory, time, None, partition)
     with training(training_id) as (session, record, store):
-        known = go_on(session, record, store, lambda r: prepare_again(r, session.site))
-        output.note(folder_changed(known, read_plan(session, known)))
+        known = go_on(session, record, store, lambda r: prepare_again(r, session.site), overrides)
+        plan = read_plan(session, known)
+        output.note(folder_changed(known, plan))
+        if learners not in (None, plan.resources.learners):
+            output.warn("another dlctl resumed it meanwhile: learners is now "
+                        f"{plan.resources.learners}")  # fmt: skip
         output.report(plain(known), as_json, lambda _: print_record(known))
         if stay:
             return end_of_following(follow(session, known, store, first_attempt=known.attempt))

@@ -19,6 +19,7 @@ GPUS = typer.Option(None, "--gpus", min=0, help="Override `gpus` (of each learne
 CPUS = typer.Option(None, "--cpus", min=0.01, help="Override `cpus` (of each learner).")
 MEMORY = typer.Option(None, "--memory", help="Override `memory` (of each learner), e.g. 8GiB.")
 TIME = typer.Option(None, "--time", help="Override `time`, e.g. 4h.")
+PARTITION = typer.Option(None, "--partition", help="Override `scheduler.partition`.")
 SET = typer.Option(
     None, "--set", metavar="KEY=VALUE",
     help="Override any key, e.g. framework.arguments.lr=0.1; may be repeated.",
@@ -108,10 +109,10 @@ def render(
 
 def make_overrides(
     learners: int | None, gpus: int | None, cpus: float | None, memory: str | None,
-    time: str | None, set_: list[str] | None,
+    time: str | None, set_: list[str] | None, partition: str | None = None,
 ) -> Overrides:  # fmt: skip
     """Return what the command line says instead of the manifest."""
     from dlctl.manifest import Overrides
 
     return Overrides(learners=learners, gpus=gpus, cpus=cpus, memory=memory, time=time,
-                     set=tuple(set_ or ()))  # fmt: skip
+                     partition=partition, set=tuple(set_ or ()))  # fmt: skip

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dlctl import contract
+from dlctl import attempts, contract
+from dlctl.attempts import AttemptFiles
 from dlctl.contract import State
 from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.submit import ask, lacking, missing
-from dlctl.lifecycle.watch import read_plan, refresh
+from dlctl.lifecycle.submit import ask, ask_again, lacking, lacking_runtime
+from dlctl.lifecycle.watch import refresh
+from dlctl.manifest_overrides import Overrides
 from dlctl.store import Record, Store
-from dlctl.transfer import Tree, read_files, upload, write_file
+from dlctl.transfer import read_files, upload, write_file
 
 if TYPE_CHECKING:
     from dlctl.prepare import Request
@@ -87,15 +89,21 @@ exit 71"""
 
 
 def resume(
-    session: Session, record: Record, store: Store, rebuild: Callable[[Record], Request]
+    session: Session,
+    record: Record,
+    store: Store,
+    rebuild: Callable[[Record], Request],
+    overrides: Overrides | None = None,
 ) -> Record:
     """Go on from the newest checkpoint, or finish a submission that was interrupted.
 
     Args:
         rebuild: Makes the request anew from the user's folder, where it never arrived.
+        overrides: Other resources than those of the attempt before.
 
     Raises:
         RecordError: it runs, or has completed.
+        PlanError: the request fits no partition; nothing has changed.
     """
     record = refresh(session, [record], store)[0]
     if record.state is State.COMPLETED or not (record.state.final or _interrupted(record)):
@@ -103,19 +111,44 @@ def resume(
             f"there is nothing to resume: {record.training_id} is {record.state}",
             hint=f"dlctl show {record.training_id}",
         )
+    asked = overrides or Overrides()
     if _never_arrived(session, record):
-        request = rebuild(record)
-        upload(session.transport, request.plan.root, lacking(session, request))
-    plan = read_plan(session, record)
+        record = attempts.remember(record, attempts.merged(attempts.pending(record, 0), asked))
+        files = _bring(session, rebuild(record), record, store)
+    else:
+        files, asked = _files_for(session, record, asked)
     if _was_begun(session, record):
         if not _fence(session, record) and not record.state.final:
             return refresh(session, [record], store)[0]  # it has started meanwhile
         record = replace(record, attempt=record.attempt + 1)
     record = replace(record, state=State.QUEUED, job_id="", reason="is being submitted",
                      hint=f"dlctl resume {record.training_id}")  # fmt: skip
+    store.update(record := attempts.remember(record, asked))
+    if record.attempt > 1:
+        return ask_again(session, files, record, store)
+    upload(session.transport, files.plan.root, lacking_runtime(session, files.plan))
+    return ask(session, files.plan, record, store)
+
+
+def _bring(session: Session, request: Request, record: Record, store: Store) -> AttemptFiles:
+    """Send a request that never arrived; what it asks for is known before, should that fail."""
     store.update(record)
-    _restore_runtime(session, plan)
-    return ask(session, plan, record, store)
+    upload(session.transport, request.plan.root, lacking(session, request))
+    return attempts.of_request(request)
+
+
+def _files_for(
+    session: Session, record: Record, asked: Overrides
+) -> tuple[AttemptFiles, Overrides]:
+    """Return what the next attempt runs by, and all that is asked for beside the attempt before.
+
+    What a resumption asked for that was cut off counts, too.
+    """
+    before = attempts.read_newest(session.transport, record)
+    asked = attempts.merged(attempts.pending(record, before.attempt), asked)
+    if asked == Overrides():
+        return before, asked
+    return attempts.decide_anew(before, asked, session.site), asked
 
 
 def _interrupted(record: Record) -> bool:
@@ -133,16 +166,6 @@ def _never_arrived(session: Session, record: Record) -> bool:
     """Return whether what an interrupted submission sends is not there."""
     path = f"{record.job_dir}/{contract.PLAN}"
     return not record.job_id and read_files(session.transport, [path])[path] is None
-
-
-def _restore_runtime(session: Session, plan: contract.Plan) -> None:
-    """Put the runtime back where it was cleaned away, if it is this version's."""
-    from dlctl.runtime import runtime_entries
-
-    name = plan.runtime_dir.rpartition("/")[2]
-    digest, entries = runtime_entries()
-    if digest == name and missing(session.transport, plan.root, [f"runtime/{name}"]) - {""}:
-        upload(session.transport, plan.root, [Tree(f"runtime/{name}", entries)])
 
 
 def delete(session: Session, record: Record, store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import secrets
 import shlex
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.archive import Entry
+from dlctl.attempts import AttemptFiles, of_request
 from dlctl.contract import State
 from dlctl.errors import (
     DlctlError,
@@ -60,13 +62,20 @@ def submit(
     )  # fmt: skip
     trees = lacking(session, request)  # a site that can't be reached leaves no trace
     store.add(record)
+    _upload(session, plan, trees, record, store, on_progress)
+    return ask(session, plan, record, store)
+
+
+def _upload(
+    session: Session, plan: contract.Plan, trees: list[Tree], record: Record, store: Store,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> None:  # fmt: skip
     try:
         upload(session.transport, plan.root, trees, on_progress=on_progress)
     except DlctlError as error:
         reason = f"the submission was interrupted: {error.message}"
         store.update(replace(record, reason=reason, seen_at=time.time()))
         raise
-    return ask(session, plan, record, store)
 
 
 def lacking(session: Session, request: Request) -> list[Tree]:
@@ -81,16 +90,9 @@ def lacking(session: Session, request: Request) -> list[Tree]:
         trees.append(Tree(f"secrets/{plan.training_id}", files))
     absent = missing(session.transport, plan.root, [tree.target for tree in trees])
     # Always sent, and last: a submission that was cancelled before it may have left requests there.
-    job = Tree(f"jobs/{plan.training_id}", _job_files(request), if_exists="merge")
+    entries = of_request(request).entries()
+    job = Tree(f"jobs/{plan.training_id}", entries, if_exists="merge")
     return [*(tree for tree in trees if tree.target in absent), job]
-
-
-def _job_files(request: Request) -> list[Entry]:
-    return [
-        Entry(contract.MANIFEST, request.manifest.encode()),
-        Entry(contract.PLAN, contract.to_json(request.plan).encode()),
-        Entry(contract.SCRIPT, request.script.encode(), mode=0o755),
-    ]
 
 
 def missing(transport: Transport, root: str, targets: list[str]) -> set[str]:
@@ -108,9 +110,39 @@ def missing(transport: Transport, root: str, targets: list[str]) -> set[str]:
     return set(end.text.split("\n"))
 
 
-def ask(session: Session, plan: contract.Plan, record: Record, store: Store) -> Record:
-    """Ask the scheduler for the record's attempt and write down what it said."""
-    script = _ask_script(session.scheduler, plan, record)
+def ask_again(session: Session, files: AttemptFiles, record: Record, store: Store) -> Record:
+    """Send what a later attempt runs by, and ask the scheduler for it.
+
+    The files arrive beside the place where they count: whoever writes the receipt moves theirs
+    there, so that two who resume at once never mix their plans and scripts.
+    """
+    plan, folder = files.plan, f".sent.{secrets.token_hex(8)}"
+    target = f"jobs/{record.training_id}/{contract.attempt_dir(record.attempt)}/{folder}"
+    trees = [*lacking_runtime(session, plan), Tree(target, files.entries())]
+    _upload(session, plan, trees, record, store)
+    return ask(session, plan, record, store, folder)
+
+
+def lacking_runtime(session: Session, plan: contract.Plan) -> list[Tree]:
+    """Return the plan's runtime where it was cleaned away or never was, if it is this version's."""
+    from dlctl.runtime import runtime_entries
+
+    name = plan.runtime_dir.rpartition("/")[2]
+    digest, entries = runtime_entries()
+    if digest != name or not missing(session.transport, plan.root, [f"runtime/{name}"]) - {""}:
+        return []
+    return [Tree(f"runtime/{name}", entries)]
+
+
+def ask(
+    session: Session, plan: contract.Plan, record: Record, store: Store, folder: str = ""
+) -> Record:
+    """Ask the scheduler for the record's attempt and write down what it said.
+
+    Args:
+        folder: In the attempt's directory, with the files that the attempt is to run by.
+    """
+    script = _ask_script(session.scheduler, plan, record, folder)
     try:
         end = session.transport.run(script, timeout_s=_SUBMIT_TIMEOUT_S)
     except TransportError as error:
@@ -151,16 +183,24 @@ def _accept(
     return accepted
 
 
-def _ask_script(scheduler: Scheduler, plan: contract.Plan, record: Record) -> str:
+def _ask_script(
+    scheduler: Scheduler, plan: contract.Plan, record: Record, folder: str
+) -> str:  # fmt: skip
     n, quote = record.attempt, shlex.quote
     here, begin = contract.attempt_dir(n), contract.submit_begin(n)
     answer = contract.submit_answer(n)
     folders = " ".join([here, contract.CONTROL, contract.LOGS, contract.JOB_STATE, contract.METRICS,
                         contract.RESULTS, contract.CHECKPOINTS])  # fmt: skip
+    clean, publish = "", ""
+    if folder:
+        clean = f"trap 'rm -rf {here}/{folder}' EXIT"
+        publish = (f"mv {here}/{folder}/* {here} && rm -rf {here}/.sent.* ||"
+                   " { echo 'its files can not be written' >&2; exit 71; }")  # fmt: skip
     return f"""\
 trap '' HUP PIPE # a dlctl that goes away must not stop this between the question and the receipt
 umask 022
 cd {quote(plan.job_dir)} && mkdir -p {folders} || exit 71
+{clean}
 if [ ! -d {contract.CODE} ]; then
     rm -rf {contract.CODE}.part
     cp -R {quote(plan.root)}/store/{plan.code_digest} {contract.CODE}.part || exit 72
@@ -171,6 +211,7 @@ if [ ! -s {answer} ]; then
     (set -C; echo {quote(contract.token(plan.training_id, n))} >{begin}) 2>/dev/null || {{
         [ -e {begin} ] && exit {_BEGUN_ALREADY}
         echo 'its files can not be written' >&2; exit 71; }}
+    {publish}
     rm -f {contract.HALT_REQUEST} {contract.CANCEL_REQUEST}
     ( {scheduler.submit_script(plan, n)}
     ) >{here}/.out 2>{here}/.err </dev/null

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dlctl import contract, last_words
+from dlctl.attempts import read_all, read_newest
 from dlctl.contract import State
 from dlctl.errors import (
     RecordError,
@@ -136,7 +137,8 @@ def check_learner(session: Session, record: Record, learner: int | None) -> None
     """Raise a RecordError if the training has no learner of this rank."""
     if learner is None or learner == 0:
         return
-    learners = read_plan(session, record).resources.learners
+    plans = [files.plan for files in read_all(session.transport, record)]
+    learners = max(plan.resources.learners for plan in plans)
     if learner >= learners:
         raise RecordError(
             f"{record.training_id} has no learner {learner}",
@@ -145,12 +147,12 @@ def check_learner(session: Session, record: Record, learner: int | None) -> None
 
 
 def read_script(session: Session, record: Record) -> str:
-    """Return the batch script that was sent.
+    """Return the newest attempt's batch script.
 
     Raises:
         RecordError: the job directory is gone.
     """
-    return _read(session, record, contract.SCRIPT).decode()
+    return read_newest(session.transport, record).script.decode()
 
 
 def stale(record: Record, error: TransportError, store: Store) -> Record:
@@ -161,35 +163,18 @@ def stale(record: Record, error: TransportError, store: Store) -> Record:
 
 
 def read_plan(session: Session, record: Record) -> contract.Plan:
-    """Return the plan in the job directory.
+    """Return the newest attempt's plan.
 
     Raises:
         RecordError: the job directory is gone.
     """
-    try:
-        return contract.from_json(contract.Plan, _read(session, record, contract.PLAN))
-    except contract.ContractError as error:
-        raise RecordError(
-            f"{session.transport.name}: {record.job_dir}/{contract.PLAN} can't be understood: "
-            f"{error}",
-            hint="it may come from another version of dlctl: use that one",
-        ) from error
-
-
-def _read(session: Session, record: Record, name: str) -> bytes:
-    path = f"{record.job_dir}/{name}"
-    content = read_files(session.transport, [path])[path]
-    if content is None:
-        raise RecordError(
-            f"the job directory {record.job_dir} is gone from {session.transport.name}",
-            hint=f"dlctl delete {record.training_id}",
-        )
-    return content
+    return read_newest(session.transport, record).plan
 
 
 def details(session: Session, record: Record) -> dict[str, object]:
     """Return what `dlctl show` tells beside the record: plan, learners, verdict."""
-    plan = read_plan(session, record)
+    files_of = read_all(session.transport, record)
+    plan = files_of[-1].plan
     n, job_dir = record.attempt, record.job_dir
     names = [contract.status_file(n, "learner", r) for r in range(plan.resources.learners)]
     paths = [f"{job_dir}/{name}" for name in [contract.verdict_file(n), *names]]
@@ -197,6 +182,10 @@ def details(session: Session, record: Record) -> dict[str, object]:
     verdict = files[paths[0]]
     return {
         "plan": dataclasses.asdict(plan),
+        "attempts": [
+            {"attempt": files.attempt, "resources": dataclasses.asdict(files.plan.resources)}
+            for files in files_of
+        ],
         "verdict": _as_plain(contract.Verdict, verdict),
         "learners": [
             plain for path in paths[1:] if (plain := _as_plain(contract.Status, files[path]))

@@ -33,7 +33,7 @@ class LocalQueue:
         options = {
             "root": plan.root,
             "token": contract.token(plan.training_id, attempt),
-            "script": contract.SCRIPT,
+            "script": contract.script_file(attempt),
             "attempt": str(attempt),
             "output": contract.job_output(attempt),
             "cpus": str(resources.learners * resources.cpus_per_learner),

@@ -93,11 +93,12 @@ class Slurm:
             "--parsable", "--no-requeue", f"--job-name={token}", f"--comment=dlctl:{token}",
         ]  # fmt: skip
         output = shlex.quote("/" + contract.job_output(attempt))
+        script = shlex.quote(contract.script_file(attempt))
         return (
             self._prologue()
             + OUTPUT_FOLDER
             + f'sbatch {shlex.join(arguments)} --chdir="$PWD" --output="$folder"{output}'
-            + f" --open-mode=append {shlex.quote(contract.SCRIPT)} {attempt} </dev/null\n"
+            + f" --open-mode=append {script} {attempt} </dev/null\n"
         )
 
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:

@@ -41,7 +41,8 @@ class Site:
         resources = "#SBATCH --time=5 --ntasks=1 --no-requeue\n"
         self.machine.run(
             f"mkdir -p {shlex.quote(job_dir)}/attempts/{attempt} && cd {shlex.quote(job_dir)} &&"
-            f" printf %s {shlex.quote('#!/bin/bash' + chr(10) + resources + script)} >job.sbatch"
+            f" printf %s {shlex.quote('#!/bin/bash' + chr(10) + resources + script)} "
+            f" >{contract.script_file(attempt)}"
         )
         self.plan = make_plan(
             training_id=training_id, job_dir=job_dir, root=self.root,

@@ -68,6 +68,8 @@ class Job:
 
     def train(self, attempt: int = 1, **env: str) -> subprocess.CompletedProcess[str]:
         """Run the built-in loop in as many ranks as the plan has learners."""
+        plan = self.directory / contract.plan_file(attempt)
+        contract.write_whole(plan, contract.to_json(self.plan))
         learners = self.plan.resources.learners
         command = [sys.executable] if learners == 1 else mpi_command(learners)
         return subprocess.run(

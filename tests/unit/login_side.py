@@ -183,7 +183,7 @@ class Scene:
         """Run a job's script as the scheduler would; returns how it ended."""
         token, _ = self.scheduler.jobs()[job_id]
         training_id, _, attempt = token.rpartition(".")
-        script = self.root / "jobs" / training_id / contract.SCRIPT
+        script = self.root / "jobs" / training_id / contract.script_file(int(attempt))
         end = run_script(script, attempt, job_id)
         self.scheduler.set_state(job_id, "COMPLETED" if end.returncode == 0 else "FAILED")
         return end

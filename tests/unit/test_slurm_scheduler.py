@@ -83,7 +83,8 @@ def test_submission_reaches_sbatch_unharmed(fake, shell):
     assert argv == [
         "--parsable", "--no-requeue", f"--job-name={training_id}.2",
         f"--comment=dlctl:{training_id}.2", f"--chdir={job_dir}",
-        f"--output={folder}/attempts/2/slurm.out", "--open-mode=append", "job.sbatch", "2",
+        f"--output={folder}/attempts/2/slurm.out", "--open-mode=append",
+        "attempts/2/job.sbatch", "2",
     ]  # fmt: skip
     assert (tmp_path / "sbatch.pwd").read_text().strip() == str(job_dir)
     assert (tmp_path / "sbatch.stdin").read_text() == ""
