@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.report import Command, Result, compare
+from benchmarks.report import Command, Result, compare, main
 from benchmarks.start_up import dlctl_argv, environment
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -119,7 +119,7 @@ def _client() -> Iterator[Client]:
         cluster.wipe()
 
 
-def measure() -> Iterator[Result]:
+def measure(quick: bool = False) -> Iterator[Result]:
     """Yield each result as soon as it is known; nothing where the cluster's programs lack."""
     if missing := missing_programs():
         print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
@@ -132,15 +132,20 @@ def measure() -> Iterator[Result]:
         }
         for what, ours in submissions.items():
             client.use_root("dl")
-            yield compare(what, ours, client.sbatch)
+            yield compare(what, ours, client.sbatch, runs=1 if quick else 15)
             client.cluster.cancel_all()
         client.use_root("dl-status")
         client.submit()
-        yield compare("status_cold", lambda: client.dlctl("status"), lambda: client.ssh("squeue"))
-        yield _compare_fetch(client)
+        yield compare(
+            "status_cold",
+            lambda: client.dlctl("status"),
+            lambda: client.ssh("squeue"),
+            runs=1 if quick else 15,
+        )
+        yield _compare_fetch(client, 1 if quick else 7)
 
 
-def _compare_fetch(client: Client) -> Result:
+def _compare_fetch(client: Client, runs: int) -> Result:
     config, there = str(client.cluster.ssh_config), f"{client.cluster.host}:{client.write_result()}"
     peers = {}
     if shutil.which("rsync"):
@@ -149,10 +154,9 @@ def _compare_fetch(client: Client) -> Result:
         "fetch_300mb",
         lambda: client.fetch(*dlctl_argv("fetch", "results", "--to")),
         lambda: client.fetch("scp", "-q", "-F", config, there),
-        peers, runs=7, warm_up=1,
+        peers, runs=runs, warm_up=1,
     )  # fmt: skip
 
 
 if __name__ == "__main__":
-    for result in measure():
-        print(result.to_json(), flush=True)
+    main(measure)

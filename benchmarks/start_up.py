@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.report import Command, Result, compare
+from benchmarks.report import Command, Result, compare, main
 from dlctl.contract import State
 from dlctl.store import Record, Store
 
@@ -66,7 +66,7 @@ def environment(folder: Path) -> dict[str, str]:
     return kept | folders | {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"}
 
 
-def measure() -> Iterator[Result]:
+def measure(quick: bool = False) -> Iterator[Result]:
     """Yield each result as soon as it is known."""
     with tempfile.TemporaryDirectory(prefix="dlctl-bench-") as name:
         folder = Path(name)
@@ -88,7 +88,7 @@ def measure() -> Iterator[Result]:
                     Command(argv, env, folder, on_terminal=on_terminal).time_s,
                     Command(floors[key], env, folder, on_terminal=on_terminal).time_s,
                     {"python -c pass": python.time_s},
-                    runs=41,
+                    runs=1 if quick else 41,
                 )
 
 
@@ -102,5 +102,4 @@ def _write_trainings(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    for result in measure():
-        print(result.to_json(), flush=True)
+    main(measure)

@@ -1,0 +1,104 @@
+"""What each benchmark has to reach: data, and whether a result does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.report import Result
+
+FLOOR = "floor"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Ours is at least `times` as fast as the fastest of the named peers (or the floor)."""
+
+    times: float
+    against: tuple[str, ...] = (FLOOR,)
+
+    def judge(self, result: Result) -> tuple[str, bool | None]:
+        """Return the goal with what was seen, and whether it was met (None: not measured)."""
+        text = f"≥ {self.times:g} × {_names(self.against)}"
+        seen = [value for name in self.against if (value := _value(result, name))]
+        if not seen or not result.ours:
+            return f"{text}: not measured", None
+        speed = result.ours / max(seen) if is_rate(result.unit) else min(seen) / result.ours
+        return f"{text}: {speed:.2f}", speed >= self.times
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Ours takes at most `times` what the named peer (or the floor) takes."""
+
+    times: float
+    against: str = FLOOR
+
+    def judge(self, result: Result) -> tuple[str, bool | None]:
+        """Return the goal with what was seen, and whether it was met (None: not measured)."""
+        text = f"≤ {self.times:g} × {_names((self.against,))}"
+        value = _value(result, self.against)
+        if not value:
+            return f"{text}: not measured", None
+        return f"{text}: {result.ours / value:.2f}", result.ours <= self.times * value
+
+
+@dataclass(frozen=True)
+class OnTop:
+    """Ours takes at most `more` than the floor, in the result's unit."""
+
+    more: float
+
+    def judge(self, result: Result) -> tuple[str, bool | None]:
+        """Return the goal with what was seen, and whether it was met."""
+        more = result.ours - result.floor
+        return f"≤ floor + {self.more:g} {result.unit}: {more:.3f}", more <= self.more
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Ours is at least `value` where it is a rate, at most `value` otherwise."""
+
+    value: float
+
+    def judge(self, result: Result) -> tuple[str, bool | None]:
+        """Return the goal, and whether it was met."""
+        if is_rate(result.unit):
+            return f"≥ {self.value:,.0f} {result.unit}", result.ours >= self.value
+        return f"≤ {self.value:g} {result.unit}", result.ours <= self.value
+
+
+Goal = Speed | Cost | OnTop | Bound
+
+_MPI = ("mpi", "mpi_chunked")
+GOALS: dict[str, tuple[Goal, ...]] = {
+    "start_up_help": (Cost(1.3),),
+    "start_up_list": (Cost(1.3),),
+    "start_up_help_terminal": (Cost(1.3),),
+    "start_up_list_terminal": (Cost(1.3),),
+    "submit_cold": (OnTop(0.5),),
+    "allreduce_161_2": (Speed(6, ("gloo",)), Speed(1.2, _MPI)),
+    "allreduce_161_4": (Speed(5, ("gloo",)), Speed(1.6, _MPI)),
+    "allreduce_nodes_2": (Speed(1, _MPI),),
+    "train_mlp10m_2": (Speed(1.7, ("ddp_gloo",)), Speed(1)),
+    "train_lenet_2": (Speed(1.2, ("ddp_gloo",)), Speed(0.97)),
+    "checkpoint_stall_2gb": (Cost(1.2), Cost(0.35, "dcp_async")),
+    "checkpoint_save_2gb": (Speed(0.8), Speed(1.7, ("dcp",))),
+    "checkpoint_restore_2gb": (Speed(1.2, ("dcp",)),),
+    "checkpoint_kills": (Bound(0),),
+    "cursor_2": (Bound(1e6),),
+    "cursor_file_2": (Bound(1e5),),
+}
+
+
+def is_rate(unit: str) -> bool:
+    """Return whether more is better."""
+    return unit.endswith("/s")
+
+
+def _value(result: Result, name: str) -> float | None:
+    return result.floor if name == FLOOR else result.peers.get(name)
+
+
+def _names(names: tuple[str, ...]) -> str:
+    quoted = [name if name == FLOOR else f"`{name}`" for name in names]
+    return quoted[0] if len(quoted) == 1 else f"the best of {', '.join(quoted)}"
