@@ -1,0 +1,114 @@
+"""Locks that the kernel frees when a process dies, and a proof that a file system has them.
+
+POSIX locks (fcntl), because `flock` stays held while a forked child lives. They are a process's,
+not a descriptor's, and closing *any* descriptor of the file frees all of them: open it once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_lockf, _EXCLUSIVE, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
+
+
+class PosixLocks:
+    """Locks on single bytes of one open file: byte 0 guards the file, others a learner's life."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def lock(self) -> None:
+        """Wait until nobody else uses the file, and keep others off."""
+        _lockf(self._descriptor, _EXCLUSIVE, 1, 0)
+
+    def unlock(self) -> None:
+        """Let others use the file."""
+        _lockf(self._descriptor, _UNLOCK, 1, 0)
+
+    def try_hold(self, byte: int) -> bool:
+        """Lock a byte unless another living process has."""
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def release(self, byte: int) -> None:
+        """Unlock a byte."""
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, byte)
+
+
+def locks_work(path: Path, first: bool, barrier: Callable[[], object]) -> bool:
+    """Return whether a lock of one process is seen by the others, and what it wrote before too.
+
+    Lustre may be mounted with locks that are local to a node: run this on two nodes before a
+    cursor's file is shared by them.
+
+    Args:
+        path: a new file in the folder where the cursor's file will be; removed at the end.
+        first: True in exactly one of the processes.
+        barrier: waits for all the processes (`comm.Barrier`); called four times.
+
+    Returns:
+        True in the first process; what this process saw in each other.
+    """
+    if first:
+        path.write_bytes(bytes(mmap.PAGESIZE))
+    barrier()
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError:
+        descriptor = -1  # the others wait for us at the barriers
+    try:
+        return _prove(descriptor, first, barrier)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if first:
+            path.unlink()
+
+
+def _prove(descriptor: int, first: bool, barrier: Callable[[], object]) -> bool:
+    """Call the barrier three times, whatever fails: the others wait there."""
+    locks = PosixLocks(descriptor)
+    locked = first and _tries(locks)
+    memory = mmap.mmap(descriptor, mmap.PAGESIZE) if descriptor >= 0 else None
+    before = memory[0] if memory else 1
+    if first and memory:
+        memory[0] = 1
+    barrier()
+    refused = memory is not None and before == 0 and not _tries(locks)
+    barrier()
+    if first:
+        if memory:
+            memory.close()  # this frees the lock, as closing any descriptor of the file does
+        barrier()
+        return locked
+    barrier()
+    try:
+        return memory is not None and refused and _gets(locks) and memory[0] == 1
+    finally:
+        if memory:
+            memory.close()
+
+
+def _tries(locks: PosixLocks) -> bool:
+    try:
+        return locks.try_hold(0)
+    except OSError:  # there are no locks on this file system
+        return True
+
+
+def _gets(locks: PosixLocks, timeout_s: float = 10.0) -> bool:
+    """Return whether the lock can be had once the first process has let it go."""
+    end = time.monotonic() + timeout_s
+    while not locks.try_hold(0):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
