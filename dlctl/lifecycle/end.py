@@ -112,12 +112,14 @@ def resume(
             hint=f"dlctl show {record.training_id}",
         )
     asked = overrides or Overrides()
+    used_up = False
     if _never_arrived(session, record):
         record = attempts.remember(record, attempts.merged(attempts.pending(record, 0), asked))
         files = _bring(session, rebuild(record), record, store)
     else:
         files, asked = _files_for(session, record, asked)
-    if _was_begun(session, record):
+        used_up = files.attempt == 0 and record.attempt == 1  # what it runs by is there for good
+    if used_up or _was_begun(session, record):
         if not _fence(session, record) and not record.state.final:
             return refresh(session, [record], store)[0]  # it has started meanwhile
         record = replace(record, attempt=record.attempt + 1)

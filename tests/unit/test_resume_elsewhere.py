@@ -1,0 +1,247 @@
+"""Another number of learners, other resources: the next attempt has its own plan and script."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from login_side import MANIFEST, BadTransport, Scene, make_record, make_site
+from test_lifecycle import look, run_everything, send
+
+from dlctl import contract
+from dlctl.attempts import pending, read_all, remember, submitted_with
+from dlctl.errors import DlctlError, ManifestError, PlanError, RecordError, SubmitUnknown
+from dlctl.lifecycle import check_learner, details, halt, read_plan, read_script, resume
+from dlctl.manifest import Overrides, parse_manifest
+from dlctl.prepare import prepare_again
+from dlctl.store import Store
+
+LIMITS = "partitions:\n  cpu: {nodes: 3, cpus_per_node: 4, max_time: 2h}\n  big: {nodes: 9}\n"
+WHOLE = MANIFEST + "learners: 2\nmemory: 1GiB\ntraining: {batch_size: 24, seed: 7}\n"
+
+
+@pytest.fixture
+def scene(tmp_path):
+    scene = Scene(tmp_path, Store(tmp_path / "trainings.db"), WHOLE)
+    python = f"{{python: {scene.python}}}"
+    scene.site = make_site(str(scene.root), environment=python, more=LIMITS)
+    scene.session.site = scene.site
+    return scene
+
+
+def fail_newest(scene):
+    scene.scheduler.set_state(len(scene.scheduler.jobs()), "NODE_FAIL")
+    assert look(scene).state is contract.State.FAILED
+
+
+def failed(scene):
+    send(scene)
+    fail_newest(scene)
+
+
+def go_on(scene, transport=None, **asked):
+    session = scene.connect(transport) if transport else scene.session
+    return resume(session, scene.store.all()[0], scene.store,
+                  lambda r: prepare_again(r, scene.site), Overrides(**asked))  # fmt: skip
+
+
+def job_dir(scene):
+    return Path(scene.store.all()[0].job_dir)
+
+
+def plan_of(scene, attempt):
+    return contract.read_record(contract.Plan, job_dir(scene) / contract.plan_file(attempt))
+
+
+def learners_of_script(scene, attempt):
+    text = (job_dir(scene) / contract.script_file(attempt)).read_text()
+    return int(re.search(r"--ntasks=(\d+)", text)[1])
+
+
+def learners_of_manifest(scene, attempt):
+    content = (job_dir(scene) / contract.manifest_file(attempt)).read_bytes()
+    return parse_manifest(content, "stored").learners
+
+
+def assert_fits(scene, attempt, learners):
+    """Plan, script and manifest of one attempt say the same, and nothing else was left there."""
+    assert plan_of(scene, attempt).resources.learners == learners
+    assert learners_of_script(scene, attempt) == learners
+    assert learners_of_manifest(scene, attempt) == learners
+    assert not list((job_dir(scene) / contract.attempt_dir(attempt)).glob(".sent.*"))
+
+
+def snapshot(folder):
+    return {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_the_next_attempt_has_other_resources_and_trains_the_same(scene):
+    failed(scene)
+    first = snapshot(job_dir(scene))
+    record = go_on(scene, learners=5, memory="3GiB", time="1h", cpus=2, partition="cpu")
+    assert record.attempt == 2
+    old, new = plan_of(scene, 1), plan_of(scene, 2)
+    assert_fits(scene, 2, 5)
+    resources = new.resources
+    assert (resources.nodes, resources.learners_per_node, resources.time_s) == (3, [2, 2, 1], 3600)
+    assert (resources.cpus_per_learner, resources.memory_bytes_per_node) == (2, 6 << 30)
+    assert (new.batch.partition, new.checkpoint.mtbf_s) == ("cpu", 30 * 86400 / 3)
+    assert new.launch.argv[2:4] == ["--nodes=3", "--ntasks=5"]
+    for name in ("training_id", "job_dir", "code_digest", "created_at", "framework", "training",
+                 "data_stores", "env", "secret_env", "requirements"):  # fmt: skip
+        assert getattr(new, name) == getattr(old, name), name
+    now = snapshot(job_dir(scene))
+    assert {path: now[path] for path in first} == first
+    run_everything(scene)
+    assert scene.ran() == [f"{record.training_id} 2"]
+
+
+def test_what_is_not_asked_for_stays_as_the_attempt_before_had_it(scene):
+    failed(scene)
+    go_on(scene, learners=3)
+    fail_newest(scene)
+    go_on(scene)
+    for file in (contract.manifest_file, contract.plan_file, contract.script_file):
+        assert (job_dir(scene) / file(3)).read_bytes() == (job_dir(scene) / file(2)).read_bytes()
+    fail_newest(scene)
+    go_on(scene, memory="2GiB")
+    assert_fits(scene, 4, 3)
+    assert plan_of(scene, 4).resources.memory_bytes_per_learner == 2 << 30
+    assert plan_of(scene, 1).resources.learners == 2
+    assert_told_per_attempt(scene)
+
+
+def assert_told_per_attempt(scene):
+    record = look(scene)
+    told = details(scene.session, record)["attempts"]
+    learners = [(each["attempt"], each["resources"]["learners"]) for each in told]
+    assert learners == [(1, 2), (2, 3), (3, 3), (4, 3)]
+    assert read_plan(scene.session, record) == plan_of(scene, 4)
+    assert "--ntasks=3" in read_script(scene.session, record)
+    check_learner(scene.session, record, 2)
+    with pytest.raises(RecordError, match="no learner 3"):
+        check_learner(scene.session, record, 3)
+
+
+@pytest.mark.parametrize(("asked", "error", "said"), [
+    ({"learners": 500, "cpus": 4, "partition": "cpu"}, PlanError, "500 learners need 500 nodes"),
+    ({"time": "3h", "partition": "cpu"}, PlanError, "time 3h is over its limit of 2h"),
+    ({"partition": "bgi"}, PlanError, "no partition 'bgi'; did you mean 'big'"),
+    ({"memory": "lots"}, ManifestError, "--memory: 'lots' is no size"),
+])  # fmt: skip
+def test_what_fits_nothing_is_refused_before_anything_changes(scene, asked, error, said):
+    failed(scene)
+    before, known = snapshot(scene.root), scene.store.all()[0]
+    with pytest.raises(error, match=said):
+        go_on(scene, **asked)
+    after = scene.store.all()[0]
+    assert (snapshot(scene.root), replace(after, seen_at=known.seen_at)) == (before, known)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("call", range(1, 12))
+def test_wherever_it_is_cut_off_one_job_runs_with_what_was_asked(scene, call, when):
+    failed(scene)
+    try:
+        go_on(scene, BadTransport(call, when), learners=3)
+    except DlctlError:
+        known = look(scene)
+        if known.state is contract.State.FAILED:  # nothing was done yet: asked once more
+            assert (known.attempt, scene.scheduler.jobs()[1][1]) == (1, "NODE_FAIL")
+            go_on(scene, learners=3)
+        elif known.state is contract.State.QUEUED:
+            assert f"dlctl resume {known.training_id}" in known.hint
+            go_on(scene)  # without saying it again
+    assert_fits(scene, 2, 3)
+    run_everything(scene)
+    assert look(scene).state is contract.State.COMPLETED
+    assert len(scene.ran()) == 1
+
+
+def test_a_site_that_died_between_receipt_and_files_never_runs_that_attempt(scene):
+    failed(scene)
+    with pytest.raises(DlctlError):
+        go_on(scene, BadTransport(8, "before"), learners=3)
+    assert (known := look(scene)).attempt == 2
+    begin = job_dir(scene) / contract.submit_begin(2)
+    begin.write_text("token\n")
+    record = go_on(scene)
+    assert (known.attempt, record.attempt) == (2, 3)
+    assert_fits(scene, 3, 3)
+    assert [files.attempt for files in read_all(scene.session.transport, record)] == [1, 3]
+
+
+@pytest.mark.parametrize("moment", ["tar -xof", "submit.begin"])
+def test_two_who_resume_at_once_never_mix_their_plans_and_scripts(scene, moment):
+    failed(scene)
+
+    class Beside(BadTransport):
+        done = False
+
+        def start(self, script, **options):
+            if moment in script and "mkdir" in script and not self.done:
+                self.done = True
+                go_on(scene, learners=3)
+            return super().start(script, **options)
+
+    assert go_on(scene, Beside(), learners=4).attempt == 2
+    assert_fits(scene, 2, 3)
+    run_everything(scene)
+    assert len(scene.ran()) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_submission_that_never_arrived_may_ask_for_something_else(scene, when):
+    with pytest.raises(DlctlError):
+        send(scene, BadTransport(2, "before"))
+    with pytest.raises(DlctlError):
+        go_on(scene, BadTransport(5, when), learners=3)
+    go_on(scene)
+    assert_fits(scene, 1, 3)
+    run_everything(scene)
+    assert len(scene.ran()) == 1
+
+
+def test_what_was_sent_and_not_asked_for_yet_may_still_change(scene):
+    with pytest.raises(SubmitUnknown):
+        send(scene, BadTransport(3, "before"))
+    record = go_on(scene, learners=3)
+    assert_fits(scene, record.attempt, 3)
+    run_everything(scene)
+    assert len(scene.ran()) == 1
+
+
+def test_a_waiting_job_is_halted_and_goes_on_with_fewer(scene):
+    halt(scene.session, send(scene), scene.store)
+    assert go_on(scene, learners=1).attempt == 2
+    assert plan_of(scene, 2).launch.kind == "direct"
+    assert learners_of_script(scene, 2) == 1
+
+
+def test_later_attempts_of_the_first_version_ran_by_the_files_before(scene):
+    failed(scene)
+    go_on(scene)
+    fail_newest(scene)
+    for file in (contract.manifest_file, contract.plan_file, contract.script_file):
+        (job_dir(scene) / file(2)).unlink()
+    record = go_on(scene, learners=4)
+    assert [files.attempt for files in read_all(scene.session.transport, record)] == [1, 3]
+    assert_fits(scene, 3, 4)
+
+
+def test_a_plan_that_is_not_understood_is_one_sentence(scene):
+    record = send(scene)
+    (job_dir(scene) / contract.PLAN).write_text("{}")
+    with pytest.raises(RecordError, match=r"plan\.json can't be understood"):
+        read_plan(scene.session, record)
+
+
+def test_the_record_remembers_what_was_asked_until_an_attempt_has_it():
+    submitted = json.dumps({"learners": 2, "set": ["a=b"]})
+    record = make_record(overrides=submitted, attempt=3)
+    assert remember(record, Overrides()) == record
+    asked = remember(record, Overrides(learners=4, partition="big"))
+    assert pending(asked, 2) == Overrides(learners=4, partition="big")
+    assert pending(asked, 3) == Overrides()
+    assert submitted_with(asked) == Overrides(learners=2, set=("a=b",))
