@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset, default_collate
 
 from learner.faults import UserFault
+from learner.sources import Hdf5Dataset
 
 Indices = NDArray[np.int64]
 
@@ -66,6 +67,8 @@ def fetch(dataset: Any, indices: Indices) -> tuple[tuple[Any, ...], Any]:
     if type(dataset) is TensorDataset:
         where = torch.from_numpy(indices)
         batch: Any = tuple(tensor[where] for tensor in dataset.tensors)
+    elif type(dataset) is Hdf5Dataset:
+        batch = dataset.batch(indices)
     else:
         batch = default_collate(_samples(dataset, [int(index) for index in indices]))
     if not isinstance(batch, Sequence) or len(batch) < 2:

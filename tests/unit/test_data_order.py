@@ -37,6 +37,22 @@ def test_batches_do_not_depend_on_the_number_of_learners(
     assert sorted(seen) == list(range(samples))
 
 
+def test_learners_may_be_4_then_2_then_3() -> None:
+    """A training that goes on with other learners sees the batches that it would have seen."""
+    samples, batch_size = 103, 10
+    undisturbed, seen = [], []
+    for epoch in range(2):
+        order = epoch_order(samples, 7, epoch)
+        for batch in range(batch_count(samples, batch_size)):
+            undisturbed.append(share_of_batch(order, batch, batch_size, 0, 1).indices.tolist())
+            step = len(seen)
+            size = 4 if step < 5 else 2 if step < 13 else 3  # changes within both epochs
+            shares = [share_of_batch(order, batch, batch_size, rank, size) for rank in range(size)]
+            seen.append([index for part in shares for index in part.indices.tolist()])
+    assert seen == undisturbed
+    assert len(seen) == 22
+
+
 def test_the_order_is_fixed_by_seed_and_epoch_for_ever() -> None:
     assert epoch_order(8, 1, 0).tolist() == epoch_order(8, 1, 0).tolist()
     assert epoch_order(50, 1, 0).tolist() != epoch_order(50, 1, 1).tolist()

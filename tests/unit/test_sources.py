@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from learner.data import fetch
+from learner.faults import UserFault
+from learner.sources import Hdf5Dataset
+
+ROWS = 300
+IMAGES = np.random.default_rng(1).normal(size=(ROWS, 3, 40)).astype(np.float32)
+LABELS = np.arange(ROWS)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "data.h5"
+    with h5py.File(path, "w") as made:
+        made["plain/x"], made["y"] = IMAGES, LABELS
+        made.create_dataset("packed", data=IMAGES, chunks=(7, 3, 40), compression="gzip")
+        made["big_endian"] = IMAGES.astype(">f4")
+        made["short"] = IMAGES[:5]
+        made["words"] = ["a"] * ROWS
+        made.create_dataset("nothing", shape=(0, 3), dtype="f4")
+        made["scalar"] = 3.0
+    return path
+
+
+@pytest.mark.parametrize("name", ["plain/x", "packed", "big_endian"])
+def test_rows_are_read_in_any_order(file: Path, name: str) -> None:
+    dataset = Hdf5Dataset(file, name, "y")
+    assert len(dataset) == ROWS
+    for indices in ([5], [299, 0, 7, 7, 8, 150], list(range(100, 130)), []):
+        where = np.array(indices, dtype=np.int64)
+        (inputs,), targets = fetch(dataset, where)
+        assert inputs.dtype == torch.float32
+        assert torch.equal(inputs, torch.from_numpy(IMAGES[where]))
+        assert targets.tolist() == indices
+        one_by_one = dataset.__getitems__(indices)
+        assert [int(target) for _, target in one_by_one] == indices
+    assert torch.equal(dataset[-1][0], torch.from_numpy(IMAGES[-1]))
+    with pytest.raises(IndexError):
+        dataset[ROWS]
+    with pytest.raises(IndexError):
+        dataset.batch(np.array([-1]))
+    dataset.close()
+
+
+def test_several_inputs_and_what_is_read_may_be_changed(file: Path) -> None:
+    (first, second), targets = fetch(Hdf5Dataset(file, ["plain/x", "packed"], "y"), np.array([4]))
+    assert torch.equal(first, second)
+    first.zero_()
+    targets.zero_()
+    assert torch.equal(Hdf5Dataset(file, "plain/x", "y")[4][0], torch.from_numpy(IMAGES[4]))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and newer
+def test_it_goes_to_other_processes(file: Path) -> None:
+    dataset = Hdf5Dataset(file, "packed", "y")
+    assert dataset[3][1] == 3
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert torch.equal(copy[9][0], dataset[9][0])
+    # Workers that are forked while the file is open read it by a file of their own.
+    loader = DataLoader(dataset, batch_size=50, num_workers=1, multiprocessing_context="fork")
+    seen = [targets for _, targets in loader]
+    assert torch.cat(seen).tolist() == list(range(ROWS))
+    assert dataset[3][1] == 3
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "message"),
+    [
+        ("plain/z", "y", r"no dataset 'plain/z'; it has .*\n  HINT: did you mean 'plain/x'\?"),
+        ("plain", "y", "no dataset 'plain'"),
+        ("short", "y", "'short' has 5, 'y' has 300"),
+        ("words", "y", "'words' .* makes no tensors"),
+        ("scalar", "y", "'scalar' .* makes no tensors"),
+        ("nothing", "nothing", "have no rows"),
+    ],
+)
+def test_a_wrong_dataset_is_named(file: Path, inputs: str, targets: str, message: str) -> None:
+    with pytest.raises(UserFault, match=message):
+        Hdf5Dataset(file, inputs, targets)
+
+
+def test_a_wrong_file_is_named(tmp_path: Path, file: Path) -> None:
+    with pytest.raises(UserFault, match="there is no file"):
+        Hdf5Dataset(tmp_path / "absent.h5", "x", "y")
+    text = tmp_path / "text.h5"
+    text.write_text("not HDF5")
+    with pytest.raises(UserFault, match="can't be read as HDF5"):
+        Hdf5Dataset(text, "x", "y")
+    cut = tmp_path / "cut.h5"
+    cut.write_bytes(file.read_bytes()[:-2000])
+    with pytest.raises(UserFault, match="cut"):
+        Hdf5Dataset(cut, "plain/x", "y")
