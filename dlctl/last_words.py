@@ -12,7 +12,7 @@ _WORDS = [
     (
         re.compile(r"oom.?kill|exceeded (job )?memory limit|out of memory", re.IGNORECASE),
         "the job was killed for using more memory than it asked for",
-        "ask for more: dlctl submit manifest.yml --memory 8GiB",
+        "go on with more: dlctl resume --memory 8GiB",
     ),
     (
         re.compile(r"DUE TO NODE FAILURE"),
@@ -22,7 +22,7 @@ _WORDS = [
     (
         re.compile(r"DUE TO TIME LIMIT"),
         "the time limit ended the job before it could save",
-        "`dlctl resume` goes on from the newest checkpoint; ask for more with --time",
+        "`dlctl resume --time 8h` goes on from the newest checkpoint, with more time",
     ),
     (
         re.compile(r"No space left on device|Disk quota exceeded"),

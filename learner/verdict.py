@@ -248,7 +248,10 @@ def _memory_hint(plan: Plan) -> str:
     asked = plan.resources.memory_bytes_per_learner
     mib = 4096 if asked is None else -(-asked // 2**19)
     more = f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
-    return f"Ask for more memory (now: {_memory(plan)}): dlctl submit manifest.yml --memory {more}"
+    return (
+        f"Go on with more memory (now: {_memory(plan)}): "
+        f"dlctl resume {plan.training_id} --memory {more}"
+    )
 
 
 def _guilty(status: Status) -> Guilty:

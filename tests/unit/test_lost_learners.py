@@ -112,7 +112,7 @@ def test_the_hint_on_memory_can_be_typed(plan, asked, more):
     killed = status(0, State.FAILED, signal=9, last_lines=["epoch 1"])
     other = status(1, State.CANCELLED)
     verdict = judge(replace(plan, resources=resources), [killed, other], [], {})
-    assert verdict.hint.endswith(f": dlctl submit manifest.yml --memory {more}")
+    assert verdict.hint.endswith(f": dlctl resume {plan.training_id} --memory {more}")
 
 
 def test_a_warning_of_a_completed_training_is_told(plan):
