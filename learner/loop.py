@@ -82,7 +82,7 @@ class Trainer:
             except HaltedInValidation:
                 return False
         self.share_buffers()
-        self._keeper.save(self._trained, position)
+        self._keeper.save(self._trained, position, final=True)
         return True
 
     def share_buffers(self) -> None:
@@ -103,6 +103,7 @@ class Trainer:
                 order, position.batch, settings.batch_size, self._exchange.rank, self._exchange.size
             )
             halt, overdue = self._step(mine)
+            self._keeper.prepare(self._trained, position)
             save_due = overdue or self._keeper.due_after_step(position.step)
             if halt:
                 return False

@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from dlctl.contract import CheckpointPolicy
 from learner.checkpoint import random_states
-from learner.checkpoint.layout import Disk
-from learner.checkpoint.load import Loaded, check_settings, load_newest
-from learner.checkpoint.save import prune, remove_leftovers, save
-from learner.checkpoint.tree import Packed, pack, unpack
+from learner.checkpoint.disk import Disk
+from learner.checkpoint.engine import CheckpointEngine, Keep
+from learner.checkpoint.interval import Interval
+from learner.checkpoint.layout import Marker, directory_name
+from learner.checkpoint.load import Loaded, check_settings, filled
+from learner.checkpoint.process import WriterProcess
+from learner.checkpoint.tree import Pieces, pack
 from learner.exchange import Exchange
 from learner.faults import UserFault
 from learner.model_file import Parts
@@ -43,6 +45,19 @@ class Position:
     """The values of every finished epoch."""
 
 
+class ShardedState(Protocol):
+    """The state of an optimizer that is divided over the learners."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return torch's state_dict, with `Pieces` for what this learner holds a part of."""
+
+    def load_stored(self, state: dict[str, Any]) -> None:
+        """Take a state back, with a `Stored` in the place of each tensor.
+
+        May be called again, with an earlier checkpoint, after a DamagedCheckpoint.
+        """
+
+
 @dataclass(frozen=True)
 class Trained:
     """The objects whose state a checkpoint holds."""
@@ -50,10 +65,12 @@ class Trained:
     parts: Parts
     schedule: Schedule
     device: torch.device
+    sharded: ShardedState | None = None
+    """Where the optimizer's state is not whole in every learner."""
 
 
 class CheckpointKeeper:
-    """Checkpoints of one training. `save` and `load` are called by every learner; rank 0 writes."""
+    """Checkpoints of one training. `save` and `load` are called by every learner."""
 
     def __init__(
         self,
@@ -62,24 +79,40 @@ class CheckpointKeeper:
         settings: dict[str, int],
         exchange: Exchange,
         say: Callable[[str], None],
+        writer: WriterProcess | None = None,
         disk: Disk | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._root = root
+        keep = Keep(policy.keep, policy.keep_every_steps)
         self._policy = policy
         self._settings = settings
         self._exchange = exchange
         self._say = say
-        self._disk = disk or Disk()
-        self._clock = clock
-        self._saved_at = clock()
-        self.saved_step: int | None = None
-        """The step of the newest checkpoint that this run wrote or began from."""
+        self._interval = Interval(policy, clock)
+        self._engine = CheckpointEngine(root, exchange, say, keep, writer, disk)
+        self._asked_step: int | None = None
+        """The step of the newest checkpoint that was begun or loaded."""
+        self._prepared = False
+        self._stall_s = 0.0
+
+    @property
+    def saved_step(self) -> int | None:
+        """Return the step of the newest checkpoint that this run completed or began from."""
+        return self._engine.saved_step
+
+    @property
+    def stall_s(self) -> float:
+        """Return how long training has stood still for checkpoints since the last read, in s."""
+        stall_s, self._stall_s = self._stall_s, 0.0
+        return stall_s
 
     def overdue(self) -> bool:
-        """Return whether `every_s` has passed; the learners go by rank 0's answer."""
-        every_s = self._policy.every_s
-        return every_s is not None and self._clock() - self._saved_at >= every_s
+        """Return whether the time for a checkpoint has come; the learners go by rank 0's answer.
+
+        Called after each step: it also notes what the writer has done.
+        """
+        self._engine.poll()
+        return self._interval.overdue(busy=self._engine.busy)
 
     def due_after_step(self, step: int) -> bool:
         """Return whether a checkpoint is due after this step."""
@@ -90,106 +123,152 @@ class CheckpointKeeper:
         """Return whether a checkpoint is due after this epoch: by default after each."""
         policy = self._policy
         if policy.every_epochs is None:
-            return policy.every_steps is None and policy.every_s is None
+            other = policy.every_steps is not None or policy.every_s is not None
+            return not other and not policy.auto
         return epoch % policy.every_epochs == 0
 
     def check(self, trained: Trained) -> None:
         """Refuse, before the first step, what a checkpoint could not hold."""
         pack(trained.schedule.state_dict())
         pack(trained.parts.model.state_dict())
-        pack(trained.parts.optimizer.state_dict())
+        pack(_optimizer_state(trained))
 
-    def save(self, trained: Trained, position: Position) -> bool:
-        """Write a checkpoint; return whether there is one of this step now.
+    def prepare(self, trained: Trained, position: Position) -> None:
+        """Take the memory for the snapshots, once the optimizer has its state: after a step."""
+        if not self._prepared:
+            self._engine.prepare(*self._state(trained, position))
+            self._prepared = True
 
-        A full disk costs this checkpoint only: a warning, and the earlier ones stay.
+    def save(self, trained: Trained, position: Position, *, final: bool = False) -> bool:
+        """Save the state; return False if there is no checkpoint of this step.
+
+        Training waits for a copy in memory only. While the last checkpoint is still being written
+        this one is put off to the next step, unless it is the final one: that is waited for. A
+        full disk costs this checkpoint only: a warning, and the earlier ones stay.
         """
-        if self.saved_step == position.step:
-            return True
-        ranks = self._exchange.collect(pack(self._of_this_rank(trained)))
-        problem = self._write(trained, position, ranks) if self._exchange.rank == 0 else None
-        problem = self._exchange.share(problem)
-        self._saved_at = self._clock()
-        if problem is not None:
-            self._say(f"WARNING: no checkpoint at step {position.step}: {problem}")
-            return False
-        self.saved_step = position.step
-        return True
+        began = time.perf_counter()
+        try:
+            if final:
+                return self._save_now(trained, position)
+            return self._asked_step == position.step or self._begin(trained, position)
+        finally:
+            self._stall_s += time.perf_counter() - began
 
-    def _of_this_rank(self, trained: Trained) -> dict[str, Any]:
-        """Return the random states, and those buffers that rank 0's model does not stand for."""
+    def _save_now(self, trained: Trained, position: Position) -> bool:
+        complete = self._engine.wait()
+        if complete and self._asked_step == position.step:
+            return True
+        if self._asked_step == position.step and self._engine.saved_step == position.step:
+            return True  # loaded at this very step
+        return self._begin(trained, position) and self._engine.wait()
+
+    def _begin(self, trained: Trained, position: Position) -> bool:
+        tree, own = self._state(trained, position)
+        begun = self._engine.save(
+            position.step, tree, self._settings, own=own, epoch=position.epoch
+        )
+        if begun:
+            self._asked_step = position.step
+            self._interval.saved(self._engine.copy_s, self._engine.write_s)
+        else:
+            self._interval.put_off()
+        return begun
+
+    def _state(self, trained: Trained, position: Position) -> tuple[Any, Any]:
+        """Return the state of the training, and that of this learner alone."""
         model = trained.parts.model
+        tree = {
+            "model": self._of_first(dict(model.state_dict()), dict(model.named_buffers())),
+            "optimizer": {
+                "class": type(trained.parts.optimizer).__name__,
+                "state": _optimizer_state(trained),
+            },
+            "schedule": trained.schedule.state_dict(),
+            "position": asdict(position),
+        }
+        own = {"random": random_states.capture(trained.device), "buffers": self._own_buffers(model)}
+        return tree, own
+
+    def _of_first(self, state: dict[str, Any], buffers: dict[str, Any]) -> dict[str, Any]:
+        """Return a model's state in which rank 0 alone stands for the buffers: they may differ."""
+        if self._exchange.size == 1:
+            return state
+        first = self._exchange.rank == 0
+        return {
+            name: _whole_or_nothing(value, whole=first) if name in buffers else value
+            for name, value in state.items()
+        }
+
+    def _own_buffers(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Return those buffers that rank 0's model does not stand for."""
         buffers = dict(model.named_buffers())
+        if not buffers:
+            return {}
         digests = {name: _digest(buffer) for name, buffer in buffers.items()}
         first = self._exchange.share(digests)
         if self._exchange.rank == 0:
             stored = model.state_dict().keys()
-            mine = {name: b for name, b in buffers.items() if name not in stored}
-        else:
-            mine = {name: b for name, b in buffers.items() if digests[name] != first[name]}
-        return {"random": random_states.capture(trained.device), "buffers": mine}
-
-    def _write(self, trained: Trained, position: Position, ranks: list[Packed]) -> str | None:
-        optimizer = trained.parts.optimizer
-        packed = pack(
-            {
-                "model": dict(trained.parts.model.state_dict()),
-                "optimizer": {"class": type(optimizer).__name__, "state": optimizer.state_dict()},
-                "schedule": trained.schedule.state_dict(),
-                "position": asdict(position),
-                "ranks": [unpack(state) for state in ranks],
-            }
-        )
-        try:
-            save(self._root, position.step, packed, self._settings, self._disk)
-        except OSError as error:
-            return str(error) or type(error).__name__
-        try:
-            prune(self._root, position.step, self._policy.keep, self._disk)
-        except OSError as error:  # the checkpoint itself is safe
-            self._say(f"WARNING: old checkpoints can't be removed: {error}")
-        return None
+            return {name: b for name, b in buffers.items() if name not in stored}
+        return {name: b for name, b in buffers.items() if digests[name] != first[name]}
 
     def load(self, trained: Trained) -> Position | None:
         """Go back to the newest whole checkpoint; return the position, or None if there is none.
 
         Raises:
-            UserFault: it is of another model, optimizer, data order or number of learners.
+            UserFault: it is of another model, optimizer or data order.
         """
-        name, packed = self._read_and_share()
-        if packed is None:
+        found = self._engine.load(lambda loaded: self._read(loaded, trained))
+        if found is None:
             return None
-        state = unpack(packed)
+        marker, state, own = found
+        name = directory_name(marker.step)
         restore_model(trained.parts.model, state["model"], name)
-        _restore_buffers(trained.parts.model, state["ranks"][0]["buffers"])
-        _restore_buffers(trained.parts.model, state["ranks"][self._exchange.rank]["buffers"])
-        _restore_optimizer(trained.parts.optimizer, state["optimizer"], name)
+        for one in own:
+            _restore_buffers(trained.parts.model, one["buffers"])
+        if trained.sharded is None:
+            restore_optimizer(trained.parts.optimizer, state["optimizer"], name)
         trained.schedule.load_state_dict(state["schedule"])
-        random_states.restore(state["ranks"][self._exchange.rank]["random"], trained.device)
         position = Position(**state["position"])
-        self.saved_step = position.step
+        self._asked_step = position.step
+        if marker.learners == self._exchange.size:
+            random_states.restore(own[-1]["random"], trained.device)
+        else:
+            self._seed_anew(marker.learners, position.step)
         return position
 
-    def _read_and_share(self) -> tuple[str, Packed | None]:
-        """Read on rank 0 and pass it on: no learner sees a file system that is behind."""
-        loaded: Loaded | None = None
-        if self._exchange.rank == 0:
-            remove_leftovers(self._root, self._disk)
-            loaded = load_newest(self._root, lambda text: self._say(f"WARNING: {text}"))
-            if loaded is not None:
-                check_settings(loaded.marker.settings, self._settings, loaded.directory)
-        header = loaded and (
-            loaded.directory.name,
-            loaded.packed.text,
-            [(array.dtype.str, array.size) for array in loaded.packed.arrays],
+    def _read(self, loaded: Loaded, trained: Trained) -> tuple[Marker, Any, list[Any]]:
+        check_settings(loaded.marker.settings, self._settings, loaded.directory)
+        tree = loaded.tree()
+        if trained.sharded is not None:
+            check_optimizer(trained.parts.optimizer, tree["optimizer"], loaded.directory.name)
+            optimizer = tree.pop("optimizer")
+            trained.sharded.load_stored(optimizer["state"])
+        rank, size = self._exchange.rank, self._exchange.size
+        ranks = [0, rank] if loaded.marker.learners == size else [0]
+        return loaded.marker, filled(tree), [loaded.own(n) for n in dict.fromkeys(ranks)]
+
+    def _seed_anew(self, before: int, step: int) -> None:
+        self._say(
+            f"the checkpoint is of {before} learners and there are {self._exchange.size} now: "
+            "their random generators (dropout, say) are seeded anew"
         )
-        header = self._exchange.share(header)
-        if header is None:
-            return "", None
-        name, text, kinds = header
-        arrays = loaded.packed.arrays if loaded else [np.empty(n, kind) for kind, n in kinds]
-        self._exchange.broadcast(torch.from_numpy(a.view(np.uint8)) for a in arrays)
-        return name, Packed(text, arrays)
+        random_states.seed_all(self._settings["seed"], self._exchange.rank, step)
+
+    def close(self) -> None:
+        """Let the writer finish, and end it."""
+        self._engine.close()
+
+
+def _optimizer_state(trained: Trained) -> dict[str, Any]:
+    source = trained.sharded or trained.parts.optimizer
+    return dict(source.state_dict())
+
+
+def _whole_or_nothing(value: Any, *, whole: bool) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    flat = [(0, value.detach().contiguous().reshape(-1))] if whole else []
+    return Pieces(tuple(value.shape), value.dtype, flat)
 
 
 def _digest(tensor: torch.Tensor) -> bytes:
@@ -204,13 +283,27 @@ def _restore_buffers(model: torch.nn.Module, stored: dict[str, torch.Tensor]) ->
             buffers[name].copy_(value)
 
 
-def _restore_optimizer(optimizer: torch.optim.Optimizer, stored: dict[str, Any], name: str) -> None:
+def check_optimizer(optimizer: torch.optim.Optimizer, stored: dict[str, Any], name: str) -> None:
+    """Refuse the state of another optimizer.
+
+    Raises:
+        UserFault: it is of another class.
+    """
     if stored["class"] != type(optimizer).__name__:
         raise UserFault(
             f"the checkpoint {name} is of the optimizer {stored['class']}, "
             f"and build returned {type(optimizer).__name__}",
             hint="resume needs the same optimizer; submit a changed one as a new training",
         )
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, stored: dict[str, Any], name: str) -> None:
+    """Load a checkpoint's state into an optimizer, bit by bit.
+
+    Raises:
+        UserFault: it is of another optimizer, or does not fit.
+    """
+    check_optimizer(optimizer, stored, name)
     state = stored["state"]
     try:
         optimizer.load_state_dict(state)

@@ -1,8 +1,10 @@
-"""The names and files of a checkpoint, and the few things that are done to a disk.
+"""The names, files and records of a checkpoint (docs/checkpoints.md). Standard library only.
 
 checkpoints/
   step-000000000120/     a complete checkpoint: there under this name or not at all
-    state.h5             text and arrays of the packed state (tree.py)
+    share-<rank>.h5      what one learner wrote: one contiguous dataset for each piece
+    share-<rank>.json    a `ShareRecord`: where each piece lies, and the checksums of its blocks
+    state.json           the tree that the tensors hang on, and each tensor's shape and dtype
     complete.json        a `Marker`: written last; sizes and checksums of the files beside it
   .tmp-…                 one being written, or left by a crash
 """
@@ -10,31 +12,28 @@ checkpoints/
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+from learner.faults import UserFault
 
-from dlctl.contract import sync_directory
-from learner.checkpoint.tree import Packed
-
-# HDF5's own locking fails on some shared file systems; a checkpoint has one writer.
-os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")
-import h5py  # noqa: E402
-
-SCHEMA_VERSION = 1
-STATE_FILE = "state.h5"
+SCHEMA_VERSION = 2
+TREE_FILE = "state.json"
 MARKER_FILE = "complete.json"
 TEMPORARY_PREFIX = ".tmp-"
+BLOCK_BYTES = 4 * 1024**2
+"""A piece is checked in blocks of this size, the last one shorter."""
 _PREFIX = "step-"
-_BLOCK_BYTES = 8 * 1024**2
 
 
 class DamagedCheckpoint(Exception):
     """A checkpoint is not whole; says what was seen."""
+
+
+class OtherVersion(UserFault):
+    """A checkpoint of another version of the layout: neither read nor removed."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,8 @@ class FileRecord:
     """One file of a checkpoint."""
 
     size_bytes: int
-    crc32: int
+    crc32: int | None = None
+    """Of the whole content; None for a share, whose checksums are in its `ShareRecord`."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,59 @@ class Marker:
     """What complete.json holds."""
 
     step: int
+    learners: int
     files: dict[str, FileRecord]
     settings: dict[str, int] = field(default_factory=dict)
-    """What must be the same to go on: learners, seed, batch_size, samples."""
+    """What must be the same to go on, and the number of learners."""
+    epoch: int | None = None
+    """Epochs finished."""
+    written_at: float = 0.0
+    """Seconds since 1970, when the marker was written."""
+    kept_for_ever: bool = False
     schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class StoredPiece:
+    """One dataset of a share."""
+
+    name: str
+    """`<tensor>:<first element>`; of this learner alone: `rank` and `rank:<tensor>`."""
+    dtype: str
+    """NumPy's name; |u1 for the raw bytes of a dtype that NumPy does not know."""
+    count: int
+    """Elements, of `dtype`."""
+    offset_bytes: int
+    """Where the data begins in the file."""
+    crc32: list[int]
+    """Of each block of `BLOCK_BYTES`."""
+
+
+@dataclass(frozen=True)
+class ShareRecord:
+    """What a writer says about its share once that is safe on the disk."""
+
+    rank: int
+    size_bytes: int
+    rest_crc32: int
+    """Of all bytes that belong to no piece: the structure of the HDF5 file."""
+    pieces: list[StoredPiece]
+    schema_version: int = SCHEMA_VERSION
+
+
+def share_file(rank: int) -> str:
+    """Return the name of a learner's share."""
+    return f"share-{rank}.h5"
+
+
+def record_file(rank: int) -> str:
+    """Return the name of the record of a learner's share."""
+    return f"share-{rank}.json"
+
+
+def failure_file(rank: int) -> str:
+    """Return the name of the file in which a writer says why there is no share."""
+    return f"share-{rank}.failed"
 
 
 def directory_name(step: int) -> str:
@@ -69,86 +118,66 @@ def steps_present(root: Path) -> list[int]:
     return sorted((int(name) for name in names if name.isdigit()), reverse=True)
 
 
+def to_bytes(record: Marker | ShareRecord) -> bytes:
+    """Return a record as a JSON file's content."""
+    indent = 2 if isinstance(record, Marker) else None
+    return (json.dumps(asdict(record), indent=indent) + "\n").encode()
+
+
 def read_marker(directory: Path) -> Marker:
     """Return the marker, having compared the sizes of the files with it.
 
     Raises:
         DamagedCheckpoint: there is none, it can't be read, or a file has another size.
+        OtherVersion: it was written by another version of dlctl.
     """
     try:
         raw = json.loads((directory / MARKER_FILE).read_bytes())
-        files = {name: FileRecord(**record) for name, record in raw["files"].items()}
-        marker = Marker(int(raw["step"]), files, dict(raw["settings"]), int(raw["schema_version"]))
+        _check_version(directory, int(raw["schema_version"]))
+        files = {name: FileRecord(**record) for name, record in raw.pop("files").items()}
+        marker = Marker(files=files, **raw)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedCheckpoint(f"{MARKER_FILE} is missing or damaged ({error})") from error
-    if marker.schema_version > SCHEMA_VERSION:
-        raise DamagedCheckpoint(f"it was written by a newer version ({marker.schema_version})")
+        raise DamagedCheckpoint(f"{MARKER_FILE} is missing or unreadable ({error})") from error
     for name, record in files.items():
         path = directory / name
         size_bytes = path.stat().st_size if path.is_file() else -1
+        if size_bytes < 0:
+            raise DamagedCheckpoint(f"{name} is missing")
         if size_bytes != record.size_bytes:
             raise DamagedCheckpoint(f"{name} has {size_bytes} bytes, not {record.size_bytes}")
     return marker
 
 
-def checksum(path: Path) -> int:
-    """Return the CRC-32 of a file's content."""
-    value = 0
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            value = zlib.crc32(block, value)
-    return value
+def _check_version(directory: Path, version: int) -> None:
+    if version != SCHEMA_VERSION:
+        raise OtherVersion(
+            f"the checkpoint {directory} has the layout version {version}, and this version of "
+            f"dlctl reads version {SCHEMA_VERSION} only",
+            hint="resume with the dlctl that wrote it, or remove the folder to begin anew",
+        )
 
 
-def read_state(path: Path) -> Packed:
-    """Read what `Disk.write_state` wrote."""
-    with h5py.File(path, "r") as file:
-        text = bytes(file["text"][()]).decode()
-        count = int(file.attrs["arrays"])
-        return Packed(text, [file[f"arrays/{index:06d}"][()] for index in range(count)])
+def read_checked(directory: Path, marker: Marker, name: str) -> bytes:
+    """Return the content of one of the small files.
+
+    Raises:
+        DamagedCheckpoint: it can't be read, or does not match its checksum.
+    """
+    try:
+        content = (directory / name).read_bytes()
+    except OSError as error:
+        raise DamagedCheckpoint(f"{name} can't be read ({error})") from error
+    if name not in marker.files or zlib.crc32(content) != marker.files[name].crc32:
+        raise DamagedCheckpoint(f"the content of {name} does not match its checksum")
+    return content
 
 
-class Disk:
-    """Everything that saving does to a disk. Tests put one in its place that fails."""
+def parse_record(content: bytes) -> ShareRecord:
+    """Return the record in a file's content.
 
-    def make_directory(self, path: Path) -> None:
-        """Make a directory, and those above it."""
-        path.mkdir(parents=True)
-
-    def write_state(self, path: Path, packed: Packed) -> None:
-        """Write a packed state as HDF5 and make it durable."""
-        with h5py.File(path, "w") as file:
-            file.create_dataset("text", data=np.frombuffer(packed.text.encode(), dtype=np.uint8))
-            file.attrs["arrays"] = len(packed.arrays)
-            for index, array in enumerate(packed.arrays):
-                file.create_dataset(f"arrays/{index:06d}", data=array)
-        self._sync(path)
-
-    def record(self, path: Path) -> FileRecord:
-        """Return size and checksum of a file, read back from the disk (or its cache)."""
-        return FileRecord(path.stat().st_size, checksum(path))
-
-    def write_marker(self, path: Path, marker: Marker) -> None:
-        """Write the marker and make it durable."""
-        path.write_text(json.dumps(asdict(marker), indent=2) + "\n")
-        self._sync(path)
-
-    def sync_directory(self, path: Path) -> None:
-        """Make the names in a directory durable."""
-        sync_directory(path)
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Give a directory its final name."""
-        source.rename(target)
-
-    def remove(self, path: Path) -> None:
-        """Remove a directory, the marker first: what is half removed is not complete."""
-        (path / MARKER_FILE).unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
-
-    def _sync(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    raw: dict[str, Any] = json.loads(content)
+    pieces = [StoredPiece(**piece) for piece in raw.pop("pieces")]
+    return ShareRecord(pieces=pieces, **raw)

@@ -1,62 +1,141 @@
-"""Find the newest checkpoint that is whole, and read it."""
+"""Find the newest checkpoint that is whole, and open it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from learner.checkpoint import layout
-from learner.checkpoint.layout import DamagedCheckpoint, Marker
-from learner.checkpoint.tree import Packed
+from learner.checkpoint.layout import DamagedCheckpoint, Marker, ShareRecord
+from learner.checkpoint.stored import ShareFiles, Stored, attach, attach_own, read_all
+from learner.checkpoint.tree import unpack
 from learner.faults import UserFault
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A checkpoint, read."""
+class Header:
+    """The small files of a checkpoint: rank 0 reads them for all learners."""
 
     directory: Path
     marker: Marker
-    packed: Packed
+    state: dict[str, Any]
+    """Content of state.json."""
+    records: list[ShareRecord]
 
 
-def load_newest(root: Path, warn: Callable[[str], None]) -> Loaded | None:
-    """Return the newest whole checkpoint, or None; damaged ones are skipped with a warning."""
+def read_header(directory: Path) -> Header:
+    """Read the small files of a checkpoint and compare them with their checksums.
+
+    Raises:
+        DamagedCheckpoint: it is not whole.
+        OtherVersion: it was written by another version of dlctl.
+    """
+    marker = layout.read_marker(directory)
+    try:
+        state = json.loads(layout.read_checked(directory, marker, layout.TREE_FILE))
+        records = [
+            layout.parse_record(layout.read_checked(directory, marker, layout.record_file(rank)))
+            for rank in range(marker.learners)
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedCheckpoint(f"a record can't be understood ({error})") from error
+    return Header(directory, marker, state, records)
+
+
+def headers(root: Path, warnings: list[str]) -> Iterator[Header]:
+    """Return the whole checkpoints, the newest first; `warnings` gets what is skipped, and why."""
     for step in layout.steps_present(root):
         directory = root / layout.directory_name(step)
         try:
-            return _load(directory)
+            yield read_header(directory)
         except DamagedCheckpoint as damage:
-            warn(f"the checkpoint {directory.name} is skipped: {damage}")
-    return None
+            warnings.append(skipped(directory, str(damage)))
 
 
-def _load(directory: Path) -> Loaded:
-    marker = layout.read_marker(directory)
-    for name, record in marker.files.items():
-        if layout.checksum(directory / name) != record.crc32:
-            raise DamagedCheckpoint(f"the content of {name} does not match its checksum")
-    try:
-        return Loaded(directory, marker, layout.read_state(directory / layout.STATE_FILE))
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
-        raise DamagedCheckpoint(f"{layout.STATE_FILE} can't be read ({error})") from error
+def skipped(directory: Path, problem: str) -> str:
+    """Return the sentence about a damaged checkpoint."""
+    return f"the checkpoint {directory.name} is skipped: {problem}"
+
+
+class Loaded:
+    """An open checkpoint, as one learner sees it."""
+
+    def __init__(self, header: Header) -> None:
+        self.directory = header.directory
+        self.marker = header.marker
+        self.files = ShareFiles(header.directory)
+        self._header = header
+        self.leaves = attach(self.files, header.state["leaves"], header.records)
+
+    def tree(self) -> Any:
+        """Return the state with a `Stored` in the place of each tensor."""
+        return unpack(self._header.state["tree"], self.leaves, Stored.array)
+
+    def own(self, rank: int) -> Any:
+        """Return what one of the learners that wrote it kept for itself, read.
+
+        Raises:
+            DamagedCheckpoint: it can't be read.
+        """
+        stored, raw = attach_own(self.files, self._header.records[rank])
+        return filled(unpack(raw["tree"], stored, Stored.array))
+
+    def close(self) -> None:
+        """Close its files."""
+        self.files.close()
+
+
+def filled(state: Any) -> Any:
+    """Return a state with tensors in the places of all `Stored`, read together.
+
+    Raises:
+        DamagedCheckpoint: something does not match its checksum.
+    """
+    found: dict[int, tuple[Stored, torch.Tensor]] = {}
+    _each_stored(state, found)
+    read_all((stored, memory, 0) for stored, memory in found.values())
+    tensors = {
+        key: memory.view(stored.dtype).reshape(stored.shape)
+        for key, (stored, memory) in found.items()
+    }
+    return _replaced(state, tensors)
+
+
+def _each_stored(state: Any, found: dict[int, tuple[Stored, torch.Tensor]]) -> None:
+    if isinstance(state, Stored):
+        found[id(state)] = (state, state.empty())
+    elif isinstance(state, dict):
+        for value in state.values():
+            _each_stored(value, found)
+    elif isinstance(state, (list, tuple)):
+        for value in state:
+            _each_stored(value, found)
+
+
+def _replaced(state: Any, tensors: dict[int, torch.Tensor]) -> Any:
+    if isinstance(state, Stored):
+        return tensors[id(state)]
+    if isinstance(state, dict):
+        changed = {key: _replaced(value, tensors) for key, value in state.items()}
+        return changed if type(state) is dict else type(state)(changed)
+    if type(state) in (list, tuple):
+        return type(state)(_replaced(value, tensors) for value in state)
+    return state
 
 
 def check_settings(found: dict[str, int], now: dict[str, int], directory: Path) -> None:
-    """Refuse a checkpoint of another number of learners or another order of the data.
+    """Refuse a checkpoint of another order of the data; the number of learners may differ.
 
     Raises:
         UserFault: going on from it would not continue the same training.
     """
-    if found.get("learners") != now["learners"]:
-        raise UserFault(
-            f"the checkpoint {directory.name} was written by {found.get('learners')} learners, "
-            f"and this attempt has {now['learners']}",
-            hint="resume with the same number; another one is for a later version of dlctl",
-        )
     for name, value in now.items():
-        if found.get(name) != value:
+        if name in _WORDS and found.get(name) != value:
             raise UserFault(
                 f"the checkpoint {directory.name} was written with {_WORDS[name]} "
                 f"{found.get(name)}, and this attempt has {value}",

@@ -177,14 +177,18 @@ def test_weights_of_another_model_are_refused(make_job: MakeJob) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_another_number_of_learners_is_refused(make_job: MakeJob) -> None:
-    job = make_job(PROGRAM, 2)
-    assert job.train(HALT_AT="3").returncode == 85
-    single = make_job(PROGRAM, 1)
-    (job.directory / "checkpoints").rename(single.directory / "checkpoints")
-    done = single.train()
-    assert done.returncode == 1
-    assert "was written by 2 learners, and this attempt has 1" in done.stderr
+def test_the_number_of_learners_may_change_on_the_way(make_job: MakeJob) -> None:
+    whole = make_job(PROGRAM, 1)
+    assert whole.train().returncode == 0
+    jobs = [make_job(PROGRAM, learners) for learners in (4, 2, 3)]
+    for attempt, (job, halt) in enumerate(zip(jobs, ("3", "4", ""), strict=True), start=1):
+        if attempt > 1:
+            (jobs[attempt - 2].directory / "checkpoints").rename(job.directory / "checkpoints")
+        done = job.train(HALT_AT=halt)
+        assert done.returncode == (85 if halt else 0), done.stderr
+    assert "the checkpoint is of 2 learners and there are 3 now" in done.stdout
+    for name, value in whole.weights().items():
+        torch.testing.assert_close(job.weights()[name], value, rtol=1e-5, atol=1e-6)
 
 
 def test_one_rank_that_fails_ends_all(make_job: MakeJob) -> None:

@@ -1,11 +1,12 @@
+"""Checkpoints of one learner: what they hold, what a crash leaves, what is loaded."""
+
 from __future__ import annotations
 
 import collections
 import json
 import math
 import random
-import resource
-import signal
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,52 +15,32 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkpoint_tools import (
+    LARGE,
+    SETTINGS,
+    FailingDisk,
+    PowerLoss,
+    make_engine,
+    newest_step,
+    read_state,
+    same,
+    store,
+)  # fmt: skip
 
-from dlctl.contract import CheckpointPolicy
-from learner.checkpoint import layout, random_states
-from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
-from learner.checkpoint.layout import Disk
-from learner.checkpoint.load import check_settings, load_newest
-from learner.checkpoint.save import prune, remove_leftovers, save
-from learner.checkpoint.tree import pack, unpack
-from learner.exchange.single import SingleExchange
+from learner.checkpoint import layout
+from learner.checkpoint.disk import Disk
+from learner.checkpoint.division import parts_of
+from learner.checkpoint.engine import Keep
+from learner.checkpoint.load import check_settings
+from learner.checkpoint.publish import remove_leftovers
+from learner.checkpoint.tree import Pieces, pack
 from learner.faults import UserFault
-from learner.model_file import Parts
-from learner.schedule import UserSchedule
 
-SETTINGS = {"learners": 1, "seed": 5, "batch_size": 10, "samples": 47}
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int64,
     torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64,
 ]  # fmt: skip
-
-
-def store(root: Path, step: int, disk: Disk | None = None) -> Path:
-    state = {"step": step, "weights": torch.full((50,), float(step))}
-    return save(root, step, pack(state), SETTINGS, disk or Disk())
-
-
-def newest_step(root: Path) -> int | None:
-    loaded = load_newest(root, lambda text: None)
-    if loaded is None:
-        return None
-    state = unpack(loaded.packed)
-    assert torch.equal(state["weights"], torch.full((50,), float(state["step"])))
-    return int(state["step"])
-
-
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        raw = [t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
-        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*raw)
-    if isinstance(a, np.ndarray):
-        return bool(a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b))
-    if isinstance(a, dict):
-        return type(a) is type(b) and [*a] == [*b] and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)):
-        pairs = zip(a, b, strict=True)
-        return type(a) is type(b) and all(same(x, y) for x, y in pairs)
-    return type(a) is type(b) and (a == b or (a != a and b != b))
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_any_state_comes_back_exactly(tmp_path: Path) -> None:
@@ -70,12 +51,12 @@ def test_any_state_comes_back_exactly(tmp_path: Path) -> None:
         "numbers": [math.pi, -0.0, math.inf, math.nan, 2**80, True, "ä\n", b"\x00\xff"],
         "arrays": [np.arange(3, dtype=np.uint32), np.array([True, False]), np.float64(0.1)],
         "counter": collections.Counter({30: 1, 80: 1}),
+        "large": torch.arange(LARGE).bfloat16(),
         "python": random.getstate(),
         "numpy": np.random.get_state(),
     }
-    packed = pack(state)
-    Disk().write_state(tmp_path / "state.h5", packed)
-    again = unpack(layout.read_state(tmp_path / "state.h5"))
+    assert make_engine(tmp_path).save(3, state)
+    again = make_engine(tmp_path).load(read_state)
     assert same(state, again)
     assert math.copysign(1, again["numbers"][1]) == -1
 
@@ -85,54 +66,23 @@ def test_what_a_checkpoint_cannot_hold_is_named() -> None:
         pack({"schedule": {"f": lambda step: step}})
 
 
-class FailingDisk(Disk):
-    """Fails at the n-th thing done to the disk, and ever after, as if the power had gone."""
-
-    def __init__(self, allowed: int, error: type[BaseException], *, torn: bool = False) -> None:
-        self.allowed = allowed
-        self.error = error
-        self.torn = torn
-
-    def _may(self, path: Path) -> None:
-        self.allowed -= 1
-        if self.allowed < 0:
-            if self.torn and path.is_file():
-                path.write_bytes(path.read_bytes()[:-7])
-            raise self.error("no more")
-
-    def make_directory(self, path: Path) -> None:
-        self._may(path)
-        super().make_directory(path)
-
-    def write_state(self, path: Path, packed: Any) -> None:
-        self._may(path)
-        super().write_state(path, packed)
-        self._may(path)
-
-    def record(self, path: Path) -> layout.FileRecord:
-        self._may(path)
-        return super().record(path)
-
-    def write_marker(self, path: Path, marker: layout.Marker) -> None:
-        self._may(path)
-        super().write_marker(path, marker)
-        self._may(path)
-
-    def sync_directory(self, path: Path) -> None:
-        self._may(path)
-        super().sync_directory(path)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._may(target)
-        super().rename(source, target)
-
-    def remove(self, path: Path) -> None:
-        self._may(path)
-        super().remove(path)
-
-
-class PowerLoss(BaseException):
-    pass
+@pytest.mark.parametrize("learners", [1, 2, 3, 7])
+def test_the_bytes_that_all_hold_are_divided_evenly(learners: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    sizes = torch.randint(0, 90_000, (40,), generator=generator).tolist()
+    packed = pack([torch.zeros(n, dtype=torch.bfloat16 if n % 2 else torch.float64) for n in sizes])
+    seen = [torch.zeros(n, dtype=torch.int8) for n in sizes]
+    written = []
+    for rank in range(learners):
+        parts = parts_of(packed, rank, learners)
+        written.append(sum(part.values.numel() * part.values.itemsize for part in parts))
+        for part in parts:
+            number, start = map(int, part.name.split(":"))
+            item_bytes = packed.leaves[number].item_bytes
+            count = part.values.numel() * part.values.itemsize // item_bytes
+            seen[number][start : start + count] += 1
+    assert all(bool((one == 1).all()) for one in seen)
+    assert max(written) - min(written) < 300_000
 
 
 @pytest.mark.parametrize("torn", [False, True])
@@ -141,225 +91,161 @@ def test_a_crash_at_every_write_leaves_a_whole_checkpoint(
     tmp_path: Path, torn: bool, replace: bool
 ) -> None:
     outcomes = set()
-    for allowed in range(16):
+    for allowed in range(26):
         root = tmp_path / str(allowed)
         for step in (10, 20):
             store(root, step)
         if replace:  # a damaged one has the name that the new one gets
             (store(root, 30) / layout.MARKER_FILE).unlink()
-        disk = FailingDisk(allowed, PowerLoss, torn=torn)
+            store(root, 10)
         try:
-            store(root, 30, disk)
-            prune(root, 30, 2, disk)
+            store(root, 30, FailingDisk(allowed, PowerLoss, torn=torn))
         except PowerLoss:
             outcomes.add("crashed")
         else:
             outcomes.add("done")
-        assert newest_step(root) in (20, 30)
+        assert newest_step(root) in (10, 20, 30)
         remove_leftovers(root, Disk())
         store(root, 40)
-        prune(root, 40, 2, Disk())
         assert newest_step(root) == 40
         assert len(list(root.iterdir())) == 2
     assert outcomes == {"crashed", "done"}
 
 
-@pytest.mark.parametrize("allowed", range(7))
-def test_a_full_disk_leaves_the_old_ones_and_nothing_else(tmp_path: Path, allowed: int) -> None:
+@pytest.mark.parametrize("allowed", range(12))
+def test_a_failing_disk_leaves_the_old_ones_and_nothing_else(tmp_path: Path, allowed: int) -> None:
     class Full(FailingDisk):
         def remove(self, path: Path) -> None:
             Disk().remove(path)
 
     store(tmp_path, 10)
-    with pytest.raises(OSError, match="no more"):
-        store(tmp_path, 20, Full(allowed, OSError))
-    assert newest_step(tmp_path) == 10
+    said: list[str] = []
+    engine = make_engine(tmp_path, said, disk=Full(allowed, OSError))
+    assert engine.save(20, {"weights": torch.ones(LARGE)})
+    assert not engine.wait()
+    assert said == [said[0]]
+    assert said[0].startswith("WARNING: no checkpoint at step 20: ")
+    assert "no more" in said[0]
     assert [path.name for path in tmp_path.iterdir()] == [layout.directory_name(10)]
+    assert newest_step(tmp_path) == 10
 
 
-def test_a_really_full_disk_is_an_os_error(tmp_path: Path) -> None:
-    """HDF5 itself meets the limit; the process goes on and ends without a crash."""
-    program = f"""
-import resource, signal
-from pathlib import Path
-import torch
-from learner.checkpoint.layout import Disk
-from learner.checkpoint.save import save
-from learner.checkpoint.tree import pack
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-root = Path({str(tmp_path)!r})
-save(root, 1, pack({{"a": torch.ones(10)}}), {SETTINGS}, Disk())
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
-try:
-    save(root, 2, pack({{"a": torch.ones(500_000)}}), {SETTINGS}, Disk())
-except OSError as error:
-    print("refused:", error)
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-save(root, 3, pack({{"a": torch.ones(500_000)}}), {SETTINGS}, Disk())
-"""
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("refused:")
-    assert layout.steps_present(tmp_path) == [3, 1]
-    assert not list(tmp_path.glob(".tmp-*"))
-
-
-def test_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
-    program = f"""
-from pathlib import Path
-import torch
-from learner.checkpoint.layout import Disk
-from learner.checkpoint.save import prune, save
-from learner.checkpoint.tree import pack
-root = Path({str(tmp_path)!r})
-for step in range(1, 10_000):
-    state = {{"step": step, "weights": torch.full((50,), float(step)), "b": torch.ones(300_000)}}
-    save(root, step, pack(state), {SETTINGS}, Disk())
-    prune(root, step, 2, Disk())
-    print(step, flush=True)
-"""
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        seen = [int(process.stdout.readline()) for _ in range(20)]
-        process.send_signal(signal.SIGKILL)
-        seen += [int(line) for line in process.stdout if line.endswith(b"\n")]
-    assert newest_step(tmp_path) in (seen[-1], seen[-1] + 1)
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut", "no marker", "bad marker", "no state"])
-def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path: Path, damage: str) -> None:
-    store(tmp_path, 10)
-    directory = store(tmp_path, 20)
-    state, marker = directory / layout.STATE_FILE, directory / layout.MARKER_FILE
-    content = bytearray(state.read_bytes())
-    if damage == "flip":
-        content[len(content) // 2] ^= 1
-        state.write_bytes(content)
-    elif damage == "cut":
-        state.write_bytes(content[:-1])
-    elif damage == "no marker":
+def damage(directory: Path, kind: str) -> str:
+    """Damage a checkpoint; return what the warning has to name."""
+    share, marker = directory / layout.share_file(0), directory / layout.MARKER_FILE
+    content = bytearray(share.read_bytes())
+    if kind == "flip":
+        content[-9] ^= 1  # in the last tensor
+        share.write_bytes(content)
+        return "['big']"
+    if kind == "cut":
+        share.write_bytes(content[:-1])
+        return "share-0.h5 has"
+    if kind == "no share":
+        share.unlink()
+        return "share-0.h5 is missing"
+    if kind == "no marker":
         marker.unlink()
-    elif damage == "bad marker":
+    elif kind == "bad marker":
         marker.write_text("{")
+    elif kind == "marker of another kind":
+        marker.write_text("[1]")
     else:
-        state.unlink()
-    warnings: list[str] = []
-    loaded = load_newest(tmp_path, warnings.append)
-    assert loaded is not None
-    assert loaded.marker.step == 10
-    assert len(warnings) == 1
-    assert layout.directory_name(20) in warnings[0]
+        file = directory / kind
+        file.write_text(file.read_text().replace("0", "1", 1))
+        return f"{kind} does not match its checksum"
+    return "complete.json is missing or unreadable"
 
 
-def test_at_least_two_are_kept_and_only_newer_ones_push_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    ["flip", "cut", "no share", "no marker", "bad marker", "marker of another kind",
+     layout.TREE_FILE, layout.record_file(0)],
+)  # fmt: skip
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path: Path, kind: str) -> None:
+    store(tmp_path, 10)
+    words = damage(store(tmp_path, 20), kind)
+    said: list[str] = []
+    assert newest_step(tmp_path, said) == 10
+    assert len(said) == 1
+    assert f"WARNING: the checkpoint {layout.directory_name(20)} is skipped" in said[0]
+    assert words in said[0]
+
+
+def test_an_older_layout_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    marker = store(tmp_path, 20) / layout.MARKER_FILE
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "schema_version": 1}))
+    with pytest.raises(UserFault, match=r"step-000000000020 has the layout version 1, and this"):
+        newest_step(tmp_path)
+
+
+def test_at_least_two_are_kept_and_some_for_ever(tmp_path: Path) -> None:
     for step in (10, 20, 30):
-        store(tmp_path, step)
-        prune(tmp_path, step, 1, Disk())
+        store(tmp_path, step, keep=Keep(1))
     assert layout.steps_present(tmp_path) == [30, 20]
+    for step in (40, 50, 60, 70, 80):
+        store(tmp_path, step, keep=Keep(2, every_steps=30))
+    assert layout.steps_present(tmp_path) == [80, 70, 60, 30]
+    kept = [layout.read_marker(tmp_path / layout.directory_name(n)).kept_for_ever for n in (60, 70)]
+    assert kept == [True, False]
 
 
 def test_nothing_there_is_no_checkpoint(tmp_path: Path) -> None:
-    assert load_newest(tmp_path / "none", lambda text: None) is None
+    assert newest_step(tmp_path / "none") is None
 
 
 def test_another_data_order_is_refused(tmp_path: Path) -> None:
-    check_settings(SETTINGS, dict(SETTINGS), tmp_path)
+    check_settings({**SETTINGS, "learners": 4}, {**SETTINGS, "learners": 2}, tmp_path)
     with pytest.raises(UserFault, match=r"training\.batch_size 10, and this attempt has 20"):
         check_settings(SETTINGS, {**SETTINGS, "batch_size": 20}, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("policy", "steps", "epochs"),
-    [
-        (CheckpointPolicy(), [], [1, 2, 3, 4]),
-        (CheckpointPolicy(every_steps=2), [2, 4], []),
-        (CheckpointPolicy(every_epochs=3), [], [3]),
-        (CheckpointPolicy(every_s=60), [], []),
-    ],
-)
-def test_when_a_checkpoint_is_due(
-    tmp_path: Path, policy: CheckpointPolicy, steps: list[int], epochs: list[int]
-) -> None:
-    now = [0.0]
-    keeper = CheckpointKeeper(
-        tmp_path, policy, SETTINGS, SingleExchange(), print, clock=lambda: now[0]
-    )
-    assert [n for n in range(1, 5) if keeper.due_after_step(n)] == steps
-    assert [n for n in range(1, 5) if keeper.due_after_epoch(n)] == epochs
-    now[0] = 61
-    assert keeper.overdue() is (policy.every_s is not None)
+def test_a_range_is_read_into_memory_that_is_there(tmp_path: Path) -> None:
+    values = torch.arange(5_000_000, dtype=torch.float32)  # several blocks
+    make_engine(tmp_path).save(1, {"a": Pieces((5, 1_000_000), torch.float32, [(0, values)])})
+
+    def use(loaded: Any) -> None:
+        stored = loaded.tree()["a"]
+        assert (stored.shape, stored.dtype) == ((5, 1_000_000), torch.float32)
+        for start, count in ((0, 5_000_000), (1_048_570, 1_048_590), (7, 3), (4_999_999, 1)):
+            out = torch.zeros(count)
+            stored.read_into(out, start)
+            assert torch.equal(out, values[start : start + count])
+        with pytest.raises(ValueError, match="wants contiguous memory"):
+            stored.read_into(torch.zeros(3, dtype=torch.float64), 0)
+        with pytest.raises(ValueError, match="has 20000000 bytes"):
+            stored.read_into(torch.zeros(3), 4_999_998)
+
+    make_engine(tmp_path).load(use)
 
 
-def make_trained() -> Trained:
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).bfloat16()
-    model[0].register_buffer("hidden", torch.zeros(2), persistent=False)
-    optimizer = torch.optim.Adam(model.parameters())
-    schedule = UserSchedule(torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5]))
-    parts = Parts(model, optimizer, torch.nn.MSELoss(), [1])
-    return Trained(parts, schedule, torch.device("cpu"))
-
-
-def test_a_keeper_brings_everything_back(tmp_path: Path) -> None:
+def test_pieces_that_do_not_cover_the_tensor_are_damage(tmp_path: Path) -> None:
+    store(tmp_path, 1)
+    hole = Pieces((9,), torch.float32, [(0, torch.ones(4)), (5, torch.ones(4))])
+    make_engine(tmp_path).save(2, {"a": hole})
     said: list[str] = []
-
-    def keeper(disk: Disk | None = None) -> CheckpointKeeper:
-        policy = CheckpointPolicy()
-        return CheckpointKeeper(tmp_path, policy, SETTINGS, SingleExchange(), said.append, disk)
-
-    trained = make_trained()
-    model, optimizer = trained.parts.model, trained.parts.optimizer
-    model(torch.ones(2, 3, dtype=torch.bfloat16)).sum().backward()
-    optimizer.step()
-    trained.schedule.after_epoch(1.0)
-    model[0].hidden.fill_(7.0)
-    first = next(model.parameters())
-    optimizer.state[first]["exp_avg"] = torch.full((4, 3), 1 / 3)  # wider than its parameter
-    position = Position(1, 2, 3, {"loss": 0.1}, 20, [{"epoch": 1, "loss": 0.3}])
-    assert keeper().save(trained, position)
-    drawn = [random.random(), np.random.rand(), torch.rand(1).item()]
-
-    other = make_trained()
-    assert keeper().load(other) == position
-    assert [random.random(), np.random.rand(), torch.rand(1).item()] == drawn
-    assert same(dict(model.state_dict()), dict(other.parts.model.state_dict()))
-    assert same(optimizer.state_dict(), other.parts.optimizer.state_dict())
-    assert same(trained.schedule.state_dict(), other.schedule.state_dict())
-    assert other.parts.model[0].hidden.tolist() == [7.0, 7.0]
-
-    position.step = 4
-    assert not keeper(FailingDisk(2, OSError)).save(trained, position)
-    assert "WARNING: no checkpoint at step 4" in said[-1]
-
-
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    def keeper() -> CheckpointKeeper:
-        return CheckpointKeeper(tmp_path, CheckpointPolicy(), SETTINGS, SingleExchange(), print)
-
-    keeper().save(make_trained(), Position(step=1))
-    other = make_trained()
-    other.parts.model.append(torch.nn.Linear(4, 1))
-    with pytest.raises(UserFault, match=r"another model: 2\.weight is missing"):
-        keeper().load(other)
-
-
-def test_validation_leaves_the_random_states() -> None:
-    random_states.seed_all(3, 1)
-    expected = [random.random(), np.random.rand(), torch.rand(1).item()]
-    random_states.seed_all(3, 1)
-    with random_states.preserved(torch.device("cpu")):
-        torch.rand(5)
-        random.random()
-        np.random.rand()
-    assert [random.random(), np.random.rand(), torch.rand(1).item()] == expected
-    random_states.seed_all(3, 2)
-    assert torch.rand(1).item() != expected[2]
+    assert newest_step(tmp_path, said) == 1
+    assert "of ['a'] only the first 16 of 36 bytes" in said[0]
 
 
 def test_the_marker_is_readable_json(tmp_path: Path) -> None:
     marker = json.loads((store(tmp_path, 10) / layout.MARKER_FILE).read_text())
     assert marker["step"] == 10
-    assert marker["settings"] == SETTINGS
-    assert marker["files"][layout.STATE_FILE]["size_bytes"] > 0
+    assert marker["settings"] == {**SETTINGS, "learners": 1}
+    assert marker["files"][layout.share_file(0)]["size_bytes"] > 0
+
+
+def test_the_program_in_the_page_reads_a_checkpoint_without_us(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "checkpoints.md").read_text()
+    program = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert program is not None
+    assert len(program[1].strip().splitlines()) <= 10
+    directory = store(tmp_path, 10)
+    ending = "\nprint(sorted((k, v.shape, float(v.sum())) for k, v in tensors.items()))"
+    done = subprocess.run(
+        [sys.executable, "-c", program[1] + ending, str(directory)],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stderr == ""
+    expected = [("['big']", (LARGE,), LARGE * 10.0), ("['weights']", (50,), 500.0)]
+    assert done.stdout.strip() == str(expected)

@@ -1,0 +1,402 @@
+"""Save and load the state of all learners: a short pause for a copy in memory, the rest beside.
+
+Knows nothing of models. Every method but `poll`, `busy` and `close` is called by every learner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from learner.checkpoint.disk import LARGE_BYTES, PAGE_BYTES, Disk
+from learner.checkpoint.division import Part, parts_of, rank_parts, shapes
+from learner.checkpoint.layout import DamagedCheckpoint
+from learner.checkpoint.load import Loaded, headers, skipped
+from learner.checkpoint.process import WriterProcess
+from learner.checkpoint.publish import (
+    LEAST_KEPT,
+    Order,
+    ShareMissing,
+    remove_leftovers,
+    remove_quietly,
+)
+from learner.checkpoint.tree import Packed, pack
+from learner.checkpoint.work import complete, leave_failure, write_part
+from learner.faults import UserFault
+
+T = TypeVar("T")
+_LONGEST_WAIT_S = 600.0
+"""So long a learner without a writer waits for the shares of the others."""
+
+
+class Learners(Protocol):
+    """What the engine needs of an `Exchange`."""
+
+    rank: int
+    size: int
+
+    def share(self, value: Any) -> Any:
+        """Return rank 0's value."""
+
+    def collect(self, value: Any) -> list[Any]:
+        """Return every learner's value, in rank order."""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Which checkpoints stay."""
+
+    newest: int = LEAST_KEPT
+    every_steps: int | None = None
+
+
+class CheckpointEngine:
+    """Checkpoints in one directory."""
+
+    def __init__(
+        self,
+        root: Path,
+        learners: Learners,
+        say: Callable[[str], None],
+        keep: Keep | None = None,
+        writer: WriterProcess | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """Make an engine.
+
+        Args:
+            root: Directory of the checkpoints, on a file system that all learners see.
+            learners: How they agree.
+            say: Prints a line (of rank 0).
+            keep: Which ones stay.
+            writer: Started before MPI; without one the learner writes by itself.
+            disk: What the learner itself writes to.
+        """
+        self._root = root
+        self._learners = learners
+        self._say = say
+        self._keep = keep or Keep()
+        self._writer = writer
+        self._disk = disk or Disk()
+        self._token = ""
+        self._order: Order | None = None
+        """What is being written."""
+        self._share_problem: str | None = None
+        self._share_done = True
+        self._complete = False
+        self._abandoned: Path | None = None
+        self._said_no_room = False
+        self.saved_step: int | None = None
+        """The step of the newest complete checkpoint, as far as rank 0 knows; the other learners
+        know of their own share only, until they `wait`."""
+        self.write_s = 0.0
+        """What writing the last one took, beside training."""
+        self.copy_s = 0.0
+        """How long the last `save` let its caller wait."""
+
+    # Saving -------------------------------------------------------------------------------------
+
+    def prepare(self, tree: Any, own: Any = None) -> None:
+        """Take the memory for a snapshot of such a state beforehand."""
+        parts = self._parts(pack(tree), pack(own))
+        self._memory(_end_of(_offsets(parts)[0], parts), parts)
+
+    def save(
+        self,
+        step: int,
+        tree: Any,
+        settings: dict[str, int] | None = None,
+        *,
+        own: Any = None,
+        epoch: int | None = None,
+    ) -> bool:
+        """Take a snapshot and have it written; return False if the last one is still in the way.
+
+        Args:
+            step: Names the checkpoint.
+            tree: The state: the same on every learner but for its `Pieces`.
+            settings: What the one that loads it may want to compare.
+            own: What belongs to this learner alone: it comes back with as many learners only.
+            epoch: For people.
+
+        Raises:
+            UserFault: the state holds what a checkpoint can't, or the learners' states differ.
+        """
+        began = time.perf_counter()
+        packed, packed_own = pack(tree), pack(own)
+        self.poll()
+        if not self._agree(packed):
+            return False
+        order = Order(
+            self._root, step, self._token, self._learners.rank, self._learners.size,
+            {**(settings or {}), "learners": self._learners.size}, epoch,
+            self._keep.newest, self._keep.every_steps,
+        )  # fmt: skip
+        self._order, self._share_done, self._share_problem = order, False, None
+        text = packed.to_bytes(step=step, learners=order.learners) if order.rank == 0 else b""
+        self._write(order, self._parts(packed, packed_own), text)
+        self.copy_s = time.perf_counter() - began
+        return True
+
+    def _parts(self, packed: Packed, own: Packed) -> list[Part]:
+        return parts_of(packed, self._learners.rank, self._learners.size) + rank_parts(own)
+
+    def _agree(self, packed: Packed) -> bool:
+        """Return whether all are ready; a share that will not come is told to rank 0's writer."""
+        mine = shapes(packed.leaves)
+        digest = hashlib.sha256(repr(mine).encode()).hexdigest()
+        answers = self._learners.collect((self.busy, self._share_problem, digest))
+        if len({digest for _, _, digest in answers}) > 1:
+            self._name_difference(mine)
+        busy = [rank for rank, (busy, _, _) in enumerate(answers) if busy]
+        if busy:
+            if busy == [0]:
+                self._tell_lost([problem for _, problem, _ in answers])
+            return False
+        self._remove_abandoned()
+        self._token = self._token or self._learners.share(_token())
+        return True
+
+    def _name_difference(self, mine: list[Any]) -> None:
+        first = self._learners.share(mine)
+        pairs = zip_longest(mine, first)
+        differs = next((f"{a} instead of {b}" for a, b in pairs if a != b), None)
+        for rank, other in enumerate(self._learners.collect(differs)):
+            if other is not None:
+                raise UserFault(f"learner {rank} has another state to save than learner 0: {other}")
+
+    def _write(self, order: Order, parts: list[Part], tree: bytes) -> None:
+        offsets, place = _offsets(parts)[0], 0
+        end = _end_of(offsets, parts)
+        pieces = [
+            [p.name, _numpy_name(p.values), p.values.numel(), n]
+            for p, n in zip(parts, offsets, strict=True)
+        ]
+        raw = {"order": {**asdict(order), "root": str(order.root)}, "pieces": pieces}
+        text = json.dumps({**raw, "tree": [end, end + len(tree)]}).encode()
+        memory = self._memory(end + len(tree) + len(text), parts)
+        if memory is None or self._writer is None:
+            self._write_here(order, parts, tree)
+            return
+        for part, place in zip(parts, offsets, strict=True):
+            size_bytes = part.values.numel() * part.values.itemsize
+            if size_bytes:
+                memory[place : place + size_bytes].view(part.values.dtype).copy_(part.values)
+        for content, place in ((tree, end), (text, end + len(tree))):
+            if content:
+                source = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+                memory[place : place + len(content)].copy_(source)
+        self._writer.order(end + len(tree), end + len(tree) + len(text))
+
+    def _memory(self, size_bytes: int, parts: list[Part]) -> torch.Tensor | None:
+        """Return the shared memory; None where the learner has to write by itself."""
+        if self._writer is None or self._writer.death is not None:
+            return None
+        pinned = any(part.values.is_cuda for part in parts)
+        memory = self._writer.memory(size_bytes, pinned=pinned)
+        if memory is None and not self._said_no_room:
+            self._said_no_room = True
+            self._say(
+                f"WARNING: there is no room in memory for a snapshot of {size_bytes / 1e9:.1f} GB: "
+                "training waits while a checkpoint is written"
+            )
+        return memory
+
+    def _write_here(self, order: Order, parts: list[Part], tree: bytes) -> None:
+        began = time.monotonic()
+        pieces = [(part.name, part.values.cpu().numpy()) for part in parts]
+        self._share_problem = write_part(order, pieces, self._disk)
+        self._share_done = True
+        if order.rank == 0:
+            problem, warnings = complete(order, tree, self._disk, _patience())
+            self._finish(order, problem, warnings, time.monotonic() - began)
+        else:
+            self._finish(order, self._share_problem, [], time.monotonic() - began)
+
+    # What becomes of it -------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Return whether this learner's writer is at work, as of the last `poll`."""
+        return self._order is not None
+
+    def poll(self) -> None:
+        """Note what the writer has done, without waiting."""
+        if self._writer is None or self._order is None:
+            return
+        for event in self._writer.events():
+            self._note(event)
+        if self._writer.death is not None and self._order is not None:
+            order, problem = self._order, self._writer.death
+            if not self._share_done:
+                leave_failure(order, problem, self._disk)
+                self._share_problem = problem
+            if order.rank == 0:
+                self._abandoned = order.temporary
+            self._finish(order, problem, [], 0.0)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        order = self._order
+        if order is None or event["step"] != order.step:
+            return
+        if event["event"] == "share":
+            self._share_done, self._share_problem = True, event["problem"]
+            if order.rank != 0:
+                self._finish(order, event["problem"], [], event["took_s"])
+        else:
+            self._finish(order, event["problem"], event["warnings"], event["took_s"])
+
+    def _finish(
+        self, order: Order, problem: str | None, warnings: list[str], took_s: float
+    ) -> None:
+        self._order, self._share_done = None, True
+        self.write_s = took_s or self.write_s
+        if order.rank == 0:
+            for warning in warnings:
+                self._say(f"WARNING: {warning}")
+            if problem is not None:
+                self._say(f"WARNING: no checkpoint at step {order.step}: {problem}")
+        self._complete = problem is None
+        if self._complete:
+            self.saved_step = order.step
+
+    def wait(self) -> bool:
+        """Wait for what is being written; return whether the last one asked for is complete."""
+        while self.busy and not self._share_done:
+            self._listen()
+        self._tell_lost(self._learners.collect(self._share_problem))
+        while self.busy:
+            self._listen()
+        self._remove_abandoned()
+        self._complete, self.saved_step = self._learners.share((self._complete, self.saved_step))
+        return self._complete
+
+    def _remove_abandoned(self) -> None:
+        """Remove what a dead writer of rank 0 left, now that nobody writes to it."""
+        if self._abandoned is not None:
+            remove_quietly(self._abandoned, self._disk)
+            self._abandoned = None
+
+    def _listen(self) -> None:
+        if self._writer is not None:
+            select.select([self._writer.descriptor()], [], [], 1.0)
+        self.poll()
+
+    def _tell_lost(self, problems: list[str | None]) -> None:
+        if self._learners.rank != 0 or self._writer is None or not self.busy:
+            return
+        for rank, problem in enumerate(problems):
+            if problem is not None:
+                self._writer.tell_lost(f"the share of learner {rank}: {problem}")
+                return
+
+    def close(self) -> None:
+        """Let the writer finish, and end it."""
+        if self._writer is not None:
+            while self.busy:
+                self._listen()
+            self._writer.close()
+            self._writer = None
+
+    # Loading ------------------------------------------------------------------------------------
+
+    def load(self, use: Callable[[Loaded], T]) -> T | None:
+        """Open the newest whole checkpoint and return what `use` makes of it, or None.
+
+        `use` is called again with the one before where any learner finds it damaged.
+        """
+        first = self._learners.rank == 0
+        if first:
+            remove_leftovers(self._root, self._disk)
+        warnings: list[str] = []
+        found = headers(self._root, warnings) if first else iter(())
+        while True:
+            header = self._next_header(found, warnings)
+            if header is None:
+                return None
+            answer, problem = _try(use, header)
+            problems = self._learners.collect(problem)
+            if not any(problems):
+                self.saved_step = header.marker.step
+                return answer
+            said = next(problem for problem in problems if problem)
+            self._warn([skipped(header.directory, said)])
+
+    def _next_header(self, found: Any, warnings: list[str]) -> Any:
+        """Return rank 0's next header, or raise on every learner what it met."""
+        answer: tuple[Any, UserFault | None] = (None, None)
+        if self._learners.rank == 0:
+            try:
+                answer = (next(found, None), None)
+            except UserFault as refused:
+                answer = (None, refused)
+            self._warn(warnings)
+            warnings.clear()
+        header, fault = self._learners.share(answer)
+        if fault is not None:
+            raise fault
+        return header
+
+    def _warn(self, texts: list[str]) -> None:
+        if self._learners.rank == 0:
+            for text in texts:
+                self._say(f"WARNING: {text}")
+
+
+def _try(use: Callable[[Loaded], T], header: Any) -> tuple[T | None, str | None]:
+    try:
+        loaded = Loaded(header)
+    except (DamagedCheckpoint, KeyError, IndexError, ValueError) as damage:
+        return None, str(damage)
+    try:
+        return use(loaded), None
+    except DamagedCheckpoint as damage:
+        return None, str(damage)
+    finally:
+        loaded.close()
+
+
+def _offsets(parts: list[Part]) -> tuple[list[int], int]:
+    """Return where each part begins in the snapshot: the large ones at a page of their own."""
+    offsets, end = [], 0
+    for part in parts:
+        size_bytes = part.values.numel() * part.values.itemsize
+        step = PAGE_BYTES if size_bytes >= LARGE_BYTES else 64
+        end = -(-end // step) * step
+        offsets.append(end)
+        end += size_bytes
+    return offsets, end
+
+
+def _end_of(offsets: list[int], parts: list[Part]) -> int:
+    return offsets[-1] + parts[-1].values.numel() * parts[-1].values.itemsize if parts else 0
+
+
+def _numpy_name(values: torch.Tensor) -> str:
+    return str(values.new_empty(0, device="cpu").numpy().dtype.str)
+
+
+def _token() -> str:
+    return f"{socket.gethostname()}-{secrets.token_hex(4)}"
+
+
+def _patience() -> Callable[[float], None]:
+    deadline = time.monotonic() + _LONGEST_WAIT_S
+
+    def may_wait(pause_s: float) -> None:
+        if time.monotonic() > deadline:
+            raise ShareMissing("not all learners' shares came in time")
+        time.sleep(pause_s)
+
+    return may_wait

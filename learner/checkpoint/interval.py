@@ -1,0 +1,77 @@
+"""When the next checkpoint is due by the clock: a fixed time, or Young's and Daly's formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from dlctl.contract import CheckpointPolicy
+
+DEFAULT_MTBF_S = 24 * 3600.0
+"""Of a job on a site that does not say how often its nodes fail."""
+_FIRST_S = 60.0
+"""Until the first one has shown what a checkpoint costs."""
+_LEAST_S = 10.0
+_LOOK_AGAIN_S = 5.0
+
+
+def best_interval_s(cost_s: float, mtbf_s: float) -> float:
+    """Return the time between checkpoints that loses least: sqrt(2 δ M).
+
+    Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974;
+    Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future
+    Generation Computer Systems 22, 2006 (who has it for δ < 2 M, and M from there on).
+
+    Args:
+        cost_s: How long training stands still for one (δ).
+        mtbf_s: The job's mean time between failures (M).
+    """
+    return math.sqrt(2 * cost_s * mtbf_s) if cost_s < 2 * mtbf_s else mtbf_s
+
+
+class Interval:
+    """The clock of a policy. Rank 0's counts."""
+
+    def __init__(self, policy: CheckpointPolicy, clock: Callable[[], float]) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._saved_at = clock()
+        self._cost_s: float | None = None
+        self._write_s = 0.0
+        self._put_off_at: float | None = None
+
+    def wanted_s(self) -> float | None:
+        """Return the time between two checkpoints; None where the clock does not matter."""
+        if not self._policy.auto:
+            return self._policy.every_s
+        if self._cost_s is None:
+            return _FIRST_S
+        best_s = best_interval_s(self._cost_s, self._policy.mtbf_s or DEFAULT_MTBF_S)
+        return max(best_s, self._write_s, _LEAST_S)
+
+    def overdue(self, *, busy: bool) -> bool:
+        """Return whether a checkpoint should be taken at the next step border.
+
+        While the last one is being written only now and then, for the learners to tell each other
+        what came of it.
+        """
+        now, wanted_s = self._clock(), self.wanted_s()
+        due = wanted_s is not None and now - self._saved_at >= wanted_s
+        if self._put_off_at is not None:
+            return not busy or now - self._put_off_at >= _LOOK_AGAIN_S
+        return due
+
+    def put_off(self) -> None:
+        """Note that one that was due could not be taken yet."""
+        self._put_off_at = self._clock()
+
+    def saved(self, cost_s: float, write_s: float) -> None:
+        """Note that one was taken, and what that cost.
+
+        Args:
+            cost_s: How long training stood still for it.
+            write_s: How long the last one took to be written.
+        """
+        self._saved_at = self._clock()
+        self._cost_s, self._write_s = cost_s, write_s
+        self._put_off_at = None

@@ -1,0 +1,154 @@
+"""The learner's side of its writer process, and the memory that both see.
+
+The memory is a file without a name (memfd): nothing stays when both are killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import learner
+
+_HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_LARGEST_PART = 0.8
+"""Of the memory that is left, what a snapshot may take."""
+
+
+class WriterProcess:
+    """A writer process that waits for orders. Start it before MPI, torch's threads and CUDA."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.memfd_create("dlctl-checkpoint")
+        self._size_bytes = 0
+        self._view = torch.empty(0, dtype=torch.uint8)
+        self._received = b""
+        self.death: str | None = None
+        """Why it is no more."""
+        self._process = self._start()
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        return self._process.pid
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        root = str(Path(learner.__file__).resolve().parents[1])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
+        # A signal to the whole group must not meet it before it has learnt to ignore that.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "learner.checkpoint.writer", str(self._descriptor)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+                pass_fds=[self._descriptor], cwd=root, env=env,
+            )  # fmt: skip
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def memory(self, size_bytes: int, *, pinned: bool = False) -> torch.Tensor | None:
+        """Return shared memory, faulted in: uint8, shape (at least size_bytes,).
+
+        Args:
+            size_bytes: How much is wanted.
+            pinned: Whether a GPU is going to write to it.
+
+        Returns:
+            None where there is too little memory left.
+        """
+        if size_bytes > self._size_bytes:
+            wanted = -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+            left = memory_left_bytes()
+            if left is not None and wanted - self._size_bytes > _LARGEST_PART * left:
+                return None
+            os.ftruncate(self._descriptor, wanted)
+            mapping = mmap.mmap(self._descriptor, wanted)
+            self._view = torch.frombuffer(mapping, dtype=torch.uint8)
+            self._view.zero_()
+            self._size_bytes = wanted
+            if pinned:
+                runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+                runtime.cudaHostRegister(self._view.data_ptr(), wanted, 0)
+        return self._view
+
+    def order(self, start: int, end: int) -> None:
+        """Give the order whose JSON is at this place of the memory."""
+        self._send({"save": {"memory_bytes": self._size_bytes, "text": [start, end]}})
+
+    def tell_lost(self, problem: str) -> None:
+        """Say that a share will not come."""
+        self._send({"lost": problem})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `events` says that it is no more
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return what it has said since the last call, without waiting."""
+        if self.death is not None:
+            return []
+        assert self._process.stdout is not None
+        ended = False
+        while True:
+            try:
+                received = os.read(self._process.stdout.fileno(), 65536)
+            except BlockingIOError:
+                break
+            ended = not received
+            if ended:
+                break
+            self._received += received
+        *lines, self._received = self._received.split(b"\n")
+        if ended:
+            self.death = _words(self._process.wait())
+        return [dict(json.loads(line)) for line in lines]
+
+    def descriptor(self) -> int:
+        """Return what becomes readable when it says something."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def close(self) -> None:
+        """Let it finish and wait for its end."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._process.wait()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _words(code: int) -> str:
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"its writer process {how}; from now on it writes by itself while training waits"
+
+
+def memory_left_bytes() -> int | None:
+    """Return how much memory this process may still take: the node's, and its cgroup's."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:")]
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        name = Path("/proc/self/cgroup").read_text().splitlines()[-1].split("::")[1].strip("/")
+        folder = Path("/sys/fs/cgroup") / name
+        for place in (folder, *folder.parents):
+            limit = place / "memory.max"
+            if limit.is_file() and (text := limit.read_text().strip()) != "max":
+                found.append(int(text) - int((place / "memory.current").read_text()))
+    return min(found, default=None)

@@ -1,0 +1,157 @@
+"""What a training puts into its checkpoints, when one is due, and how it comes back."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_tools import SETTINGS, FailingDisk, same
+
+from dlctl.contract import CheckpointPolicy
+from learner.checkpoint import layout, random_states
+from learner.checkpoint.disk import Disk
+from learner.checkpoint.interval import Interval, best_interval_s
+from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
+from learner.checkpoint.process import WriterProcess
+from learner.exchange.single import SingleExchange
+from learner.faults import UserFault
+from learner.model_file import Parts
+from learner.schedule import UserSchedule
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps", "epochs"),
+    [
+        (CheckpointPolicy(), [], [1, 2, 3, 4]),
+        (CheckpointPolicy(every_steps=2), [2, 4], []),
+        (CheckpointPolicy(every_epochs=3), [], [3]),
+        (CheckpointPolicy(every_s=60), [], []),
+        (CheckpointPolicy(auto=True), [], []),
+    ],
+)
+def test_when_a_checkpoint_is_due(
+    tmp_path: Path, policy: CheckpointPolicy, steps: list[int], epochs: list[int]
+) -> None:
+    now = [0.0]
+    keeper = CheckpointKeeper(
+        tmp_path, policy, SETTINGS, SingleExchange(), print, clock=lambda: now[0]
+    )
+    assert [n for n in range(1, 5) if keeper.due_after_step(n)] == steps
+    assert [n for n in range(1, 5) if keeper.due_after_epoch(n)] == epochs
+    now[0] = 61
+    assert keeper.overdue() is (policy.every_s is not None or policy.auto)
+
+
+def test_the_automatic_interval_follows_from_cost_and_failures() -> None:
+    assert best_interval_s(2.0, 100.0) == pytest.approx(20.0)
+    assert best_interval_s(300.0, 100.0) == 100.0
+    now = [0.0]
+    interval = Interval(CheckpointPolicy(auto=True, mtbf_s=1e5), lambda: now[0])
+    assert interval.wanted_s() == 60
+    interval.saved(2.0, 5.0)
+    assert interval.wanted_s() == pytest.approx(math.sqrt(4e5))
+    interval.saved(2.0, 5000.0)  # never more often than it can be written
+    assert interval.wanted_s() == 5000
+    interval.saved(1e-6, 0.0)
+    assert interval.wanted_s() == 10
+    assert Interval(CheckpointPolicy(every_epochs=1), lambda: 0.0).wanted_s() is None
+
+
+def test_one_that_was_put_off_is_taken_when_the_writer_is_free() -> None:
+    now = [0.0]
+    interval = Interval(CheckpointPolicy(every_epochs=1), lambda: now[0])
+    assert not interval.overdue(busy=False)
+    interval.put_off()
+    assert interval.overdue(busy=False)
+    assert not interval.overdue(busy=True)
+    now[0] = 6
+    assert interval.overdue(busy=True)  # to tell each other of a writer that has died
+    interval.saved(0.1, 0.1)
+    assert not interval.overdue(busy=False)
+
+
+def make_trained() -> Trained:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).bfloat16()
+    model[0].register_buffer("hidden", torch.zeros(2), persistent=False)
+    optimizer = torch.optim.Adam(model.parameters())
+    schedule = UserSchedule(torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5]))
+    parts = Parts(model, optimizer, torch.nn.MSELoss(), [1])
+    return Trained(parts, schedule, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_keeper_brings_everything_back(tmp_path: Path, beside: bool) -> None:
+    said: list[str] = []
+
+    def keeper(disk: Disk | None = None) -> CheckpointKeeper:
+        policy = CheckpointPolicy()
+        writer = WriterProcess() if beside and disk is None else None
+        exchange = SingleExchange()
+        return CheckpointKeeper(tmp_path, policy, SETTINGS, exchange, said.append, writer, disk)
+
+    trained = make_trained()
+    model, optimizer = trained.parts.model, trained.parts.optimizer
+    model(torch.ones(2, 3, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    trained.schedule.after_epoch(1.0)
+    model[0].hidden.fill_(7.0)
+    first = next(model.parameters())
+    optimizer.state[first]["exp_avg"] = torch.full((4, 3), 1 / 3)  # wider than its parameter
+    position = Position(1, 2, 3, {"loss": 0.1}, 20, [{"epoch": 1, "loss": 0.3}])
+    one = keeper()
+    one.check(trained)
+    one.prepare(trained, position)
+    assert one.save(trained, position)
+    assert one.stall_s > 0
+    assert one.stall_s == 0
+    assert one.save(trained, position, final=True)
+    assert one.saved_step == 3
+    one.close()
+    drawn = [random.random(), np.random.rand(), torch.rand(1).item()]
+
+    other, two = make_trained(), keeper()
+    assert two.load(other) == position
+    assert [random.random(), np.random.rand(), torch.rand(1).item()] == drawn
+    assert same(dict(model.state_dict()), dict(other.parts.model.state_dict()))
+    assert same(optimizer.state_dict(), other.parts.optimizer.state_dict())
+    assert same(trained.schedule.state_dict(), other.schedule.state_dict())
+    assert other.parts.model[0].hidden.tolist() == [7.0, 7.0]
+    assert two.save(other, position, final=True)  # it is there already
+    two.close()
+    assert layout.read_marker(tmp_path / layout.directory_name(3)).epoch == 1
+
+    position.step = 4
+    assert not keeper(FailingDisk(2, OSError)).save(trained, position, final=True)
+    assert "WARNING: no checkpoint at step 4" in said[-1]
+
+
+def test_a_checkpoint_of_another_model_or_optimizer_is_refused(tmp_path: Path) -> None:
+    def keeper() -> CheckpointKeeper:
+        return CheckpointKeeper(tmp_path, CheckpointPolicy(), SETTINGS, SingleExchange(), print)
+
+    keeper().save(make_trained(), Position(step=1))
+    other = make_trained()
+    other.parts.model.append(torch.nn.Linear(4, 1))
+    with pytest.raises(UserFault, match=r"another model: 2\.weight is missing"):
+        keeper().load(other)
+    changed = make_trained()
+    changed.parts.optimizer = torch.optim.SGD(changed.parts.model.parameters())
+    with pytest.raises(UserFault, match="of the optimizer Adam, and build returned SGD"):
+        keeper().load(changed)
+
+
+def test_validation_leaves_the_random_states() -> None:
+    random_states.seed_all(3, 1)
+    expected = [random.random(), np.random.rand(), torch.rand(1).item()]
+    random_states.seed_all(3, 1)
+    with random_states.preserved(torch.device("cpu")):
+        torch.rand(5)
+        random.random()
+        np.random.rand()
+    assert [random.random(), np.random.rand(), torch.rand(1).item()] == expected
+    random_states.seed_all(3, 2)
+    assert torch.rand(1).item() != expected[2]

@@ -1,0 +1,157 @@
+"""The writer process of a learner: it dies, its learner dies, the disk is full; nothing stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_tools import LARGE, make_engine, newest_step, state_of
+
+from learner.checkpoint import layout
+from learner.checkpoint.engine import CheckpointEngine
+from learner.checkpoint.process import WriterProcess, memory_left_bytes
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def writer() -> Iterator[WriterProcess]:
+    writer = WriterProcess()
+    yield writer
+    writer.close()
+
+
+def until_idle(engine: CheckpointEngine) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while engine.busy and time.monotonic() < deadline:
+        engine.poll()
+        time.sleep(0.005)
+    assert not engine.busy
+
+
+def test_a_snapshot_is_written_beside_the_caller(tmp_path: Path, writer: WriterProcess) -> None:
+    engine = make_engine(tmp_path, writer=writer)
+    state = state_of(3)
+    engine.prepare(state)
+    assert engine.save(3, state)
+    state["big"].fill_(-1)  # training goes on
+    assert engine.busy
+    assert not engine.save(4, state_of(4))  # put off
+    assert engine.wait()
+    assert newest_step(tmp_path) == 3
+    assert engine.save(4, {**state_of(4), "more": torch.ones(3 * LARGE)})  # the memory grows
+    until_idle(engine)
+    assert (engine.saved_step, engine.write_s > 0) == (4, True)
+    assert layout.steps_present(tmp_path) == [4, 3]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_writer_that_is_killed_costs_one_checkpoint(
+    tmp_path: Path, writer: WriterProcess
+) -> None:
+    said: list[str] = []
+    engine = make_engine(tmp_path, said, writer=writer)
+    assert engine.save(1, state_of(1))
+    assert engine.wait()
+    os.kill(writer.pid, signal.SIGSTOP)  # so that it dies while it has something to do
+    assert engine.save(2, state_of(2))
+    os.kill(writer.pid, signal.SIGKILL)
+    until_idle(engine)
+    assert "no checkpoint at step 2: its writer process was killed by signal 9" in said[0]
+    assert engine.save(3, state_of(3))  # by the learner itself
+    assert engine.wait()
+    assert newest_step(tmp_path) == 3
+    assert layout.steps_present(tmp_path) == [3, 1]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_without_room_in_memory_the_learner_writes_by_itself(
+    tmp_path: Path, writer: WriterProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    engine = make_engine(tmp_path, said, writer=writer)
+    monkeypatch.setattr("learner.checkpoint.process.memory_left_bytes", lambda: 100_000)
+    for step in (1, 2):
+        assert engine.save(step, state_of(step))
+        assert not engine.busy
+    assert newest_step(tmp_path) == 2
+    assert len(said) == 1
+    assert "no room in memory for a snapshot" in said[0]
+
+
+def test_memory_left_is_known() -> None:
+    left = memory_left_bytes()
+    assert left is None or left > 0
+
+
+PROGRAM = """
+import resource, sys
+from pathlib import Path
+from learner.checkpoint.process import WriterProcess
+writer = WriterProcess()
+sys.path.insert(0, {tests!r})
+from checkpoint_tools import make_engine, state_of
+engine = make_engine(Path({root!r}), writer=writer)
+"""
+ENDLESS = """
+for step in range(1, 100_000):
+    while not engine.save(step, state_of(step)):
+        engine.poll()
+    print(step, writer.pid, engine.saved_step or 0, flush=True)
+"""
+FULL = """
+import os
+resource.prlimit(writer.pid, resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+print(engine.save(1, state_of(1)), engine.wait())
+print(sorted(os.listdir({root!r})))
+resource.prlimit(writer.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+print(engine.save(2, state_of(2)), engine.wait())
+engine.close()
+"""
+
+
+def program(root: Path, end: str) -> list[str]:
+    text = (PROGRAM + end).format(root=str(root), tests=str(Path(__file__).parent))
+    return [sys.executable, "-c", text]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_learner_that_is_killed_loses_no_complete_checkpoint(tmp_path: Path) -> None:
+    with subprocess.Popen(program(tmp_path, ENDLESS), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        seen = [process.stdout.readline().split() for _ in range(12)]
+        process.send_signal(signal.SIGKILL)
+        seen += [line.split() for line in process.stdout if line.endswith("\n")]
+    complete, pid = int(seen[-1][2]), int(seen[-1][1])
+    deadline = time.monotonic() + LIMIT_S
+    while is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_running(pid)  # it has finished what it had, and is gone
+    newest = newest_step(tmp_path)
+    assert newest is not None
+    assert newest >= complete > 0
+
+
+def test_a_full_disk_costs_one_checkpoint(tmp_path: Path) -> None:
+    done = subprocess.run(
+        program(tmp_path, FULL), capture_output=True, text=True, check=False, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("WARNING: no checkpoint at step 1: the share of learner 0: ")
+    assert "File too large" in first
+    assert rest == ["True False", "[]", "True True"]
+    assert newest_step(tmp_path) == 2
