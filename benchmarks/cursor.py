@@ -1,0 +1,129 @@
+"""Chunks that two learners take from the global cursor (`python -m benchmarks.cursor`).
+
+    cursor_2       a job of two: a counter in an MPI window. The floor draws from the same counter
+                   in a bare loop; `mpi_lock_per_op` locks the window for each draw.
+    cursor_file_2  two processes: a locked file with leases. The floor counts in a locked file and
+                   knows no leases; `sqlite` counts in a database (WAL).
+
+Each chunk is taken, and reported done with the next one. `zookeeper` increments a counter, as the
+paper's cursor does; it is there where Debian's `zookeeper` and Python's `kazoo` are installed.
+
+    python -m benchmarks.cursor --accounting 50    kill learners instead (see cursor_accounting)
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from benchmarks import cursor_accounting, zookeeper
+from benchmarks.cursor_process import COUNTS
+from benchmarks.learners import REPOSITORY, run_learners
+from benchmarks.report import Result, compare, end_in_order
+
+PROCESSES = 2
+UNIT = "chunks/s"
+
+
+class Processes:
+    """Two processes that take chunks in one way, and sleep between their turns."""
+
+    def __init__(self, kind: str, where: str) -> None:
+        self._count = COUNTS[kind]
+        argv = [sys.executable, "-m", "benchmarks.cursor_process", kind, where]
+        self._processes = [
+            subprocess.Popen(argv, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            for _ in range(PROCESSES)
+        ]
+
+    def __enter__(self) -> Processes:
+        for process in self._processes:
+            self._read(process)  # it is ready
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        for process in self._processes:
+            if kind is not None:
+                process.kill()
+            process.communicate()
+
+    def chunks_per_s(self) -> float:
+        """Let them take as many as COUNTS says, each; return how many they took in a second."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+        spans = [tuple(map(float, self._read(process).split())) for process in self._processes]
+        start, end = min(span[0] for span in spans), max(span[1] for span in spans)
+        return PROCESSES * self._count / (end - start)
+
+    @staticmethod
+    def _read(process: subprocess.Popen[bytes]) -> bytes:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{process.args!r} ended with code {process.wait()}")
+        return line
+
+
+def measure(quick: bool = False) -> Iterator[Result]:
+    """Yield both results."""
+    runs = 1 if quick else 11
+    files = _files(runs, 0 if quick else 2)
+    peers = {name: value for name, value in files.peers.items() if name == "zookeeper"}
+    (job,) = run_learners(PROCESSES, "benchmarks.cursor_learner", str(runs))
+    yield Result("cursor_2", UNIT, job.pop("ours"), job.pop("floor"), {**job, **peers}, runs)
+    yield files
+
+
+def _files(runs: int, warm_up: int) -> Result:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dlctl-bench-")))
+        places = {kind: str(folder / kind) for kind in ("ours", "floor", "sqlite")}
+        if zookeeper.is_installed():
+            places["zookeeper"] = stack.enter_context(zookeeper.server(folder))
+        else:
+            print("no peer `zookeeper`: it or kazoo is not installed", file=sys.stderr)
+        ways = {
+            kind: stack.enter_context(Processes(kind, where)).chunks_per_s
+            for kind, where in places.items()
+        }
+        return compare("cursor_file_2", ways.pop("ours"), ways.pop("floor"), ways,
+                       runs=runs, warm_up=warm_up, unit=UNIT)  # fmt: skip
+
+
+def account(rounds: int) -> bool:
+    """Kill learners for so many rounds of each kind; say what came out and whether it is right."""
+    right = True
+    for kind in (cursor_accounting.account_file, cursor_accounting.account_window):
+        result = kind(rounds)
+        print(result.to_json(), flush=True)
+        right = right and result.missing == result.twice == 0 and result.passes_finished > 0
+    return right
+
+
+def main() -> None:
+    """Print each result as a line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cursor")
+    parser.add_argument("--quick", action="store_true", help="run one round")
+    parser.add_argument("--accounting", type=int, metavar="ROUNDS",
+                        help="kill learners at random for so many rounds instead")  # fmt: skip
+    given = parser.parse_args()
+    end_in_order()
+    if given.accounting is not None:
+        sys.exit(0 if account(given.accounting) else 1)
+    for result in measure(given.quick):
+        print(result.to_json(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""Kill learners with -9 at random, and account for every sample that they trained on.
+
+The *surviving history* of a training is what it would tell of itself after a crash:
+
+- Independent learners on a FileCursor: a learner trains on a chunk, writes it to its journal
+  (fsync) and then reports it done; the cursor's file counts what each learner reported. Of a killed
+  learner's journal, as many chunks survive as its count says. What it had trained on, but not yet
+  reported, is lost with it, and is given out again. (So a learner whose weights survive it would go
+  on from those that it had when it reported that many.)
+- A job on a WindowCursor: its learners save the cursor's state together with what they have
+  consumed. The newest whole checkpoint survives a kill, and all that was done after it is lost.
+
+The history must be exactly what the cursor says was done: each sample of each finished pass once,
+and of the passes in progress, each sample that is not given out again once.
+
+    python -m benchmarks.cursor --accounting 50
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from psrv.cursor import Chunk, CursorState, read_state
+from psrv.cursor_file import FileCursor
+
+SAMPLES = 997  # no chunk size divides it
+PASSES = 10**6  # more than are ever finished: no learner ends by itself
+LEARNERS = 3
+STEPS_PER_CHECKPOINT = 7
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Account:
+    """What came out of many rounds of killing."""
+
+    what: str
+    rounds: int
+    killed: int
+    """Learners that were killed."""
+    lost_chunks: int
+    """Chunks that killed learners had trained on, and that did not survive."""
+    passes_finished: int
+    samples_in_history: int
+    missing: int
+    """Samples that count as done, and that are not in the surviving history."""
+    twice: int
+    """Samples that are in it more often than once for each pass."""
+
+    def to_json(self) -> str:
+        """Return it as one line."""
+        return json.dumps(asdict(self))
+
+
+def settle(state: CursorState, history: Iterable[Chunk]) -> dict[str, int]:
+    """Compare a history with what a cursor says was done."""
+    seen: Counter[int] = Counter()
+    for chunk in history:
+        first = chunk.pass_number * state.samples
+        seen.update(range(first + chunk.start, first + chunk.stop))
+    undone = {position for part in state.undone for position in range(*part)}
+    expected = Counter(position for position in range(state.next) if position not in undone)
+    finished = min([state.next, *undone]) // state.samples
+    return {"passes_finished": finished, "samples_in_history": seen.total(),
+            "missing": (expected - seen).total(), "twice": (seen - expected).total()}  # fmt: skip
+
+
+# Independent learners ----------------------------------------------------------------------------
+
+
+def file_learner(path: str, journals: str, size: str) -> None:
+    """Train for ever: a chunk in hand and the next one taken, as ChunkLoader does."""
+    with FileCursor(path, SAMPLES, PASSES, look_every_s=0.01) as cursor:
+        journal = os.open(Path(journals) / str(cursor.learner), os.O_WRONLY | os.O_CREAT, 0o600)
+        chunk = cursor.take(int(size))
+        ahead = cursor.take(int(size))
+        while chunk is not None:
+            os.write(journal, f"{chunk.pass_number} {chunk.start} {chunk.stop}\n".encode())
+            os.fsync(journal)
+            chunk, ahead = ahead, cursor.take(int(size), chunk)
+
+
+def account_file(rounds: int, seed: int = 0) -> Account:
+    """Kill independent learners at random, `rounds` times, and start them again."""
+    draw = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path, journals = Path(folder) / "cursor", Path(folder) / "journals"
+        journals.mkdir()
+        # Ours takes nothing: it only looks into the file.
+        with FileCursor(path, SAMPLES, PASSES) as cursor, _learners(path, journals) as learners:
+            killed = 0
+            for _ in range(rounds):
+                time.sleep(draw.uniform(0.0, 0.15))
+                victims = draw.sample(range(LEARNERS), draw.choice([1, 1, 1, 2, LEARNERS]))
+                stopped = [p for place, p in enumerate(learners.processes) if place not in victims]
+                if stopped and draw.random() < 0.3:  # a stopped learner is alive
+                    stopped[0].send_signal(signal.SIGSTOP)
+                for place in victims:
+                    learners.kill(place)
+                    killed += 1
+                for process in stopped[:1]:
+                    process.send_signal(signal.SIGCONT)
+                for place in victims:
+                    learners.start(place)
+            for place in range(LEARNERS):
+                learners.kill(place)
+            history, lost = _surviving(cursor, journals)
+            state = read_state(cursor.state(), SAMPLES, PASSES)
+    return Account("cursor_file", rounds, killed, lost, **settle(state, history))
+
+
+class _Learners:
+    def __init__(self, path: Path, journals: Path) -> None:
+        self._arguments = [str(path), str(journals)]
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, place: int) -> None:
+        size = str((64, 32, 9)[place])  # a slow learner uses fewer
+        program = "from benchmarks.cursor_accounting import file_learner as f; import sys; "
+        process = subprocess.Popen(
+            [sys.executable, "-c", program + "f(*sys.argv[1:])", *self._arguments, size],
+            cwd=REPOSITORY,
+        )
+        self.processes[place : place + 1] = [process]
+
+    def kill(self, place: int) -> None:
+        self.processes[place].kill()
+        code = self.processes[place].wait()
+        if code != -signal.SIGKILL:
+            raise RuntimeError(f"a learner ended by itself, with code {code}")
+
+
+@contextmanager
+def _learners(path: Path, journals: Path) -> Iterator[_Learners]:
+    learners = _Learners(path, journals)
+    try:
+        for place in range(LEARNERS):
+            learners.start(place)
+        yield learners
+    finally:
+        for process in learners.processes:
+            process.kill()
+            process.wait()
+
+
+def _surviving(cursor: FileCursor, journals: Path) -> tuple[list[Chunk], int]:
+    """Return the chunks of all journals that were reported done, and how many others there are."""
+    reported = {entry.learner: entry.reported for entry in cursor.learners()}
+    history, lost = [], 0
+    for journal in journals.iterdir():
+        whole = journal.read_text().rpartition("\n")[0].splitlines()
+        chunks = [Chunk(*map(int, line.split())) for line in whole]
+        count = reported[int(journal.name)]
+        if not count <= len(chunks) <= count + 1:
+            raise RuntimeError(f"a learner reported {count} chunks and wrote down {len(chunks)}")
+        history += chunks[:count]
+        lost += len(chunks) - count
+    return history, lost
+
+
+# A job -------------------------------------------------------------------------------------------
+
+
+def window_learner(folder: str) -> None:
+    """Train for ever from the newest checkpoint; a checkpoint every few chunks of each learner."""
+    from mpi4py import MPI
+
+    from psrv.cursor_window import WindowCursor
+
+    comm, file = MPI.COMM_WORLD, Path(folder) / "checkpoint"
+    (Path(folder) / f"pid-{comm.rank}").write_text(str(os.getpid()))
+    cursor = WindowCursor(SAMPLES, PASSES)
+    saved = json.loads(file.read_text()) if file.exists() else None
+    if saved is not None:
+        cursor.restore(saved["state"])
+    consumed: list[Chunk] = [Chunk(*chunk) for chunk in saved["consumed"]] if saved else []
+    mine: list[Chunk] = []
+    size = (64, 32, 9)[comm.rank % 3]
+    chunk, ahead = cursor.take(size), cursor.take(size)
+    comm.Barrier()
+    (Path(folder) / f"ready-{comm.rank}").touch()
+    while chunk is not None:
+        for _ in range(STEPS_PER_CHECKPOINT):
+            assert chunk is not None
+            mine.append(chunk)
+            chunk, ahead = ahead, cursor.take(size, chunk)
+            with (Path(folder) / f"trained-{comm.rank}").open("a") as trained:
+                trained.write(".")
+        state = cursor.state()
+        everyone = comm.gather(mine)
+        mine = []
+        if everyone is not None:
+            consumed += [chunk for chunks in everyone for chunk in chunks]
+            _write_whole(file, {"state": state, "consumed": consumed})
+
+
+def _write_whole(path: Path, content: Any) -> None:
+    temporary = path.with_suffix(".new")
+    with temporary.open("w") as stream:
+        json.dump(content, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def account_window(rounds: int, seed: int = 0) -> Account:
+    """Kill a random learner of a job, `rounds` times, and start the job again."""
+    draw = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            _run_job_and_kill(Path(folder), draw)
+        checkpoint = Path(folder) / "checkpoint"
+        saved = json.loads(checkpoint.read_text())
+        trained = sum(file.stat().st_size for file in Path(folder).glob("trained-*"))
+    state = read_state(saved["state"], SAMPLES, PASSES)
+    history = [Chunk(*chunk) for chunk in saved["consumed"]]
+    lost = trained - len(history)
+    return Account("cursor", rounds, rounds, lost, **settle(state, history))
+
+
+def _run_job_and_kill(folder: Path, draw: random.Random) -> None:
+    ranks = draw.choice([2, LEARNERS])
+    segments = Path(tempfile.mkdtemp(prefix="dlctl-accounting-", dir="/dev/shm"))
+    for file in [*folder.glob("ready-*"), *folder.glob("pid-*")]:
+        file.unlink()
+    program = "from benchmarks.cursor_accounting import window_learner as f; import sys; "
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    job = subprocess.Popen(
+        [str(mpiexec), "-n", str(ranks), "--oversubscribe", sys.executable, "-c",
+         program + "f(*sys.argv[1:])", str(folder)],
+        cwd=REPOSITORY, env=mpi_environment(segments),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        ready = [folder / f"ready-{rank}" for rank in range(ranks)]
+        while not all(file.exists() for file in ready):
+            if job.poll() is not None:
+                said = job.stderr.read().decode() if job.stderr else ""
+                raise RuntimeError(f"a job ended by itself, with code {job.returncode}: {said}")
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0.0, 0.3))
+        os.kill(int((folder / f"pid-{draw.randrange(ranks)}").read_text()), signal.SIGKILL)
+        job.communicate(timeout=60)
+    finally:
+        job.kill()
+        job.wait()
+        shutil.rmtree(segments, ignore_errors=True)
+
+
+def mpi_environment(segments: Path) -> dict[str, str]:
+    """Return the environment of Open MPI on a small machine, its segments in a folder of ours."""
+    return {
+        **os.environ,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "OMPI_MCA_btl_sm_backing_directory": str(segments),
+        "OMPI_MCA_osc_sm_backing_directory": str(segments),
+        "OMP_NUM_THREADS": "1",
+    }
