@@ -50,7 +50,7 @@ def fetch_results(
         TransferError
     """
     index = _index(transport, record)
-    _own_folder(destination, record)
+    own_folder(destination, record)
     here = _write_newest(transport, record, destination)
     files = list(here)
     names = {f.path: f.sha256 for f in index.files} if index else _listed(transport, record)
@@ -90,14 +90,14 @@ def fetch_checkpoints(
             f"{record.training_id} ({record.state}) has no checkpoint",
             hint="checkpoint.every in the manifest says when one is written",
         )
-    _own_folder(destination, record)
+    own_folder(destination, record)
     paths = [f"{contract.CHECKPOINTS}/{name}" for name in names]
     brought = download(transport, record.job_dir, paths, destination, on_progress)
     files = [str(path.relative_to(destination)) for path in brought]
     return Fetched(record.training_id, str(destination), files, record.state.final)
 
 
-def _own_folder(folder: Path, record: Record) -> None:
+def own_folder(folder: Path, record: Record) -> None:
     """Make the folder, or know it again: nothing but an earlier fetch is ever overwritten.
 
     Raises:
@@ -220,5 +220,5 @@ def merge_metrics(text: str) -> list[dict[str, object]]:
 
 __all__ = [
     "Fetched", "TransferError", "fetch_checkpoints", "fetch_results", "merge_metrics",
-    "read_metrics",
+    "own_folder", "read_metrics",
 ]  # fmt: skip

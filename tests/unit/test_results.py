@@ -9,7 +9,7 @@ from login_side import make_record
 from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, State
 from dlctl.errors import ResultsError, TransferError
-from dlctl.results import _own_folder, fetch_checkpoints, fetch_results, merge_metrics, read_metrics
+from dlctl.results import own_folder, fetch_checkpoints, fetch_results, merge_metrics, read_metrics
 from dlctl.transport.local import LocalTransport
 
 HERE = LocalTransport()
@@ -174,16 +174,16 @@ def test_a_folder_that_is_not_ours_is_never_written_to(tmp_path):
     mine.mkdir()
     (mine / "manifest.yml").write_text("my own")
     with pytest.raises(ResultsError, match="not empty"):
-        _own_folder(mine, record)
+        own_folder(mine, record)
     fresh = tmp_path / "fresh"
-    _own_folder(fresh, record)
+    own_folder(fresh, record)
     (fresh / "model.pt").write_text("x")
-    _own_folder(fresh, record)
+    own_folder(fresh, record)
     with pytest.raises(ResultsError, match="no earlier fetch of other-2"):
-        _own_folder(fresh, make_record(training_id="other-2"))
+        own_folder(fresh, make_record(training_id="other-2"))
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match="can't be used as a folder"):
-        _own_folder(tmp_path / "file", record)
+        own_folder(tmp_path / "file", record)
 
 
 def test_what_was_left_out_over_there_is_told(job, tmp_path):

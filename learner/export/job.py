@@ -1,0 +1,208 @@
+"""Export the model of a training: `python -m learner.export <job dir> --format F`.
+
+Builds the user's model as the built-in loop does, loads results/model.pt or a checkpoint, and
+writes into results/; the index of the results gets the file, so that a fetch can verify it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+import os
+import pickle
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dlctl import contract
+from learner.checkpoint import layout
+from learner.checkpoint.layout import DamagedCheckpoint
+from learner.checkpoint.load import Loaded, filled, headers, read_header
+from learner.data import fetch
+from learner.environment import resolve_secrets, service_variables
+from learner.export import formats
+from learner.export.results import MODEL_FILE
+from learner.export.write import FORMATS, Exported, export, find_format
+from learner.faults import UserFault
+from learner.model_file import Parts, build_parts, load_build
+from learner.ranks import Place
+from learner.weights import restore_model
+
+NEWEST = "newest"
+_EXAMPLES, _MORE = 4, 16
+"""Samples that are traced with, and so many more that the file is checked on."""
+
+
+def main(arguments: list[str]) -> dict[str, Any]:
+    """Export one model; return what `Exported` says, and the step of its weights.
+
+    Raises:
+        UserFault
+    """
+    asked = _parse(arguments)
+    find_format(asked.format).check_packages()  # before the data is loaded
+    job_dir = Path(asked.job_dir).resolve()
+    plan = _read_plan(job_dir)
+    parts = _build(plan, job_dir)
+    step = _load_weights(parts.model, job_dir, asked.checkpoint)
+    example, more = _samples(parts)
+    path = job_dir / contract.RESULTS / _file_name(asked.format, step)
+    print(f"exporting {type(parts.model).__name__} to {path.name}", file=sys.stderr, flush=True)
+    done = export(
+        parts.model, example, path, asked.format, check_inputs=more,
+        dynamic_batch=not asked.fixed_batch,
+    )  # fmt: skip
+    _add_to_index(job_dir, done)
+    return dataclasses.asdict(done) | {"path": f"{contract.RESULTS}/{path.name}", "step": step}
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m learner.export", description=__doc__)
+    parser.add_argument("job_dir", help="the job directory of a training")
+    parser.add_argument("--format", required=True, choices=FORMATS)
+    parser.add_argument("--checkpoint", metavar="STEP", help=f"a step, or {NEWEST}")
+    parser.add_argument("--fixed-batch", action="store_true", help="for one batch size alone")
+    return parser.parse_args(arguments)
+
+
+def _read_plan(job_dir: Path) -> contract.Plan:
+    try:
+        plan = contract.read_record(contract.Plan, job_dir / contract.PLAN)
+    except contract.ContractError as error:
+        raise UserFault(f"{job_dir / contract.PLAN} can't be understood: {error}") from error
+    if plan is None:
+        raise UserFault(f"there is no {contract.PLAN} in {job_dir}")
+    if plan.framework.job is None:
+        raise UserFault(
+            f"{plan.training_id} ran a command of its own (framework.command), so its model can't "
+            "be built here",
+            hint="at the end of that program: from learner.export import export; "
+            'export(model, inputs, os.environ["RESULT_DIR"] + "/model.onnx", format="onnx")',
+        )
+    return plan
+
+
+def _build(plan: contract.Plan, job_dir: Path) -> Parts:
+    """Run the user's file as the first learner would, without the other learners."""
+    alone = service_variables(job_dir, Place(0, 1, 0, 1, 0))
+    ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    os.environ.update(plan.env | resolve_secrets(plan, dict(os.environ)) | alone | ranks)
+    torch.set_num_threads(max(1, plan.resources.threads_per_learner))
+    code_dir = job_dir / contract.CODE
+    path = code_dir / str(plan.framework.job)
+    sys.dont_write_bytecode = True  # the code directory holds exactly what the user sent
+    sys.path[:] = [entry for entry in sys.path if entry not in ("", ".")]
+    sys.path += [str(folder) for folder in dict.fromkeys((path.parent, code_dir))]
+    os.chdir(code_dir)
+    seed = plan.training.seed  # a random split of the data must be that of the training
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    return build_parts(load_build(path), plan.framework.arguments)
+
+
+# Weights -----------------------------------------------------------------------------------------
+
+
+def _load_weights(model: torch.nn.Module, job_dir: Path, checkpoint: str | None) -> int | None:
+    """Load the trained model (None) or a checkpoint; return the checkpoint's step."""
+    if checkpoint is None:
+        path = job_dir / contract.RESULTS / MODEL_FILE
+        restore_model(model, _read_model(path), path.name)
+        return None
+    root = job_dir / contract.CHECKPOINTS
+    with contextlib.closing(Loaded(_find_checkpoint(root, checkpoint))) as loaded:
+        name = loaded.directory.name
+        try:
+            state = filled(loaded.tree()["model"])
+            own = loaded.own(0)["buffers"]
+        except (DamagedCheckpoint, KeyError) as damage:
+            raise UserFault(
+                f"the checkpoint {name} can't be read: {damage}",
+                hint="`dlctl checkpoints verify` tells which are whole",
+            ) from damage
+    restore_model(model, state, name)
+    buffers = dict(model.named_buffers())
+    with torch.no_grad():
+        for buffer_name, value in own.items():
+            buffers[buffer_name].copy_(value)
+    return loaded.marker.step
+
+
+def _read_model(path: Path) -> dict[str, Any]:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise UserFault(
+            f"there is no trained model in {path.parent}",
+            hint=f"--checkpoint {NEWEST} takes the weights of a checkpoint",
+        ) from None
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise UserFault(f"{path} can't be read: {str(error).splitlines()[0]}") from error
+    return dict(state)
+
+
+def _find_checkpoint(root: Path, wanted: str) -> Any:
+    steps = layout.steps_present(root)
+    if wanted == NEWEST:
+        skipped: list[str] = []
+        if found := next(headers(root, skipped), None):
+            return found
+        raise UserFault(f"there is no whole checkpoint in {root}", hint="; ".join(skipped))
+    if not wanted.isdigit() or int(wanted) not in steps:
+        known = ", ".join(str(step) for step in steps) or "none"
+        raise UserFault(f"there is no checkpoint {wanted!r}", hint=f"there are: {known}")
+    try:
+        return read_header(root / layout.directory_name(int(wanted)))
+    except DamagedCheckpoint as damage:
+        raise UserFault(
+            f"the checkpoint {wanted} is not whole: {damage}", hint=f"--checkpoint {NEWEST}"
+        ) from damage
+
+
+# Inputs and results ------------------------------------------------------------------------------
+
+
+def _samples(parts: Parts) -> tuple[Any, list[Any]]:
+    """Return the inputs of some samples, validation's if there are any, and those of others."""
+    data = parts.train if parts.validation is None else parts.validation
+    count = min(len(data), _EXAMPLES + _MORE)
+    inputs, _ = fetch(data, np.arange(min(count, _EXAMPLES)))
+    rest = np.arange(_EXAMPLES, count)
+    return inputs, [fetch(data, rest)[0]] if len(rest) else []
+
+
+def _file_name(name: str, step: int | None) -> str:
+    at = "" if step is None else f".step-{step}"
+    return f"model{at}.{formats.FORMATS[name].suffix}"
+
+
+def _add_to_index(job_dir: Path, done: Exported) -> None:
+    """Put the file into results.json, where there is one: a training that ended has it."""
+    path = job_dir / contract.RESULTS_INDEX
+    new = contract.ResultFile(Path(done.path).name, done.size_bytes, done.sha256)
+    with _alone(job_dir / contract.RESULTS):
+        index = contract.read_record(contract.ResultsIndex, path)
+        if index is not None:
+            files = [file for file in index.files if file.path != new.path]
+            files = sorted([*files, new], key=lambda file: file.path)
+            contract.write_whole(path, contract.to_json(dataclasses.replace(index, files=files)))
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one export at a time change the index, where the file system has locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
