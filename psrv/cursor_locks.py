@@ -52,7 +52,7 @@ def locks_work(path: Path, first: bool, barrier: Callable[[], object]) -> bool:
     Args:
         path: a new file in the folder where the cursor's file will be; removed at the end.
         first: True in exactly one of the processes.
-        barrier: waits for all the processes (`comm.Barrier`); called four times.
+        barrier: waits for all the processes (`comm.Barrier`); called five times.
 
     Returns:
         True in the first process; what this process saw in each other.
@@ -74,27 +74,26 @@ def locks_work(path: Path, first: bool, barrier: Callable[[], object]) -> bool:
 
 
 def _prove(descriptor: int, first: bool, barrier: Callable[[], object]) -> bool:
-    """Call the barrier three times, whatever fails: the others wait there."""
+    """Call the barrier four times, whatever fails: the others wait there."""
     locks = PosixLocks(descriptor)
-    locked = first and _tries(locks)
     memory = mmap.mmap(descriptor, mmap.PAGESIZE) if descriptor >= 0 else None
-    before = memory[0] if memory else 1
-    if first and memory:
-        memory[0] = 1
-    barrier()
-    refused = memory is not None and before == 0 and not _tries(locks)
+    sees = memory is not None and memory[0] == 0
     barrier()
     if first:
+        sees = sees and _tries(locks)
         if memory:
-            memory.close()  # this frees the lock, as closing any descriptor of the file does
-        barrier()
-        return locked
+            memory[0] = 1
     barrier()
-    try:
-        return memory is not None and refused and _gets(locks) and memory[0] == 1
-    finally:
-        if memory:
-            memory.close()
+    if not first:
+        sees = sees and not _tries(locks)
+    barrier()
+    if first and memory:
+        memory.close()  # this frees the lock, as closing any descriptor of the file does
+    barrier()
+    if not first and memory:
+        sees = sees and _gets(locks) and memory[0] == 1
+        memory.close()
+    return sees
 
 
 def _tries(locks: PosixLocks) -> bool:

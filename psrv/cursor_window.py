@@ -48,7 +48,7 @@ class WindowCursor:
         self._window = MPI.Win.Allocate(size_bytes, _WORD_BYTES, comm=self._comm)
         self._window.Lock_all()
         self._closed = False
-        self._step = 0
+        self._step: int | None = None
         self._amount = array("q", [0])
         self._seen = array("q", [0])
         # Bound once, and wrapped by mpi4py's own buffers: what is looked up at each take is time.
@@ -127,7 +127,7 @@ class WindowCursor:
             return
         self._closed = True
         self._held.clear()
-        self._step = 0  # the next take asks _set_step
+        self._step = None  # the next take asks _set_step
         self._window.Unlock_all()
         self._window.Free()
         self._comm.Free()

@@ -1,0 +1,330 @@
+"""The cursor's file among real processes: life, death, locks, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psrv import cursor_table
+from psrv.cursor import Chunk, CursorError, make_state, read_state
+from psrv.cursor_file import FileCursor
+from psrv.cursor_locks import locks_work
+
+LEARNER = """\
+import sys
+from psrv.cursor import Chunk, CursorError
+from psrv.cursor_file import FileCursor
+cursor = FileCursor(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), look_every_s=0)
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        print(eval(line), flush=True)
+    except CursorError as error:
+        print(repr(str(error)), flush=True)
+"""
+
+
+class Learner:
+    """A learner in a process of its own that does what it is told."""
+
+    def __init__(self, path: Path, samples: int, passes: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LEARNER, path, str(samples), str(passes)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout.readline() == "ready\n"
+
+    def ask(self, text: str) -> Any:
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+        return eval(self.process.stdout.readline())
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path):
+    learners: list[Learner] = []
+
+    def start(samples: int = 100, passes: int = 2) -> Learner:
+        learners.append(Learner(tmp_path / "cursor", samples, passes))
+        return learners[-1]
+
+    yield start
+    for learner in learners:
+        learner.process.send_signal(signal.SIGCONT)
+        learner.end()
+
+
+def opened(tmp_path: Path, **more: Any) -> FileCursor:
+    return FileCursor(tmp_path / "cursor", 100, 2, **{"look_every_s": 0.0, **more})
+
+
+def test_chunks_end_at_a_passs_end_and_come_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as cursor:
+        seen = []
+        chunk = cursor.take(30)
+        while chunk is not None:
+            seen.append(chunk)
+            chunk = cursor.take(45, chunk)
+        assert seen == [
+            Chunk(0, 0, 30), Chunk(0, 30, 75), Chunk(0, 75, 100),
+            Chunk(1, 0, 45), Chunk(1, 45, 90), Chunk(1, 90, 100),
+        ]  # fmt: skip
+        assert cursor.finished
+        assert cursor.reported == 6
+        assert cursor.take(1) is None
+        assert cursor.state() == {
+            "version": 1, "samples": 100, "passes": 2, "next": 200, "undone": [],
+        }  # fmt: skip
+
+
+def test_the_dead_ones_leases_are_given_out_again_in_sizes_that_fit(tmp_path: Path, start) -> None:
+    learner = start()
+    assert learner.ask("cursor.take(40)") == Chunk(0, 0, 40)
+    assert learner.ask("cursor.take(40, done=Chunk(0, 0, 40))") == Chunk(0, 40, 80)
+    with opened(tmp_path) as cursor:
+        assert cursor.take(10) == Chunk(0, 80, 90)
+        learner.end()
+        assert [cursor.take(25), cursor.take(25)] == [Chunk(0, 40, 65), Chunk(0, 65, 80)]
+        assert cursor.take(25) == Chunk(0, 90, 100)
+        dead = next(entry for entry in cursor.learners() if not entry.alive)
+        assert (dead.reported, dead.leases) == (1, ())
+
+
+def test_a_stopped_learner_is_alive(tmp_path: Path, start) -> None:
+    learner = start(passes=2)
+    learner.ask("cursor.take(100)")
+    with opened(tmp_path) as cursor:
+        learner.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, learner.process.pid, os.WSTOPPED | os.WNOWAIT)
+        assert cursor.take(100, done=None) == Chunk(1, 0, 100)
+        cursor.done(Chunk(1, 0, 100))
+        assert cursor.take(100) is None
+        assert not cursor.finished
+        learner.process.send_signal(signal.SIGCONT)
+        assert learner.ask("cursor.done(Chunk(0, 0, 100))") is None
+        assert cursor.finished
+
+
+def test_a_learner_that_lost_its_locks_is_told_so(tmp_path: Path, start) -> None:
+    learner = start()
+    assert learner.ask("cursor.take(30)") == Chunk(0, 0, 30)
+    # Any other descriptor of the file does it: such are POSIX locks.
+    assert learner.ask("open(sys.argv[1]).close()") is None
+    with opened(tmp_path) as cursor:
+        assert cursor.take(30) == Chunk(0, 0, 30)
+        assert "found dead" in learner.ask("cursor.done(Chunk(0, 0, 30))")
+        assert "found dead" in learner.ask("cursor.take(1)")
+        cursor.done(Chunk(0, 0, 30))
+        assert cursor.reported == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and newer
+def test_a_forked_child_has_no_part_in_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as cursor:
+        mine = cursor.take(10)
+        child = os.fork()
+        if child == 0:  # never back into pytest
+            try:
+                cursor.take(10)
+            except CursorError as error:
+                cursor.close()
+                os._exit(7 if "forked" in str(error) else 1)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        other = Learner(tmp_path / "cursor", 100, 2)
+        try:
+            assert other.ask("cursor.take(200)") == Chunk(0, 10, 100)
+        finally:
+            other.end()
+        cursor.done(mine)
+
+
+def test_threads_share_one_cursor(tmp_path: Path) -> None:
+    with opened(tmp_path) as cursor:
+        seen: list[Chunk] = []
+
+        def work() -> None:
+            chunk = cursor.take(3)
+            while chunk is not None:
+                seen.append(chunk)
+                chunk = cursor.take(3, chunk)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert cursor.finished
+        assert sorted(place for c in seen for place in range(c.pass_number * 100 + c.start,
+                      c.pass_number * 100 + c.stop)) == list(range(200))  # fmt: skip
+
+
+def test_a_state_goes_through_a_checkpoint(tmp_path: Path) -> None:
+    with opened(tmp_path) as cursor:
+        chunks = [cursor.take(20) for _ in range(4)]
+        cursor.done(chunks[0])
+        cursor.done(chunks[2])
+        state = json.loads(json.dumps(cursor.state()))
+        assert state["undone"] == [[20, 40], [60, 80]]
+        assert read_state(state, 100, 2).done_samples == 40
+        for chunk in (chunks[1], chunks[3]):
+            cursor.done(chunk)
+        cursor.restore(state)
+        again = [cursor.take(15) for _ in range(4)]
+        assert again == [Chunk(0, 20, 35), Chunk(0, 35, 40), Chunk(0, 60, 75), Chunk(0, 75, 80)]
+        with pytest.raises(CursorError, match="holds 4 chunks"):
+            cursor.take(15)
+        assert cursor.take(15, again[0]) == Chunk(0, 80, 95)
+    assert [file.name for file in tmp_path.iterdir()] == ["cursor"]
+
+
+def test_the_other_learners_end_before_a_restore(tmp_path: Path, start) -> None:
+    learner = start()
+    with opened(tmp_path) as cursor:
+        state = cursor.state()
+        cursor.take(10)
+        with pytest.raises(CursorError, match="other learners use"):
+            cursor.restore(state)
+        learner.end()
+        cursor.restore(state)
+        assert cursor.take(10) == Chunk(0, 0, 10)
+
+
+def test_more_undone_ranges_than_slots_are_kept_or_refused(tmp_path: Path) -> None:
+    most = cursor_table.SLOTS * cursor_table.LEASES
+    path, samples = tmp_path / "cursor", 4 * most
+    undone = [(2 * start, 2 * start + 1) for start in range(most)]
+    with FileCursor(path, samples, 1) as cursor:
+        state = make_state(samples, 1, 2 * most, undone).to_dict()
+        cursor.restore(state)
+        assert cursor.state()["undone"] == [list(part) for part in undone]
+        assert cursor.take(5).samples == 1
+        more = make_state(samples, 1, 3 * most, [*undone, (2 * most + 1, 2 * most + 2)]).to_dict()
+        with pytest.raises(CursorError, match="no room for 4097 undone chunks"):
+            cursor.restore(more)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"samples": 99}, "of 99 samples, but the data set has 100"),
+        ({"next": 201}, "at position 201, but 2 passes"),
+        ({"undone": [[5, 5]]}, "wrong range, 5 to 5"),
+        ({"undone": [[90, 110]]}, "wrong range, 90 to 110"),
+        ({"undone": [[5, 9], [8, 10]]}, "wrong range, 8 to 10"),
+        ({"undone": "x"}, "can't be read"),
+        ({"version": 2}, "version 2, not 1"),
+    ],
+)
+def test_a_wrong_state_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    state = {**make_state(100, 2, 150, []).to_dict(), **change}
+    with opened(tmp_path) as cursor:
+        with pytest.raises(CursorError, match=message):
+            cursor.restore(state)
+        assert cursor.take(1) == Chunk(0, 0, 1)
+
+
+def test_a_state_may_go_on_for_more_passes(tmp_path: Path) -> None:
+    with opened(tmp_path) as cursor:
+        cursor.restore(make_state(100, 1, 100, []).to_dict())
+        assert cursor.take(1) == Chunk(1, 0, 1)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CursorError, match="nothing to take from 0 samples"):
+        FileCursor(tmp_path / "cursor", 0, 1)
+    with pytest.raises(CursorError, match=r"can't be opened: No such file .*\n  HINT: "):
+        FileCursor(tmp_path / "absent/cursor", 1, 1)
+    text = tmp_path / "text"
+    text.write_text("mine")
+    with pytest.raises(CursorError, match="is no cursor's file"):
+        FileCursor(text, 1, 1)
+    assert text.read_text() == "mine"
+    long_text = tmp_path / "long"
+    long_text.write_text("mine" * 50_000)
+    with pytest.raises(CursorError, match="no cursor's file, or a damaged one"):
+        FileCursor(long_text, 1, 1)
+    with opened(tmp_path) as cursor:
+        with pytest.raises(CursorError, match="open in this process already"):
+            opened(tmp_path)
+        with pytest.raises(CursorError, match="a chunk of 0 samples"):
+            cursor.take(0)
+        with pytest.raises(CursorError, match="is not held by this learner"):
+            cursor.done(Chunk(0, 0, 5))
+        with pytest.raises(CursorError, match="is not held by this learner"):
+            cursor.take(5, Chunk(0, 0, 5))
+        assert cursor.take(5) == Chunk(0, 0, 5)
+    cursor.close()
+    with pytest.raises(CursorError, match="closed already"):
+        cursor.take(5)
+    with pytest.raises(CursorError, match="2 passes over 100 samples, not of 2 over 50"):
+        FileCursor(tmp_path / "cursor", 50, 2)
+    opened(tmp_path).close()
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(CursorError, match="No space left on device"):
+        opened(tmp_path)
+    monkeypatch.undo()
+    opened(tmp_path).close()
+
+
+# Locks -------------------------------------------------------------------------------------------
+
+
+PROVER = """\
+import sys
+from pathlib import Path
+from psrv.cursor_locks import locks_work
+print(locks_work(Path(sys.argv[1]), sys.argv[2] == "0", lambda: (print("here"), input())))
+"""
+
+
+def test_locks_work_between_processes(tmp_path: Path) -> None:
+    """The parent is the barrier: it answers when all have said that they are there."""
+    argv = [sys.executable, "-u", "-c", PROVER, str(tmp_path / "proof")]
+    processes = [
+        subprocess.Popen([*argv, str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         text=True) for rank in range(3)
+    ]  # fmt: skip
+    for _ in range(5):
+        assert [process.stdout.readline() for process in processes] == ["here\n"] * 3
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+    assert [process.communicate(timeout=60)[0] for process in processes] == ["True\n"] * 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_locks_that_hold_nobody_off_are_found(tmp_path: Path) -> None:
+    """Threads of one process have all its locks: as nodes have whose locks are local."""
+    barrier = threading.Barrier(2, timeout=60)
+    answers: dict[bool, bool] = {}
+
+    def take_part(first: bool) -> None:
+        answers[first] = locks_work(tmp_path / "proof", first, barrier.wait)
+
+    threads = [threading.Thread(target=take_part, args=(first,)) for first in (True, False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers[False] is False
