@@ -28,8 +28,8 @@ class ModelFormat(str, enum.Enum):
 def export(
     training_id: str | None = ID,
     format_: ModelFormat = typer.Option(
-        ModelFormat.torchscript, "--format", help="What loads it: torch.jit, an ONNX runtime, torch.export, or your "
-        "own model (weights only)."),
+        ModelFormat.torchscript, "--format", help="What loads it: torch.jit, an ONNX runtime, "
+        "torch.export, or your own model (weights only)."),
     checkpoint: str | None = typer.Option(
         None, "--checkpoint", metavar="STEP", help="Weights of this checkpoint, or of the newest; "
         "the trained model by default."),

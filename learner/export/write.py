@@ -88,9 +88,10 @@ def export(
         notes = _written(chosen, request)
         largest = _checked(chosen, request, tests)
         _finish(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)  # nothing is there after the rename
     if dynamic_batch and not dynamic:
         notes.append(f"the model itself takes batches of {shapes_of(inputs)[0][0]} only")
     return Exported(
@@ -158,11 +159,16 @@ def _temporary(path: Path, chosen: Format) -> Path:
             prefix=f".{path.name}."[:200], suffix=f".{chosen.suffix}", dir=path.parent
         )
     except OSError as error:
-        raise UserFault(
-            f"{path} can't be written: {error.strerror}", hint="choose another folder"
-        ) from error
+        raise _unwritable(path, error) from error
     os.close(descriptor)
     return Path(name)
+
+
+def _unwritable(path: Path, error: OSError) -> UserFault:
+    return UserFault(
+        f"{path} can't be written: {error.strerror or error}",
+        hint=f"look at the space and the permissions in {path.parent}",
+    )
 
 
 def _written(chosen: Format, request: Request) -> list[str]:

@@ -140,12 +140,28 @@ def test_what_is_around_a_model_is_left_out(net, tmp_path):
     net.body[0] = torch.compile(net.body[0], backend="eager")
     wrapped = nn.DataParallel(torch.compile(net, backend="eager"))
     export(wrapped, IMAGES, tmp_path / "m", "safetensors")
+    assert isinstance(net.body[0], torch._dynamo.OptimizedModule), "the model stays as it was"
     load_file = importlib.import_module("safetensors.torch").load_file
     assert set(load_file(tmp_path / "m")) == set(Net().state_dict())
     count = len(calls)
     server = serve(tmp_path / "m", "safetensors", Net())
     server(IMAGES)
     assert len(calls) == count
+
+
+def test_a_model_of_many_learners_needs_no_other_learner(net, tmp_path):
+    dist = torch.distributed
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(net)
+        wrapped(IMAGES).sum().backward()
+        done = export(wrapped, IMAGES, tmp_path / "m", "torchscript")
+    finally:
+        dist.destroy_process_group()
+    assert done.largest_difference < 1e-5
+    server = serve(tmp_path / "m", "torchscript", net)
+    assert server.state_dict().keys() == net.state_dict().keys()
+    assert not any(parameter.requires_grad for parameter in server.parameters())
 
 
 def test_weights_in_a_shared_window_leave_it(net, tmp_path):
@@ -319,6 +335,6 @@ def test_a_disk_that_is_full_leaves_nothing(net, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("learner.export.write.os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(UserFault, match="m can't be written: No space left"):
         export(net, IMAGES, tmp_path / "m")
     assert not list(tmp_path.iterdir())
