@@ -9,7 +9,7 @@ import time
 import pytest
 from trainings import COUNTER, submit, wait_for_state, write_training
 
-GOAL = 25
+GOAL = 80
 WAITS = "touch \"$CHECKPOINT_DIR/here-$RANK\"; trap 'exit 0' USR2; while :; do sleep 0.1; done"
 
 
