@@ -35,13 +35,15 @@ def may_prefetch(dataset: Any) -> bool:
 
 
 class Fetcher:
-    """Fetches batches in order, ahead of their use where that is allowed; close it."""
+    """Fetches batches in order, ahead of their use where that is allowed; close it.
 
-    def __init__(self, dataset: Any) -> None:
+    `mode` is a plan's `prefetch`: `auto` asks may_prefetch, `on` believes the user, `off` is off.
+    """
+
+    def __init__(self, dataset: Any, mode: str = "auto") -> None:
         self._dataset = dataset
-        self._pool = (
-            ThreadPoolExecutor(1, thread_name_prefix="prefetch") if may_prefetch(dataset) else None
-        )
+        ahead = mode == "on" or (mode == "auto" and may_prefetch(dataset))
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch") if ahead else None
         self.wait_s = 0.0
         """How long batches were waited for, in all."""
         self._told_s = 0.0
@@ -81,10 +83,13 @@ class Prefetcher:
         dataset: any map-style dataset of (input, …, target).
         batches: the indices of each batch; read by the consumer's thread, `depth` ahead.
         depth: batches that wait, at most, beside the one in use. 0 fetches none ahead.
+        mode: `auto`, `on` or `off` (see Fetcher).
     """
 
-    def __init__(self, dataset: Any, batches: Iterable[Indices], depth: int = 2) -> None:
-        self._fetcher = Fetcher(dataset)
+    def __init__(
+        self, dataset: Any, batches: Iterable[Indices], depth: int = 2, mode: str = "auto"
+    ) -> None:
+        self._fetcher = Fetcher(dataset, mode)
         self._batches = iter(batches)
         self._depth = depth if self._fetcher.ahead else 0
         self._begun: deque[Future[Batch] | Indices] = deque()

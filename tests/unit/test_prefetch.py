@@ -72,8 +72,15 @@ def test_only_what_is_known_to_be_pure_is_read_by_another_thread() -> None:
     for dataset in (watched, pure):
         with Prefetcher(dataset, BATCHES) as batches:
             assert len(list(batches)) == len(BATCHES)
-    assert {name for name, _ in watched.read} == {threading.current_thread().name}
+    here = {threading.current_thread().name}
+    assert {name for name, _ in watched.read} == here
     assert all(name.startswith("prefetch") for name, _ in pure.read)
+    trusted, off = Watched(), Pure()
+    for dataset, mode in ((trusted, "on"), (off, "off")):
+        with Prefetcher(dataset, BATCHES, mode=mode) as batches:
+            assert len(list(batches)) == len(BATCHES)
+    assert all(name.startswith("prefetch") for name, _ in trusted.read)
+    assert {name for name, _ in off.read} == here
 
 
 def test_it_reads_so_far_ahead_and_no_farther() -> None:
