@@ -105,7 +105,11 @@ def _said(*argv: str) -> str:
 
 def _mpi_library() -> str:
     """Return the MPI library's name and version, asked in a process of its own."""
-    program = "from mpi4py import MPI; print(MPI.Get_library_version())"
+    # Not started: Open MPI leaves a file in /dev/shm where mpiexec did not start the process.
+    program = (
+        "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
+        "print(MPI.Get_library_version())"
+    )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL, text=True)  # fmt: skip
     said = done.stdout.strip().partition("\n")[0].partition(",")[0]
