@@ -1,0 +1,74 @@
+"""Checkpoints beside torch.save and torch's DCP (`python -m benchmarks.checkpoint`).
+
+2 learners with 1 GB of float32 each, in 24 tensors, one thread a learner, on a real disk. The
+slowest learner counts. The candidates take turns; what one has written is gone before the next.
+
+    checkpoint_stall_2gb    how long training stands still for one. Ours: until `save` returns.
+                            Floor: one copy of the state into memory that was used before
+    checkpoint_save_2gb     until it is written and safe (fsync of file and folder). Floor: each
+                            learner writes the same bytes to a file: write and fsync
+    checkpoint_restore_2gb  from the disk (page cache dropped) into memory that is there, with
+                            checksums compared. Floor: each learner reads the same bytes
+    checkpoint_kills        a learner of 64 MB and its writer are killed with -9 while they save,
+                            again and again; losses in 100 kills: nothing to load, mixed content,
+                            or older than what was reported as complete
+
+Peers: `torch_save`: torch.save of each learner's state, with fsync; `dcp`: DCP over gloo;
+`dcp_async`: its async_save; `dcp_async_reused`: the same with one stager for all saves;
+`raw_direct`: as the floor, but past the page cache (O_DIRECT), which is how ours writes; `h5py`:
+a file opened anew with "w". Those of the kills overwrite one path, as most scripts do.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.checkpoint_kills import losses
+from benchmarks.learners import run_learners
+from benchmarks.report import Result, main
+
+_RUNS = 7
+_KILLS, _KILLS_OF_PEERS = 100, 20
+_KEYS = ("checkpoint_stall_2gb", "checkpoint_save_2gb", "checkpoint_restore_2gb")
+
+
+def measure(quick: bool = False) -> Iterator[Result]:
+    """Yield each result as soon as it is known."""
+    for what in _KEYS:
+        yield _timed(what, 1 if quick else _RUNS)
+    yield _killed(2 if quick else _KILLS, 1 if quick else _KILLS_OF_PEERS)
+
+
+def _timed(what: str, runs: int) -> Result:
+    folder = _folder_on_disk()
+    try:
+        (line,) = run_learners(2, "benchmarks.checkpoint_learner", what, str(runs), str(folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    medians = {name: round(value, 4) for name, value in line["medians"].items()}
+    return Result(what, "s", medians.pop("ours"), medians.pop("floor"), medians, runs)
+
+
+def _killed(kills: int, kills_of_peers: int) -> Result:
+    counts = {"ours": kills} | dict.fromkeys(("torch_save", "h5py", "dcp"), kills_of_peers)
+    lost = {}
+    for name, count in counts.items():
+        folder = _folder_on_disk()
+        try:
+            lost[name] = round(100 * losses(name, folder, count) / count, 1)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return Result("checkpoint_kills", "losses in 100 kills", lost.pop("ours"), 0.0, lost, kills)
+
+
+def _folder_on_disk() -> Path:
+    """Return a new folder that is not in memory."""
+    base = next((p for p in (Path("/var/tmp"), Path.cwd()) if p.is_dir()), None)
+    return Path(tempfile.mkdtemp(prefix="dlctl-bench-", dir=base))
+
+
+if __name__ == "__main__":
+    main(measure)
