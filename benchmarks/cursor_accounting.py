@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,6 +88,7 @@ def file_learner(path: str, journals: str, size: str) -> None:
         journal = os.open(Path(journals) / str(cursor.learner), os.O_WRONLY | os.O_CREAT, 0o600)
         chunk = cursor.take(int(size))
         ahead = cursor.take(int(size))
+        (Path(journals) / f"of-{os.getpid()}").touch()
         while chunk is not None:
             os.write(journal, f"{chunk.pass_number} {chunk.start} {chunk.stop}\n".encode())
             os.fsync(journal)
@@ -104,7 +105,9 @@ def account_file(rounds: int, seed: int = 0) -> Account:
         with FileCursor(path, SAMPLES, PASSES) as cursor, _learners(path, journals) as learners:
             killed = 0
             for _ in range(rounds):
-                time.sleep(draw.uniform(0.0, 0.15))
+                if draw.random() < 0.75:  # otherwise some are killed while they start
+                    _wait(learners.all_run)
+                time.sleep(draw.uniform(0.0, 0.1))
                 victims = draw.sample(range(LEARNERS), draw.choice([1, 1, 1, 2, LEARNERS]))
                 stopped = [p for place, p in enumerate(learners.processes) if place not in victims]
                 if stopped and draw.random() < 0.3:  # a stopped learner is alive
@@ -116,6 +119,7 @@ def account_file(rounds: int, seed: int = 0) -> Account:
                     process.send_signal(signal.SIGCONT)
                 for place in victims:
                     learners.start(place)
+            _wait(lambda: learners.all_run() and cursor.state()["next"] > 2 * SAMPLES)
             for place in range(LEARNERS):
                 learners.kill(place)
             history, lost = _surviving(cursor, journals)
@@ -126,6 +130,7 @@ def account_file(rounds: int, seed: int = 0) -> Account:
 class _Learners:
     def __init__(self, path: Path, journals: Path) -> None:
         self._arguments = [str(path), str(journals)]
+        self._journals = journals
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, place: int) -> None:
@@ -136,6 +141,12 @@ class _Learners:
             cwd=REPOSITORY,
         )
         self.processes[place : place + 1] = [process]
+
+    def all_run(self) -> bool:
+        """Return whether each has begun to train; fail if one has ended."""
+        if any(process.poll() is not None for process in self.processes):
+            raise RuntimeError("a learner ended by itself")
+        return all((self._journals / f"of-{process.pid}").exists() for process in self.processes)
 
     def kill(self, place: int) -> None:
         self.processes[place].kill()
@@ -161,7 +172,7 @@ def _surviving(cursor: FileCursor, journals: Path) -> tuple[list[Chunk], int]:
     """Return the chunks of all journals that were reported done, and how many others there are."""
     reported = {entry.learner: entry.reported for entry in cursor.learners()}
     history, lost = [], 0
-    for journal in journals.iterdir():
+    for journal in journals.glob("[0-9]*"):
         whole = journal.read_text().rpartition("\n")[0].splitlines()
         chunks = [Chunk(*map(int, line.split())) for line in whole]
         count = reported[int(journal.name)]
@@ -221,8 +232,8 @@ def account_window(rounds: int, seed: int = 0) -> Account:
     """Kill a random learner of a job, `rounds` times, and start the job again."""
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(rounds):
-            _run_job_and_kill(Path(folder), draw)
+        for number in range(rounds):
+            _run_job_and_kill(Path(folder), draw, last=number == rounds - 1)
         checkpoint = Path(folder) / "checkpoint"
         saved = json.loads(checkpoint.read_text())
         trained = sum(file.stat().st_size for file in Path(folder).glob("trained-*"))
@@ -232,7 +243,7 @@ def account_window(rounds: int, seed: int = 0) -> Account:
     return Account("cursor", rounds, rounds, lost, **settle(state, history))
 
 
-def _run_job_and_kill(folder: Path, draw: random.Random) -> None:
+def _run_job_and_kill(folder: Path, draw: random.Random, last: bool) -> None:
     ranks = draw.choice([2, LEARNERS])
     segments = Path(tempfile.mkdtemp(prefix="dlctl-accounting-", dir="/dev/shm"))
     for file in [*folder.glob("ready-*"), *folder.glob("pid-*")]:
@@ -246,12 +257,17 @@ def _run_job_and_kill(folder: Path, draw: random.Random) -> None:
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        ready = [folder / f"ready-{rank}" for rank in range(ranks)]
-        while not all(file.exists() for file in ready):
+
+        def runs(files: list[Path]) -> bool:
             if job.poll() is not None:
                 said = job.stderr.read().decode() if job.stderr else ""
                 raise RuntimeError(f"a job ended by itself, with code {job.returncode}: {said}")
-            time.sleep(0.01)
+            return all(file.exists() for file in files)
+
+        ready = [folder / f"ready-{rank}" for rank in range(ranks)]
+        _wait(lambda: runs(ready))
+        if last:
+            _wait(lambda: runs([folder / "checkpoint"]))
         time.sleep(draw.uniform(0.0, 0.3))
         os.kill(int((folder / f"pid-{draw.randrange(ranks)}").read_text()), signal.SIGKILL)
         job.communicate(timeout=60)
@@ -259,6 +275,14 @@ def _run_job_and_kill(folder: Path, draw: random.Random) -> None:
         job.kill()
         job.wait()
         shutil.rmtree(segments, ignore_errors=True)
+
+
+def _wait(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > end:
+            raise RuntimeError(f"learners did not come so far within {limit_s:g} s")
+        time.sleep(0.005)
 
 
 def mpi_environment(segments: Path) -> dict[str, str]:
