@@ -57,7 +57,7 @@ class WindowCursor:
         self._fetch_and_op, self._flush, self._sum = (
             self._window.Fetch_and_op, self._window.Flush, MPI.SUM,
         )  # fmt: skip
-        self._held: set[Chunk] = set()
+        self._held: list[Chunk] = []
         self._kept: list[Range] = []
         self._start_from(0, ())
 
@@ -66,30 +66,25 @@ class WindowCursor:
         if done is not None:
             try:
                 self._held.remove(done)
-            except KeyError:
+            except ValueError:
                 raise self._refusal(done) from None
         if samples != self._step:
-            self._set_step(samples)
-        if self._kept:
-            return self._take_kept(samples)
+            return self._take_slowly(samples)
         self._fetch_and_op(self._amount_spec, self._seen_spec, 0, 0, self._sum)
         self._flush(0)
-        drawn = self._seen[0]
-        position = drawn + self._first
-        pass_number, start = divmod(position, self.samples)
-        stop = start + samples
-        if drawn < self._undone_samples or stop > self.samples or pass_number >= self.passes:
-            self._kept = self._ranges(drawn, drawn + samples)
-            return self._take_kept(samples)
-        chunk = _new_tuple(Chunk, (pass_number, start, stop))  # half the time of Chunk(...)
-        self._held.add(chunk)
+        start = self._seen[0] - self._pass_began
+        if start > self._last_start:
+            return self._enter_pass(self._seen[0], samples)
+        # Half the time of Chunk(...).
+        chunk = _new_tuple(Chunk, (self._pass_number, start, start + samples))
+        self._held.append(chunk)
         return chunk
 
     def done(self, chunk: Chunk) -> None:
         """Report that this learner has trained on a chunk."""
         try:
             self._held.remove(chunk)
-        except KeyError:
+        except ValueError:
             raise self._refusal(chunk) from None
 
     @property
@@ -148,10 +143,27 @@ class WindowCursor:
         self._check_open()
         return not_held(chunk)
 
-    def _set_step(self, samples: int) -> None:
+    def _take_slowly(self, samples: int) -> Chunk | None:
+        """Take what is kept, or the first chunk of another size."""
         self._check_open()
         check_taken(samples)
+        if self._kept:
+            return self._take_kept(samples)
         self._step = self._amount[0] = samples
+        self._last_start = -1
+        return self.take(samples)
+
+    def _enter_pass(self, drawn: int, samples: int) -> Chunk | None:
+        """Take a chunk that is not within the pass of the chunk before."""
+        self._kept = self._ranges(drawn, drawn + samples)
+        if not self._kept:
+            return None
+        position = drawn + self._first
+        if drawn >= self._undone_samples:  # later ones are, too: remember this pass
+            self._pass_number = position // self.samples
+            self._pass_began = self._pass_number * self.samples - self._first
+            self._last_start = self.samples - samples
+        return self._take_kept(samples)
 
     def _start_from(self, next_: int, undone: tuple[Range, ...]) -> None:
         """Set the counter to 0: it runs over the undone ranges first, then on from `next_`."""
@@ -160,6 +172,10 @@ class WindowCursor:
         self._first = next_ - self._undone_samples
         self._kept = []
         self._held.clear()
+        self._step = None
+        # Of the pass in which the last chunk was: the counter's value at its beginning, and the
+        # last place where a whole chunk begins.
+        self._pass_number, self._pass_began, self._last_start = 0, 0, -1
         if self._comm.rank == 0:
             zero, seen = array("q", [0]), array("q", [0])
             self._window.Fetch_and_op(
@@ -177,18 +193,18 @@ class WindowCursor:
         self._window.Flush(0)
         return seen[0]
 
-    def _take_kept(self, samples: int) -> Chunk | None:
-        if not self._kept:
-            return None
+    def _take_kept(self, samples: int) -> Chunk:
         start, stop = self._kept[0]
         if stop - start > samples:
             stop = start + samples
             self._kept[0] = (stop, self._kept[0][1])
         else:
             self._kept.pop(0)
+        if self._kept:
+            self._step = None  # the next take goes slowly
         pass_number, place = divmod(start, self.samples)
         chunk = Chunk(pass_number, place, place + stop - start)
-        self._held.add(chunk)
+        self._held.append(chunk)
         return chunk
 
     def _ranges(self, drawn: int, end: int) -> list[Range]:

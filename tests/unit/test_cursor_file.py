@@ -328,3 +328,12 @@ def test_locks_that_hold_nobody_off_are_found(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert answers[False] is False
+
+
+def test_it_loads_neither_mpi_nor_torch() -> None:
+    program = (
+        "import sys, psrv.cursor_file, psrv.cursor_locks\n"
+        "print({'mpi4py', 'torch', 'numpy', 'learner', 'dlctl'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
