@@ -24,10 +24,11 @@ from dlctl.contract import Training
 from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
 from learner.checkpoint.random_states import preserved
 from learner.data import Share, batch_count, epoch_order, fetch, share_of_batch, to_device
+from learner.distributed_optimizer import DistributedOptimizer
 from learner.exchange import Exchange
-from learner.exchange.flat import GradientBuffer
 from learner.faults import UserFault
-from learner.metrics import MetricsFile, Progress, readable
+from learner.metrics import MetricsFile, Progress, StepTimes, readable
+from learner.prefetch import Prefetcher
 from learner.signals import HaltFlag
 
 
@@ -53,6 +54,7 @@ class Trainer:
         self,
         settings: Training,
         trained: Trained,
+        optimizer: DistributedOptimizer,
         exchange: Exchange,
         keeper: CheckpointKeeper,
         reports: Reports,
@@ -65,7 +67,8 @@ class Trainer:
         self._keeper = keeper
         self._reports = reports
         self._halt = halt
-        self._gradients = GradientBuffer(self._parts.model)
+        self._optimizer = optimizer
+        self._times = StepTimes()
         self._names = ("loss", *self._parts.metrics)
         self._steps = batch_count(len(self._parts.train), settings.batch_size)
         self._said_not_finite = False
@@ -97,22 +100,37 @@ class Trainer:
         order = epoch_order(samples, settings.seed, position.epoch)
         started_at, trained_before = time.monotonic(), position.samples
         self._parts.model.train()
-        save_due = False
-        while position.batch < self._steps:
-            mine = share_of_batch(
-                order, position.batch, settings.batch_size, self._exchange.rank, self._exchange.size
-            )
-            halt, overdue = self._step(mine)
-            self._keeper.prepare(self._trained, position)
-            save_due = overdue or self._keeper.due_after_step(position.step)
-            if halt:
-                return False
-            if save_due and position.batch < self._steps:
-                self._keeper.save(self._trained, position)
+        self._times.begin()
+        shares = [self._share(order, batch) for batch in range(position.batch, self._steps)]
+        halt = save_due = False
+        with self._prefetched(self._parts.train, shares) as batches:
+            for share in shares:
+                now_halt, overdue = self._step(share, batches)
+                self._keeper.prepare(self._trained, position)
+                halt = halt or now_halt
+                save_due = save_due or overdue or self._keeper.due_after_step(position.step)
+                if not self._optimizer.settled or position.batch == self._steps:
+                    continue  # learners differ until their weights are averaged (local SGD)
+                if halt:
+                    return False
+                if save_due:
+                    save_due = not self._keeper.save(self._trained, position)
         elapsed_s = time.monotonic() - started_at
         done = position.samples - trained_before
+        self._optimizer.settle()
+        if halt:
+            return False
         self._end_epoch(done / elapsed_s if elapsed_s > 0 else 0.0, save_due)
         return True
+
+    def _share(self, order: NDArray[np.int64], batch: int) -> Share:
+        size = self._settings.batch_size
+        return share_of_batch(order, batch, size, self._exchange.rank, self._exchange.size)
+
+    def _prefetched(self, dataset: Any, shares: list[Share]) -> Prefetcher:
+        """Return the batches of those shares that are not empty, in order."""
+        indices = (share.indices for share in shares if len(share.indices) > 0)
+        return Prefetcher(dataset, indices, mode=self._settings.prefetch)
 
     def _end_epoch(self, samples_per_s: float, save_due: bool) -> None:
         position = self.position
@@ -141,32 +159,38 @@ class Trainer:
 
     # One step -----------------------------------------------------------------------------------
 
-    def _step(self, share: Share) -> tuple[bool, bool]:
+    def _step(self, share: Share, batches: Prefetcher) -> tuple[bool, bool]:
         """Take one optimizer step; return whether to halt and whether a checkpoint is overdue."""
-        self._gradients.clear()
-        sums = self._backward(share)
-        self._gradients.reduce(self._exchange)
+        self._optimizer.zero_grad()
+        sums = self._backward(share, batches)
+        self._optimizer.finish()
         flags = [float(self._halt.is_set), float(self._keeper.overdue())]
-        rows = self._exchange.gather([*sums, *flags, *self._gradients.used])
+        rows = self._exchange.gather([*sums, *flags])
         totals = _sum_in_order(rows[:, : len(sums)])
         halts, overdue = rows[:, len(sums)], rows[0, len(sums) + 1]
-        used = rows[:, len(sums) + 2 :].max(axis=0)
-        self._gradients.drop_unused([flag > 0 for flag in used])
         self._update()
+        self._times.add(
+            share.batch_samples,
+            exchange_s=self._optimizer.read_exchange_s(),
+            data_wait_s=batches.read_wait_s(),
+            checkpoint_stall_s=self._keeper.stall_s,
+        )
         self._count(totals, share.batch_samples)
         return bool(halts.any()), bool(overdue)
 
-    def _backward(self, share: Share) -> list[float]:
+    def _backward(self, share: Share, batches: Prefetcher) -> list[float]:
         """Compute the share's part of the gradient; return its sums of loss and metrics."""
         if len(share.indices) == 0:
             return [0.0] * len(self._names)
-        outputs, targets = self._forward(self._parts.train, share.indices)
+        outputs, targets = self._forward(next(batches))
         loss = self._loss(outputs, targets)
-        (loss * share.weight).backward()  # type: ignore[no-untyped-call]
+        # Of a local step the gradient is that of the learner's own samples.
+        weight = share.weight if self._optimizer.average_every == 1 else 1.0
+        (loss * weight).backward()  # type: ignore[no-untyped-call]
         return self._sums(loss, outputs, targets, len(share.indices))
 
-    def _forward(self, dataset: Any, indices: NDArray[np.int64]) -> tuple[Any, Any]:
-        inputs, targets = to_device(fetch(dataset, indices), self._trained.device)
+    def _forward(self, batch: tuple[tuple[Any, ...], Any]) -> tuple[Any, Any]:
+        inputs, targets = to_device(batch, self._trained.device)
         return self._parts.model(*inputs), targets
 
     def _loss(self, outputs: Any, targets: Any) -> torch.Tensor:
@@ -189,7 +213,7 @@ class Trainer:
         if limit is not None:
             torch.nn.utils.clip_grad_norm_(self._parts.model.parameters(), limit)
         self._trained.schedule.before_step(self.position.step)
-        self._parts.optimizer.step()
+        self._optimizer.step()
 
     def _count(self, totals: list[float], samples: int) -> None:
         position = self.position
@@ -202,7 +226,8 @@ class Trainer:
         self._look_at_loss(values["loss"])
         log_due = position.step % max(1, self._settings.log_every_steps) == 0
         if log_due and position.batch < self._steps:  # the epoch's end has a line of its own
-            self._record({**values, "learning_rate": self._learning_rate()})
+            rates = {"learning_rate": self._learning_rate(), **self._times.read()}
+            self._record({**values, **rates})
         else:
             self._reports.progress.update(
                 position.step, position.epoch + 1, values, warning=self._warning
@@ -232,7 +257,7 @@ class Trainer:
             share = share_of_batch(order, batch, size, self._exchange.rank, self._exchange.size)
             sums = [0.0] * len(self._names)
             if len(share.indices) > 0:
-                outputs, targets = self._forward(dataset, share.indices)
+                outputs, targets = self._forward(fetch(dataset, share.indices))
                 loss = self._loss(outputs, targets)
                 sums = self._sums(loss, outputs, targets, len(share.indices))
             rows = self._exchange.gather([*sums, float(self._halt.is_set)])

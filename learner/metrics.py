@@ -71,6 +71,50 @@ class Progress:
         temporary.replace(self._path)
 
 
+class StepTimes:
+    """Where the time of a step goes: means over the steps since they were last read.
+
+    Counting is a few additions a step: under 1 % even of a step of 1 ms (docs/benchmarks.md).
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._sums: dict[str, float] = {}
+        self._steps = self._samples = 0
+        self._since = clock()
+
+    def begin(self) -> None:
+        """Begin anew: the time since the last step was none of a step's."""
+        self._sums.clear()
+        self._steps = self._samples = 0
+        self._since = self._clock()
+
+    def add(self, samples: int, **seconds: float) -> None:
+        """Count one step of so many samples (of all learners)."""
+        self._steps += 1
+        self._samples += samples
+        for name, value in seconds.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+
+    def read(self) -> dict[str, float]:
+        """Return `step_s`, `samples_per_s`, `memory_bytes` and the means of what was added."""
+        elapsed_s, steps = self._clock() - self._since, max(1, self._steps)
+        values = {
+            "samples_per_s": self._samples / elapsed_s if elapsed_s > 0 else 0.0,
+            "step_s": elapsed_s / steps,
+            **{name: value / steps for name, value in self._sums.items()},
+            "memory_bytes": float(memory_bytes()),
+        }
+        self.begin()
+        return values
+
+
+def memory_bytes() -> int:
+    """Return this process's resident memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def finite(value: float) -> float | None:
     """Return a number, or None for NaN and infinity, which JSON can't hold."""
     return value if math.isfinite(value) else None

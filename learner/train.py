@@ -23,12 +23,14 @@ from learner.checkpoint.process import WriterProcess
 from learner.checkpoint.random_states import seed_all
 from learner.data import batch_count
 from learner.device import prepare
+from learner.distributed_optimizer import DistributedOptimizer
 from learner.exchange import Exchange, join
 from learner.export import export_metrics, export_model
 from learner.faults import UserFault, explain, place
 from learner.loop import Reports, Trainer
 from learner.metrics import MetricsFile, Progress, finished_file
 from learner.model_file import Parts, build_parts, load_build
+from learner.optimizer_state import OptimizerState
 from learner.same_model import check_same
 from learner.schedule import ManifestSchedule, Schedule, UserSchedule, factor
 from learner.signals import EXIT_HALTED, HaltFlag
@@ -74,7 +76,9 @@ def main(arguments: list[str] | None = None) -> int:
         halt = HaltFlag().install()
         job = _open_job(Path(arguments[0]), int(arguments[1]), rank)
         writer = WriterProcess()  # before MPI, torch's threads and CUDA: no process starts later
-        exchange = join(job.plan.resources.learners)
+        resources, training = job.plan.resources, job.plan.training
+        gpu = resources.gpus_per_learner > 0 and torch.cuda.is_available()
+        exchange = join(resources.learners, training.exchange, gpu=gpu)
         joined.append(exchange)
         _check_rank(exchange, rank)
         finished = _train(job, exchange, halt, writer)
@@ -139,7 +143,9 @@ def _train(job: Job, exchange: Exchange, halt: HaltFlag, writer: WriterProcess) 
     check_same(parts, exchange)
     exchange.broadcast([*parts.model.parameters(), *parts.model.buffers()])
     seed_all(settings.seed, job.rank)
-    trained = Trained(parts, _schedule(parts, settings), device)
+    optimizer = _distribute(parts, settings, exchange)
+    schedule = _schedule(parts, settings)
+    trained = Trained(parts, schedule, device, OptimizerState(optimizer))
     keeper = _keeper(job, parts, exchange, writer)
     keeper.check(trained)
     position = _start(job, keeper, trained)
@@ -150,7 +156,7 @@ def _train(job: Job, exchange: Exchange, halt: HaltFlag, writer: WriterProcess) 
         Progress(Path(progress) if progress else None),
         MetricsFile(job.directory / metrics) if job.rank == 0 else None,
     )
-    trainer = Trainer(settings, trained, exchange, keeper, reports, halt)
+    trainer = Trainer(settings, trained, optimizer, exchange, keeper, reports, halt)
     finished = trainer.run(position)
     if not finished:
         _save_and_halt(job, keeper, trained, position)
@@ -177,6 +183,21 @@ def _build(job: Job, device: torch.device) -> Parts:
     return parts
 
 
+def _distribute(
+    parts: Parts, settings: contract.Training, exchange: Exchange
+) -> DistributedOptimizer:
+    """Wrap the user's optimizer; the loop weights gradients by samples, and their sum is meant."""
+    return DistributedOptimizer(
+        parts.optimizer,
+        exchange,
+        parameters=parts.model.parameters(),
+        names={id(p): name for name, p in parts.model.named_parameters()},
+        average=False,
+        at_end=False,
+        average_every=settings.average_every_steps,
+    )
+
+
 def _schedule(parts: Parts, settings: contract.Training) -> Schedule:
     if parts.schedule is not None:
         return UserSchedule(parts.schedule)
@@ -186,9 +207,7 @@ def _schedule(parts: Parts, settings: contract.Training) -> Schedule:
     return ManifestSchedule(parts.optimizer, chosen, steps, settings.epochs)
 
 
-def _keeper(
-    job: Job, parts: Parts, exchange: Exchange, writer: WriterProcess
-) -> CheckpointKeeper:
+def _keeper(job: Job, parts: Parts, exchange: Exchange, writer: WriterProcess) -> CheckpointKeeper:
     settings = {
         "learners": exchange.size,
         "seed": job.plan.training.seed,

@@ -1,37 +1,148 @@
-"""How learners agree: one Protocol, so far one MPI allreduce that sums in rank order."""
+"""How learners agree: one Protocol, and the exchange that fits the place."""
 
 from __future__ import annotations
 
+import os
 import sys
 
-from learner.exchange.base import Exchange
+from learner.exchange.base import Exchange, Group
 from learner.faults import UserFault
 
-__all__ = ["Exchange", "join"]
+__all__ = ["NAMES", "Exchange", "Group", "find_group", "join", "make_exchange"]
+
+NAMES = ("auto", "shm", "mpi", "hierarchical", "torch")
+_MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
 
 
-def join(learners: int) -> Exchange:
+def join(learners: int, name: str = "auto", *, gpu: bool = False) -> Exchange:
     """Return the exchange among `learners` learners; one learner needs no MPI.
 
     Raises:
-        UserFault: there is no MPI, or its world has another size.
+        UserFault: there is no MPI, or its world has another size; or `name` does not fit here.
     """
     if learners == 1:
-        from learner.exchange.single import SingleExchange
-
-        return SingleExchange()
-    try:
-        from learner.exchange.mpi import MpiExchange
-    except (ImportError, RuntimeError) as error:
+        return make_exchange(None, name)
+    group = _mpi_group(learners)
+    if group.size != learners:
         raise UserFault(
-            f"{learners} learners need mpi4py and an MPI library in {sys.executable}: {error}",
-            hint="see the site's environment: modules, or `dlctl sites setup`",
-        ) from error
-    exchange = MpiExchange()
-    if exchange.size != learners:
-        raise UserFault(
-            f"the plan has {learners} learners, but MPI's world has the size {exchange.size}",
+            f"the plan has {learners} learners, but MPI's world has the size {group.size}",
             hint="the launcher and the MPI library do not fit: see `srun --mpi=list` and the "
             "site's launcher",
         )
-    return exchange
+    return make_exchange(group, name, gpu=gpu)
+
+
+def find_group() -> Group | None:
+    """Return the group that this process was started in: MPI's, torchrun's, or None if alone.
+
+    Raises:
+        UserFault: a launcher started several processes, and nothing connects them.
+    """
+    if any(name in os.environ for name in _MPI_VARIABLES):
+        group = _mpi_group(0)
+        if group.size > 1:
+            return group
+    size = int(os.environ.get("WORLD_SIZE") or 1)
+    if size > 1 or "TORCHELASTIC_RUN_ID" in os.environ:
+        from learner.exchange.torch_group import TorchGroup
+
+        return TorchGroup() if size > 1 else None
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)
+    if tasks > 1:
+        raise UserFault(
+            f"srun has started {tasks} processes, but nothing connects them",
+            hint="start with `srun --mpi=pmix` (see `srun --mpi=list`), mpirun or torchrun",
+        )
+    return None
+
+
+def make_exchange(group: Group | None, name: str = "auto", *, gpu: bool = False) -> Exchange:
+    """Return the exchange of a name, or with `auto` the fastest one that this place allows.
+
+    Raises:
+        UserFault: an unknown name, or one that can't work here.
+    """
+    if name not in NAMES:
+        raise UserFault(f"there is no exchange {name!r}", hint=f"there are {', '.join(NAMES)}")
+    if group is None or group.size == 1:
+        from learner.exchange.single import SingleExchange
+
+        return SingleExchange()
+    if name == "auto":
+        name = _fastest(group, gpu)
+    return _MAKERS[name](group)
+
+
+def _fastest(group: Group, gpu: bool) -> str:
+    """Return a name; every learner finds the same one."""
+    from learner.exchange.memory import can_share
+
+    is_mpi = type(group).__name__ == "MpiGroup"
+    if any(group.collect(gpu)):
+        return "torch"
+    topology = group.topology
+    if topology.nodes == group.size or not can_share(group):
+        return "mpi" if is_mpi else "torch"
+    if topology.nodes == 1:
+        return "shm"
+    return "hierarchical" if is_mpi else "torch"
+
+
+def _shm(group: Group) -> Exchange:
+    from learner.exchange.memory import can_share
+    from learner.exchange.shm import ShmExchange
+
+    if group.topology.nodes > 1 or not can_share(group):
+        raise UserFault(
+            f"the exchange shm needs all learners on one node, and they are {group.topology.mode} "
+            "(learners per node x nodes)",
+            hint="use hierarchical, or auto",
+        )
+    return ShmExchange(group)
+
+
+def _mpi(group: Group) -> Exchange:
+    from learner.exchange.mpi import MpiExchange
+    from learner.exchange.mpi_group import MpiGroup
+
+    if not isinstance(group, MpiGroup):
+        raise _needs_mpi("mpi")
+    return MpiExchange(group)
+
+
+def _hierarchical(group: Group) -> Exchange:
+    from learner.exchange.hierarchical import HierarchicalExchange
+    from learner.exchange.mpi_group import MpiGroup
+
+    if not isinstance(group, MpiGroup):
+        raise _needs_mpi("hierarchical")
+    return HierarchicalExchange(group)
+
+
+def _needs_mpi(name: str) -> UserFault:
+    return UserFault(
+        f"the exchange {name} needs learners that MPI has started, and torchrun started these",
+        hint="start with srun or mpirun, or use auto",
+    )
+
+
+def _torch(group: Group) -> Exchange:
+    from learner.exchange.torch_group import start
+    from learner.exchange.torch_reduce import TorchExchange
+
+    return TorchExchange(group, started=start(group.rank, group.size, group.share))
+
+
+_MAKERS = {"shm": _shm, "mpi": _mpi, "hierarchical": _hierarchical, "torch": _torch}
+
+
+def _mpi_group(learners: int) -> Group:
+    try:
+        from learner.exchange.mpi_group import MpiGroup
+    except (ImportError, RuntimeError) as error:
+        count = f"{learners} learners" if learners else "learners started by MPI"
+        raise UserFault(
+            f"{count} need mpi4py and an MPI library in {sys.executable}: {error}",
+            hint="see the site's environment: modules, or `dlctl sites setup`",
+        ) from error
+    return MpiGroup()

@@ -1,4 +1,9 @@
-"""How learners agree: the Protocol that the training loop knows. No MPI is named here."""
+"""How learners agree: the Protocols that everything else knows, without MPI or torch.distributed.
+
+A `Group` is who takes part and the small talk between them. An `Exchange` is a group with a way to
+sum large tensors: `Buffer`s, in which gradients live, and, where a node's learners share memory,
+one copy of the weights for all of them.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +14,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from learner.exchange.topology import Topology
 
-class Exchange(Protocol):
+
+class Group(Protocol):
     """One learner's view of all of them. Every method but `abort` is called by every learner."""
 
     rank: int
     size: int
-
-    def sum_in_place(self, values: torch.Tensor) -> None:
-        """Replace values (any dtype, shape (n,), contiguous) by the sum over the learners.
-
-        Summed in rank order: every learner gets the same bits, wherever the learners are placed.
-        """
+    topology: Topology
 
     def gather(self, values: Sequence[float]) -> NDArray[np.float64]:
         """Return every learner's values: float64, shape (size, len(values)), in rank order."""
 
     def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Replace the tensors by those of rank 0."""
+        """Replace the tensors by those of rank 0, byte for byte."""
 
     def share(self, value: Any) -> Any:
         """Return rank 0's value (small; plain Python)."""
@@ -34,8 +36,72 @@ class Exchange(Protocol):
     def collect(self, value: Any) -> list[Any]:
         """Return every learner's value (small; plain Python), in rank order."""
 
+    def barrier(self) -> None:
+        """Wait until every learner is here."""
+
+    def node_share(self, value: Any) -> Any:
+        """Return the value of the first learner of this node (small; plain Python)."""
+
+    def node_barrier(self) -> None:
+        """Wait until every learner of this node is here."""
+
+    def plain_sum(self, values: torch.Tensor, divisor: int) -> None:
+        """Replace values (shape (n,)) by their sum, divided, by the library's own allreduce.
+
+        The baseline that ours is compared with. Halves travel as float32.
+        """
+
     def abort(self, code: int) -> None:
         """End all learners now; does not return where there is more than one."""
 
     def close(self) -> None:
         """Wait for the others and leave."""
+
+
+class Buffer(Protocol):
+    """Memory of this learner whose parts are summed over the learners, in place.
+
+    Between `begin` and the end of `wait` the begun parts belong to the exchange.
+    """
+
+    values: torch.Tensor
+    """Shape (n,)."""
+
+    def begin(self, start: int, stop: int, divisor: int = 1) -> None:
+        """Say that values[start:stop] is ready to be summed, and then divided. Does not wait.
+
+        Every learner begins the same parts in the same order.
+        """
+
+    def progress(self) -> None:
+        """Do what can be done without waiting for anybody."""
+
+    def wait(self) -> None:
+        """Return when all begun parts hold their results on every learner of this node."""
+
+    def free(self) -> None:
+        """Give the memory back; `values` is gone."""
+
+
+class Exchange(Group, Protocol):
+    """A group that sums.
+
+    Sums are taken in rank order, halves in float32 and rounded once: every learner gets the same
+    bits, wherever the learners are placed. (`torch` alone leaves the order to its library.)
+    """
+
+    name: str
+    """`single`, `shm`, `mpi`, `hierarchical` or `torch`."""
+
+    def buffer(self, count: int, dtype: torch.dtype, device: torch.device | None = None) -> Buffer:
+        """Return a buffer of `count` zeros.
+
+        Raises:
+            UserFault: there is not enough shared memory; with both numbers.
+        """
+
+    def shared(self, count: int, dtype: torch.dtype) -> torch.Tensor | None:
+        """Return zeros of shape (count,), one copy for the node's learners; None without one."""
+
+    def sum_in_place(self, values: torch.Tensor) -> None:
+        """Replace values (shape (n,), contiguous) by the sum over the learners."""

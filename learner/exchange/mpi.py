@@ -1,109 +1,112 @@
-"""Learners over MPI. The import starts MPI: only for more than one learner.
+"""Learners over MPI alone: every learner adds up its part of each slice and sends it to all.
 
 MPI moves bytes and adds nothing up: its reductions add in an order that depends on the placement
 of the ranks (seen: block and cyclic placement of 4 ranks on 2 nodes differ in the last bits).
+Reduce-scatter and allgather by point-to-point messages: 2 (n-1)/n of the payload each way, which
+is the least there is (Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms, 2009).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
-
-import numpy as np
 import torch
 from mpi4py import MPI
-from numpy.typing import NDArray
+
+from learner.exchange.arithmetic import blocks, divide, part_of, sum_rows
+from learner.exchange.grouped import GroupedExchange
+from learner.exchange.mpi_group import MpiGroup, as_bytes
+from learner.exchange.pipeline import Pipeline, Protocol
+from learner.exchange.shm import refuse_devices
 
 SLICE_BYTES = 4 * 1024**2
 """One big call is four times slower than slices of this size (page faults on a temporary)."""
-BROADCAST_BYTES = 64 * 1024**2
+_TAGS = 8192
+"""Slices are told apart by their number modulo this; so many are never in flight."""
 
 
-class MpiExchange:
-    """An Exchange over MPI.COMM_WORLD, or another communicator."""
+class MpiBuffer:
+    """A Buffer whose parts travel over MPI, several slices at a time."""
 
-    def __init__(self, communicator: MPI.Intracomm | None = None) -> None:
-        self._comm = MPI.COMM_WORLD if communicator is None else communicator
-        self.rank = self._comm.Get_rank()
-        self.size = self._comm.Get_size()
-        self._scratch: dict[torch.dtype, torch.Tensor] = {}
+    def __init__(self, comm: MPI.Intracomm, values: torch.Tensor) -> None:
+        self.values = values
+        self._comm = comm.Dup()  # the messages of two buffers never meet
+        self._rank, self._size = comm.Get_rank(), comm.Get_size()
+        self._pipeline = Pipeline()
+        self._slices = 0
+        self._free_rows: list[torch.Tensor] = []
 
-    def sum_in_place(self, values: torch.Tensor) -> None:
-        """Replace values by their sum over the ranks: each rank adds up one part of each slice."""
-        host = values if values.device.type == "cpu" else values.cpu()
-        even = host.numel() - host.numel() % self.size
-        step = max(1, SLICE_BYTES // host.element_size() // self.size) * self.size
-        for start in range(0, even, step):
-            self._sum_slice(host[start : min(start + step, even)])
-        if even < host.numel():
-            self._sum_rest(host[even:])
-        if host is not values:
-            values.copy_(host)
+    def begin(self, start: int, stop: int, divisor: int = 1) -> None:
+        """Queue a part in slices, and send what can be sent."""
+        step = max(1, SLICE_BYTES // self.values.element_size())
+        for a, b in blocks(start, stop, step):
+            self._pipeline.add(self._sum_slice(a, b, divisor, self._slices % _TAGS))
+            self._slices += 1
+        self._pipeline.progress()
 
-    def _sum_slice(self, part: torch.Tensor) -> None:
-        received = self._received(part)
-        self._comm.Alltoall(_bytes(part), _bytes(received))
-        total = sum_rows(received.view(self.size, -1))
-        self._comm.Allgather(_bytes(total), _bytes(part))
+    def progress(self) -> None:
+        """Go on with what is under way."""
+        self._pipeline.progress()
 
-    def _sum_rest(self, part: torch.Tensor) -> None:
-        everything = part.new_empty(self.size * part.numel())
-        self._comm.Allgather(_bytes(part), _bytes(everything))
-        part.copy_(sum_rows(everything.view(self.size, -1)))
+    def wait(self) -> None:
+        """Finish everything that was begun."""
+        self._pipeline.wait()
 
-    def _received(self, part: torch.Tensor) -> torch.Tensor:
-        buffer = self._scratch.get(part.dtype)
-        if buffer is None or buffer.numel() < part.numel():
-            buffer = self._scratch[part.dtype] = torch.empty_like(part)
-        return buffer[: part.numel()]
+    def free(self) -> None:
+        """Drop the memory and the communicator."""
+        self.values = self.values[:0]
+        if not MPI.Is_finalized():
+            self._comm.Free()
 
-    def gather(self, values: Sequence[float]) -> NDArray[np.float64]:
-        """Return every rank's values, one row a rank."""
-        mine = np.array(values, dtype=np.float64)
-        rows = np.empty((self.size, len(mine)), dtype=np.float64)
-        self._comm.Allgather(mine, rows)
-        return rows
+    def _sum_slice(self, start: int, stop: int, divisor: int, tag: int) -> Protocol:
+        parts = [part_of(start, stop, rank, self._size) for rank in range(self._size)]
+        mine = self.values[slice(*parts[self._rank])]
+        others = [rank for rank in range(self._size) if rank != self._rank]
+        rows = self._take_rows(len(mine))
+        receive = [self._comm.Irecv(as_bytes(rows[r]), r, 2 * tag) for r in others]
+        send = [self._comm.Isend(self._bytes(parts[r]), r, 2 * tag) for r in others]
+        yield lambda: MPI.Request.Testall(receive)
+        _sum_into(mine, [mine if r == self._rank else rows[r] for r in range(self._size)], divisor)
+        self._give_rows(rows)
+        results = [self._comm.Isend(as_bytes(mine), r, 2 * tag + 1) for r in others]
+        yield lambda: MPI.Request.Testall(send)  # only now may their place be written
+        results += [self._comm.Irecv(self._bytes(parts[r]), r, 2 * tag + 1) for r in others]
+        yield lambda: MPI.Request.Testall(results)
 
-    def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Replace the tensors by those of rank 0, byte for byte."""
-        for tensor in tensors:
-            host = tensor.detach().cpu().contiguous().reshape(-1)
-            view = _bytes(host)
-            for start in range(0, len(view), BROADCAST_BYTES):
-                self._comm.Bcast(view[start : start + BROADCAST_BYTES], root=0)
-            if self.rank != 0:
-                with torch.no_grad():
-                    tensor.copy_(host.view(tensor.shape))
+    def _bytes(self, part: tuple[int, int]) -> object:
+        return as_bytes(self.values[slice(*part)])
 
-    def share(self, value: Any) -> Any:
-        """Return rank 0's value."""
-        return self._comm.bcast(value, root=0)
+    def _take_rows(self, count: int) -> list[torch.Tensor]:
+        """Return memory for one row of each rank."""
+        needed = self._size * count
+        kept = self._free_rows.pop() if self._free_rows else self.values.new_empty(0)
+        whole = kept if len(kept) >= needed else self.values.new_empty(needed)
+        return list(whole[:needed].view(self._size, count).unbind())
 
-    def collect(self, value: Any) -> list[Any]:
-        """Return every rank's value."""
-        return self._comm.allgather(value)
-
-    def abort(self, code: int) -> None:
-        """End every rank of the job."""
-        MPI.COMM_WORLD.Abort(code)
-
-    def close(self) -> None:
-        """Wait for the other ranks and end MPI, so that exit codes arrive undisturbed."""
-        self._comm.Barrier()
-        if self._comm == MPI.COMM_WORLD and not MPI.Is_finalized():
-            MPI.Finalize()
+    def _give_rows(self, rows: list[torch.Tensor]) -> None:
+        whole = rows[0]._base
+        if whole is not None:
+            self._free_rows.append(whole)
 
 
-def sum_rows(rows: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the rows, added from the first to the last; halves are added in float32."""
-    wide = torch.float32 if rows.dtype in (torch.float16, torch.bfloat16) else rows.dtype
-    total = rows[0].to(wide, copy=True)
-    for row in rows[1:]:
-        total += row
-    return total.to(rows.dtype)
+def _sum_into(target: torch.Tensor, rows: list[torch.Tensor], divisor: int) -> None:
+    """Write the sum of the rows, in their order, divided, into the target (one of them)."""
+    for a, b in blocks(0, len(target)):
+        total = sum_rows([row[a:b] for row in rows])
+        divide(total, divisor)
+        target[a:b].copy_(total)
 
 
-def _bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """Return a contiguous CPU tensor of shape (n,) as bytes, without a copy."""
-    array: NDArray[np.uint8] = tensor.view(torch.uint8).numpy()
-    return array
+class MpiExchange(GroupedExchange):
+    """An Exchange over an MPI communicator."""
+
+    name = "mpi"
+
+    def __init__(self, group: MpiGroup) -> None:
+        super().__init__(group)
+        self._comm = group.comm
+
+    def buffer(
+        self, count: int, dtype: torch.dtype, device: torch.device | None = None
+    ) -> MpiBuffer:
+        """Return a buffer of `count` zeros; for a GPU see the exchange `torch`."""
+        refuse_devices(self.name, device)
+        return MpiBuffer(self._comm, torch.zeros(count, dtype=dtype))

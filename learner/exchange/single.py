@@ -9,12 +9,48 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from learner.exchange.arithmetic import divide
+from learner.exchange.topology import Topology
+
+
+class SingleBuffer:
+    """A Buffer of one learner."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+
+    def begin(self, start: int, stop: int, divisor: int = 1) -> None:
+        """Divide: the sum over one learner is there already."""
+        divide(self.values[start:stop], divisor)
+
+    def progress(self) -> None:
+        """Do nothing."""
+
+    def wait(self) -> None:
+        """Do nothing."""
+
+    def free(self) -> None:
+        """Drop the memory."""
+        self.values = self.values[:0]
+
 
 class SingleExchange:
     """An Exchange of one learner."""
 
+    name = "single"
     rank = 0
     size = 1
+    topology = Topology(0, (0,))
+
+    def buffer(
+        self, count: int, dtype: torch.dtype, device: torch.device | None = None
+    ) -> SingleBuffer:
+        """Return a buffer of `count` zeros."""
+        return SingleBuffer(torch.zeros(count, dtype=dtype, device=device))
+
+    def shared(self, count: int, dtype: torch.dtype) -> torch.Tensor | None:  # noqa: ARG002
+        """Return None: there is nobody to share with."""
+        return None
 
     def sum_in_place(self, values: torch.Tensor) -> None:
         """Leave the values as they are."""
@@ -33,6 +69,20 @@ class SingleExchange:
     def collect(self, value: Any) -> list[Any]:
         """Return the value alone."""
         return [value]
+
+    def barrier(self) -> None:
+        """Do nothing."""
+
+    def node_share(self, value: Any) -> Any:
+        """Return the value."""
+        return value
+
+    def node_barrier(self) -> None:
+        """Do nothing."""
+
+    def plain_sum(self, values: torch.Tensor, divisor: int) -> None:
+        """Divide: the sum is there."""
+        divide(values, divisor)
 
     def abort(self, code: int) -> None:
         """Do nothing: the exit code says it."""

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dlctl.contract import CheckpointPolicy, Training
 from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
 from learner.device import device_index
+from learner.distributed_optimizer import DistributedOptimizer
 from learner.exchange.single import SingleExchange
 from learner.export import export_metrics, export_model
 from learner.faults import UserFault, explain
@@ -58,7 +59,8 @@ def make_trainer(
     metrics = MetricsFile(tmp_path / "metrics.jsonl")
     reports = Reports(said.append, progress or Progress(None), metrics)
     trained = Trained(parts, schedule, torch.device("cpu"))
-    return Trainer(settings, trained, exchange, keeper, reports, HaltFlag())
+    optimizer = DistributedOptimizer(parts.optimizer, exchange, average=False, at_end=False)
+    return Trainer(settings, trained, optimizer, exchange, keeper, reports, HaltFlag())
 
 
 def test_an_epoch_equals_plain_torch(tmp_path: Path) -> None:

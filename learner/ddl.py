@@ -1,0 +1,290 @@
+"""Distributed deep learning for a script of your own, in a few lines.
+
+    from learner import ddl
+
+    ddl.init()
+    ddl.broadcast_parameters(model)
+    optimizer = ddl.DistributedOptimizer(optimizer)
+    data = ddl.partition(data)
+
+Runs under srun, mpirun and torchrun, and alone as a single process, with no MPI at all. The
+operations are those of IBM's DDL library (its documentation, "DDL TF operator
+functions/semantics"): Init, Bcast and AllReduceN.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, overload
+
+import torch
+
+from learner import allreduce_n as _all
+from learner.distributed_optimizer import DistributedOptimizer as _Optimizer
+from learner.exchange import Exchange, find_group, make_exchange
+from learner.exchange.single import SingleExchange
+from learner.exchange.topology import check_mode
+from learner.faults import UserFault
+from learner.gpu_assignment import choose, look
+from learner.partition import Partition
+
+SWITCH = "DDL"
+"""Set to `off`, this variable makes `init` go on as an ordinary single process."""
+Tensors = TypeVar("Tensors", Sequence[torch.Tensor], Mapping[str, torch.Tensor])
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """What `init` found."""
+
+    rank: int
+    size: int
+    local_rank: int
+    """This learner's place among those of its node."""
+    local_size: int
+    local_gpuid: int | None
+    """The GPU of this learner, or None."""
+
+
+@dataclass
+class _Joined:
+    exchange: Exchange
+    assigned: Assigned
+    reducer: _all.Reducer
+    names: dict[int, str] = field(default_factory=dict)
+    optimizers: list[_Optimizer] = field(default_factory=list)
+
+
+_joined: list[_Joined] = []
+
+
+def init(
+    mode: str = "auto",
+    *,
+    user_gpuid: int | None = None,
+    pci: bool = True,
+    exchange: str = "auto",
+    distributed: bool | None = None,
+) -> Assigned:
+    """Join the other learners. Call it once, before everything else of this module.
+
+    Args:
+        mode: the topology, learners per node x nodes (`4x2`), which must be the one that is found;
+            `auto` takes what there is.
+        user_gpuid: the GPU that this learner prefers.
+        pci: number GPUs by their place on the PCI bus.
+        exchange: `auto`, `shm`, `mpi`, `hierarchical` or `torch`.
+        distributed: False goes on as an ordinary single process, whatever started it, and so does
+            the variable DDL=off where this is not said.
+
+    Raises:
+        UserFault: called twice, another topology than `mode`, or nothing connects the learners.
+    """
+    if _joined:
+        raise UserFault("ddl.init() was called before", hint="ddl.shutdown() undoes it")
+    if distributed is None:
+        distributed = os.environ.get(SWITCH, "").lower() not in ("off", "0", "no", "false")
+    group = find_group() if distributed else None
+    members: Any = group or SingleExchange()
+    topology = members.topology
+    check_mode(mode if distributed else "auto", topology)
+
+    wishes = members.collect(look(user_gpuid, pci=pci))
+    gpu = choose([wishes[rank] for rank in topology.local_ranks], topology.local_rank)
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
+    joined = make_exchange(group, exchange, gpu=gpu is not None)
+    assigned = Assigned(joined.rank, joined.size, topology.local_rank, topology.local_size, gpu)
+    _joined.append(_Joined(joined, assigned, _all.Reducer(joined)))
+    return assigned
+
+
+def shutdown() -> None:
+    """Leave the other learners, after all have come here. Weights stay as they are."""
+    while _joined:
+        state = _joined.pop()
+        for optimizer in state.optimizers:
+            optimizer.close()
+        state.reducer.free()
+        state.exchange.close()
+
+
+def is_initialized() -> bool:
+    """Return whether `init` was called."""
+    return bool(_joined)
+
+
+def rank() -> int:
+    """Return this learner's number, from 0."""
+    return _state().assigned.rank
+
+
+def size() -> int:
+    """Return the number of learners."""
+    return _state().assigned.size
+
+
+def local_rank() -> int:
+    """Return this learner's number among those of its node, from 0."""
+    return _state().assigned.local_rank
+
+
+def local_size() -> int:
+    """Return the number of learners on this node."""
+    return _state().assigned.local_size
+
+
+def local_gpuid() -> int | None:
+    """Return the GPU that `init` assigned, or None."""
+    return _state().assigned.local_gpuid
+
+
+def mode() -> str:
+    """Return the topology: learners per node x nodes (`4x2`)."""
+    return _state().exchange.topology.mode
+
+
+def exchange() -> str:
+    """Return the name of the exchange in use."""
+    return _state().exchange.name
+
+
+def barrier() -> None:
+    """Wait until every learner is here."""
+    _state().exchange.barrier()
+
+
+def broadcast_parameters(
+    parameters: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[torch.Tensor],
+) -> None:
+    """Replace every parameter (and a module's buffers) by rank 0's."""
+    state = _state()
+    if isinstance(parameters, torch.nn.Module):
+        named = dict([*parameters.named_parameters(), *parameters.named_buffers()])
+    elif isinstance(parameters, Mapping):
+        named = dict(parameters)
+    else:
+        named = {f"number {i}": tensor for i, tensor in enumerate(parameters)}
+    _check_same(named, state.exchange)
+    state.names.update({id(tensor): name for name, tensor in named.items()})
+    state.exchange.broadcast(named.values())
+
+
+def broadcast_object(value: Value) -> Value:
+    """Return rank 0's value (plain Python; small)."""
+    shared: Value = _state().exchange.share(value)
+    return shared
+
+
+@overload
+def allreduce_n(
+    tensors: Mapping[str, torch.Tensor], op: str = "sum", mpi: bool = False, check: float = 0.0
+) -> dict[str, torch.Tensor]: ...
+@overload
+def allreduce_n(
+    tensors: Sequence[torch.Tensor], op: str = "sum", mpi: bool = False, check: float = 0.0
+) -> list[torch.Tensor]: ...
+def allreduce_n(tensors: Any, op: str = "sum", mpi: bool = False, check: float = 0.0) -> Any:
+    """Return N new tensors: the sum or mean of each over the learners, in one shot.
+
+    Args:
+        tensors: a sequence, or a mapping from names; the same shapes and dtypes on every learner.
+        op: `sum` or `avg`.
+        mpi: use MPI_Allreduce alone, as a baseline.
+        check: where more than 0, compare with MPI_Allreduce; the largest relative error allowed.
+
+    Raises:
+        UserFault: unknown op; or a tensor's error is over `check`: names the worst.
+    """
+    values, names = _listed(tensors)
+    state, divisor = _state(), _divisor(op)
+    if mpi:
+        results = list(_plain(values, divisor))
+    else:
+        results = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in values]
+        state.reducer.reduce(values, results, divisor)
+    if check > 0:
+        _all.check_against(results, list(_plain(values, divisor)), names, check)
+    return dict(zip(names, results, strict=True)) if isinstance(tensors, Mapping) else results
+
+
+def allreduce_n_(tensors: Sequence[torch.Tensor], op: str = "sum") -> None:
+    """Replace N tensors by their sum or mean; those of `empty_n` are summed where they are."""
+    divisor = _divisor(op)
+    if isinstance(tensors, _all.TensorSet):
+        _all.reduce_set(tensors, divisor)
+    else:
+        _state().reducer.reduce(tensors, tensors, divisor)
+
+
+def empty_n(
+    shapes: Iterable[Sequence[int]], dtype: torch.dtype = torch.float32, device: Any = None
+) -> Sequence[torch.Tensor]:
+    """Return N tensors in memory that the exchange works on in place; for `allreduce_n_`."""
+    like = [torch.empty(tuple(shape), dtype=dtype, device=device) for shape in shapes]
+    return _all.empty_set(_state().exchange, like)
+
+
+def scale_learning_rate(target: Any) -> Any:
+    """Multiply a learning rate, or those of all groups of an optimizer, by the number of learners.
+
+    With the same batch on each learner the global batch grows with them, and so must the rate
+    (Goyal et al., Accurate, Large Minibatch SGD, 2017). Returns the number, or the optimizer.
+    """
+    if isinstance(target, (int, float)):
+        return target * size()
+    for group in target.param_groups:
+        group["lr"] = group["lr"] * size()
+    return target
+
+
+def partition(
+    dataset: Any, *, seed: int = 0, uneven: str = "pad", shuffle: bool = True
+) -> Partition:
+    """Return this learner's part of a map-style dataset: no sample is in two parts.
+
+    Where the samples don't divide evenly, `pad` repeats some and `drop` leaves some out, so that
+    every learner has equally many. Call `.set_epoch(n)` for another order.
+    """
+    return Partition(dataset, rank(), size(), seed=seed, uneven=uneven, shuffle=shuffle)
+
+
+class DistributedOptimizer(_Optimizer):
+    """An optimizer that trains with all learners; see learner.distributed_optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        state = _state()
+        super().__init__(optimizer, state.exchange, names=state.names, **options)
+        state.optimizers.append(self)
+
+
+def _state() -> _Joined:
+    if not _joined:
+        raise UserFault("ddl.init() was not called", hint="call it first")
+    return _joined[-1]
+
+
+def _divisor(op: str) -> int:
+    if op not in ("sum", "avg"):
+        raise UserFault(f"op is {op!r}", hint="allowed are 'sum' and 'avg'")
+    return size() if op == "avg" else 1
+
+
+def _listed(tensors: Any) -> tuple[list[torch.Tensor], list[str]]:
+    if isinstance(tensors, Mapping):
+        return list(tensors.values()), list(tensors)
+    values = list(tensors)
+    return values, [f"number {i}" for i in range(len(values))]
+
+
+def _plain(values: Sequence[torch.Tensor], divisor: int) -> Iterable[torch.Tensor]:
+    return _all.flattened(values, lambda flat: _state().exchange.plain_sum(flat, divisor))
+
+
+def _check_same(named: Mapping[str, torch.Tensor], exchange: Exchange) -> None:
+    from learner.distributed_optimizer import check_same_parameters
+
+    check_same_parameters(list(named.values()), list(named), exchange)

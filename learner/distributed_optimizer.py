@@ -1,0 +1,225 @@
+"""Any torch optimizer, made to train with all learners: gradients averaged, the step divided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from learner.exchange.base import Exchange
+from learner.exchange.divided import DividedOptimizer
+from learner.exchange.gradients import Gradients
+from learner.exchange.layout import BUCKET_BYTES
+from learner.exchange.local_sgd import WeightAverage
+from learner.exchange.weights import SharedWeights, splitting_of
+from learner.faults import UserFault
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Wraps an optimizer; use it in its place.
+
+    When `backward()` returns, every gradient is the mean over the learners; `step()` then gives
+    all learners the same weights. Where learners share a node's memory (exchange `shm` or
+    `hierarchical`) they also share one copy of the weights, and each steps its part of it: change
+    weights only through the optimizer, or say shared_weights=False.
+
+    Args:
+        optimizer: any torch optimizer, with parameters that are the same on every learner.
+        parameters: those whose gradients are exchanged; the optimizer's, if not given.
+        names: the parameters' names by identity, for messages.
+        average: the mean over the learners; False: the sum.
+        at_end: exchange at the end of every backward pass; False: when `finish()` is called.
+        average_every: local SGD (Stich, Local SGD Converges Fast and Communicates Little, 2019):
+            no gradient is exchanged; every so many steps the weights are averaged, and with them
+            the optimizer's state (Yu et al., Linear Speedup Analysis of Communication Efficient
+            Momentum SGD, 2019).
+        splitting: how a step may be divided over a node's learners: `elements`, `tensors`, `none`,
+            or `auto`, which knows torch's own optimizers and takes `tensors` for others.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        exchange: Exchange,
+        *,
+        parameters: Iterable[torch.nn.Parameter] | None = None,
+        names: dict[int, str] | None = None,
+        average: bool = True,
+        at_end: bool = True,
+        average_every: int = 1,
+        shared_weights: bool = True,
+        splitting: str = "auto",
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        # Optimizer.__init__ is not called: groups, state and settings are the wrapped one's.
+        self.wrapped = optimizer
+        self.exchange = exchange
+        self._splitting = splitting_of(optimizer) if splitting == "auto" else splitting
+        self._shares = shared_weights and average_every == 1 and self._splitting != "none"
+        self._divided: DividedOptimizer | None = None
+        self._weights: SharedWeights | None = None
+        self.average_every = average_every
+        self._average = WeightAverage(exchange, average_every) if average_every > 1 else None
+        known = names or {}
+        own = [p for group in optimizer.param_groups for p in group["params"]]
+        distinct = dict.fromkeys(own if parameters is None else parameters)
+        exchanged = [p for p in distinct if p.requires_grad]
+        texts = [known.get(id(p), f"number {i}") for i, p in enumerate(exchanged)]
+        check_same_parameters(exchanged, texts, exchange)
+        exchange.broadcast(exchanged)
+        self.gradients = Gradients(
+            exchanged, exchange, average=average, at_end=at_end,
+            names=texts, bucket_bytes=bucket_bytes,
+        )  # fmt: skip
+        if self._average is not None or exchange.size == 1:
+            self.gradients.pause_for_ever()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the wrapped optimizer has and this one does not."""
+        if name == "wrapped":
+            raise AttributeError(name)
+        return getattr(self.wrapped, name)
+
+    # What an optimizer has ----------------------------------------------------------------------
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Return the wrapped optimizer's groups."""
+        return self.wrapped.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """Return the wrapped optimizer's state; where steps are divided, of this learner's part."""
+        return self.wrapped.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """Return the wrapped optimizer's defaults."""
+        return self.wrapped.defaults
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self.wrapped!r})"
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients."""
+        self.wrapped.zero_grad(set_to_none)
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Take the optimizer's step; on return all learners of the node have all new weights.
+
+        A closure runs before the step, once; an optimizer that calls it itself (LBFGS) does so.
+        """
+        self._divide()
+        if self._divided is None:
+            loss: Any = self.wrapped.step(closure) if closure else self.wrapped.step()
+        else:
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            self._divided.step()
+        if self._average is not None:
+            self._average.after_step(self.gradients.parameters, self.wrapped.state)
+        return loss
+
+    def _divide(self) -> None:
+        """Share the weights, once the first backward pass has told which there are."""
+        if self._weights is not None or not self._shares or self.gradients.layout is None:
+            return  # already, never, or not yet
+        topology = self.exchange.topology
+        self._shares = self.exchange.shared(0, torch.uint8) is not None and topology.local_size > 1
+        if self._shares:
+            self._weights = SharedWeights(self.gradients, self.exchange, self._splitting)
+            self._divided = DividedOptimizer(self.wrapped, self._weights, self.exchange)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the whole state, on every learner. Called by every learner."""
+        return self._divided.state_dict() if self._divided else self.wrapped.state_dict()
+
+    def pieces_of_state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint that all learners write: divided, not gathered."""
+        return self._divided.pieces_of_state() if self._divided else self.wrapped.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take a whole state."""
+        if self._divided:
+            self._divided.load_state_dict(state_dict)
+        else:
+            self.wrapped.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: the learners' buffers are laid out for the parameters there were."""
+        raise UserFault(
+            f"a group of {len(list(param_group['params']))} parameters can't be added to a "
+            "DistributedOptimizer",
+            hint="add it to the optimizer before wrapping that",
+        )
+
+    # What only this one has ---------------------------------------------------------------------
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Add up gradients on this learner alone; the next backward pass outside exchanges all."""
+        before, self.gradients.paused = self.gradients.paused, True
+        try:
+            yield
+        finally:
+            self.gradients.paused = before
+
+    def finish(self) -> None:
+        """Exchange the gradients now, where `at_end` is False. Called by every learner."""
+        self.gradients.finish()
+
+    @property
+    def settled(self) -> bool:
+        """Return whether all learners have the same weights: always, but in local SGD."""
+        return self._average is None or self._average.settled
+
+    def settle(self) -> None:
+        """Give all learners the same weights now (local SGD). Called by every learner."""
+        if self._average is not None and not self._average.settled:
+            self._average.average(self.gradients.parameters, self.wrapped.state)
+
+    def read_exchange_s(self) -> float:
+        """Return the seconds spent in the exchange since this was last called."""
+        spent_s, self.gradients.exchange_s = self.gradients.exchange_s, 0.0
+        if self._average is not None:
+            spent_s, self._average.exchange_s = self._average.exchange_s, 0.0
+        return spent_s
+
+    def close(self) -> None:
+        """Give every parameter memory of its own again and leave the exchange's buffers."""
+        if self._weights is not None:
+            self._weights.move_out()
+        self.gradients.free()
+        if self._average is not None:
+            self._average.free()
+        self._weights = self._divided = None
+        self._shares = False
+
+
+def check_same_parameters(
+    parameters: Iterable[torch.Tensor], names: Iterable[str], exchange: Exchange
+) -> None:
+    """Stop before the first step where learners' parameters differ, naming the first difference.
+
+    Raises:
+        UserFault: on every learner, if any of them differs from rank 0.
+    """
+    mine = [
+        f"{name} {tuple(p.shape)} {str(p.dtype).removeprefix('torch.')}"
+        for name, p in zip(names, parameters, strict=True)
+    ]
+    first = exchange.share(mine)
+    longest = max(len(first), len(mine))
+    padded = [[*lines, *["nothing"] * (longest - len(lines))] for lines in (first, mine)]
+    found = next(((a, b) for a, b in zip(*padded, strict=True) if a != b), None)
+    for rank, difference in enumerate(exchange.collect(found)):
+        if difference is not None:
+            raise UserFault(
+                f"the learners' parameters differ: rank 0 has {difference[0]}, "
+                f"rank {rank} has {difference[1]}",
+                hint="build the same model on every learner, from the same arguments",
+            )

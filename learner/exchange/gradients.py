@@ -1,0 +1,219 @@
+"""The gradients of a model in an exchange's buffers, summed while the backward pass still runs.
+
+A hook on each parameter moves its fresh gradient into the buffer and makes `.grad` a view of it
+(one copy while the gradient is in the cache; adding to a cleared view would touch it three times).
+When a bucket is whole its exchange begins. Every later hook lets the exchange go on with what
+needs no waiting; the end of the backward pass waits for the rest (Li et al., PyTorch Distributed:
+Experiences on Accelerating Data Parallel Training, 2020, section 3.2).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from learner.exchange.base import Buffer, Exchange
+from learner.exchange.layout import BUCKET_BYTES, Layout, Place, lay_out
+from learner.exchange.sparse import sum_sparse
+from learner.faults import UserFault
+
+NOTHING, DENSE, SPARSE = 0.0, 1.0, 2.0
+
+
+class Gradients:
+    """The gradients of parameters (distinct, all trainable), by number in the sequence given.
+
+    After `finish` a parameter that any learner used has the sum (or mean) on every learner; one
+    that no learner used has None, as in one process: the optimizer skips it.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.nn.Parameter],
+        exchange: Exchange,
+        *,
+        average: bool,
+        at_end: bool,
+        names: Sequence[str] = (),
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self.parameters = list(parameters)
+        self.layout: Layout | None = None
+        """Made at the end of the first backward pass, which tells order and kinds."""
+        self.buffers: list[Buffer] = []
+        self.exchange_s = 0.0
+        """Seconds spent in the exchange since the caller last set it to 0."""
+        self.paused = False
+        """While set, gradients are added up on this learner alone."""
+        self._exchange = exchange
+        self._divisor = exchange.size if average else 1
+        self._at_end = at_end
+        self._names = list(names)
+        self._bucket_bytes = bucket_bytes
+        self._order: dict[int, None] = {}
+        self._views: dict[int, torch.Tensor] = {}
+        self._used: Buffer | None = None
+        self._arrived: set[int] = set()
+        self._missing: list[int] = []
+        self._next = 0
+        self._queued = self._stopped = False
+        self._handles = [
+            p.register_post_accumulate_grad_hook(self._hook(i))  # type: ignore[no-untyped-call]
+            for i, p in enumerate(self.parameters)
+        ]
+
+    def pause_for_ever(self) -> None:
+        """Leave the gradients to ordinary execution."""
+        self._remove_hooks()
+        self.paused = self._stopped = True
+
+    def _remove_hooks(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def name(self, index: int) -> str:
+        """Return a parameter's name for people."""
+        return self._names[index] if self._names else f"number {index}"
+
+    # In the backward pass -----------------------------------------------------------------------
+
+    def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
+        def hook(_: torch.Tensor) -> None:
+            if self.layout is None:
+                self._order[index] = None
+            else:
+                self._attach(index)
+            if self.paused:
+                return
+            if self._at_end and not self._queued:
+                self._queued = True
+                engine: Any = torch.autograd.Variable._execution_engine
+                engine.queue_callback(self.finish)
+            if self.layout is not None:
+                self._arrive(index)
+
+        return hook
+
+    def _attach(self, index: int) -> None:
+        """Bring a parameter's gradient into its place."""
+        view, parameter = self._views.get(index), self.parameters[index]
+        grad = parameter.grad
+        if view is None or grad is None or grad is view:
+            return
+        with torch.no_grad():
+            view.copy_(grad.to_dense() if grad.is_sparse else grad)
+        parameter.grad = view
+
+    def _arrive(self, index: int) -> None:
+        if self.layout is None or index not in self.layout.places:
+            return
+        bucket = self.layout.places[index].bucket
+        if index in self._arrived:
+            if bucket < self._next:
+                raise UserFault(
+                    f"the parameter {self.name(index)} got a gradient twice in one backward pass",
+                    hint="use non-reentrant activation checkpointing, or no_sync() for all "
+                    "backward passes but the last",
+                )
+            return
+        self._arrived.add(index)
+        self._missing[bucket] -= 1
+        started = time.perf_counter()
+        self._begin_whole()
+        for buffer in self.buffers:
+            buffer.progress()
+        self.exchange_s += time.perf_counter() - started
+
+    def _begin_whole(self) -> None:
+        """Begin the buckets that are whole, in their order."""
+        assert self.layout is not None
+        buckets = self.layout.buckets
+        while self._next < len(buckets) and self._missing[self._next] == 0:
+            bucket = buckets[self._next]
+            self.buffers[bucket.flat].begin(bucket.start, bucket.stop, self._divisor)
+            self._next += 1
+
+    # At its end ---------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Exchange what is not exchanged yet, and wait. Called by every learner."""
+        self._queued = False
+        if self._stopped:
+            return
+        started = time.perf_counter()
+        if self.layout is None:
+            self._lay_out()
+        assert self.layout is not None and self._used is not None
+        for index in self.layout.places:
+            if index not in self._arrived:
+                self._fill(index)
+        self._missing = [0] * len(self._missing)
+        self._begin_whole()
+        kinds = self._kinds()
+        self._used.values.copy_(torch.tensor(kinds))
+        self._used.begin(0, len(kinds))
+        for buffer in [*self.buffers, self._used]:
+            buffer.wait()
+        self._take_results(self._used.values.tolist())
+        self._reset()
+        self.exchange_s += time.perf_counter() - started
+
+    def _fill(self, index: int) -> None:
+        """Fill the place of a parameter that this pass did not reach."""
+        if self.parameters[index].grad is None:
+            self._views[index].zero_()
+        else:  # of an earlier pass
+            self._attach(index)
+
+    def _kinds(self) -> list[float]:
+        return [NOTHING if p.grad is None else DENSE for p in self.parameters]
+
+    def _take_results(self, used: list[float]) -> None:
+        assert self.layout is not None
+        for index, parameter in enumerate(self.parameters):
+            if used[index] == NOTHING:
+                parameter.grad = None
+            elif index in self.layout.places:
+                parameter.grad = self._views[index]
+            else:
+                parameter.grad = sum_sparse(parameter, self._exchange, self._divisor)
+
+    def _reset(self) -> None:
+        assert self.layout is not None
+        self._arrived.clear()
+        self._missing = [len(bucket.parameters) for bucket in self.layout.buckets]
+        self._next = 0
+
+    def _lay_out(self) -> None:
+        """Fix the layout, the same on every learner: rank 0's order, sparse anywhere is sparse."""
+        grads = [p.grad for p in self.parameters]
+        kinds = [NOTHING if g is None else SPARSE if g.is_sparse else DENSE for g in grads]
+        everyone = self._exchange.gather(kinds)
+        dense = [i for i in range(len(kinds)) if not (everyone[:, i] == SPARSE).any()]
+        first: list[int] = self._exchange.share(list(self._order))
+        order = list(dict.fromkeys([*first, *reversed(range(len(kinds)))]))
+        order = [i for i in order if i in set(dense)]
+        self.layout = lay_out(self.parameters, order, self._bucket_bytes)
+        self.buffers = [
+            self._exchange.buffer(flat.count, flat.dtype, flat.device) for flat in self.layout.flats
+        ]
+        self._used = self._exchange.buffer(len(kinds), torch.float32)
+        for index, place in self.layout.places.items():
+            self._views[index] = self._view(place)
+        self._reset()
+
+    def _view(self, place: Place) -> torch.Tensor:
+        return place.view(self.buffers[place.flat].values, self.parameters[place.index])
+
+    def free(self) -> None:
+        """Take the hooks away and give the memory back; gradients are gone."""
+        self._remove_hooks()
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._views.clear()
+        for buffer in [*self.buffers, *([self._used] if self._used else [])]:
+            buffer.free()

@@ -1,0 +1,145 @@
+"""The learners of torch.distributed: started by torchrun, or with its variables set.
+
+Small talk goes over gloo, in a process group of our own; NCCL knows only a GPU's memory.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from learner.exchange.arithmetic import divide, wide_dtype
+from learner.exchange.topology import make_topology
+from learner.faults import UserFault
+
+TIMEOUT = timedelta(days=14)
+"""A learner may wait for another's long validation; one that died is its launcher's affair."""
+NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class TorchGroup:
+    """A Group over torch.distributed."""
+
+    def __init__(self) -> None:
+        self._started = not dist.is_initialized()
+        if self._started:
+            _start()
+        self._talk = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self.rank: int = dist.get_rank()
+        self.size: int = dist.get_world_size()
+        self.topology = make_topology(self.rank, self.collect(_host_identity()))
+        nodes = [self.topology.ranks_on(node) for node in range(self.topology.nodes)]
+        groups = [dist.new_group(ranks, backend="gloo", timeout=TIMEOUT) for ranks in nodes]
+        self._node = groups[self.topology.node]
+        self._leader = nodes[self.topology.node][0]
+
+    def gather(self, values: Sequence[float]) -> NDArray[np.float64]:
+        """Return every learner's values, one row a learner."""
+        mine = torch.tensor(list(values), dtype=torch.float64)
+        rows = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(rows, mine, group=self._talk)
+        array: NDArray[np.float64] = torch.stack(rows).numpy()
+        return array
+
+    def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Replace the tensors by those of rank 0, byte for byte."""
+        for tensor in tensors:
+            host = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            if len(host):
+                dist.broadcast(host, 0, group=self._talk)
+            if self.rank != 0:
+                with torch.no_grad():
+                    tensor.copy_(host.view(tensor.dtype).view(tensor.shape))
+
+    def share(self, value: Any) -> Any:
+        """Return rank 0's value."""
+        box = [value]
+        dist.broadcast_object_list(box, 0, group=self._talk)
+        return box[0]
+
+    def collect(self, value: Any) -> list[Any]:
+        """Return every learner's value."""
+        values: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value, group=self._talk)
+        return values
+
+    def barrier(self) -> None:
+        """Wait for every learner."""
+        dist.barrier(group=self._talk)
+
+    def node_share(self, value: Any) -> Any:
+        """Return the value of this node's first learner."""
+        box = [value]
+        dist.broadcast_object_list(box, self._leader, group=self._node)
+        return box[0]
+
+    def node_barrier(self) -> None:
+        """Wait for every learner of this node."""
+        dist.barrier(group=self._node)
+
+    def plain_sum(self, values: torch.Tensor, divisor: int) -> None:
+        """Sum by one all_reduce."""
+        host = values.to("cpu", wide_dtype(values.dtype))
+        dist.all_reduce(host, group=self._talk)
+        divide(host, divisor)
+        if host.data_ptr() != values.data_ptr():
+            values.copy_(host)
+
+    def abort(self, code: int) -> None:
+        """End this process at once: its launcher ends the others."""
+        os._exit(code)
+
+    def close(self) -> None:
+        """Wait for the others; end torch.distributed if we began it."""
+        if dist.is_initialized():
+            self.barrier()
+            if self._started:
+                dist.destroy_process_group()
+
+
+def start(rank: int, size: int, share: Callable[[Any], Any]) -> bool:
+    """Start torch.distributed, if it is not; return whether this call did.
+
+    Learners that MPI has started meet at rank 0's host: `share` tells rank 0's value.
+    """
+    if dist.is_initialized():
+        return False
+    if any(name not in os.environ for name in NEEDED):
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            host, port = share((socket.gethostname(), probe.getsockname()[1]))
+        os.environ.update(
+            RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR=host, MASTER_PORT=str(port)
+        )
+    _start()
+    return True
+
+
+def _start() -> None:
+    missing = [name for name in NEEDED if name not in os.environ]
+    if missing:
+        raise UserFault(
+            f"torch.distributed needs the variables {', '.join(missing)}",
+            hint="start with torchrun, srun or mpirun",
+        )
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=TIMEOUT)
+
+
+def _host_identity() -> tuple[str, str, int]:
+    """Return what processes that share memory have in common."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        device = Path("/dev/shm").stat().st_dev  # noqa: S108
+    except OSError:
+        boot, device = "", 0
+    return socket.gethostname(), boot, device

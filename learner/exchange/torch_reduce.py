@@ -1,0 +1,72 @@
+"""Sums by torch.distributed: NCCL between GPUs, gloo otherwise. The order is the library's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from learner.exchange.arithmetic import divide, wide_dtype
+from learner.exchange.base import Group
+from learner.exchange.grouped import GroupedExchange
+
+
+class TorchBuffer:
+    """A Buffer whose parts are all-reduced while the program goes on."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+        self._works: list[tuple[Any, torch.Tensor, torch.Tensor, int]] = []
+        """(work, the part, the tensor that travels, divisor)."""
+
+    def begin(self, start: int, stop: int, divisor: int = 1) -> None:
+        """Start to sum a part."""
+        if start == stop:
+            return
+        part = self.values[start:stop]
+        # NCCL adds halves as such; gloo's are added in float32, as everywhere else.
+        on_host = part.device.type == "cpu"
+        travels = part.to(wide_dtype(part.dtype)) if on_host else part
+        work = dist.all_reduce(travels, async_op=True)
+        self._works.append((work, part, travels, divisor))
+
+    def progress(self) -> None:
+        """Do nothing: the library has threads or streams of its own."""
+
+    def wait(self) -> None:
+        """Wait for every part, and divide."""
+        for work, part, travels, divisor in self._works:
+            work.wait()
+            divide(travels, divisor)
+            if travels is not part:
+                part.copy_(travels)
+        self._works.clear()
+
+    def free(self) -> None:
+        """Drop the memory."""
+        self.values = self.values[:0]
+
+
+class TorchExchange(GroupedExchange):
+    """An Exchange over torch.distributed."""
+
+    name = "torch"
+
+    def __init__(self, group: Group, *, started: bool) -> None:
+        super().__init__(group)
+        self._started = started
+        """Whether torch.distributed is ours to end."""
+
+    def close(self) -> None:
+        """Wait for the others and leave."""
+        if self._started and dist.is_initialized():
+            self.barrier()
+            dist.destroy_process_group()
+        super().close()
+
+    def buffer(
+        self, count: int, dtype: torch.dtype, device: torch.device | None = None
+    ) -> TorchBuffer:
+        """Return a buffer of `count` zeros on a device."""
+        return TorchBuffer(torch.zeros(count, dtype=dtype, device=device))
