@@ -5,11 +5,13 @@ Each is forked from this process, so that it need not import torch a hundred tim
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,15 +22,22 @@ _SAVES_BEFORE = 2
 
 def losses(kind: str, folder: Path, kills: int) -> int:
     """Kill a learner so many times while it saves; return how often its state was lost."""
+    import torch
+
     import learner.checkpoint.engine  # noqa: F401 - before the forks
 
+    logging.disable()  # DCP tells at length what it misses
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)  # a fork does not survive the threads of OpenMP
     lost = 0
     chance = random.Random(1)  # noqa: S311 - no secret
     for turn in range(kills):
         complete = _kill_one(kind, folder, turn * 1000, chance)
         try:
             found = _LOADERS[kind](folder)
-        except Exception:  # whatever the library says: there is nothing to go on from
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # DCP's is no Exception; whatever it is, there is nothing to load
             found = -1
         lost += found < complete
     return lost

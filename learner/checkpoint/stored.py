@@ -158,6 +158,14 @@ class Stored:
         if target.device != out_flat.device:
             out_flat.detach().copy_(target)
 
+    def read_bytes(self, out: torch.Tensor, start: int) -> None:
+        """Read bytes from `start` (in bytes) on; `out` uint8, shape (n,), on the CPU.
+
+        Raises:
+            DamagedCheckpoint: what was read does not match its checksum.
+        """
+        read_all([(self, out, start)])
+
     def jobs(self, out: torch.Tensor, start: int) -> Iterator[_Job]:
         """Return what is to be read for a range: `out` uint8, `start` in bytes."""
         end = start + out.numel()

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_tools import LARGE, make_engine, newest_step, state_of
+from checkpoint_tools import LARGE, make_engine, newest_step, same, state_of
 
 from learner.checkpoint import layout
 from learner.checkpoint.engine import CheckpointEngine
+from learner.checkpoint.facade import Checkpoints
 from learner.checkpoint.process import WriterProcess, memory_left_bytes
 
 LIMIT_S = 60.0
@@ -155,3 +156,21 @@ def test_a_full_disk_costs_one_checkpoint(tmp_path: Path) -> None:
     assert "File too large" in first
     assert rest == ["True False", "[]", "True True"]
     assert newest_step(tmp_path) == 2
+
+
+def test_a_script_of_the_users_own_saves_and_loads(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 4}
+    with Checkpoints(tmp_path / "new" / "folder", keep_every_steps=5) as checkpoints:
+        assert checkpoints.load() is None
+        assert checkpoints.save(5, state, wait=True)
+        for step in (6, 7, 8):
+            assert checkpoints.save(step, state, wait=True)
+        found = checkpoints.load()
+    assert found is not None
+    assert found[0] == 8
+    assert same(found[1], state)
+    assert layout.steps_present(tmp_path / "new" / "folder") == [8, 7, 5]

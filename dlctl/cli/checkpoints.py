@@ -1,0 +1,135 @@
+"""Commands that look at checkpoints: checkpoints list, show, verify, diff."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import ID, JSON, ago, training
+
+STEP = typer.Argument(None, metavar="STEP", help="Step; the newest complete one by default.")
+STEPS = typer.Argument(None, metavar="STEP…", help="Steps; all by default.")
+ON_NODE = typer.Option(
+    False, "--on-node", help="In a job step, where Python works on compute nodes only."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, help="Look at the checkpoints of a training.")
+    group.command("list")(list_)
+    for command in (show, verify, diff):
+        group.command()(command)
+    app.add_typer(group, name="checkpoints")
+
+
+def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
+    """List the checkpoints of a training, the newest first.
+
+    Example: dlctl checkpoints list digits-3k9f
+    """
+    from dlctl.checkpoints import list_checkpoints
+
+    with training(training_id) as (session, record, _):
+        found = list_checkpoints(session.transport, record.job_dir)
+    rows = [
+        [str(c.step), _or_dash(c.epoch), _size(c.size_bytes), _or_dash(c.learners),
+         ago(time.time() - c.written_at) if c.written_at else "-",
+         "yes" if c.complete else "no", "for ever" if c.kept_for_ever else "-"]
+        for c in found
+    ]  # fmt: skip
+    columns = ["step", "epoch", "size", "learners", "written", "complete", "kept"]
+    output.report(
+        found, as_json, lambda _: output.table(columns, rows, "there is no checkpoint so far")
+    )
+
+
+def show(training_id: str | None = ID, step: int | None = STEP, as_json: bool = JSON) -> None:
+    """Show settings, files and tensors of one checkpoint.
+
+    Example: dlctl checkpoints show digits-3k9f 120
+    """
+    from dlctl.checkpoints import show_checkpoint
+
+    with training(training_id) as (session, record, _):
+        found = show_checkpoint(session.transport, record.job_dir, step)
+    output.report(found, as_json, _print_checkpoint)
+
+
+def verify(
+    training_id: str | None = ID,
+    steps: list[int] = STEPS,
+    on_node: bool = ON_NODE,
+    as_json: bool = JSON,
+) -> None:
+    """Compare every byte of checkpoints with its checksums; exit code 9 if one is damaged.
+
+    Example: dlctl checkpoints verify digits-3k9f
+    """
+    from dlctl import checkpoints
+    from dlctl.errors import ResultsError
+
+    with training(training_id) as (session, record, _):
+        found = checkpoints.verify(session, record, steps or [], on_node=on_node)
+    rows = [[str(c["step"]), c["problem"] or "whole"] for c in found]
+    output.report(found, as_json, lambda _: output.table(["step", "found"], rows, "no checkpoint"))
+    damaged = [str(c["step"]) for c in found if c["problem"]]
+    if damaged:
+        raise ResultsError(
+            f"damaged: step {', '.join(damaged)}",
+            hint="a training that goes on uses the newest one that is whole",
+        )
+
+
+def diff(
+    training_id: str | None = ID,
+    steps: list[int] = typer.Argument(None, metavar="STEP…", help="Two steps; the newest by default."),  # noqa: E501
+    other: str | None = typer.Option(None, "--with", metavar="ID", help="Another training of the same site."),  # noqa: E501
+    on_node: bool = ON_NODE,
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Compare the tensors of two checkpoints, of one training or of two.
+
+    Example: dlctl checkpoints diff digits-3k9f 120 240
+    """
+    from dlctl import checkpoints
+
+    with training(training_id) as (session, record, store):
+        second = store.find(other) if other else record
+        found = checkpoints.diff(session, record, second, steps or [], on_node=on_node)
+    rows = [[t["name"], t["difference"], f"{t['largest']:.3g}" if t["largest"] is not None else "-"]
+            for t in found["tensors"] if t["difference"] != "none"]  # fmt: skip
+    same = f"all {len(found['tensors'])} tensors have equal bits"
+    output.report(
+        found, as_json, lambda _: output.table(["tensor", "difference", "largest"], rows, same)
+    )
+
+
+def _print_checkpoint(found: dict[str, Any]) -> None:
+    output.fields({
+        "step": found["step"], "epoch": found.get("epoch"), "learners": found["learners"],
+        **found["settings"],
+    })  # fmt: skip
+    files = [[name, _size(file["size_bytes"])] for name, file in found["files"].items()]
+    output.table(["file", "size"], files)
+    tensors = [
+        [t["name"], t["dtype"], "×".join(map(str, t["shape"])) or "scalar", " ".join(t["places"])]
+        for t in found["tensors"]
+    ]
+    output.table(["tensor", "dtype", "shape", "place"], tensors)
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _size(size_bytes: int | None) -> str:
+    if size_bytes is None:
+        return "-"
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size_bytes >= limit:
+            return f"{size_bytes / limit:.1f} {unit}"
+    return f"{size_bytes} B"
