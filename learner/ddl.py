@@ -28,6 +28,7 @@ from learner.exchange.single import SingleExchange
 from learner.exchange.topology import check_mode
 from learner.faults import UserFault
 from learner.gpu_assignment import choose, look
+from learner.heap import keep_freed_memory
 from learner.partition import Partition
 
 SWITCH = "DDL"
@@ -87,6 +88,7 @@ def init(
         raise UserFault("ddl.init() was called before", hint="ddl.shutdown() undoes it")
     if distributed is None:
         distributed = os.environ.get(SWITCH, "").lower() not in ("off", "0", "no", "false")
+    keep_freed_memory()
     group = find_group() if distributed else None
     members: Any = group or SingleExchange()
     topology = members.topology

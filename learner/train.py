@@ -27,6 +27,7 @@ from learner.distributed_optimizer import DistributedOptimizer
 from learner.exchange import Exchange, join
 from learner.export import export_metrics, export_model
 from learner.faults import UserFault, explain, place
+from learner.heap import keep_freed_memory
 from learner.loop import Reports, Trainer
 from learner.metrics import MetricsFile, Progress, finished_file
 from learner.model_file import Parts, build_parts, load_build
@@ -77,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
         job = _open_job(Path(arguments[0]), int(arguments[1]), rank)
         writer = WriterProcess()  # before MPI, torch's threads and CUDA: no process starts later
         resources, training = job.plan.resources, job.plan.training
+        keep_freed_memory()
         gpu = resources.gpus_per_learner > 0 and torch.cuda.is_available()
         exchange = join(resources.learners, training.exchange, gpu=gpu)
         joined.append(exchange)
