@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
+from learner.checkpoint.disk import LARGE_BYTES, PAGE_BYTES
 from learner.checkpoint.tree import Leaf, Packed
 
 SMALL_BYTES = 64 * 1024
 """A tensor of less is written by one learner, whole."""
 _EDGE_ELEMENTS = 4096
+_ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -68,3 +70,25 @@ def _edge(leaf: Leaf, place: int) -> int:
 def shapes(packed: Sequence[Leaf]) -> list[tuple[str, str, tuple[int, ...], bool]]:
     """Return what all learners must agree on."""
     return [(leaf.name, leaf.dtype, leaf.shape, leaf.is_full) for leaf in packed]
+
+
+def offsets_of(parts: Sequence[Part]) -> list[int]:
+    """Return where each part begins in a snapshot: the large ones at a page of their own."""
+    offsets, end = [], 0
+    for part in parts:
+        size_bytes = part.values.numel() * part.values.itemsize
+        step = PAGE_BYTES if size_bytes >= LARGE_BYTES else _ALIGNMENT_BYTES
+        end = -(-end // step) * step
+        offsets.append(end)
+        end += size_bytes
+    return offsets
+
+
+def end_of(offsets: Sequence[int], parts: Sequence[Part]) -> int:
+    """Return where a snapshot ends."""
+    return offsets[-1] + parts[-1].values.numel() * parts[-1].values.itemsize if parts else 0
+
+
+def numpy_name(values: torch.Tensor) -> str:
+    """Return NumPy's name of a tensor's dtype."""
+    return str(values.new_empty(0, device="cpu").numpy().dtype.str)

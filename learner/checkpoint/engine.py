@@ -19,8 +19,16 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from learner.checkpoint.disk import LARGE_BYTES, PAGE_BYTES, Disk
-from learner.checkpoint.division import Part, parts_of, rank_parts, shapes
+from learner.checkpoint.disk import Disk
+from learner.checkpoint.division import (
+    Part,
+    end_of,
+    numpy_name,
+    offsets_of,
+    parts_of,
+    rank_parts,
+    shapes,
+)
 from learner.checkpoint.layout import DamagedCheckpoint
 from learner.checkpoint.load import Loaded, headers, skipped
 from learner.checkpoint.process import WriterProcess
@@ -110,7 +118,7 @@ class CheckpointEngine:
     def prepare(self, tree: Any, own: Any = None) -> None:
         """Take the memory for a snapshot of such a state beforehand."""
         parts = self._parts(pack(tree), pack(own))
-        self._memory(_end_of(_offsets(parts)[0], parts), parts)
+        self._memory(end_of(offsets_of(parts), parts), parts)
 
     def save(
         self,
@@ -177,10 +185,10 @@ class CheckpointEngine:
                 raise UserFault(f"learner {rank} has another state to save than learner 0: {other}")
 
     def _write(self, order: Order, parts: list[Part], tree: bytes) -> None:
-        offsets, place = _offsets(parts)[0], 0
-        end = _end_of(offsets, parts)
+        offsets, place = offsets_of(parts), 0
+        end = end_of(offsets, parts)
         pieces = [
-            [p.name, _numpy_name(p.values), p.values.numel(), n]
+            [p.name, numpy_name(p.values), p.values.numel(), n]
             for p, n in zip(parts, offsets, strict=True)
         ]
         raw = {"order": {**asdict(order), "root": str(order.root)}, "pieces": pieces}
@@ -365,26 +373,6 @@ def _try(use: Callable[[Loaded], T], header: Any) -> tuple[T | None, str | None]
         return None, str(damage)
     finally:
         loaded.close()
-
-
-def _offsets(parts: list[Part]) -> tuple[list[int], int]:
-    """Return where each part begins in the snapshot: the large ones at a page of their own."""
-    offsets, end = [], 0
-    for part in parts:
-        size_bytes = part.values.numel() * part.values.itemsize
-        step = PAGE_BYTES if size_bytes >= LARGE_BYTES else 64
-        end = -(-end // step) * step
-        offsets.append(end)
-        end += size_bytes
-    return offsets, end
-
-
-def _end_of(offsets: list[int], parts: list[Part]) -> int:
-    return offsets[-1] + parts[-1].values.numel() * parts[-1].values.itemsize if parts else 0
-
-
-def _numpy_name(values: torch.Tensor) -> str:
-    return str(values.new_empty(0, device="cpu").numpy().dtype.str)
 
 
 def _token() -> str:

@@ -5,7 +5,9 @@ Reading and checking go on in a few threads: both release Python's lock.
 
 from __future__ import annotations
 
+import mmap
 import os
+import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +22,9 @@ import torch
 from learner.checkpoint import layout
 from learner.checkpoint.layout import BLOCK_BYTES, DamagedCheckpoint, ShareRecord, StoredPiece
 
+PAGE_BYTES = 4096
 _THREADS = 3
+_of_thread = threading.local()
 _APPEARS_WITHIN_S = 10.0
 """A shared file system may show a file later to one node than to another."""
 
@@ -31,6 +35,17 @@ class ShareFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._descriptors: dict[int, int] = {}
+        self._direct: dict[int, int | None] = {}
+
+    def direct(self, rank: int) -> int | None:
+        """Return a share's descriptor that passes by the page cache; None where there is none."""
+        if rank not in self._direct:
+            try:
+                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT
+                self._direct[rank] = os.open(self._directory / layout.share_file(rank), flags)
+            except (OSError, AttributeError):  # not Linux, or a file system without it
+                self._direct[rank] = None
+        return self._direct[rank]
 
     def descriptor(self, rank: int) -> int:
         """Return a share's descriptor.
@@ -56,9 +71,11 @@ class ShareFiles:
 
     def close(self) -> None:
         """Close them."""
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
+        for descriptor in (*self._descriptors.values(), *self._direct.values()):
+            if descriptor is not None:
+                os.close(descriptor)
         self._descriptors.clear()
+        self._direct.clear()
 
 
 @dataclass(frozen=True)
@@ -154,7 +171,8 @@ class Stored:
         target = out_flat.detach()
         if target.device.type != "cpu":
             target = torch.empty(target.shape, dtype=target.dtype)
-        read_all([(self, target.reshape(-1).view(torch.uint8), start * self.item_bytes)])
+        raw = target.reshape(-1).view(torch.uint8)
+        read_all([(self, raw, start * self.item_bytes)], direct=True)
         if target.device != out_flat.device:
             out_flat.detach().copy_(target)
 
@@ -166,7 +184,7 @@ class Stored:
         """
         read_all([(self, out, start)])
 
-    def jobs(self, out: torch.Tensor, start: int) -> Iterator[_Job]:
+    def jobs(self, out: torch.Tensor, start: int, *, direct: bool) -> Iterator[_Job]:
         """Return what is to be read for a range: `out` uint8, `start` in bytes."""
         end = start + out.numel()
         if end > self.size_bytes or start < 0:
@@ -176,9 +194,12 @@ class Stored:
             first, last = max(known, place.start), min(end, place.end)
             if first >= last:
                 continue
-            descriptor = self._files.descriptor(place.rank)
+            descriptors = (
+                self._files.descriptor(place.rank),
+                self._files.direct(place.rank) if direct else None,
+            )
             target = memoryview(out.numpy().data)[first - start : last - start]
-            yield from _block_jobs(descriptor, place, first - place.start, target, self.name)
+            yield from _block_jobs(descriptors, place, first - place.start, target, self.name)
             known = last
 
 
@@ -187,6 +208,8 @@ class _Job:
     """One block to be read and checked."""
 
     descriptor: int
+    direct: int | None
+    """Where the page cache is to be passed by."""
     offset_bytes: int
     size_bytes: int
     crc32: int
@@ -196,10 +219,39 @@ class _Job:
     where: str
 
     def run(self) -> None:
-        whole = self.skip == 0 and len(self.target) == self.size_bytes
-        block = self.target if whole else memoryview(bytearray(self.size_bytes))
+        """Read and check it.
+
+        Raises:
+            DamagedCheckpoint: it does not match its checksum, or can't be read.
+        """
+        block = self._read_direct()
+        if block is None:
+            whole = self.skip == 0 and len(self.target) == self.size_bytes
+            block = self.target if whole else memoryview(bytearray(self.size_bytes))
+            self._read(block)
+        if zlib.crc32(block) != self.crc32:
+            raise DamagedCheckpoint(f"{self.where} does not match its checksum")
+        if block is not self.target:
+            wanted = block[self.skip : self.skip + len(self.target)]
+            np.copyto(np.frombuffer(self.target, np.uint8), np.frombuffer(wanted, np.uint8))
+
+    def _read_direct(self) -> memoryview | None:
+        """Return the block, read past the page cache into this thread's memory, if that works."""
+        if self.direct is None or self.offset_bytes % PAGE_BYTES != 0:
+            return None
+        if not hasattr(_of_thread, "memory"):
+            _of_thread.memory = mmap.mmap(-1, BLOCK_BYTES)  # begins at a page, as O_DIRECT wants
+        memory = memoryview(_of_thread.memory)
+        pages = -(-self.size_bytes // PAGE_BYTES) * PAGE_BYTES
         try:
-            done = 0
+            got = os.preadv(self.direct, [memory[:pages]], self.offset_bytes)
+        except OSError:
+            return None
+        return memory[: self.size_bytes] if got >= self.size_bytes else None
+
+    def _read(self, block: memoryview) -> None:
+        done = 0
+        try:
             while done < self.size_bytes:
                 got = os.preadv(self.descriptor, [block[done:]], self.offset_bytes + done)
                 if got == 0:
@@ -207,14 +259,14 @@ class _Job:
                 done += got
         except OSError as error:
             raise DamagedCheckpoint(f"{self.where} can't be read ({error})") from error
-        if zlib.crc32(block) != self.crc32:
-            raise DamagedCheckpoint(f"{self.where} does not match its checksum")
-        if not whole:
-            self.target[:] = block[self.skip : self.skip + len(self.target)]
 
 
 def _block_jobs(
-    descriptor: int, place: _Place, start: int, target: memoryview, name: str
+    descriptors: tuple[int, int | None],
+    place: _Place,
+    start: int,
+    target: memoryview,
+    name: str,
 ) -> Iterator[_Job]:
     size_bytes = place.end - place.start
     end = start + len(target)
@@ -224,21 +276,22 @@ def _block_jobs(
         begin, stop = max(first, start), min(last, end)
         where = f"{layout.share_file(place.rank)} ({name}, bytes {first} to {last})"
         yield _Job(
-            descriptor, place.piece.offset_bytes + first, last - first,
+            *descriptors, place.piece.offset_bytes + first, last - first,
             place.piece.crc32[number], begin - first, target[begin - start : stop - start], where,
         )  # fmt: skip
 
 
-def read_all(wanted: Iterable[tuple[Stored, torch.Tensor, int]]) -> None:
+def read_all(wanted: Iterable[tuple[Stored, torch.Tensor, int]], *, direct: bool = False) -> None:
     """Read ranges of tensors, several blocks at a time.
 
     Args:
         wanted: A tensor, where to put it (uint8, shape (n,), CPU), and the first byte.
+        direct: Past the page cache: for what no other learner of the node reads.
 
     Raises:
         DamagedCheckpoint: something does not match its checksum.
     """
-    jobs = [job for stored, out, start in wanted for job in stored.jobs(out, start)]
+    jobs = [job for stored, out, start in wanted for job in stored.jobs(out, start, direct=direct)]
     if len(jobs) == 1:
         return jobs[0].run()
     with ThreadPoolExecutor(_THREADS) as pool:
