@@ -115,12 +115,19 @@ def check_against(
 
 
 def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the largest difference, relative to the largest expected magnitude."""
-    if result.numel() == 0:
+    """Return the largest difference, relative to the largest expected finite magnitude.
+
+    The same infinity, and NaN in both, is no difference; NaN in one alone gives NaN.
+    """
+    kind = torch.complex128 if expected.is_complex() else torch.float64
+    a, b = result.to(kind), expected.to(kind)
+    alike = (a == b) | (a.isnan() & b.isnan())
+    if alike.all():
         return 0.0
-    a, b = result.double(), expected.double()
-    difference = float((a - b).abs().max())
-    return difference / scale if (scale := float(b.abs().max())) > 0 else difference
+    magnitudes = b[b.isfinite()].abs()
+    difference = float((a - b)[~alike].abs().max())
+    scale = float(magnitudes.max()) if len(magnitudes) else 0.0
+    return difference / scale if scale > 0 else difference
 
 
 def flattened(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from learner import allreduce_n as _all
 from learner.distributed_optimizer import DistributedOptimizer as _Optimizer
@@ -55,7 +56,8 @@ class _Joined:
     exchange: Exchange
     assigned: Assigned
     reducer: _all.Reducer
-    names: dict[int, str] = field(default_factory=dict)
+    names: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
+    """The parameters' names, for messages. (An id alone may come again, on one learner only.)"""
     optimizers: list[_Optimizer] = field(default_factory=list)
 
 
@@ -171,7 +173,7 @@ def broadcast_parameters(
     else:
         named = {f"number {i}": tensor for i, tensor in enumerate(parameters)}
     _check_same(named, state.exchange)
-    state.names.update({id(tensor): name for name, tensor in named.items()})
+    state.names.update({tensor: name for name, tensor in named.items()})
     state.exchange.broadcast(named.values())
 
 
@@ -210,7 +212,10 @@ def allreduce_n(tensors: Any, op: str = "sum", mpi: bool = False, check: float =
         state.reducer.reduce(values, results, divisor)
     if check > 0:
         _all.check_against(results, list(_plain(values, divisor)), names, check)
-    return dict(zip(names, results, strict=True)) if isinstance(tensors, Mapping) else results
+    if isinstance(tensors, Mapping):
+        named = dict(zip(names, results, strict=True))
+        return {name: named[name] for name in tensors}
+    return results
 
 
 def allreduce_n_(tensors: Sequence[torch.Tensor], op: str = "sum") -> None:
@@ -259,7 +264,8 @@ class DistributedOptimizer(_Optimizer):
 
     def __init__(self, optimizer: torch.optim.Optimizer, **options: Any) -> None:
         state = _state()
-        super().__init__(optimizer, state.exchange, names=state.names, **options)
+        names = {id(t): name for t, name in state.names.items()}  # type: ignore[no-untyped-call]
+        super().__init__(optimizer, state.exchange, names=names, **options)
         state.optimizers.append(self)
 
 
@@ -276,8 +282,9 @@ def _divisor(op: str) -> int:
 
 
 def _listed(tensors: Any) -> tuple[list[torch.Tensor], list[str]]:
-    if isinstance(tensors, Mapping):
-        return list(tensors.values()), list(tensors)
+    if isinstance(tensors, Mapping):  # learners may have made it in another order
+        names = sorted(tensors)
+        return [tensors[name] for name in names], names
     values = list(tensors)
     return values, [f"number {i}" for i in range(len(values))]
 

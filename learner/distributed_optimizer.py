@@ -73,6 +73,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             exchanged, exchange, average=average, at_end=at_end,
             names=texts, bucket_bytes=bucket_bytes,
         )  # fmt: skip
+        self._left_out = {
+            known.get(id(p), f"number {i}"): p
+            for i, p in enumerate(dict.fromkeys(own))
+            if parameters is None and exchange.size > 1 and not p.requires_grad
+        }
         if self._average is not None or exchange.size == 1:
             self.gradients.pause_for_ever()
 
@@ -81,6 +86,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if name == "wrapped":
             raise AttributeError(name)
         return getattr(self.wrapped, name)
+
+    _step_supports_amp_scaling = False
+    """torch.amp.GradScaler unscales gradients itself, instead of leaving it to a fused step, whose
+    scale it would set on this object and not on the wrapped one."""
 
     # What an optimizer has ----------------------------------------------------------------------
 
@@ -111,6 +120,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         A closure runs before the step, once; an optimizer that calls it itself (LBFGS) does so.
         """
+        self._check_left_out()
         self._divide()
         if self._divided is None:
             loss: Any = self.wrapped.step(closure) if closure else self.wrapped.step()
@@ -123,6 +133,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._average is not None:
             self._average.after_step(self.gradients.parameters, self.wrapped.state)
         return loss
+
+    def _check_left_out(self) -> None:
+        for name, parameter in self._left_out.items():
+            if parameter.grad is not None:
+                raise UserFault(
+                    f"the parameter {name} has a gradient that the learners don't exchange: it "
+                    "was frozen when its optimizer was wrapped",
+                    hint="unfreeze it before wrapping; or close() this DistributedOptimizer, "
+                    "unfreeze, and wrap anew",
+                )
 
     def _divide(self) -> None:
         """Share the weights, once the first backward pass has told which there are."""
