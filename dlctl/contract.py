@@ -299,7 +299,7 @@ class CheckpointPolicy:
     keep: int = 2
     """This many of the newest."""
     keep_every_steps: int | None = None
-    """Those whose step is a multiple of this are kept for ever."""
+    """The first one at each multiple of this, or after it, is kept for ever."""
     auto: bool = False
     """The interval follows from the measured cost of a checkpoint and `mtbf_s` (Young, Daly)."""
     mtbf_s: float | None = None

@@ -116,8 +116,9 @@ class CheckpointKeeper:
 
     def due_after_step(self, step: int) -> bool:
         """Return whether a checkpoint is due after this step."""
-        every = self._policy.every_steps
-        return every is not None and step % every == 0
+        policy = self._policy
+        intervals = (policy.every_steps, policy.keep_every_steps)
+        return any(every is not None and step % every == 0 for every in intervals)
 
     def due_after_epoch(self, epoch: int) -> bool:
         """Return whether a checkpoint is due after this epoch: by default after each."""
@@ -249,8 +250,8 @@ class CheckpointKeeper:
 
     def _seed_anew(self, before: int, step: int) -> None:
         self._say(
-            f"the checkpoint is of {before} learners and there are {self._exchange.size} now: "
-            "their random generators (dropout, say) are seeded anew"
+            f"learners in the checkpoint: {before}, now: {self._exchange.size}; their random "
+            "generators (dropout, say) are seeded anew"
         )
         random_states.seed_all(self._settings["seed"], self._exchange.rank, step)
 

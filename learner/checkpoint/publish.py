@@ -63,10 +63,9 @@ def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], N
         files = {layout.TREE_FILE: FileRecord(len(tree), zlib.crc32(tree))}
         disk.write_file(order.temporary / layout.TREE_FILE, tree)
         files |= _wait_for_shares(order, may_wait)
-        every = order.keep_every_steps
         marker = Marker(
             order.step, order.learners, files, order.settings, order.epoch, time.time(),
-            kept_for_ever=bool(every) and order.step % (every or 1) == 0,
+            kept_for_ever=_is_kept_for_ever(order.root, order.step, order.keep_every_steps),
         )  # fmt: skip
         disk.write_file(order.temporary / layout.MARKER_FILE, layout.to_bytes(marker))
         disk.sync_directory(order.temporary)
@@ -75,7 +74,7 @@ def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], N
         remove_quietly(order.temporary, disk)
         raise
     try:
-        prune(order.root, order.step, order.keep, order.keep_every_steps, disk)
+        prune(order.root, order.step, order.keep, disk)
     except OSError as error:  # the checkpoint itself is safe
         return [f"old checkpoints can't be removed: {error}"]
     return []
@@ -130,20 +129,32 @@ def _rename(temporary: Path, final: Path, disk: Disk) -> None:
         disk.remove(replaced)
 
 
-def prune(root: Path, newest: int, keep: int, keep_every_steps: int | None, disk: Disk) -> None:
+def _is_kept_for_ever(root: Path, step: int, every: int | None) -> bool:
+    """Return whether this is the first one at a multiple of `every` steps, or after it.
+
+    One that is due at the multiple may be put off for a few steps by a writer that is busy.
+    """
+    if not every or step < every:
+        return False
+    alike = (s for s in layout.steps_present(root) if s < step and s // every == step // every)
+    markers = (_marker(root / layout.directory_name(s)) for s in alike)
+    return not any(marker is not None and marker.kept_for_ever for marker in markers)
+
+
+def prune(root: Path, newest: int, keep: int, disk: Disk) -> None:
     """Remove all but the `keep` (at least two) newest checkpoints up to the step `newest`.
 
-    Those at multiples of `keep_every_steps` stay. Those of later steps are removed: they were
-    found damaged when this run began before them.
+    Those that are kept for ever stay. Those of later steps are removed: they were found damaged
+    when this run began before them.
     """
     kept = 0
     for step in layout.steps_present(root):
         directory = root / layout.directory_name(step)
-        wanted = step <= newest and kept < max(keep, LEAST_KEPT)
-        if wanted and _is_whole(directory):
-            kept += 1
-        elif step > newest or not keep_every_steps or step % keep_every_steps != 0:
+        marker = _marker(directory) if step <= newest else None
+        if marker is None or (kept >= max(keep, LEAST_KEPT) and not marker.kept_for_ever):
             disk.remove(directory)
+        else:
+            kept += 1
 
 
 def remove_leftovers(root: Path, disk: Disk) -> None:
@@ -160,11 +171,11 @@ def remove_quietly(path: Path, disk: Disk) -> None:
         return
 
 
-def _is_whole(directory: Path) -> bool:
+def _marker(directory: Path) -> Marker | None:
+    """Return the marker of a whole checkpoint, or None."""
     try:
-        layout.read_marker(directory)
+        return layout.read_marker(directory)
     except layout.DamagedCheckpoint:
-        return False
-    except layout.OtherVersion:
-        return True
-    return True
+        return None
+    except layout.OtherVersion:  # not ours to remove
+        return Marker(0, 0, {}, kept_for_ever=True)

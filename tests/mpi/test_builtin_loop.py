@@ -186,7 +186,7 @@ def test_the_number_of_learners_may_change_on_the_way(make_job: MakeJob) -> None
             (jobs[attempt - 2].directory / "checkpoints").rename(job.directory / "checkpoints")
         done = job.train(HALT_AT=halt)
         assert done.returncode == (85 if halt else 0), done.stderr
-    assert "the checkpoint is of 2 learners and there are 3 now" in done.stdout
+    assert "learners in the checkpoint: 2, now: 3" in done.stdout
     for name, value in whole.weights().items():
         torch.testing.assert_close(job.weights()[name], value, rtol=1e-5, atol=1e-6)
 

@@ -185,7 +185,7 @@ def test_at_least_two_are_kept_and_some_for_ever(tmp_path: Path) -> None:
     assert layout.steps_present(tmp_path) == [30, 20]
     for step in (40, 50, 60, 70, 80):
         store(tmp_path, step, keep=Keep(2, every_steps=30))
-    assert layout.steps_present(tmp_path) == [80, 70, 60, 30]
+    assert layout.steps_present(tmp_path) == [80, 70, 60, 40]  # 40: the first after 30
     kept = [layout.read_marker(tmp_path / layout.directory_name(n)).kept_for_ever for n in (60, 70)]
     assert kept == [True, False]
 
