@@ -15,6 +15,7 @@ functions/semantics"): Init, Bcast and AllReduceN.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
@@ -31,6 +32,7 @@ from learner.faults import UserFault
 from learner.gpu_assignment import choose, look
 from learner.heap import keep_freed_memory
 from learner.partition import Partition
+from learner.uncaught import EndWithOthers
 
 SWITCH = "DDL"
 """Set to `off`, this variable makes `init` go on as an ordinary single process."""
@@ -56,6 +58,7 @@ class _Joined:
     exchange: Exchange
     assigned: Assigned
     reducer: _all.Reducer
+    hook: EndWithOthers
     names: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
     """The parameters' names, for messages. (An id alone may come again, on one learner only.)"""
     optimizers: list[_Optimizer] = field(default_factory=list)
@@ -91,8 +94,9 @@ def init(
     if distributed is None:
         distributed = os.environ.get(SWITCH, "").lower() not in ("off", "0", "no", "false")
     keep_freed_memory()
+    hook = EndWithOthers()
     group = find_group() if distributed else None
-    members: Any = group or SingleExchange()
+    hook.group = members = group or SingleExchange()
     topology = members.topology
     check_mode(mode if distributed else "auto", topology)
 
@@ -102,7 +106,7 @@ def init(
         torch.cuda.set_device(gpu)
     joined = make_exchange(group, exchange, gpu=gpu is not None)
     assigned = Assigned(joined.rank, joined.size, topology.local_rank, topology.local_size, gpu)
-    _joined.append(_Joined(joined, assigned, _all.Reducer(joined)))
+    _joined.append(_Joined(joined, assigned, _all.Reducer(joined), hook))
     return assigned
 
 
@@ -114,6 +118,14 @@ def shutdown() -> None:
             optimizer.close()
         state.reducer.free()
         state.exchange.close()
+        state.hook.remove()
+
+
+def abort(code: int = 1) -> None:
+    """End all learners now. An error that nobody catches does so by itself; sys.exit() doesn't."""
+    sys.stdout.flush()
+    _state().exchange.abort(code)
+    sys.exit(code)
 
 
 def is_initialized() -> bool:

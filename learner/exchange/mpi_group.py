@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from learner.exchange.arithmetic import divide, wide_dtype
 from learner.exchange.topology import make_topology
+from learner.faults import UserFault
 
 
 def _yield_when_crowded() -> None:
@@ -34,6 +35,11 @@ class MpiGroup:
     """A Group over MPI.COMM_WORLD, or another communicator."""
 
     def __init__(self, communicator: MPI.Intracomm | None = None) -> None:
+        if MPI.Is_finalized():
+            raise UserFault(
+                "MPI has ended in this process, and it can't be started twice",
+                hint="join the other learners once: one ddl.init(), one ddl.shutdown()",
+            )
         world = MPI.COMM_WORLD if communicator is None else communicator
         self.is_world = communicator is None
         self.comm = world.Dup()
