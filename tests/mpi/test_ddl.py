@@ -1,0 +1,149 @@
+"""The library ddl under mpiexec, torchrun and alone; what an error or a kill leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import mpi_command, mpi_environment
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.mpi
+PROGRAM = Path(__file__).with_name("ddl_program.py")
+SHARED_MEMORY = Path("/dev/shm")
+TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--standalone"]
+FLOATS = ["float32", "float64", "bfloat16", "float16"]
+SHAPE = st.lists(st.integers(0, 9), max_size=3) | st.tuples(st.integers(1, 200_000)).map(list)
+CASE = st.fixed_dictionaries(
+    {
+        "shapes": st.lists(SHAPE, max_size=6),
+        "dtypes": st.lists(st.sampled_from(FLOATS), min_size=1, max_size=3),
+        "op": st.sampled_from(["sum", "avg"]),
+        "mapping": st.booleans(),
+        "mpi": st.sampled_from([False, False, True]),
+        "check": st.booleans(),
+        "transposed": st.booleans(),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the same cases for every learner of every run."""
+    found: list[Any] = []
+
+    @settings(max_examples=50, derandomize=True, database=None, deadline=None)
+    @given(CASE)
+    def collect(case: Any) -> None:
+        found.append(case)
+
+    collect()
+    assert len(found) >= 40
+    path = tmp_path_factory.mktemp("ddl") / "cases.json"
+    path.write_text(json.dumps(found))
+    return path
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, env=mpi_environment(), capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+def learner_memory() -> list[Path]:
+    return list(SHARED_MEMORY.glob("dlctl-*-memory-*"))
+
+
+@pytest.mark.parametrize("launcher", ["alone", "mpiexec 2", "mpiexec 4", "torchrun 2"])
+def test_every_check_on_every_learner(launcher: str, cases: Path) -> None:
+    kind, _, count = launcher.partition(" ")
+    start = {
+        "alone": [sys.executable],
+        "mpiexec": mpi_command(int(count or 1)),
+        "torchrun": [*TORCHRUN, f"--nproc-per-node={count}"],
+    }[kind]
+    done = run([*start, str(PROGRAM), str(cases)])
+    assert done.returncode == 0, done.stderr
+    exchange = "shm" if count else "single"
+    assert f"all checks passed by {count or 1} {exchange} " in done.stdout
+    assert not learner_memory()
+    # Sums in rank order: neither another run nor another launcher changes a bit.
+    seen = DIGESTS.setdefault(count, done.stdout.split()[-2:])
+    assert done.stdout.split()[-2:] == seen
+
+
+DIGESTS: dict[str, list[str]] = {}
+"""What learners of each number have computed: sums, weights."""
+
+ENDLESS = """
+import os, sys, torch
+from learner import ddl
+
+ddl.init()
+model = torch.nn.Sequential(*[torch.nn.Linear(200, 200) for _ in range(8)])
+optimizer = ddl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.001))
+for step in range(10**9):
+    optimizer.zero_grad()
+    model(torch.ones(4, 200)).sum().backward()
+    optimizer.step()
+    if step == 5:
+        print("pid", ddl.rank(), os.getpid(), flush=True)
+        if sys.argv[1] == "error" and ddl.rank() == 1:
+            raise ValueError("this learner can't go on")
+"""
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Callable[[str], subprocess.Popen[str]]:
+    """Return a function that starts 2 learners that train for ever."""
+    program = tmp_path / "endless.py"
+    program.write_text(ENDLESS)
+
+    def start(how: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*mpi_command(2), str(program), how], env=mpi_environment(), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    return start
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return False
+    return state not in "ZX"  # nobody may be there to collect a zombie
+
+
+def test_a_kill_in_the_backward_pass_ends_the_others(
+    endless: Callable[[str], subprocess.Popen[str]],
+) -> None:
+    with endless("kill") as job:
+        assert job.stdout is not None
+        lines = [job.stdout.readline().split() for _ in range(2)]
+        pids = {int(rank): int(pid) for _, rank, pid in lines}
+        assert sorted(pids) == [0, 1]
+        os.kill(pids[1], signal.SIGKILL)
+        assert job.wait(timeout=120) != 0
+    assert not any(map(alive, pids.values()))
+    assert not learner_memory()
+
+
+def test_an_error_of_one_learner_ends_the_others(
+    endless: Callable[[str], subprocess.Popen[str]],
+) -> None:
+    with endless("error") as job:
+        out, err = job.communicate(timeout=120)
+    assert job.returncode != 0
+    assert "[rank 1 on " in err and "ValueError: this learner can't go on" in err
+    assert not any(alive(int(line.split()[2])) for line in out.splitlines() if line[:3] == "pid")
+    assert not learner_memory()
