@@ -14,7 +14,7 @@ import sys
 import traceback
 
 from benchmarks import page
-from benchmarks.report import end_in_order
+from benchmarks.report import end_in_order, say
 
 _CLIENT = ("dlctl", "typer", "rich", "pydantic", "paramiko")
 _LEARNERS = ("torch", "mpi4py", "numpy")
@@ -51,7 +51,7 @@ def _run(group: str, quick: bool) -> bool:
     results = []
     try:
         for result in importlib.import_module(f"benchmarks.{group}").measure(quick):
-            print(result.to_json(), flush=True)
+            say(result)
             results.append(result)
     except Exception:
         traceback.print_exc()

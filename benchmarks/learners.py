@@ -6,6 +6,7 @@ into a file, one JSON object a line, so that nothing which a library prints gets
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,32 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 _SHARED_MEMORY = Path("/dev/shm")
 _TIME_LIMIT_S = 900.0
+_LAST_WORDS_S = 5.0
+"""How long learners that are about to fail have for what they say."""
+PREFIX = "dlctl-bench-"
+"""Of the names of temporary folders."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """Learners that run, or have run."""
+
+    argv: Sequence[str]
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def wait(self, limit_s: float) -> int:
+        """Return mpiexec's exit code; minus SIGALRM where it goes on for longer than the limit."""
+        try:
+            return self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return -signal.SIGALRM
+
+    def failed(self, seen: str) -> RuntimeError:
+        """Return an error that says what was seen, and the last words."""
+        self.wait(_LAST_WORDS_S)
+        said = self.output.read_text(errors="replace")[-4000:]
+        return RuntimeError(f"{' '.join(self.argv)}: {seen}: {said}")
 
 
 def run_learners(
@@ -30,19 +58,42 @@ def run_learners(
 
     However it ends, no process and no file is left. Raises RuntimeError with the last words.
     """
-    shared = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-    with (
-        tempfile.TemporaryDirectory(prefix="dlctl-bench-") as name,
-        tempfile.TemporaryDirectory(prefix="dlctl-bench-", dir=shared) as memory,
-    ):
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
         folder = Path(name)
-        results, output = folder / "results.jsonl", folder / "output"
-        argv = [*_mpiexec(learners), *program(module), *arguments, str(results)]
-        code = _run(argv, _environment(learners, folder, Path(memory)), output, time_limit_s)
-        if code != 0:
-            said = output.read_text(errors="replace")[-4000:]
-            raise RuntimeError(f"{' '.join(argv)}: exit code {code}: {said}")
+        results = folder / "results.jsonl"
+        with start_learners(folder, learners, module, *arguments, str(results)) as started:
+            code = started.wait(time_limit_s)
+            if code != 0:
+                raise started.failed(f"exit code {code}")
         return read_results(results)
+
+
+@contextlib.contextmanager
+def start_learners(folder: Path, learners: int, module: str, *arguments: str) -> Iterator[Started]:
+    """Run `python -m module arguments…` in so many learners meanwhile.
+
+    At the end no process is left, and files in `folder` only.
+    """
+    shared = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+    output = folder / "output"
+    argv = [*_mpiexec(learners), *program(module), *arguments]
+    with (
+        tempfile.TemporaryDirectory(prefix=PREFIX, dir=shared) as memory,
+        output.open("wb") as stream,
+    ):
+        process = subprocess.Popen(
+            argv,
+            env=_environment(learners, folder, Path(memory)),
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+        try:
+            yield Started(argv, process, output)
+        finally:
+            _end(process)
 
 
 def program(module: str) -> list[str]:
@@ -76,25 +127,6 @@ def _environment(learners: int, folder: Path, memory: Path) -> Mapping[str, str]
         "OMPI_MCA_btl_sm_backing_directory": str(memory),
         "OMPI_MCA_osc_sm_backing_directory": str(memory),
     }
-
-
-def _run(argv: Sequence[str], env: Mapping[str, str], output: Path, limit_s: float) -> int:
-    with output.open("wb") as stream:
-        process = subprocess.Popen(
-            argv,
-            env=env,
-            cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
-        try:
-            return process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            return -signal.SIGALRM
-        finally:
-            _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

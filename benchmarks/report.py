@@ -103,8 +103,16 @@ def compare(
     unit: str = "s",
 ) -> Result:
     """Run all of them in turn, `warm_up` rounds unseen and then `runs` rounds; return medians."""
-    # Keys that no peer can have; each round begins with another one.
+    # Keys that no peer can have.
     candidates = {"\0ours": ours, "\0floor": floor, **(peers or {})}
+    seen = {name: round(value, 4) for name, value in medians(candidates, runs, warm_up).items()}
+    return Result(what, unit, seen.pop("\0ours"), seen.pop("\0floor"), seen, runs)
+
+
+def medians(
+    candidates: Mapping[str, Callable[[], float]], runs: int, warm_up: int
+) -> dict[str, float]:
+    """Run all candidates in turn, each round beginning with another one; return their medians."""
     seen: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
     for turn in range(warm_up + runs):
@@ -113,8 +121,7 @@ def compare(
             value = candidates[name]()
             if turn >= warm_up:
                 seen[name].append(value)
-    medians = {name: round(statistics.median(values), 4) for name, values in seen.items()}
-    return Result(what, unit, medians.pop("\0ours"), medians.pop("\0floor"), medians, runs)
+    return {name: statistics.median(values) for name, values in seen.items()}
 
 
 def main(measure: Callable[[bool], Iterator[Result]]) -> None:
@@ -124,7 +131,17 @@ def main(measure: Callable[[bool], Iterator[Result]]) -> None:
     given = parser.parse_args()
     end_in_order()
     for result in measure(given.quick):
+        say(result)
+
+
+def say(result: Result) -> None:
+    """Print a result as one line; end the program quietly where nobody reads any more."""
+    try:
         print(result.to_json(), flush=True)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # what Python still has to write at its end
+        sys.exit(128 + signal.SIGPIPE)
 
 
 def end_in_order() -> None:

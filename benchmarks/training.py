@@ -8,42 +8,137 @@ backward, step. SGD has a momentum of 0.9.
     train_lenet_2        LeNet as in Caffe's example: 431,080 parameters
     train_mlp10m_adam_2  the first with Adam, whose step costs more
 
-Ours is torch's optimizer in `ddl.DistributedOptimizer`. Peers: `ddp_gloo`: DistributedDataParallel
-over gloo with its defaults; `ddp_gloo_tuned`: with gradient_as_bucket_view, static_graph, no
-broadcast_buffers and the best bucket_cap_mb of those tried; `mpi_chunked`: gradients as views of
-one flat buffer, MPI_Allreduce in slices of 4 MB after backward. Floor: no communication at all:
-every learner trains the same model alone, at the same time as the other.
+Ours is torch's optimizer in `ddl.DistributedOptimizer`. Floor: no communication at all: two plain
+programs, each of which trains the same model alone, at the same time as the other. Peers:
+`ddp_gloo`: DistributedDataParallel over gloo with its defaults; `ddp_gloo_tuned`: with
+gradient_as_bucket_view, static_graph, no broadcast_buffers and the bucket_cap_mb that is fastest in
+a short trial before; `mpi_chunked`: gradients as views of one flat buffer, MPI_Allreduce in slices
+of 4 MB after backward. `none_malloc` and `ddp_gloo_tuned_malloc` are the floor and tuned DDP with
+glibc's malloc set as `ddl.init` sets it (learner.heap): they tell what of ours is due to that.
 
-Every way has a model of its own with the same start; that all of them have DDP's weights after
-some steps (rtol 1e-4) is checked before anything is timed. A run takes half a second or longer.
+Each way has two processes of its own, which hold nothing else, since a user runs one of these ways
+and not all: in one process one way's memory habits change another's. glibc raises its threshold for
+mapping blocks when large ones are freed; the perceptron's step was seen to take thousands of page
+faults in a plain process, which the same step did not have in one where others had freed large
+blocks. All processes are alive at once; those whose turn it is not sleep in a read. Every round
+begins with another way.
+
+All start alike and see the same samples; that ours, tuned DDP and MPI have the weights of DDP with
+its defaults after some steps (rtol 1e-4) is checked before anything is timed. A run has as many
+steps as take the floor half a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from benchmarks.learners import run_learners
-from benchmarks.report import Result, main
+from benchmarks.report import Result, compare, main, medians
+from benchmarks.turns import LearnerSet, start
 
-_LEARNER = "benchmarks.training_learner"
 _KEYS = (
     ("train_mlp10m_2", "mlp10m", "sgd"),
     ("train_lenet_2", "lenet", "sgd"),
     ("train_mlp10m_adam_2", "mlp10m", "adam"),
 )
-_LEARNERS = 2
-_RUNS = 11
+_FLOOR = "none"
+_ALIKE = ("ddp_gloo", "ours", "ddp_gloo_tuned", "ddp_gloo_tuned_malloc", "mpi_chunked")
+"""What has to train as the first of them does."""
+_WAYS = (*_ALIKE, _FLOOR, "none_malloc")
+_LEARNERS, _BATCH = 2, 64
+_RUNS, _WARM_UP = 11, 1
+_LEAST_S = 0.5
+"""A run has as many steps as take the floor this long."""
+_STEPS_COMPARED = 5
+_RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-4, 1e-6
+_BUCKETS_MB = (25, 1, 4, 100)
+"""Tried for tuned DDP; the first is DDP's default, which `--quick` takes."""
+_TRIAL_RUNS = 3
 
 
 def measure(quick: bool = False) -> Iterator[Result]:
     """Yield each result as soon as it is known."""
-    runs = 1 if quick else _RUNS
+    buckets_mb: dict[str, int] = {}
     for what, model, optimizer in _KEYS:
-        for line in run_learners(_LEARNERS, _LEARNER, model, optimizer, what, str(runs)):
-            rates = {name: round(rate, 1) for name, rate in line["medians"].items()}
-            yield Result(
-                line["what"], "samples/s", rates.pop("ours"), rates.pop("floor"), rates,
-                line["runs"],
+        if model not in buckets_mb:
+            buckets_mb[model] = _BUCKETS_MB[0] if quick else _fastest_bucket_mb(model, optimizer)
+            print(f"{model}: bucket_cap_mb {buckets_mb[model]} for tuned DDP", file=sys.stderr)
+        yield _measure(what, model, optimizer, buckets_mb[model], quick)
+
+
+def _measure(what: str, model: str, optimizer: str, bucket_mb: int, quick: bool) -> Result:
+    with contextlib.ExitStack() as stack:
+        sets = {
+            way: stack.enter_context(_start(way, way, model, optimizer, bucket_mb)) for way in _WAYS
+        }
+        for learner_set in sets.values():
+            learner_set.ask("steps", _STEPS_COMPARED)
+        _check(sets)
+        count = _count_steps(sets[_FLOOR])
+        rates = {way: _rate(learner_set, count) for way, learner_set in sets.items()}
+        return compare(
+            what, rates.pop("ours"), rates.pop(_FLOOR), rates, unit="samples/s",
+            runs=1 if quick else _RUNS, warm_up=0 if quick else _WARM_UP,
+        )  # fmt: skip
+
+
+def _start(
+    name: str, way: str, model: str, optimizer: str, bucket_mb: int
+) -> contextlib.AbstractContextManager[LearnerSet]:
+    module = "benchmarks.training_learner"
+    return start(name, _LEARNERS, module, way, model, optimizer, str(bucket_mb))
+
+
+def _rate(learner_set: LearnerSet, count: int) -> Callable[[], float]:
+    """Return a function that takes so many steps and returns samples a second of all learners."""
+
+    def rate() -> float:
+        learner_set.ask("steps", 2)  # its memory comes back to the processor's caches
+        return count * _BATCH * _LEARNERS / learner_set.time_s("steps", count)
+
+    return rate
+
+
+def _count_steps(learner_set: LearnerSet) -> int:
+    """Return how many steps of the loop take `_LEAST_S`."""
+    learner_set.ask("steps", 2)
+    return math.ceil(_LEAST_S / (learner_set.time_s("steps", 5) / 5))
+
+
+def _fastest_bucket_mb(model: str, optimizer: str) -> int:
+    """Return the bucket_cap_mb with which tuned DDP is fastest in a few runs of each."""
+    with contextlib.ExitStack() as stack:
+        sets = {
+            size: stack.enter_context(
+                _start(f"bucket_cap_mb {size}", "ddp_gloo_tuned", model, optimizer, size)
+            )
+            for size in _BUCKETS_MB
+        }
+        count = _count_steps(sets[_BUCKETS_MB[0]])
+        rates = {str(size): _rate(learner_set, count) for size, learner_set in sets.items()}
+        seen = medians(rates, _TRIAL_RUNS, _WARM_UP)
+    return int(max(seen, key=lambda size: seen[size]))
+
+
+def _check(sets: dict[str, LearnerSet]) -> None:
+    """Raise AssertionError where a learner's weights are not those of the first one of DDP."""
+    import numpy as np
+
+    for way in _ALIKE:
+        sets[way].ask("write_weights", "weights")
+    expected: Any = None
+    for way in _ALIKE:
+        for number in range(_LEARNERS):
+            file = sets[way].folder / f"weights.{number}"
+            weights = np.fromfile(file, np.float32)
+            file.unlink()
+            expected = weights if expected is None else expected
+            np.testing.assert_allclose(
+                weights, expected, _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE,
+                err_msg=f"weights of {way}, learner {number}",
             )  # fmt: skip
 
 

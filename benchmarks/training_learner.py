@@ -1,31 +1,32 @@
-"""One learner of benchmarks.training, which says what is measured; started by learners.py."""
+"""One learner of benchmarks.training: one way to train, alone in its process.
+
+python -m benchmarks.training_learner WAY MODEL OPTIMIZER BUCKET_MB SOCKET; turns.py starts it.
+
+A way loads what it needs and nothing else: the plain program has neither MPI nor gloo.
+"""
 
 from __future__ import annotations
 
 import argparse
-import copy
-import math
-import time
+import os
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.exchange_learner import reduce_in_slices
-from benchmarks.rounds import Candidate, measure, one_thread, start_gloo, write
+from benchmarks.turns import Place
 
 BATCH = 64
 """Samples of a learner's step."""
 BATCHES = 8
 """Batches that a learner has: random, fixed, used in turn."""
-LEAST_S = 0.5
-"""A run has as many steps as take the fastest candidate this long."""
-STEPS_COMPARED = 5
-RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-4, 1e-6
+SLICE = 1 << 20
+"""Elements of a slice of 4 MB."""
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 def mlp10m() -> nn.Module:
@@ -59,30 +60,30 @@ def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=1e-4)
 
 
-MODELS = {"mlp10m": mlp10m, "lenet": lenet}
-BUCKET_MB = {"mlp10m": 4, "lenet": 100}
-"""The bucket_cap_mb that made DDP fastest, of 1, 4, 25 and 100."""
-OPTIMIZERS = {"sgd": sgd, "adam": adam}
+MODELS: dict[str, Callable[[], nn.Module]] = {"mlp10m": mlp10m, "lenet": lenet}
+OPTIMIZERS: dict[str, MakeOptimizer] = {"sgd": sgd, "adam": adam}
 
 
 class Training:
-    """A model, what steps it, and the learner's own batches; a subclass is one way to exchange."""
+    """The plain program: a model and what steps it; a subclass is one way to exchange."""
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        model: nn.Module,
-        make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
-        bucket_mb: int,
-    ) -> None:
-        self.comm = comm
-        self.bucket_mb = bucket_mb
-        self.model = self.wrap(model)
-        self.optimizer = self.wrap_optimizer(make_optimizer(self.model.parameters()))
-        random = torch.Generator().manual_seed(comm.Get_rank())
+    def __init__(self, place: Place, given: argparse.Namespace) -> None:
+        self.place = place
+        self.bucket_mb: int = given.bucket_mb
+        self.join()
+        torch.manual_seed(1)  # the same start for all
+        self.model = self.wrap(MODELS[given.model]())
+        self.optimizer = self.wrap_optimizer(OPTIMIZERS[given.optimizer](self.model.parameters()))
+        random = torch.Generator().manual_seed(place.number)
         self._samples = torch.randn(BATCHES, BATCH, 1, 28, 28, generator=random)
         self._labels = torch.randint(10, (BATCHES, BATCH), generator=random)
         self._at = 0
+
+    def join(self) -> None:
+        """Find the other learners."""
+
+    def leave(self) -> None:
+        """Undo `join`."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return what stands for the model in the loop."""
@@ -109,14 +110,40 @@ class Training:
             self.exchange()
             self.optimizer.step()
 
-    def weights(self) -> list[torch.Tensor]:
-        """Return the parameters once every learner has taken its step."""
-        self.comm.Barrier()
-        return [parameter.detach() for parameter in self.model.parameters()]
+    def write_weights(self, name: str) -> None:
+        """Write the parameters as float32 into a file NAME.NUMBER, from where they are.
+
+        No copy: large blocks that are freed would change what malloc does from then on.
+        """
+        with (self.place.folder / f"{name}.{self.place.number}").open("wb") as file:
+            for parameter in self.model.parameters():
+                parameter.detach().numpy().tofile(file)
+
+
+class PlainMalloc(Training):
+    """The plain program with the memory allocator set as `ddl.init` sets it."""
+
+    def join(self) -> None:
+        """Join nobody."""
+        from learner.heap import keep_freed_memory
+
+        keep_freed_memory()
 
 
 class Ours(Training):
     """`ddl.DistributedOptimizer`."""
+
+    def join(self) -> None:
+        """Find the others over MPI."""
+        from learner import ddl
+
+        ddl.init()
+
+    def leave(self) -> None:
+        """Free the shared memory."""
+        from learner import ddl
+
+        ddl.shutdown()
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Let ddl average and step."""
@@ -128,12 +155,24 @@ class Ours(Training):
 class Gloo(Training):
     """DistributedDataParallel over gloo with its defaults."""
 
+    def join(self) -> None:
+        """Find the others by a file, and talk over the loopback device."""
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        store = dist.FileStore(str(self.place.folder / "store"), self.place.size)
+        dist.init_process_group(
+            "gloo", store=store, rank=self.place.number, world_size=self.place.size
+        )
+
+    def leave(self) -> None:
+        """End torch.distributed."""
+        dist.destroy_process_group()
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the wrapped model."""
         return DistributedDataParallel(model)
 
 
-class GlooTuned(Training):
+class GlooTuned(Gloo):
     """DistributedDataParallel over gloo as its documentation advises for speed."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -147,8 +186,25 @@ class GlooTuned(Training):
         )
 
 
+class GlooTunedMalloc(GlooTuned):
+    """The same with the memory allocator set as `ddl.init` sets it."""
+
+    def join(self) -> None:
+        """Set it first."""
+        from learner.heap import keep_freed_memory
+
+        keep_freed_memory()
+        super().join()
+
+
 class Chunked(Training):
     """MPI's allreduce in slices of 4 MB, of gradients that are views of one flat buffer."""
+
+    def join(self) -> None:
+        """Start MPI."""
+        from mpi4py import MPI
+
+        self._comm, self._in_place = MPI.COMM_WORLD, MPI.IN_PLACE
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Give the model its gradients."""
@@ -167,84 +223,40 @@ class Chunked(Training):
 
     def exchange(self) -> None:
         """Average the whole buffer after backward."""
-        reduce_in_slices(self.comm, self._flat)
-        self._flat.div_(self.comm.Get_size())
+        for part in self._flat.split(SLICE):
+            self._comm.Allreduce(self._in_place, part.numpy())
+        self._flat.div_(self.place.size)
 
 
-WAYS = {
+WAYS: dict[str, type[Training]] = {
     "ours": Ours,
-    "floor": Training,
+    "none": Training,
+    "none_malloc": PlainMalloc,
     "ddp_gloo": Gloo,
     "ddp_gloo_tuned": GlooTuned,
+    "ddp_gloo_tuned_malloc": GlooTunedMalloc,
     "mpi_chunked": Chunked,
 }
 
 
-def compare(trainings: dict[str, Training]) -> None:
-    """Take some steps in every way; raise where the weights are not those of DDP."""
-    for training in trainings.values():
-        training.steps(STEPS_COMPARED)
-    expected = trainings["ddp_gloo"].weights()
-    for name, training in trainings.items():
-        if name == "floor":
-            continue
-        for number, (is_, should) in enumerate(zip(training.weights(), expected, strict=True)):
-            torch.testing.assert_close(
-                is_, should, rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE,
-                msg=lambda text, at=(name, number): f"{at[0]}, parameter {at[1]}: {text}",
-            )  # fmt: skip
-
-
-def count_steps(comm: MPI.Intracomm, training: Training) -> int:
-    """Return how many steps of the loop take LEAST_S without communication."""
-    training.steps(2)
-    start = time.perf_counter()
-    training.steps(5)
-    step_s: float = comm.allreduce(time.perf_counter() - start, MPI.MIN) / 5
-    return math.ceil(LEAST_S / step_s)
-
-
-def run(comm: MPI.Intracomm, given: argparse.Namespace) -> None:
-    """Measure every way and write the rates, in samples a second over all learners."""
-    torch.manual_seed(1)
-    start = MODELS[given.model]()
-    optimizer = OPTIMIZERS[given.optimizer]
-    bucket_mb = BUCKET_MB[given.model]
-    trainings = {
-        name: way(comm, copy.deepcopy(start), optimizer, bucket_mb) for name, way in WAYS.items()
-    }
-    compare(trainings)
-    count = count_steps(comm, trainings["floor"])
-    candidates = [
-        Candidate(name, lambda training=training: training.steps(count))  # type: ignore[misc]
-        for name, training in trainings.items()
-    ]
-    medians_s = measure(comm, candidates, given.runs, warm_up=1)
-    samples = count * BATCH * comm.Get_size()
-    rates = {name: samples / elapsed_s for name, elapsed_s in medians_s.items()}
-    write(comm, given.file, what=given.what, medians=rates, runs=given.runs)
-
-
 def main() -> None:
-    """Take part in the measurement that the arguments name."""
+    """Train in the way that the arguments name, whenever told so."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("way", choices=WAYS)
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("optimizer", choices=OPTIMIZERS)
-    parser.add_argument("what")
-    parser.add_argument("runs", type=int)
-    parser.add_argument("file")
+    parser.add_argument("bucket_mb", type=int)
+    parser.add_argument("socket")
     given = parser.parse_args()
-    one_thread()
-    comm = MPI.COMM_WORLD
-    start_gloo(comm)
-    from learner import ddl
-
-    ddl.init()
-    try:
-        run(comm, given)
-    finally:
-        dist.destroy_process_group()
-    ddl.shutdown()
+    torch.set_num_threads(1)
+    place = Place(given.socket)
+    training = WAYS[given.way](place, given)
+    orders: dict[str, Callable[[Any], object]] = {
+        "steps": training.steps,
+        "write_weights": training.write_weights,
+    }
+    place.obey(orders)
+    training.leave()
 
 
 if __name__ == "__main__":
