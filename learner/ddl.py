@@ -280,6 +280,13 @@ class DistributedOptimizer(_Optimizer):
         super().__init__(optimizer, state.exchange, names=names, **options)
         state.optimizers.append(self)
 
+    def close(self) -> None:
+        """Make everything this learner's own again; see learner.distributed_optimizer."""
+        super().close()
+        for state in _joined:
+            if self in state.optimizers:
+                state.optimizers.remove(self)
+
 
 def _state() -> _Joined:
     if not _joined:

@@ -60,6 +60,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._shares = shared_weights and average_every == 1 and self._splitting != "none"
         self._divided: DividedOptimizer | None = None
         self._weights: SharedWeights | None = None
+        self._closed = False
         self.average_every = average_every
         self._average = WeightAverage(exchange, average_every) if average_every > 1 else None
         known = names or {}
@@ -210,7 +211,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return spent_s
 
     def close(self) -> None:
-        """Give every parameter memory of its own again and leave the exchange's buffers."""
+        """Make weights and the optimizer's whole state this learner's own. Called by every learner.
+
+        What was wrapped is then an ordinary optimizer again, which may be wrapped anew.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        state = self._divided.state_dict() if self._divided else None
         if self._weights is not None:
             self._weights.move_out()
         self.gradients.free()
@@ -218,6 +226,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._average.free()
         self._weights = self._divided = None
         self._shares = False
+        if state is not None:
+            self.wrapped.load_state_dict(state)
 
 
 def check_same_parameters(

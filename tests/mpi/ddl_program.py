@@ -1,6 +1,7 @@
 """Run by test_ddl.py under mpiexec, torchrun or alone; each check is made by every learner.
 
-Arguments: a JSON file with cases for allreduce_n; the exchange, where not auto. Not a test by itself.
+Arguments: a JSON file with cases for allreduce_n; the exchange, where not auto.
+Not a test by itself.
 """
 
 from __future__ import annotations

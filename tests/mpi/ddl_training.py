@@ -337,6 +337,21 @@ def check_state_dict() -> None:
         distributed(resumed, wrapper, steps=range(2, STEPS))
         assert torch.equal(weights(resumed), weights(through))
         wrapper.close()
+        check_wrapping_anew(make, through)
+
+
+def check_wrapping_anew(make: Callable[[nn.Module], Any], through: nn.Module) -> None:
+    """A closed one leaves weights and state whole: an optimizer goes on in another wrapper."""
+    model = Net()
+    optimizer = make(model)
+    for steps in (range(2), range(2, STEPS)):
+        wrapper = ddl.DistributedOptimizer(optimizer)
+        distributed(model, wrapper, steps=steps)
+        wrapper.close()
+        wrapper.close()
+    assert torch.equal(weights(model), weights(through))
+    held = {id(p) for p in optimizer.state}
+    assert held <= {id(p) for p in model.parameters()}
 
 
 def check_local_sgd() -> None:
