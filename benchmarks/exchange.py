@@ -17,6 +17,9 @@ Peers: `gloo`: one all_reduce of one flat buffer; `gloo_per_tensor`: one for eac
 `gloo_packed`, `mpi_packed`: tensors packed into a flat buffer (torch's _flatten_dense_tensors),
 reduced (MPI in slices) and copied back.
 
+All ways share one set of processes: each works on buffers that are there before, with malloc as
+`ddl.init` sets it, and what the others have started there sleeps (gloo's threads, in epoll).
+
 Floor: every learner reads and writes each element of its own payload once (`flat.add_(1)`), at the
 same time as the others: no exchange that leaves each learner its own sums in place moves less. Of
 `…_copied`: one copy of the payload into a flat buffer that is there already.

@@ -112,9 +112,13 @@ def compare(
 def medians(
     candidates: Mapping[str, Callable[[], float]], runs: int, warm_up: int
 ) -> dict[str, float]:
-    """Run all candidates in turn, each round beginning with another one; return their medians."""
+    """Run all candidates in turn, each round beginning with another one; return their medians.
+
+    No more rounds are run to warm up than are timed.
+    """
     seen: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
+    warm_up = min(warm_up, runs)
     for turn in range(warm_up + runs):
         first = turn % len(names)
         for name in names[first:] + names[:first]:

@@ -41,9 +41,12 @@ class Candidate:
 def measure(
     comm: MPI.Intracomm, candidates: Sequence[Candidate], runs: int, warm_up: int = 2
 ) -> dict[str, float]:
-    """Return each candidate's median time in seconds, the same on every learner."""
+    """Return each candidate's median time in seconds, the same on every learner.
+
+    No more rounds are run to warm up than are timed.
+    """
     seen: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
-    for turn in range(-warm_up, runs):
+    for turn in range(-min(warm_up, runs), runs):
         first = turn % len(candidates)
         for candidate in [*candidates[first:], *candidates[:first]]:
             if turn >= candidate.max_runs:
