@@ -18,7 +18,8 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -33,6 +34,9 @@ from learner.gpu_assignment import choose, look
 from learner.heap import keep_freed_memory
 from learner.partition import Partition
 from learner.uncaught import EndWithOthers
+
+if TYPE_CHECKING:
+    from learner.checkpoint import facade
 
 SWITCH = "DDL"
 """Set to `off`, this variable makes `init` go on as an ordinary single process."""
@@ -269,6 +273,16 @@ def partition(
     every learner has equally many. Call `.set_epoch(n)` for another order.
     """
     return Partition(dataset, rank(), size(), seed=seed, uneven=uneven, shuffle=shuffle)
+
+
+def Checkpoints(  # a class to who calls it; not imported before, because it needs h5py
+    directory: str | Path, keep: int = 2, *, keep_every_steps: int | None = None
+) -> facade.Checkpoints:
+    """Return the checkpoints in a directory, of all learners; see learner.checkpoint.facade."""
+    from learner.checkpoint import facade
+
+    everyone = _state().exchange
+    return facade.Checkpoints(directory, keep, keep_every_steps=keep_every_steps, learners=everyone)
 
 
 class DistributedOptimizer(_Optimizer):

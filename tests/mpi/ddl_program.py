@@ -223,6 +223,7 @@ def main() -> None:
     ddl_training.check_dtypes_and_orders()
     ddl_training.check_lbfgs()
     ddl_training.check_state_dict()
+    ddl_training.check_checkpoints(str(Path(sys.argv[1]).with_name(f"checkpoints-{os.getppid()}")))
     ddl_training.check_local_sgd()
     ddl_training.check_two_optimizers()
     result = ddl_training.check_global_batches()

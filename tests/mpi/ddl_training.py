@@ -340,6 +340,30 @@ def check_state_dict() -> None:
         check_wrapping_anew(make, through)
 
 
+def check_checkpoints(folder: str) -> None:
+    """Saved by all learners, in the middle; a new model and optimizer go on to the same bits."""
+    through, model = Net(), Net()
+    wrapper = ddl.DistributedOptimizer(adam(through))
+    with ddl.Checkpoints(folder) as checkpoints:
+        assert checkpoints.load() is None
+        for step in range(STEPS):
+            distributed(through, wrapper, steps=(step,))
+            if step == 1:
+                state = {"model": through.state_dict(), "optimizer": wrapper.pieces_of_state()}
+                assert checkpoints.save(2, state, wait=True)
+    with ddl.Checkpoints(folder) as checkpoints:
+        found = checkpoints.load()
+        assert found is not None
+        first, state = found
+    wrapper.close()
+    model.load_state_dict(state["model"])
+    wrapper = ddl.DistributedOptimizer(adam(model))
+    wrapper.load_state_dict(state["optimizer"])
+    distributed(model, wrapper, steps=range(first, STEPS))
+    wrapper.close()
+    assert torch.equal(weights(model), weights(through))
+
+
 def check_wrapping_anew(make: Callable[[nn.Module], Any], through: nn.Module) -> None:
     """A closed one leaves weights and state whole: an optimizer goes on in another wrapper."""
     model = Net()
