@@ -189,7 +189,8 @@ def broadcast_parameters(
     else:
         named = {f"number {i}": tensor for i, tensor in enumerate(parameters)}
     _check_same(named, state.exchange)
-    state.names.update({tensor: name for name, tensor in named.items()})
+    if isinstance(parameters, (torch.nn.Module, Mapping)):
+        state.names.update({tensor: name for name, tensor in named.items()})
     state.exchange.broadcast(named.values())
 
 

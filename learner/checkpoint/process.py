@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ class WriterProcess:
         self._process = self._start()
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
+        _OPEN.add(self)
 
     @property
     def pid(self) -> int:
@@ -121,16 +123,34 @@ class WriterProcess:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def close(self) -> None:
-        """Let it finish and wait for its end."""
+    def disconnect(self) -> None:
+        """Give it up to whoever else is connected to it."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
+
+    def close(self) -> None:
+        """Let it finish and wait for its end."""
+        if self._descriptor >= 0:
+            self._send({"end": True})  # a forked process may still hold the other end of its input
+        self.disconnect()
         self._process.wait()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+_OPEN: weakref.WeakSet[WriterProcess] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Keep a process that the user's program forked from holding the writers of its parent."""
+    for writer in list(_OPEN):
+        writer.disconnect()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _words(code: int) -> str:

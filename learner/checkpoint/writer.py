@@ -2,7 +2,7 @@
 
 Started before MPI, torch's threads and CUDA. Gets orders as lines of JSON on standard input, finds
 the bytes in the memory behind the descriptor, and answers in lines of JSON. When its learner is
-gone (end of input) it finishes what it has, and ends. No torch and no MPI here.
+done or gone (end of input) it finishes what it has, and ends. No torch and no MPI here.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Writer:
 
     def run(self) -> None:
         """Carry out orders until the learner is gone."""
-        while (message := self._orders.next()) is not None:
+        while (message := self._orders.next()) is not None and "end" not in message:
             if "save" in message:
                 self._save(**message["save"])
 
@@ -103,6 +103,8 @@ class Writer:
         message = self._orders.within(pause_s)
         if message is not None and "lost" in message:
             raise ShareMissing(message["lost"])
+        if message is not None and "end" in message:
+            self._orders.ended = True
         if self._orders.ended:
             self._alone_since = self._alone_since or time.monotonic()
             if time.monotonic() - self._alone_since > _ALONE_S:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ddl_states
 import ddl_training
 import numpy as np
 import torch
@@ -222,16 +223,17 @@ def main() -> None:
     ddl_training.check_accumulation()
     ddl_training.check_dtypes_and_orders()
     ddl_training.check_lbfgs()
-    ddl_training.check_state_dict()
-    ddl_training.check_checkpoints(str(Path(sys.argv[1]).with_name(f"checkpoints-{os.getppid()}")))
-    ddl_training.check_local_sgd()
-    ddl_training.check_two_optimizers()
+    ddl_states.check_state_dict()
+    ddl_states.check_checkpoints(str(Path(sys.argv[1]).with_name(f"checkpoints-{os.getppid()}")))
+    ddl_states.check_scaler()
+    ddl_states.check_local_sgd()
+    ddl_states.check_two_optimizers()
     result = ddl_training.check_global_batches()
-    ddl_training.check_faults()
+    ddl_states.check_faults()
     digests.append(hashlib.sha256(result.numpy().tobytes()).hexdigest())
     rank, size, name = ddl.rank(), ddl.size(), ddl.exchange()
     assert ddl._state().exchange.collect(digests) == [digests] * size
-    ddl_training.check_closing()
+    ddl_states.check_closing()
     if rank == 0:
         print(f"all checks passed by {size} {name}", *digests, flush=True)
 

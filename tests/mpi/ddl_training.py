@@ -6,8 +6,6 @@ takes the step of an ordinary optimizer. Not a test by itself.
 
 from __future__ import annotations
 
-import copy
-import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +14,6 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 from learner import ddl
-from learner.faults import UserFault
 
 STEPS = 4
 Options = dict[str, Any]
@@ -304,149 +301,6 @@ def check_lbfgs() -> None:
     wrapper.close()
 
 
-def check_state_dict() -> None:
-    """The state is whole on every learner, fits a plain optimizer, and training goes on equally."""
-    for make in (adam, sgd, lambda m: torch.optim.Adagrad(m.parameters(), lr=0.1),
-                 lambda m: Own(m.parameters(), lr=0.01)):  # fmt: skip
-        through, stopped, resumed, again = Net(), Net(), Net(), Net()
-        wrapper = ddl.DistributedOptimizer(make(through))
-        distributed(through, wrapper, steps=range(STEPS))
-        wrapper.close()
-
-        wrapper = ddl.DistributedOptimizer(make(stopped))
-        distributed(stopped, wrapper, steps=range(2))
-        file = io.BytesIO()
-        torch.save([stopped.state_dict(), wrapper.state_dict()], file)
-        file.seek(0)
-        model_state, state = torch.load(file)
-        plain = make(again)
-        plain.load_state_dict(copy.deepcopy(state))
-        for p, entry in zip(again.parameters(), plain.state.values(), strict=False):
-            assert entry, p.shape
-        assert len(state["state"]) == 8 or ddl.size() == 1 or make is not adam
-        distributed(stopped, wrapper, steps=(77,))  # go astray, and come back
-        stopped.load_state_dict(model_state)
-        wrapper.load_state_dict(copy.deepcopy(state))
-        distributed(stopped, wrapper, steps=range(2, STEPS))
-        assert torch.equal(weights(stopped), weights(through))
-        wrapper.close()
-
-        resumed.load_state_dict(model_state)
-        wrapper = ddl.DistributedOptimizer(make(resumed))
-        wrapper.load_state_dict(copy.deepcopy(state))
-        distributed(resumed, wrapper, steps=range(2, STEPS))
-        assert torch.equal(weights(resumed), weights(through))
-        wrapper.close()
-        check_wrapping_anew(make, through)
-
-
-def check_checkpoints(folder: str) -> None:
-    """Saved by all learners, in the middle; a new model and optimizer go on to the same bits."""
-    through, model = Net(), Net()
-    wrapper = ddl.DistributedOptimizer(adam(through))
-    with ddl.Checkpoints(folder) as checkpoints:
-        assert checkpoints.load() is None
-        for step in range(STEPS):
-            distributed(through, wrapper, steps=(step,))
-            if step == 1:
-                state = {"model": through.state_dict(), "optimizer": wrapper.pieces_of_state()}
-                assert checkpoints.save(2, state, wait=True)
-    with ddl.Checkpoints(folder) as checkpoints:
-        found = checkpoints.load()
-        assert found is not None
-        first, state = found
-    wrapper.close()
-    model.load_state_dict(state["model"])
-    wrapper = ddl.DistributedOptimizer(adam(model))
-    wrapper.load_state_dict(state["optimizer"])
-    distributed(model, wrapper, steps=range(first, STEPS))
-    wrapper.close()
-    assert torch.equal(weights(model), weights(through))
-
-
-def check_wrapping_anew(make: Callable[[nn.Module], Any], through: nn.Module) -> None:
-    """A closed one leaves weights and state whole: an optimizer goes on in another wrapper."""
-    model = Net()
-    optimizer = make(model)
-    for steps in (range(2), range(2, STEPS)):
-        wrapper = ddl.DistributedOptimizer(optimizer)
-        distributed(model, wrapper, steps=steps)
-        wrapper.close()
-        wrapper.close()
-    assert torch.equal(weights(model), weights(through))
-    held = {id(p) for p in optimizer.state}
-    assert held <= {id(p) for p in model.parameters()}
-
-
-def check_local_sgd() -> None:
-    """Each learner alone for three steps; then all have the mean."""
-    models = [Net() for _ in range(ddl.size())]
-    plain = [sgd(model) for model in models]
-    model = Net()
-    wrapper = ddl.DistributedOptimizer(sgd(model), average_every=3)
-    for step in range(6):
-        for rank, (other, optimizer) in enumerate(zip(models, plain, strict=True)):
-            optimizer.zero_grad()
-            loss_of(other, rank, step).backward()
-            optimizer.step()
-        distributed(model, wrapper, steps=(step,))
-        if step % 3 < 2:
-            assert wrapper.settled == (ddl.size() == 1 and wrapper.average_every == 1)
-            assert torch.equal(weights(model), weights(models[ddl.rank()])) or step > 3
-            continue
-        assert wrapper.settled
-        with torch.no_grad():
-            for several in zip(*[m.parameters() for m in models], strict=True):
-                mean = torch.stack([p.detach() for p in several]).mean(0)
-                for p in several:
-                    p.copy_(mean)
-            if step == 2:  # the momentum is averaged, too
-                for several in zip(*[m.parameters() for m in models], strict=True):
-                    held = [o.state[p] for o, p in zip(plain, several, strict=True)]
-                    buffers = [h["momentum_buffer"] for h in held if h.get("momentum_buffer")
-                               is not None]  # fmt: skip
-                    if len(buffers) == len(held):
-                        mean = torch.stack(buffers).mean(0)
-                        for buffer in buffers:
-                            buffer.copy_(mean)
-        assert_equal(model, models[0], f"local SGD {step}", rtol=1e-5)
-    distributed(model, wrapper, steps=(6,))
-    wrapper.settle()
-    assert_equal(model, model, "settled")
-    wrapper.close()
-
-
-def check_two_optimizers() -> None:
-    """Two networks that learn from each other, as in a GAN: a pass reaches both."""
-
-    def train(makes: Any, means: Callable[[list[nn.Module], Callable[[int], Any]], None]) -> Any:
-        nets = [Net(), Dense(torch.float32, torch.contiguous_format)]
-        optimizers = [makes(net) for net in nets]
-        for step in range(3):
-            for optimizer in optimizers:
-                for each in optimizers:
-                    each.zero_grad()
-                means(nets, lambda rank, step=step: sum(loss_of(n, rank, step) for n in nets))
-                optimizer.step()
-        for optimizer in optimizers:
-            getattr(optimizer, "close", lambda: None)()
-        return nets
-
-    def alone(nets: list[nn.Module], loss: Callable[[int], Any]) -> None:
-        both = nn.ModuleList(nets)
-        rows = [own_gradients(both, loss(rank)) for rank in range(ddl.size())]
-        for parameter, grad in zip(both.parameters(), average(rows), strict=True):
-            parameter.grad = grad
-
-    def together(nets: list[nn.Module], loss: Callable[[int], Any]) -> None:
-        loss(ddl.rank()).backward()
-
-    expected = train(sgd, alone)
-    found = train(lambda net: ddl.DistributedOptimizer(sgd(net)), together)
-    for one, other in zip(found, expected, strict=True):
-        assert_equal(one, other, "two optimizers")
-
-
 def check_global_batches() -> torch.Tensor:
     """The same global batches, whatever the number of learners, twice; return the weights."""
     results = []
@@ -469,54 +323,3 @@ def check_global_batches() -> torch.Tensor:
         wrapper.close()
     assert torch.equal(*results)
     return results[0]
-
-
-def check_faults() -> None:
-    """What can't go well is said on every learner, before the first step."""
-    model = Net()
-    named = dict(model.named_parameters())
-    if ddl.size() > 1:
-        odd = nn.Linear(6, 5 + (ddl.rank() == ddl.size() - 1))
-        try:
-            ddl.broadcast_parameters(odd)
-            raise AssertionError("different parameters were not seen")
-        except UserFault as error:
-            assert "rank 0 has weight (5, 6) float32" in str(error), error
-            assert f"rank {ddl.size() - 1} has weight (6, 6) float32" in str(error), error
-        short = list(named.values())[: 3 + (ddl.rank() == 0)]
-        try:
-            ddl.DistributedOptimizer(torch.optim.SGD(short, lr=0.1))
-            raise AssertionError("a missing parameter was not seen")
-        except UserFault as error:
-            assert "has nothing" in str(error), error
-    wrapper = ddl.DistributedOptimizer(sgd(model))
-    try:
-        wrapper.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
-        raise AssertionError("a group was added")
-    except UserFault as error:
-        assert "before wrapping" in str(error)
-    distributed(model, wrapper, steps=(0,))
-    model.frozen.requires_grad_(True)
-    try:
-        distributed(model, wrapper, steps=(1,))
-        assert ddl.size() == 1
-    except UserFault as error:
-        assert "frozen" in str(error) and ddl.size() > 1, error
-    wrapper.close()
-
-
-def check_closing() -> None:
-    """After ddl.shutdown() the weights are the learner's own, equal, and can be trained on."""
-    model = Net()
-    wrapper = ddl.DistributedOptimizer(adam(model))
-    distributed(model, wrapper, steps=(0, 1))
-    before, rank = weights(model), ddl.rank()
-    same = ddl._state().exchange.collect(float(before.sum()))
-    ddl.shutdown()
-    assert len(set(same)) == 1 and not ddl.is_initialized()
-    assert torch.equal(weights(model), before)
-    with torch.no_grad():
-        model.scale += rank
-    model(torch.arange(3), True).backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    assert float(model.scale.detach()) > before[-1] - 1 + rank

@@ -118,6 +118,16 @@ engine.close()
 """
 
 
+FORKED = """
+import ctypes, os, signal, time
+forked = {fork}
+if forked == 0:
+    time.sleep(600)
+print(forked, writer.pid, flush=True)
+{end}
+"""
+
+
 def program(root: Path, end: str) -> list[str]:
     text = (PROGRAM + end).format(root=str(root), tests=str(Path(__file__).parent))
     return [sys.executable, "-c", text]
@@ -144,6 +154,32 @@ def test_a_learner_that_is_killed_loses_no_complete_checkpoint(tmp_path: Path) -
     newest = newest_step(tmp_path)
     assert newest is not None
     assert newest >= complete > 0
+
+
+@pytest.mark.parametrize(
+    ("fork", "end"),
+    [
+        ("os.fork()", "engine.close(); os._exit(0)"),
+        ("os.fork()", "os.kill(os.getpid(), signal.SIGKILL)"),
+        ("ctypes.CDLL(None).fork()", "engine.close(); os._exit(0)"),
+    ],
+)
+def test_a_writer_ends_with_its_learner_not_with_what_that_forked(
+    tmp_path: Path, fork: str, end: str
+) -> None:
+    command = program(tmp_path, FORKED.replace("{fork}", fork).replace("{end}", end))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        forked, writer = map(int, process.stdout.readline().split())
+        try:
+            process.wait(LIMIT_S)
+            deadline = time.monotonic() + LIMIT_S
+            while is_running(writer) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert not is_running(writer)
+        finally:
+            process.kill()
+            os.kill(forked, signal.SIGKILL)
 
 
 def test_a_full_disk_costs_one_checkpoint(tmp_path: Path) -> None:
