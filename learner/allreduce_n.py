@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -11,32 +12,48 @@ from learner.exchange.base import Buffer, Exchange
 from learner.exchange.layout import Layout, lay_out
 from learner.faults import UserFault
 
+_HELD = "_dlctl_held"
+"""The attribute of a tensor in an exchange's memory: its set, and which of it."""
 
-class TensorSet(tuple[torch.Tensor, ...]):
-    """Tensors that live in an exchange's memory: `allreduce_n_` sums them where they are."""
+
+@dataclass(frozen=True)
+class Held:
+    """Where a set of tensors lives in an exchange's memory."""
 
     buffers: list[Buffer]
     layout: Layout
 
+    def reduce(self, divisor: int) -> None:
+        """Sum the tensors where they are, and divide."""
+        for bucket in self.layout.buckets:
+            self.buffers[bucket.flat].begin(bucket.start, bucket.stop, divisor)
+        for buffer in self.buffers:
+            buffer.wait()
 
-def empty_set(exchange: Exchange, like: Sequence[torch.Tensor]) -> TensorSet:
+
+def empty_set(exchange: Exchange, like: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Held]:
     """Return zeros in the exchange's memory, shaped as the given tensors."""
     layout = lay_out(like, range(len(like)))
     buffers = [exchange.buffer(flat.count, flat.dtype, flat.device) for flat in layout.flats]
-    tensors = TensorSet(
-        layout.places[i].view(buffers[layout.places[i].flat].values, tensor)
-        for i, tensor in enumerate(like)
-    )
-    tensors.buffers, tensors.layout = buffers, layout
-    return tensors
+    held = Held(buffers, layout)
+    tensors = []
+    for i, tensor in enumerate(like):
+        place = layout.places[i]
+        tensors.append(place.view(buffers[place.flat].values, tensor))
+        setattr(tensors[i], _HELD, (held, i))
+    return tensors, held
 
 
-def reduce_set(tensors: TensorSet, divisor: int) -> None:
-    """Sum a set in place, and divide."""
-    for bucket in tensors.layout.buckets:
-        tensors.buffers[bucket.flat].begin(bucket.start, bucket.stop, divisor)
-    for buffer in tensors.buffers:
-        buffer.wait()
+def held_set(tensors: Sequence[torch.Tensor]) -> Held | None:
+    """Return where these tensors live: None unless they are all of one set, in its order."""
+    held, _ = getattr(tensors[0], _HELD, (None, 0)) if tensors else (None, 0)
+    if held is None or len(held.layout.places) != len(tensors):
+        return None
+    same = all(getattr(tensor, _HELD, None) == (held, i) for i, tensor in enumerate(tensors))
+    return held if same else None
+
+
+Kind = tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
 
 
 class Reducer:
@@ -44,7 +61,7 @@ class Reducer:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._kept: dict[tuple[tuple[torch.Size, torch.dtype, torch.device], ...], TensorSet] = {}
+        self._kept: dict[Kind, tuple[list[torch.Tensor], Held]] = {}
 
     def reduce(
         self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor], divisor: int
@@ -52,20 +69,19 @@ class Reducer:
         """Write the sum of each tensor over the learners, divided, into its result."""
         if not tensors:
             return
-        held = self._set_like(tensors)
-        buckets = held.layout.buckets
+        copies, held = self._set_like(tensors)
         with torch.no_grad():
-            for bucket in buckets:
+            for bucket in held.layout.buckets:
                 for index in bucket.parameters:
-                    held[index].copy_(tensors[index])
+                    copies[index].copy_(tensors[index])
                 held.buffers[bucket.flat].begin(bucket.start, bucket.stop, divisor)
                 held.buffers[bucket.flat].progress()
             for buffer in held.buffers:
                 buffer.wait()
-            for index, result in enumerate(results):
-                result.copy_(held[index])
+            for result, copy in zip(results, copies, strict=True):
+                result.copy_(copy)
 
-    def _set_like(self, tensors: Sequence[torch.Tensor]) -> TensorSet:
+    def _set_like(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Held]:
         key = tuple((t.shape, t.dtype, t.device) for t in tensors)
         held = self._kept.get(key)
         if held is None:
@@ -75,7 +91,7 @@ class Reducer:
 
     def free(self) -> None:
         """Give the memory back."""
-        for held in self._kept.values():
+        for _, held in self._kept.values():
             for buffer in held.buffers:
                 buffer.free()
         self._kept.clear()

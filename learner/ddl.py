@@ -238,18 +238,20 @@ def allreduce_n(tensors: Any, op: str = "sum", mpi: bool = False, check: float =
 def allreduce_n_(tensors: Sequence[torch.Tensor], op: str = "sum") -> None:
     """Replace N tensors by their sum or mean; those of `empty_n` are summed where they are."""
     divisor = _divisor(op)
-    if isinstance(tensors, _all.TensorSet):
-        _all.reduce_set(tensors, divisor)
+    held = _all.held_set(tensors)
+    if held is not None:
+        held.reduce(divisor)
     else:
         _state().reducer.reduce(tensors, tensors, divisor)
 
 
 def empty_n(
     shapes: Iterable[Sequence[int]], dtype: torch.dtype = torch.float32, device: Any = None
-) -> Sequence[torch.Tensor]:
+) -> list[torch.Tensor]:
     """Return N tensors in memory that the exchange works on in place; for `allreduce_n_`."""
     like = [torch.empty(tuple(shape), dtype=dtype, device=device) for shape in shapes]
-    return _all.empty_set(_state().exchange, like)
+    tensors, _ = _all.empty_set(_state().exchange, like)
+    return tensors
 
 
 def scale_learning_rate(target: Any) -> Any:

@@ -124,10 +124,15 @@ def check_empty_n() -> None:
             for tensor, row in zip(tensors, rows, strict=True):
                 tensor.copy_(row[ddl.rank()])
             places = [tensor.data_ptr() for tensor in tensors]
-            ddl.allreduce_n_(tensors, "sum")
+            kept = list(ddl._state().reducer._kept)
+            ddl.allreduce_n_(tuple(tensors), "sum")
+            assert kept == list(ddl._state().reducer._kept)  # nothing was copied through others
             assert places == [tensor.data_ptr() for tensor in tensors]
             for tensor, row in zip(tensors, rows, strict=True):
                 assert_close(tensor, exact(row, "sum"), (dtype, turn))
+        ddl.allreduce_n_(tensors[::-1], "avg")  # in another order: they are equal everywhere
+        for tensor, row in zip(tensors, rows, strict=True):
+            assert_close(tensor, exact(row, "sum"), (dtype, "backwards"))
 
 
 def check_check() -> None:
