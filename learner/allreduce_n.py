@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from learner.exchange.base import Buffer, Exchange
 from learner.exchange.layout import Layout, lay_out
 from learner.faults import UserFault
 
-_HELD = "_dlctl_held"
-"""The attribute of a tensor in an exchange's memory: its set, and which of it."""
+_HELD = WeakTensorKeyDictionary()
+"""Of each tensor in an exchange's memory its set, and which of it. (As an attribute of the tensor
+it would be pickled with it.)"""
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,16 @@ def empty_set(exchange: Exchange, like: Sequence[torch.Tensor]) -> tuple[list[to
     for i, tensor in enumerate(like):
         place = layout.places[i]
         tensors.append(place.view(buffers[place.flat].values, tensor))
-        setattr(tensors[i], _HELD, (held, i))
+        _HELD[tensors[i]] = (held, i)
     return tensors, held
 
 
 def held_set(tensors: Sequence[torch.Tensor]) -> Held | None:
     """Return where these tensors live: None unless they are all of one set, in its order."""
-    held, _ = getattr(tensors[0], _HELD, (None, 0)) if tensors else (None, 0)
+    held, _ = _HELD.get(tensors[0], (None, 0)) if tensors else (None, 0)
     if held is None or len(held.layout.places) != len(tensors):
         return None
-    same = all(getattr(tensor, _HELD, None) == (held, i) for i, tensor in enumerate(tensors))
+    same = all(_HELD.get(tensor) == (held, i) for i, tensor in enumerate(tensors))
     return held if same else None
 
 
