@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from learner.exchange.base import Buffer, Exchange
 from learner.exchange.layout import Layout, lay_out
 from learner.faults import UserFault
 
-_HELD = WeakTensorKeyDictionary()
+_HELD: MutableMapping[torch.Tensor, tuple[Held, int]] = WeakTensorKeyDictionary()
 """Of each tensor in an exchange's memory its set, and which of it. (As an attribute of the tensor
 it would be pickled with it.)"""
 
@@ -48,11 +48,11 @@ def empty_set(exchange: Exchange, like: Sequence[torch.Tensor]) -> tuple[list[to
 
 def held_set(tensors: Sequence[torch.Tensor]) -> Held | None:
     """Return where these tensors live: None unless they are all of one set, in its order."""
-    held, _ = _HELD.get(tensors[0], (None, 0)) if tensors else (None, 0)
-    if held is None or len(held.layout.places) != len(tensors):
+    found = _HELD.get(tensors[0]) if tensors else None
+    if found is None or len(found[0].layout.places) != len(tensors):
         return None
-    same = all(_HELD.get(tensor) == (held, i) for i, tensor in enumerate(tensors))
-    return held if same else None
+    same = all(_HELD.get(tensor) == (found[0], i) for i, tensor in enumerate(tensors))
+    return found[0] if same else None
 
 
 Kind = tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
