@@ -208,6 +208,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         spent_s, self.gradients.exchange_s = self.gradients.exchange_s, 0.0
         if self._average is not None:
             spent_s, self._average.exchange_s = self._average.exchange_s, 0.0
+        if self._divided is not None:
+            spent_s, self._divided.exchange_s = spent_s + self._divided.exchange_s, 0.0
         return spent_s
 
     def close(self) -> None:

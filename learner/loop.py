@@ -78,6 +78,7 @@ class Trainer:
     def run(self, position: Position) -> bool:
         """Train from a position; return False if a halt ended it before the last epoch's end."""
         self.position = position
+        self._times.begin()
         while position.epoch < self._settings.epochs:
             try:
                 if not self._epoch():
@@ -100,7 +101,6 @@ class Trainer:
         order = epoch_order(samples, settings.seed, position.epoch)
         started_at, trained_before = time.monotonic(), position.samples
         self._parts.model.train()
-        self._times.begin()
         shares = [self._share(order, batch) for batch in range(position.batch, self._steps)]
         halt = save_due = False
         with self._prefetched(self._parts.train, shares) as batches:
@@ -118,6 +118,7 @@ class Trainer:
         elapsed_s = time.monotonic() - started_at
         done = position.samples - trained_before
         self._optimizer.settle()
+        self._times.add(0, steps=0, exchange_s=self._optimizer.read_exchange_s())
         if halt:
             return False
         self._end_epoch(done / elapsed_s if elapsed_s > 0 else 0.0, save_due)
@@ -133,7 +134,7 @@ class Trainer:
         return Prefetcher(dataset, indices, mode=self._settings.prefetch)
 
     def _end_epoch(self, samples_per_s: float, save_due: bool) -> None:
-        position = self.position
+        position, times = self.position, self._times.read()  # validation is no step
         values = {name: position.sums[name] / position.samples for name in self._names}
         if self._validation_due():
             values.update(self._validate())
@@ -143,11 +144,12 @@ class Trainer:
         position.epoch += 1
         position.batch, position.samples, position.sums = 0, 0, {}
         position.history.append({"epoch": position.epoch, **values})
-        self._record(values, force=True)
+        self._record({**times, **values}, force=True)
         self._reports.say(
             f"epoch {position.epoch}/{self._settings.epochs}  step {position.step}  "
             f"{readable(values)}"
         )
+        self._times.begin()  # what a checkpoint takes from here on is the next steps' time
         if save_due or self._keeper.due_after_epoch(position.epoch):
             self._keeper.save(self._trained, position)
 

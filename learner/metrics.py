@@ -89,22 +89,21 @@ class StepTimes:
         self._steps = self._samples = 0
         self._since = self._clock()
 
-    def add(self, samples: int, **seconds: float) -> None:
-        """Count one step of so many samples (of all learners)."""
-        self._steps += 1
+    def add(self, samples: int, steps: int = 1, **seconds: float) -> None:
+        """Count a step of so many samples (of all learners), or time alone (`steps` 0)."""
+        self._steps += steps
         self._samples += samples
         for name, value in seconds.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
 
     def read(self) -> dict[str, float]:
-        """Return `step_s`, `samples_per_s`, `memory_bytes` and the means of what was added."""
-        elapsed_s, steps = self._clock() - self._since, max(1, self._steps)
-        values = {
-            "samples_per_s": self._samples / elapsed_s if elapsed_s > 0 else 0.0,
-            "step_s": elapsed_s / steps,
-            **{name: value / steps for name, value in self._sums.items()},
-            "memory_bytes": float(memory_bytes()),
-        }
+        """Return `memory_bytes`; of steps `step_s`, `samples_per_s`, means of what was added."""
+        elapsed_s, steps = self._clock() - self._since, self._steps
+        values = {"memory_bytes": float(memory_bytes())}
+        if steps:
+            values["samples_per_s"] = self._samples / elapsed_s if elapsed_s > 0 else 0.0
+            values["step_s"] = elapsed_s / steps
+            values.update((name, value / steps) for name, value in self._sums.items())
         self.begin()
         return values
 

@@ -24,7 +24,10 @@ from learner.faults import UserFault
 MODULE_NAME = "dlctl_user_program"
 REQUIRED = ("model", "optimizer", "loss", "train")
 OPTIONAL = ("validation", "metrics", "schedule")
-RESERVED_METRICS = ("step", "epoch", "time", "loss", "learning_rate", "samples_per_s")
+RESERVED_METRICS = (
+    "step", "epoch", "time", "loss", "learning_rate", "samples_per_s", "step_s", "memory_bytes",
+    "exchange_s", "data_wait_s", "checkpoint_stall_s",
+)  # fmt: skip
 
 
 @dataclass

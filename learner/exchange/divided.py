@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,16 +30,23 @@ class DividedOptimizer:
         self._optimizer = optimizer
         self._weights = weights
         self._exchange = exchange
+        self.exchange_s = 0.0
+        """Seconds that steps waited for the node since the caller last set it to 0."""
         self._numbers = {id(p): i for i, p in enumerate(weights.parameters)}
         self._divide_state()
 
     def step(self) -> None:
         """Step this learner's pieces; on return every weight of the node is stepped."""
         self._weights.attach_gradients()
-        self._weights.wait_for_node()  # nobody's weights change before all are here
+        self._meet()  # nobody's weights change before all are here
         with self._holding_pieces():
             self._optimizer.step()
+        self._meet()
+
+    def _meet(self) -> None:
+        started = time.perf_counter()
         self._weights.wait_for_node()
+        self.exchange_s += time.perf_counter() - started
 
     @contextmanager
     def _holding_pieces(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from learner.exchange.single import SingleExchange
 from learner.export import export_metrics, export_model
 from learner.faults import UserFault, explain
 from learner.loop import Reports, Trainer
-from learner.metrics import MetricsFile, Progress
+from learner.metrics import MetricsFile, Progress, StepTimes
 from learner.model_file import Parts, build_parts, load_build
 from learner.same_model import check_same, describe
 from learner.schedule import ManifestSchedule
@@ -87,11 +87,37 @@ def test_lines_of_metrics_and_history(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == [2, 3, 4, 6, 8, 9]
     assert [line["epoch"] for line in lines] == [1, 1, 2, 2, 3, 3]
     assert all(line["three"] == pytest.approx(3.0) for line in lines)
+    told = {"step_s", "samples_per_s", "exchange_s", "data_wait_s", "checkpoint_stall_s"}
+    assert all(told <= line.keys() for line in lines)  # an epoch's last, too, however short it is
     validated = ["validation_loss" in epoch for epoch in trainer.position.history]
     assert validated == [False, True, True]
     steps = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert steps == ["step-000000000008", "step-000000000009"]
     assert said[-1].startswith("epoch 3/3  step 9  loss ")
+
+
+def test_a_checkpoint_at_an_epochs_end_is_time_of_the_next_steps(tmp_path: Path) -> None:
+    settings = Training(epochs=3, batch_size=10)
+    policy = CheckpointPolicy(every_epochs=1)
+    trainer = make_trainer(tmp_path, Parts(**make_parts()), settings, policy, [])
+    assert trainer.run(Position())
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    stalls = [line["checkpoint_stall_s"] for line in lines]
+    assert stalls[0] == 0 < min(stalls[1:])
+    assert all(line["checkpoint_stall_s"] < line["step_s"] for line in lines)
+
+
+def test_times_of_no_step_are_not_told() -> None:
+    now = iter([0.0, 0.0, 4.0, 4.0, 5.0, 5.0])
+    times = StepTimes(clock=lambda: next(now))
+    times.begin()
+    times.add(10, exchange_s=1.0)
+    times.add(10, exchange_s=1.0)
+    times.add(0, steps=0, exchange_s=0.5)
+    told = times.read()
+    assert told.pop("memory_bytes") > 0
+    assert told == {"samples_per_s": 5.0, "step_s": 2.0, "exchange_s": 1.25}
+    assert times.read().keys() == {"memory_bytes"}
 
 
 def test_a_loss_that_is_not_finite_is_told_once_and_null_in_json(tmp_path: Path) -> None:
