@@ -1,24 +1,48 @@
-"""What a learner says while it trains: metrics as JSON lines, progress for the watchdog."""
+"""What a learner says while it trains: metrics as JSON lines, progress for the watchdog.
+
+A disk that is full loses what was said; it never ends a training.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TextIO
 
 PROGRESS_INTERVAL_S = 0.5
 
 
-class MetricsFile:
-    """JSON lines, each appended with one write; readers drop the steps that a restart repeats."""
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Print a line (to standard output by default)."""
+    with contextlib.suppress(OSError):
+        print(text, file=stream, flush=True)
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+
+class MetricsFile:
+    """JSON lines, each appended with one write; readers drop the steps that a restart repeats.
+
+    Args:
+        warn: is told once that lines are lost.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.time,
+        warn: Callable[[str], None] = tell,
+    ) -> None:
         self._path = path
         self._clock = clock
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._warn = warn
+        self._warned = False
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
 
     def append(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """Append one line; a value that is no number (NaN, infinity) becomes null."""
@@ -28,11 +52,24 @@ class MetricsFile:
             "time": round(self._clock(), 3),
         }
         line.update({name: finite(value) for name, value in values.items()})
-        data = (json.dumps(line, allow_nan=False) + "\n").encode()
+        try:
+            self._write((json.dumps(line, allow_nan=False) + "\n").encode())
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                self._warn(
+                    f"WARNING: metrics are lost from step {step} on, as long as {self._path} "
+                    f"can't be written: {error.strerror or error}"
+                )
+
+    def _write(self, data: bytes) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         descriptor = os.open(self._path, flags, 0o644)
         try:
-            os.write(descriptor, data)
+            if missing := len(data) - os.write(descriptor, data):
+                written = len(data) - missing  # no half line stays; nobody else writes here
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)
 
@@ -67,8 +104,9 @@ class Progress:
         known = {name: finite(value) for name, value in metrics.items()}
         told = {"step": step, "epoch": epoch, "metrics": known, "warning": warning}
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(told, allow_nan=False))
-        temporary.replace(self._path)
+        with contextlib.suppress(OSError):  # on the node's own disk; the next one comes soon
+            temporary.write_text(json.dumps(told, allow_nan=False))
+            temporary.replace(self._path)
 
 
 class StepTimes:

@@ -29,7 +29,7 @@ from learner.export import export_metrics, export_model
 from learner.faults import UserFault, explain, place
 from learner.heap import keep_freed_memory
 from learner.loop import Reports, Trainer
-from learner.metrics import MetricsFile, Progress, finished_file
+from learner.metrics import MetricsFile, Progress, finished_file, tell
 from learner.model_file import Parts, build_parts, load_build
 from learner.optimizer_state import OptimizerState
 from learner.same_model import check_same
@@ -58,11 +58,11 @@ class Job:
     def say(self, text: str) -> None:
         """Print a line on rank 0."""
         if self.rank == 0:
-            print(text, flush=True)
+            tell(text)
 
     def warn(self, text: str) -> None:
         """Print a warning on any rank."""
-        print(f"{place(self.rank)} WARNING: {text}", file=sys.stderr, flush=True)
+        tell(f"{place(self.rank)} WARNING: {text}", sys.stderr)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from learner.exchange.single import SingleExchange
 from learner.export import export_metrics, export_model
 from learner.faults import UserFault, explain
 from learner.loop import Reports, Trainer
-from learner.metrics import MetricsFile, Progress, StepTimes
+from learner.metrics import MetricsFile, Progress, StepTimes, tell
 from learner.model_file import Parts, build_parts, load_build
 from learner.same_model import check_same, describe
 from learner.schedule import ManifestSchedule
@@ -205,6 +208,43 @@ def test_progress_is_written_at_most_twice_a_second(tmp_path: Path) -> None:
     progress.update(5, 1, {}, force=True)
     assert json.loads((tmp_path / "p").read_text())["step"] == 5
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_a_full_disk_loses_metrics_and_lines_but_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Path("/dev/full")
+    warned: list[str] = []
+    parts = Parts(**make_parts())
+    trainer = make_trainer(
+        tmp_path, parts, Training(epochs=2, batch_size=10), CheckpointPolicy(), [],
+        Progress(tmp_path / "no folder" / "progress"),
+    )  # fmt: skip
+    with full.open("w") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        reports = replace(trainer._reports, say=tell, metrics=MetricsFile(full, warn=warned.append))
+        trainer._reports = reports
+        assert trainer.run(Position())
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            stream.close()
+    assert len(warned) == 1
+    assert "metrics are lost from step 3 on" in warned[0]
+    assert "No space left on device" in warned[0]
+
+
+def test_no_half_line_stays_in_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path, warn=warned.append)
+    file.append(1, 1, {"loss": 0.5})
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", lambda to, data: write(to, data[:9]))
+        file.append(2, 1, {"loss": 0.5})
+    file.append(3, 1, {"loss": 0.5})
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 3]
+    assert len(warned) == 1
 
 
 def test_results_load_without_us(tmp_path: Path) -> None:
