@@ -33,6 +33,7 @@ from learner.faults import UserFault
 from learner.gpu_assignment import choose, look
 from learner.heap import keep_freed_memory
 from learner.partition import Partition
+from learner.same_model import check_same_parameters
 from learner.uncaught import EndWithOthers
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def broadcast_parameters(
         named = dict(parameters)
     else:
         named = {f"number {i}": tensor for i, tensor in enumerate(parameters)}
-    _check_same(named, state.exchange)
+    check_same_parameters(named.values(), named, state.exchange)
     if isinstance(parameters, (torch.nn.Module, Mapping)):
         state.names.update({tensor: name for name, tensor in named.items()})
     state.exchange.broadcast(named.values())
@@ -327,9 +328,3 @@ def _listed(tensors: Any) -> tuple[list[torch.Tensor], list[str]]:
 
 def _plain(values: Sequence[torch.Tensor], divisor: int) -> Iterable[torch.Tensor]:
     return _all.flattened(values, lambda flat: _state().exchange.plain_sum(flat, divisor))
-
-
-def _check_same(named: Mapping[str, torch.Tensor], exchange: Exchange) -> None:
-    from learner.distributed_optimizer import check_same_parameters
-
-    check_same_parameters(list(named.values()), list(named), exchange)

@@ -15,6 +15,7 @@ from learner.exchange.layout import BUCKET_BYTES
 from learner.exchange.local_sgd import WeightAverage
 from learner.exchange.weights import SharedWeights, splitting_of
 from learner.faults import UserFault
+from learner.same_model import check_same_parameters
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -66,10 +67,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         known = names or {}
         own = [p for group in optimizer.param_groups for p in group["params"]]
         distinct = dict.fromkeys(own if parameters is None else parameters)
-        exchanged = [p for p in distinct if p.requires_grad]
-        texts = [known.get(id(p), f"number {i}") for i, p in enumerate(exchanged)]
-        check_same_parameters(exchanged, texts, exchange)
-        exchange.broadcast(exchanged)
+        every = {p: known.get(id(p), f"number {i}") for i, p in enumerate(distinct)}
+        check_same_parameters(every.keys(), every.values(), exchange)
+        exchange.broadcast(every)
+        exchanged = [p for p in every if p.requires_grad]
+        texts = [every[p] for p in exchanged]
         self.gradients = Gradients(
             exchanged, exchange, average=average, at_end=at_end,
             names=texts, bucket_bytes=bucket_bytes,
@@ -230,28 +232,3 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._shares = False
         if state is not None:
             self.wrapped.load_state_dict(state)
-
-
-def check_same_parameters(
-    parameters: Iterable[torch.Tensor], names: Iterable[str], exchange: Exchange
-) -> None:
-    """Stop before the first step where learners' parameters differ, naming the first difference.
-
-    Raises:
-        UserFault: on every learner, if any of them differs from rank 0.
-    """
-    mine = [
-        f"{name} {tuple(p.shape)} {str(p.dtype).removeprefix('torch.')}"
-        for name, p in zip(names, parameters, strict=True)
-    ]
-    first = exchange.share(mine)
-    longest = max(len(first), len(mine))
-    padded = [[*lines, *["nothing"] * (longest - len(lines))] for lines in (first, mine)]
-    found = next(((a, b) for a, b in zip(*padded, strict=True) if a != b), None)
-    for rank, difference in enumerate(exchange.collect(found)):
-        if difference is not None:
-            raise UserFault(
-                f"the learners' parameters differ: rank 0 has {difference[0]}, "
-                f"rank {rank} has {difference[1]}",
-                hint="build the same model on every learner, from the same arguments",
-            )

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 import torch
 
-from learner.exchange import Exchange
+from learner.exchange.base import Exchange
+from learner.exchange.layout import is_dense
 from learner.faults import UserFault
-from learner.model_file import Parts
+
+if TYPE_CHECKING:
+    from learner.model_file import Parts
 
 
 def describe(parts: Parts) -> list[str]:
     """Return everything that must be the same on all learners, one line each."""
     lines = [f"model {type(parts.model).__name__}", f"optimizer {type(parts.optimizer).__name__}"]
-    lines += [
-        f"parameter {name} {_tensor(p)}{'' if p.requires_grad else ' frozen'}"
-        for name, p in parts.model.named_parameters()
-    ]
+    lines += [f"parameter {name} {_parameter(p)}" for name, p in parts.model.named_parameters()]
     lines += [f"buffer {name} {_tensor(b)}" for name, b in parts.model.named_buffers()]
     for number, group in enumerate(parts.optimizer.param_groups):
         lines.append(f"optimizer group {number}: {len(group['params'])} parameters")
@@ -51,5 +53,45 @@ def check_same(parts: Parts, exchange: Exchange) -> None:
             )
 
 
+def check_same_parameters(
+    parameters: Iterable[torch.Tensor], names: Iterable[str], exchange: Exchange
+) -> None:
+    """Stop before the first step where learners' parameters differ, naming the first difference.
+
+    Raises:
+        UserFault: on every learner, if any of them differs from rank 0.
+    """
+    mine = [f"{name} {_parameter(p)}" for name, p in zip(names, parameters, strict=True)]
+    check_same_lines(
+        mine,
+        exchange,
+        what="the learners' parameters differ",
+        hint="build the same model on every learner, from the same arguments",
+    )
+
+
+def check_same_lines(mine: Sequence[str], exchange: Exchange, *, what: str, hint: str) -> None:
+    """Stop where learners' lines differ, naming the first difference.
+
+    Raises:
+        UserFault: on every learner, if any of them differs from rank 0.
+    """
+    pairs = zip_longest(exchange.share(list(mine)), mine, fillvalue="nothing")
+    found = next(((ours, theirs) for ours, theirs in pairs if ours != theirs), None)
+    for rank, difference in enumerate(exchange.collect(found)):
+        if difference is not None:
+            first, other = difference
+            raise UserFault(f"{what}: rank 0 has {first}, rank {rank} has {other}", hint=hint)
+
+
+def _parameter(tensor: torch.Tensor) -> str:
+    frozen = isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+    return f"{_tensor(tensor)}{' frozen' if frozen else ''}"
+
+
 def _tensor(tensor: torch.Tensor) -> str:
-    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    text = f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    if tensor.is_contiguous() or not is_dense(tensor):
+        return text  # exchanged in the order of its elements
+    steps = zip(tensor.stride(), tensor.shape, strict=True)
+    return f"{text} with strides {tuple(step if length > 1 else 1 for step, length in steps)}"

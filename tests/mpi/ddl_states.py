@@ -209,6 +209,16 @@ def check_faults() -> None:
             raise AssertionError("a missing parameter was not seen")
         except UserFault as error:
             assert "has nothing" in str(error), error
+        memory = torch.channels_last if ddl.rank() else torch.contiguous_format
+        images = nn.Parameter(torch.zeros(2, 3, 4, 4).contiguous(memory_format=memory))
+        try:
+            ddl.DistributedOptimizer(torch.optim.SGD([images], lr=0.1))
+            raise AssertionError("another order in memory was not seen")
+        except UserFault as error:
+            assert "rank 1 has number 0 (2, 3, 4, 4) float32 with strides (48, 1" in str(error)
+    kept = nn.Parameter(torch.full((3,), float(ddl.rank())), requires_grad=False)
+    ddl.DistributedOptimizer(torch.optim.SGD([kept, nn.Parameter(torch.ones(1))], lr=0.1)).close()
+    assert not kept.any(), "a frozen parameter was not broadcast"
     wrapper = ddl.DistributedOptimizer(sgd(model))
     try:
         wrapper.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
