@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from time import sleep
 from typing import Any
 
@@ -27,9 +28,10 @@ _ORDERS = 3
 class ChunkLoader:
     """Takes chunks from a cursor and yields (chunk, inputs, targets).
 
-    A chunk counts as done when the consumer asks for the next one. The next one is taken and
-    fetched meanwhile (see learner.prefetch): if this learner dies, both are given out again. What
-    was not finished because the consumer left the loop comes first when it iterates again.
+    A chunk counts as done when the consumer calls `done`, or else asks for the next one. The next
+    one is taken and fetched meanwhile (see learner.prefetch): if this learner dies, both are given
+    out again. What was not finished because the consumer left the loop comes first when it iterates
+    again.
 
     Args:
         dataset: any map-style dataset of (input, …, target).
@@ -56,6 +58,8 @@ class ChunkLoader:
         self._fetcher = Fetcher(dataset)
         self._orders: dict[int, Indices] = {}
         self._taken: deque[tuple[Chunk, Any]] = deque()
+        self._current: Chunk | None = None
+        """The first of those, once the consumer has it."""
 
     @property
     def wait_s(self) -> float:
@@ -82,9 +86,24 @@ class ChunkLoader:
             if self._fetcher.ahead and len(self._taken) == 1:
                 self._take(None)
             inputs, targets = self._fetcher.get(begun)
+            self._current = chunk
             yield chunk, inputs, targets
+            if self._current is not None:
+                self._current = None
+                self._taken.popleft()
+                self._take(chunk)
+
+    def done(self) -> None:
+        """Report the consumer's chunk done now: before it saves what it has trained.
+
+        A state of the cursor that is taken without it holds that chunk as not done, and weights
+        that were saved with that state would be trained on it again.
+        """
+        if self._current is not None:
+            with _told_as_fault():
+                self._cursor.done(self._current)
+            self._current = None
             self._taken.popleft()
-            self._take(chunk)
 
     def close(self) -> None:
         """End the thread; chunks that were not finished stay taken until the cursor is closed."""
@@ -106,11 +125,17 @@ class ChunkLoader:
 
     def _take(self, done: Chunk | None) -> bool:
         """Report a chunk done, take another, and begin to fetch it."""
-        try:
+        with _told_as_fault():
             chunk = self._cursor.take(self.samples, done)
-        except CursorError as error:
-            raise UserFault(error.message, hint=error.hint) from error
         if chunk is None:
             return False
         self._taken.append((chunk, self._fetcher.begin(self.indices(chunk))))
         return True
+
+
+@contextmanager
+def _told_as_fault() -> Iterator[None]:
+    try:
+        yield
+    except CursorError as error:
+        raise UserFault(error.message, hint=error.hint) from error

@@ -160,6 +160,38 @@ def test_a_restored_cursor_goes_on(cursor: FileCursor) -> None:
     assert sorted(first[:30] + rest) == sorted(both)
 
 
+@pytest.mark.parametrize("dataset", [TENSORS, Watched()], ids=["ahead", "not ahead"])
+def test_a_checkpoint_of_the_loop_holds_each_chunk_once(cursor: FileCursor, dataset: Any) -> None:
+    trained: list[int] = []
+    with ChunkLoader(dataset, cursor, samples=30, seed=4) as loader:
+        for number, (_, _, targets) in enumerate(loader):
+            trained += targets.tolist()
+            if number in (0, 2, 3):
+                loader.done()
+                loader.done()  # the chunk that is ahead is not done
+            if number == 3:
+                state = cursor.state()
+                break
+        assert loader._taken or dataset is not TENSORS
+        assert cursor.reported == 4
+    assert state["next"] - sum(b - a for a, b in state["undone"]) == len(trained)
+    cursor.restore(state)
+    with ChunkLoader(dataset, cursor, samples=30, seed=4) as loader:
+        loader.done()  # nothing is trained yet
+        trained += [sample for _, _, targets in loader for sample in targets.tolist()]
+    assert cursor.finished
+    assert sorted(trained) == sorted([*epoch_order(SAMPLES, 4, 0), *epoch_order(SAMPLES, 4, 1)])
+
+
+def test_who_left_the_loop_may_report_its_chunk(cursor: FileCursor) -> None:
+    with ChunkLoader(TENSORS, cursor, samples=60, seed=4) as loader:
+        for _ in loader:
+            break
+        loader.done()
+        assert [chunk.start for chunk, _, _ in loader] == [60, 0, 60]
+    assert cursor.finished
+
+
 def test_a_cursor_of_another_dataset_is_refused(cursor: FileCursor) -> None:
     with pytest.raises(UserFault, match="99 samples, but its cursor 100"):
         ChunkLoader(Subset(TENSORS, range(99)), cursor, samples=10, seed=0)
