@@ -38,12 +38,14 @@ def find_group() -> Group | None:
     Raises:
         UserFault: a launcher started several processes, and nothing connects them.
     """
-    if any(name in os.environ for name in _MPI_VARIABLES):
+    size = int(os.environ.get("WORLD_SIZE") or 1)
+    # Its processes inherit the MPI variables of the srun that may have started torchrun itself.
+    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    if not by_torchrun and any(name in os.environ for name in _MPI_VARIABLES):
         group = _mpi_group(0)
         if group.size > 1:
             return group
-    size = int(os.environ.get("WORLD_SIZE") or 1)
-    if size > 1 or "TORCHELASTIC_RUN_ID" in os.environ:
+    if size > 1 or by_torchrun:
         from learner.exchange.torch_group import TorchGroup
 
         return TorchGroup() if size > 1 else None
@@ -130,7 +132,8 @@ def _torch(group: Group) -> Exchange:
     from learner.exchange.torch_group import start
     from learner.exchange.torch_reduce import TorchExchange
 
-    return TorchExchange(group, started=start(group.rank, group.size, group.share))
+    start(group.rank, group.size, group.share)
+    return TorchExchange(group)
 
 
 _MAKERS = {"shm": _shm, "mpi": _mpi, "hierarchical": _hierarchical, "torch": _torch}

@@ -30,8 +30,14 @@ _LOCK = threading.Lock()
 
 
 def fence() -> None:
-    """Let earlier reads and writes of this thread come before later ones, on any processor."""
-    with _LOCK:  # a lock is a barrier to memory accesses; x86 alone would not need one
+    """Let earlier reads and writes of this thread come before later ones, on any processor.
+
+    Taking a lock keeps later accesses behind it, giving it back keeps earlier ones before: within
+    the lock the two may still change places. So it is taken twice. (x86 alone would not need it.)
+    """
+    with _LOCK:
+        pass
+    with _LOCK:
         pass
 
 

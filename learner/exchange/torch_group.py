@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from learner.exchange.arithmetic import divide, wide_dtype
 from learner.exchange.topology import make_topology
@@ -30,8 +33,7 @@ class TorchGroup:
     """A Group over torch.distributed."""
 
     def __init__(self) -> None:
-        self._started = not dist.is_initialized()
-        if self._started:
+        if not dist.is_initialized():
             _start()
         self._talk = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self.rank: int = dist.get_rank()
@@ -102,17 +104,16 @@ class TorchGroup:
         """Wait for the others; end torch.distributed if we began it."""
         if dist.is_initialized():
             self.barrier()
-            if self._started:
-                dist.destroy_process_group()
+            end()
 
 
-def start(rank: int, size: int, share: Callable[[Any], Any]) -> bool:
-    """Start torch.distributed, if it is not; return whether this call did.
+def start(rank: int, size: int, share: Callable[[Any], Any]) -> None:
+    """Start torch.distributed, if it is not.
 
     Learners that MPI has started meet at rank 0's host: `share` tells rank 0's value.
     """
     if dist.is_initialized():
-        return False
+        return
     if any(name not in os.environ for name in NEEDED):
         with socket.socket() as probe:
             probe.bind(("", 0))
@@ -121,7 +122,31 @@ def start(rank: int, size: int, share: Callable[[Any], Any]) -> bool:
             RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR=host, MASTER_PORT=str(port)
         )
     _start()
-    return True
+
+
+@dataclass
+class _Ours:
+    """What this module has started, which may be several groups, one after the other."""
+
+    store: Store | None = None
+    """Where learners find each other; kept, because a second server could not have its port."""
+    starts: int = 0
+    running: bool = False
+
+
+_ours = _Ours()
+
+
+def is_ours() -> bool:
+    """Return whether torch.distributed runs because this module has started it."""
+    return _ours.running and dist.is_initialized()
+
+
+def end() -> None:
+    """End torch.distributed, if it is ours to end."""
+    if is_ours():
+        dist.destroy_process_group()
+    _ours.running = False
 
 
 def _start() -> None:
@@ -132,7 +157,17 @@ def _start() -> None:
             hint="start with torchrun, srun or mpirun",
         )
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=TIMEOUT)
+    if _ours.store is None:
+        _ours.store = next(rendezvous("env://", timeout=TIMEOUT))[0]
+    _ours.starts += 1  # the addresses of an earlier group are still in the store
+    dist.init_process_group(
+        backend,
+        store=PrefixStore(f"ddl-{_ours.starts}", _ours.store),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=TIMEOUT,
+    )
+    _ours.running = True
 
 
 def _host_identity() -> tuple[str, str, int]:

@@ -10,13 +10,15 @@ import torch.distributed as dist
 from learner.exchange.arithmetic import divide, wide_dtype
 from learner.exchange.base import Group
 from learner.exchange.grouped import GroupedExchange
+from learner.exchange.torch_group import TIMEOUT, end, is_ours
 
 
 class TorchBuffer:
     """A Buffer whose parts are all-reduced while the program goes on."""
 
-    def __init__(self, values: torch.Tensor) -> None:
+    def __init__(self, values: torch.Tensor, group: Any) -> None:
         self.values = values
+        self._group = group
         self._works: list[tuple[Any, torch.Tensor, torch.Tensor, int]] = []
         """(work, the part, the tensor that travels, divisor)."""
 
@@ -25,10 +27,9 @@ class TorchBuffer:
         if start == stop:
             return
         part = self.values[start:stop]
-        # NCCL adds halves as such; gloo's are added in float32, as everywhere else.
-        on_host = part.device.type == "cpu"
-        travels = part.to(wide_dtype(part.dtype)) if on_host else part
-        work = dist.all_reduce(travels, async_op=True)
+        # The libraries would add halves as such: their sum overflows before it is divided.
+        travels = part.to(wide_dtype(part.dtype))
+        work = dist.all_reduce(travels, group=self._group, async_op=True)
         self._works.append((work, part, travels, divisor))
 
     def progress(self) -> None:
@@ -53,20 +54,21 @@ class TorchExchange(GroupedExchange):
 
     name = "torch"
 
-    def __init__(self, group: Group, *, started: bool) -> None:
+    def __init__(self, group: Group) -> None:
         super().__init__(group)
-        self._started = started
-        """Whether torch.distributed is ours to end."""
+        # A default group of the user's own may know GPUs only.
+        self._host = None if is_ours() else dist.new_group(backend="gloo", timeout=TIMEOUT)
 
     def close(self) -> None:
         """Wait for the others and leave."""
-        if self._started and dist.is_initialized():
+        if is_ours():
             self.barrier()
-            dist.destroy_process_group()
+            end()
         super().close()
 
     def buffer(
         self, count: int, dtype: torch.dtype, device: torch.device | None = None
     ) -> TorchBuffer:
         """Return a buffer of `count` zeros on a device."""
-        return TorchBuffer(torch.zeros(count, dtype=dtype, device=device))
+        values = torch.zeros(count, dtype=dtype, device=device)
+        return TorchBuffer(values, self._host if values.device.type == "cpu" else None)

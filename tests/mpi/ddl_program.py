@@ -34,8 +34,23 @@ def raises(text: str, call: Any, *args: Any, **kwargs: Any) -> None:
         raise AssertionError(f"no error about {text}")
 
 
+def check_torchrun() -> None:
+    """A group of the user's own that knows GPUs only serves, and stays; ours can begin anew."""
+    torch.distributed.init_process_group("cuda:gloo")
+    for ours in (False, True, True):
+        ddl.init(exchange="torch")
+        total = ddl.allreduce_n([torch.full((3,), 1.0 + ddl.rank())])[0]
+        assert total.tolist() == [sum(range(1, ddl.size() + 1))] * 3
+        ddl.shutdown()
+        assert torch.distributed.is_initialized() is not ours
+        if not ours:
+            torch.distributed.destroy_process_group()
+
+
 def check_init() -> None:
     raises("was not called", ddl.rank)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        check_torchrun()
     os.environ["DDL"] = "off"
     assert ddl.init(mode="7x3").size == 1
     assert (ddl.size(), ddl.exchange(), ddl.mode()) == (1, "single", "1x1")

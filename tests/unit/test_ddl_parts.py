@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner import ddl
+from learner import ddl, exchange
 from learner.allreduce_n import check_against, relative_error
 from learner.distributed_optimizer import DistributedOptimizer
 from learner.exchange import find_group, make_exchange
@@ -16,6 +16,7 @@ from learner.exchange.arithmetic import ALIGNMENT, blocks, divide, part_of, sum_
 from learner.exchange.layout import is_dense, lay_out
 from learner.exchange.single import SingleExchange
 from learner.exchange.topology import check_mode, make_topology
+from learner.exchange.torch_reduce import TorchBuffer
 from learner.exchange.weights import splitting_of
 from learner.faults import UserFault
 from learner.gpu_assignment import Wish, assign, choose
@@ -183,6 +184,14 @@ def test_places_do_not_overlap_and_buckets_cover_them(kinds, bucket_bytes, rando
         assert [0, *[stop for _, stop in ranges]] == [*[start for start, _ in ranges], flat.count]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_travel_as_float32_between_gpus_too(monkeypatch, dtype):
+    sent = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda part, **_: sent.append(part))
+    TorchBuffer(torch.zeros(8, dtype=dtype, device="meta"), None).begin(0, 8, 2)
+    assert [part.dtype for part in sent] == [torch.float32]
+
+
 def test_views_keep_the_memory_order():
     images = torch.arange(120.0).view(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
     assert is_dense(images) and is_dense(images.permute(3, 1, 0, 2)) and is_dense(torch.tensor(1))
@@ -268,6 +277,13 @@ def test_learners_that_nothing_connects_are_refused(alone):
         ddl.init()
     alone.setenv("DDL", "OFF")
     assert ddl.init().size == 1
+
+
+def test_torchrun_goes_before_the_srun_that_started_it(alone):
+    alone.setattr(exchange, "_mpi_group", lambda learners: pytest.fail("MPI was started"))
+    alone.setenv("PMIX_RANK", "0")
+    alone.setenv("TORCHELASTIC_RUN_ID", "7")
+    assert find_group() is None
 
 
 def test_exchanges_that_are_not_there_are_refused(alone):
