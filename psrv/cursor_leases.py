@@ -27,7 +27,7 @@ class LeaseFile:
     Between `_enter` and `_leave` the file is this thread's alone, and `_table` is what it says.
     """
 
-    _locks_of: Callable[[int], PosixLocks] = PosixLocks
+    _locks_of: Callable[[int, Path], PosixLocks] = PosixLocks
     _table_of: Callable[[memoryview], Table] = Table
 
     def __init__(self, path: str | os.PathLike[str], samples: int, passes: int) -> None:
@@ -137,7 +137,7 @@ class LeaseFile:
         except OSError as error:
             raise CursorError(f"the cursor's file {self.path} can't be opened: {error.strerror}",
                               hint="its folder must exist and be writable") from error  # fmt: skip
-        self._locks = self._locks_of(self._descriptor)
+        self._locks = self._locks_of(self._descriptor, self.path)
         try:
             self._locks.lock()
             self._fill()
@@ -174,6 +174,12 @@ class LeaseFile:
             self._table.create(CursorState(self.samples, self.passes, 0))
         self._check_identity()
         self._table.load()
+        if problem := self._table.problem():
+            raise CursorError(
+                f"the cursor's file {self.path} is damaged: {problem}",
+                hint="a node that lost its power may leave it so: remove the file, and restore the "
+                "state of the last checkpoint",
+            )
         self._slot = self._find_slot()
         self._table.join(self._slot, self._learner)
 
@@ -222,6 +228,10 @@ class LeaseFile:
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.replace(self.path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise CursorError(f"{self.path} can't be replaced: {error.strerror}",
+                              hint="its folder must have space") from error  # fmt: skip
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -233,8 +243,8 @@ class LeaseFile:
             self._table.close()
             self._memory.close()
             self._memory = None
-        os.close(self._descriptor)
         _open_here.discard(self._key)
+        os.close(self._descriptor)
 
 
 def _open_once(path: Path) -> tuple[int, tuple[int, int, int]]:

@@ -13,34 +13,58 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from psrv.cursor import CursorError
+
 _lockf, _EXCLUSIVE, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
 
 
 class PosixLocks:
-    """Locks on single bytes of one open file: byte 0 guards the file, others a learner's life."""
+    """Locks on single bytes of one open file: byte 0 guards the file, others a learner's life.
 
-    def __init__(self, descriptor: int) -> None:
+    Every method raises a CursorError where the file system refuses a lock.
+    """
+
+    def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor = descriptor
+        self._path = path
 
     def lock(self) -> None:
         """Wait until nobody else uses the file, and keep others off."""
-        _lockf(self._descriptor, _EXCLUSIVE, 1, 0)
+        try:
+            _lockf(self._descriptor, _EXCLUSIVE, 1, 0)
+        except OSError as error:
+            raise self._refused(error) from error
 
     def unlock(self) -> None:
         """Let others use the file."""
-        _lockf(self._descriptor, _UNLOCK, 1, 0)
+        try:
+            _lockf(self._descriptor, _UNLOCK, 1, 0)
+        except OSError as error:
+            raise self._refused(error) from error
 
     def try_hold(self, byte: int) -> bool:
         """Lock a byte unless another living process has."""
         try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            _lockf(self._descriptor, _EXCLUSIVE | fcntl.LOCK_NB, 1, byte)
         except (BlockingIOError, PermissionError):
             return False
+        except OSError as error:
+            raise self._refused(error) from error
         return True
 
     def release(self, byte: int) -> None:
         """Unlock a byte."""
-        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, byte)
+        try:
+            _lockf(self._descriptor, _UNLOCK, 1, byte)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> CursorError:
+        return CursorError(
+            f"the file system refuses a lock on {self._path}: {error.strerror or error}",
+            hint="it must have locks that hold on all nodes; if it has, its server was away for "
+            "too long: open the cursor anew",
+        )
 
 
 def locks_work(path: Path, first: bool, barrier: Callable[[], object]) -> bool:
@@ -65,7 +89,7 @@ def locks_work(path: Path, first: bool, barrier: Callable[[], object]) -> bool:
     except OSError:
         descriptor = -1  # the others wait for us at the barriers
     try:
-        return _prove(descriptor, first, barrier)
+        return _prove(PosixLocks(descriptor, path), descriptor, first, barrier)
     finally:
         if descriptor >= 0:
             os.close(descriptor)
@@ -73,9 +97,8 @@ def locks_work(path: Path, first: bool, barrier: Callable[[], object]) -> bool:
             path.unlink()
 
 
-def _prove(descriptor: int, first: bool, barrier: Callable[[], object]) -> bool:
+def _prove(locks: PosixLocks, descriptor: int, first: bool, barrier: Callable[[], object]) -> bool:
     """Call the barrier four times, whatever fails: the others wait there."""
-    locks = PosixLocks(descriptor)
     memory = mmap.mmap(descriptor, mmap.PAGESIZE) if descriptor >= 0 else None
     sees = memory is not None and memory[0] == 0
     barrier()
@@ -99,7 +122,7 @@ def _prove(descriptor: int, first: bool, barrier: Callable[[], object]) -> bool:
 def _tries(locks: PosixLocks) -> bool:
     try:
         return locks.try_hold(0)
-    except OSError:  # there are no locks on this file system
+    except CursorError:  # there are no locks on this file system
         return True
 
 

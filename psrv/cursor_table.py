@@ -102,6 +102,21 @@ class Table:
             raise CursorError("this is no cursor's file, or a damaged one")
         return samples, passes
 
+    def problem(self) -> str:
+        """Return what can't be so in a table that was written in order; nothing if it may be."""
+        _, samples, passes, _ = self.words[:4]
+        next_, used = self.get(NEXT), self.get(USED)
+        if not (0 <= next_ <= samples * passes and 0 <= used <= SLOTS and self.get(SLOT) < used):
+            return f"it has given out {next_} of {samples * passes} samples to {used} learners"
+        before = 0
+        for start, stop in sorted(self._undone()):
+            if not before <= start < stop <= next_ or start // samples != (stop - 1) // samples:
+                return (
+                    f"positions {start} to {stop} are given out, before {before} or beyond {next_}"
+                )
+            before = stop
+        return ""
+
     # Operations ---------------------------------------------------------------------------------
 
     def load(self) -> None:
@@ -200,11 +215,14 @@ class Table:
 
     def state(self, samples: int, passes: int) -> CursorState:
         """Return how far the passes were done: leases and what is spare are not."""
-        spare = self.words[self.at + SPARE : self.at + SLOT]
-        undone = list(ranges(spare))
+        return make_state(samples, passes, self.get(NEXT), self._undone())
+
+    def _undone(self) -> list[Range]:
+        """Return what is spare or leased, of the living and the dead."""
+        undone = list(ranges(self.words[self.at + SPARE : self.at + SLOT]))
         for _, record in self.records():
             undone += ranges(record[2:])
-        return make_state(samples, passes, self.get(NEXT), undone)
+        return undone
 
     def close(self) -> None:
         """Let go of the memory."""

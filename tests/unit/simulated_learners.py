@@ -84,7 +84,7 @@ class World:
         class Learner(FileCursor):
             fuse: Fuse
 
-            def _locks_of(self, descriptor: int) -> Any:
+            def _locks_of(self, descriptor: int, path: Any) -> Any:
                 return Locks(world.owners)
 
             def _table_of(self, words: memoryview) -> Table:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from psrv import cursor_table
+from psrv import cursor_locks, cursor_table
 from psrv.cursor import Chunk, CursorError, make_state, read_state
 from psrv.cursor_file import FileCursor
 from psrv.cursor_locks import locks_work
@@ -287,6 +289,27 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     opened(tmp_path).close()
 
 
+def test_a_file_with_pages_of_two_moments_is_refused(tmp_path: Path) -> None:
+    """As a power loss may leave it: a header or a record that is older than the other pages."""
+    with opened(tmp_path) as cursor:
+        cursor.take(30, cursor.take(30))
+        cursor.take(30)
+    whole = (tmp_path / "cursor").read_bytes()
+    changes = {cursor_table.NEXT: 45, cursor_table.USED: 2000, cursor_table.HELD + 2: 59}
+    for word, value in changes.items():
+        words = array("q", whole)
+        table = cursor_table.Table(memoryview(words))
+        table.load()
+        words[table.at + word] = value
+        (tmp_path / "cursor").write_bytes(words)
+        with pytest.raises(
+            CursorError, match=r"cursor is damaged: .*\n  HINT: .*restore the state"
+        ):
+            opened(tmp_path)
+    (tmp_path / "cursor").write_bytes(whole)
+    opened(tmp_path).close()
+
+
 # Locks -------------------------------------------------------------------------------------------
 
 
@@ -328,6 +351,26 @@ def test_locks_that_hold_nobody_off_are_found(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert answers[False] is False
+
+
+def test_locks_that_the_server_took_away_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with opened(tmp_path) as cursor:
+        chunk = cursor.take(5)
+        calls = [lambda: cursor.take(5), lambda: cursor.done(chunk), cursor.state, cursor.learners]
+        with monkeypatch.context() as patch:
+            patch.setattr(cursor_locks, "_lockf", lost)
+            for call in calls:
+                with pytest.raises(CursorError, match=r"refuses a lock on .*Input/output error"):
+                    call()
+            with pytest.raises(CursorError, match=r"refuses a lock on .*other"):
+                FileCursor(tmp_path / "other", 5, 1)
+        cursor.done(chunk)
+        assert cursor.take(5) == Chunk(0, 5, 10)
 
 
 def test_it_loads_neither_mpi_nor_torch() -> None:
