@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -29,8 +29,8 @@ from learner.checkpoint.division import (
     rank_parts,
     shapes,
 )
-from learner.checkpoint.layout import DamagedCheckpoint
-from learner.checkpoint.load import Loaded, headers, skipped
+from learner.checkpoint.load import Loaded
+from learner.checkpoint.newest import Learners, use_newest
 from learner.checkpoint.process import WriterProcess
 from learner.checkpoint.publish import (
     LEAST_KEPT,
@@ -46,19 +46,6 @@ from learner.faults import UserFault
 T = TypeVar("T")
 _LONGEST_WAIT_S = 600.0
 """So long a learner without a writer waits for the shares of the others."""
-
-
-class Learners(Protocol):
-    """What the engine needs of an `Exchange`."""
-
-    rank: int
-    size: int
-
-    def share(self, value: Any) -> Any:
-        """Return rank 0's value."""
-
-    def collect(self, value: Any) -> list[Any]:
-        """Return every learner's value, in rank order."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +85,16 @@ class CheckpointEngine:
         self._writer = writer
         self._disk = disk or Disk()
         self._token = ""
+        self._orders = 0
+        self._damaged: list[int] = []
+        """Steps whose checkpoints `load` skipped."""
         self._order: Order | None = None
         """What is being written."""
         self._share_problem: str | None = None
         self._share_done = True
         self._complete = False
         self._abandoned: Path | None = None
-        self._said_no_room = False
+        self._warned: set[str] = set()
         self.saved_step: int | None = None
         """The step of the newest complete checkpoint, as far as rank 0 knows; the other learners
         know of their own share only, until they `wait`."""
@@ -146,10 +136,12 @@ class CheckpointEngine:
         self.poll()
         if not self._agree(packed):
             return False
+        self._orders += 1
         order = Order(
-            self._root, step, self._token, self._learners.rank, self._learners.size,
+            self._root, step, f"{self._token}-{self._orders}",
+            self._learners.rank, self._learners.size,
             {**(settings or {}), "learners": self._learners.size}, epoch,
-            self._keep.newest, self._keep.every_steps,
+            self._keep.newest, self._keep.every_steps, self._damaged,
         )  # fmt: skip
         self._order, self._share_done, self._share_problem = order, False, None
         text = packed.to_bytes(step=step, learners=order.learners) if order.rank == 0 else b""
@@ -173,8 +165,21 @@ class CheckpointEngine:
                 self._tell_lost([problem for _, problem, _ in answers])
             return False
         self._remove_abandoned()
-        self._token = self._token or self._learners.share(_token())
+        if not self._token:
+            self._begin_writing()
         return True
+
+    def _begin_writing(self) -> None:
+        """Clear away what an attempt before has left, and give the folders of this one a name.
+
+        Not done by `load`: a script that only reads must leave a training alone.
+        """
+        if self._learners.rank == 0:
+            try:
+                remove_leftovers(self._root, self._disk)
+            except OSError as error:
+                self._warn(f"what a crash left in {self._root} can't be removed: {error}")
+        self._token = self._learners.share(_token())
 
     def _name_difference(self, mine: list[Any]) -> None:
         first = self._learners.share(mine)
@@ -213,10 +218,9 @@ class CheckpointEngine:
             return None
         pinned = any(part.values.is_cuda for part in parts)
         memory = self._writer.memory(size_bytes, pinned=pinned)
-        if memory is None and not self._said_no_room:
-            self._said_no_room = True
-            self._say(
-                f"WARNING: there is no room in memory for a snapshot of {size_bytes / 1e9:.1f} GB: "
+        if memory is None:
+            self._warn(
+                f"there is no room in memory for a snapshot of {size_bytes / 1e9:.1f} GB: "
                 "training waits while a checkpoint is written"
             )
         return memory
@@ -272,7 +276,7 @@ class CheckpointEngine:
         self.write_s = took_s or self.write_s
         if order.rank == 0:
             for warning in warnings:
-                self._say(f"WARNING: {warning}")
+                self._warn(warning)
             if problem is not None:
                 self._say(f"WARNING: no checkpoint at step {order.step}: {problem}")
         self._complete = problem is None
@@ -323,56 +327,21 @@ class CheckpointEngine:
         """Open the newest whole checkpoint and return what `use` makes of it, or None.
 
         `use` is called again with the one before where any learner finds it damaged.
+
+        Raises:
+            UserFault: none of those that are there is whole, or the file system fails.
         """
-        first = self._learners.rank == 0
-        if first:
-            remove_leftovers(self._root, self._disk)
-        warnings: list[str] = []
-        found = headers(self._root, warnings) if first else iter(())
-        while True:
-            header = self._next_header(found, warnings)
-            if header is None:
-                return None
-            answer, problem = _try(use, header)
-            problems = self._learners.collect(problem)
-            if not any(problems):
-                self.saved_step = header.marker.step
-                return answer
-            said = next(problem for problem in problems if problem)
-            self._warn([skipped(header.directory, said)])
+        found = use_newest(self._root, self._learners, self._warn, use)
+        if found is None:
+            return None
+        self.saved_step, self._damaged = found.step, found.damaged
+        return found.used
 
-    def _next_header(self, found: Any, warnings: list[str]) -> Any:
-        """Return rank 0's next header, or raise on every learner what it met."""
-        answer: tuple[Any, UserFault | None] = (None, None)
-        if self._learners.rank == 0:
-            try:
-                answer = (next(found, None), None)
-            except UserFault as refused:
-                answer = (None, refused)
-            self._warn(warnings)
-            warnings.clear()
-        header, fault = self._learners.share(answer)
-        if fault is not None:
-            raise fault
-        return header
-
-    def _warn(self, texts: list[str]) -> None:
-        if self._learners.rank == 0:
-            for text in texts:
-                self._say(f"WARNING: {text}")
-
-
-def _try(use: Callable[[Loaded], T], header: Any) -> tuple[T | None, str | None]:
-    try:
-        loaded = Loaded(header)
-    except (DamagedCheckpoint, KeyError, IndexError, ValueError) as damage:
-        return None, str(damage)
-    try:
-        return use(loaded), None
-    except DamagedCheckpoint as damage:
-        return None, str(damage)
-    finally:
-        loaded.close()
+    def _warn(self, text: str) -> None:
+        """Warn once of each thing."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self._say(f"WARNING: {text}")
 
 
 def _token() -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from learner.checkpoint.engine import CheckpointEngine, Keep, Learners
+from learner.checkpoint.engine import CheckpointEngine, Keep
 from learner.checkpoint.load import Loaded, filled
+from learner.checkpoint.newest import Learners
 from learner.checkpoint.process import WriterProcess
 
 

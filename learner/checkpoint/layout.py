@@ -7,12 +7,14 @@ checkpoints/
     state.json           the tree that the tensors hang on, and each tensor's shape and dtype
     complete.json        a `Marker`: written last; sizes and checksums of the files beside it
   .tmp-…                 one being written, or left by a crash
+  .removed-…             such a leftover, being removed
 """
 
 from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ SCHEMA_VERSION = 2
 TREE_FILE = "state.json"
 MARKER_FILE = "complete.json"
 TEMPORARY_PREFIX = ".tmp-"
+REMOVED_PREFIX = ".removed-"
 BLOCK_BYTES = 4 * 1024**2
 """A piece is checked in blocks of this size, the last one shorter."""
 _PREFIX = "step-"
@@ -111,11 +114,27 @@ def directory_name(step: int) -> str:
 
 
 def steps_present(root: Path) -> list[int]:
-    """Return the steps of all checkpoint directories, the newest first, whole or not."""
-    if not root.is_dir():
+    """Return the steps of all checkpoint directories, the newest first, whole or not.
+
+    Raises:
+        OSError: the file system fails.
+    """
+    try:
+        names = [path.name for path in root.iterdir()]
+    except FileNotFoundError:
         return []
-    names = [path.name.removeprefix(_PREFIX) for path in root.glob(f"{_PREFIX}*")]
-    return sorted((int(name) for name in names if name.isdigit()), reverse=True)
+    steps = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
+    return sorted((int(step) for step in steps if step.isdigit()), reverse=True)
+
+
+def covered_bytes(ranges: Iterable[tuple[int, int]]) -> int:
+    """Return how many bytes from the first one on these ranges (begin, end) cover."""
+    known = 0
+    for start, end in sorted(ranges):
+        if start > known:
+            break
+        known = max(known, end)
+    return known
 
 
 def to_bytes(record: Marker | ShareRecord) -> bytes:
@@ -130,22 +149,35 @@ def read_marker(directory: Path) -> Marker:
     Raises:
         DamagedCheckpoint: there is none, it can't be read, or a file has another size.
         OtherVersion: it was written by another version of dlctl.
+        OSError: the file system fails.
     """
+    content = _read(directory / MARKER_FILE)
     try:
-        raw = json.loads((directory / MARKER_FILE).read_bytes())
+        raw = json.loads(content)
         _check_version(directory, int(raw["schema_version"]))
         files = {name: FileRecord(**record) for name, record in raw.pop("files").items()}
         marker = Marker(files=files, **raw)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedCheckpoint(f"{MARKER_FILE} is missing or unreadable ({error})") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(f"{MARKER_FILE} can't be understood ({error})") from error
     for name, record in files.items():
-        path = directory / name
-        size_bytes = path.stat().st_size if path.is_file() else -1
-        if size_bytes < 0:
-            raise DamagedCheckpoint(f"{name} is missing")
+        try:
+            size_bytes = (directory / name).stat().st_size
+        except _MISSING as error:
+            raise DamagedCheckpoint(f"{name} is missing") from error
         if size_bytes != record.size_bytes:
             raise DamagedCheckpoint(f"{name} has {size_bytes} bytes, not {record.size_bytes}")
     return marker
+
+
+_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""What tells of damage: all other errors are the file system's, and the checkpoint may be whole."""
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except _MISSING as error:
+        raise DamagedCheckpoint(f"{path.name} is missing") from error
 
 
 def _check_version(directory: Path, version: int) -> None:
@@ -161,12 +193,10 @@ def read_checked(directory: Path, marker: Marker, name: str) -> bytes:
     """Return the content of one of the small files.
 
     Raises:
-        DamagedCheckpoint: it can't be read, or does not match its checksum.
+        DamagedCheckpoint: it is missing, or does not match its checksum.
+        OSError: the file system fails.
     """
-    try:
-        content = (directory / name).read_bytes()
-    except OSError as error:
-        raise DamagedCheckpoint(f"{name} can't be read ({error})") from error
+    content = _read(directory / name)
     if name not in marker.files or zlib.crc32(content) != marker.files[name].crc32:
         raise DamagedCheckpoint(f"the content of {name} does not match its checksum")
     return content

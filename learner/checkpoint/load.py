@@ -34,6 +34,7 @@ def read_header(directory: Path) -> Header:
     Raises:
         DamagedCheckpoint: it is not whole.
         OtherVersion: it was written by another version of dlctl.
+        OSError: the file system fails; the checkpoint may be whole.
     """
     marker = layout.read_marker(directory)
     try:

@@ -5,16 +5,22 @@ The writers meet through files in the temporary directory alone, never through M
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import os
 import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from learner.checkpoint import layout
 from learner.checkpoint.disk import Disk
-from learner.checkpoint.layout import FileRecord, Marker
+from learner.checkpoint.layout import FileRecord, Marker, ShareRecord
 
 LEAST_KEPT = 2
 """With one kept, a fault in the newest would lose everything."""
@@ -32,13 +38,15 @@ class Order:
     root: Path
     step: int
     token: str
-    """Tells the temporary directories of different attempts apart."""
+    """Tells the temporary directories of different attempts, and of one's saves, apart."""
     rank: int
     learners: int
     settings: dict[str, int] = field(default_factory=dict)
     epoch: int | None = None
     keep: int = LEAST_KEPT
     keep_every_steps: int | None = None
+    damaged: list[int] = field(default_factory=list)
+    """Later steps whose checkpoints this run has found damaged: they are removed."""
 
     @property
     def temporary(self) -> Path:
@@ -57,12 +65,15 @@ def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], N
         may_wait: Waits so many seconds; raises `ShareMissing` where no share is worth waiting for.
 
     Raises:
-        OSError: it could not be completed; nothing of it is left.
+        OSError, ValueError: it could not be completed; nothing of it is left.
     """
     try:
         files = {layout.TREE_FILE: FileRecord(len(tree), zlib.crc32(tree))}
         disk.write_file(order.temporary / layout.TREE_FILE, tree)
-        files |= _wait_for_shares(order, may_wait)
+        shares = _wait_for_shares(order, may_wait)
+        _check_covered(json.loads(tree)["leaves"], [record for _, record in shares])
+        for own, _ in shares:
+            files |= own
         marker = Marker(
             order.step, order.learners, files, order.settings, order.epoch, time.time(),
             kept_for_ever=_is_kept_for_ever(order.root, order.step, order.keep_every_steps),
@@ -70,27 +81,37 @@ def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], N
         disk.write_file(order.temporary / layout.MARKER_FILE, layout.to_bytes(marker))
         disk.sync_directory(order.temporary)
         _rename(order.temporary, order.root / layout.directory_name(order.step), disk)
-    except OSError:
+    except Exception:
         remove_quietly(order.temporary, disk)
         raise
     try:
-        prune(order.root, order.step, order.keep, disk)
+        later = prune(order, disk)
     except OSError as error:  # the checkpoint itself is safe
         return [f"old checkpoints can't be removed: {error}"]
-    return []
+    return [_LATER.format(order.root)] if later else []
 
 
-def _wait_for_shares(order: Order, may_wait: Callable[[float], None]) -> dict[str, FileRecord]:
-    """Return the records of the files of all shares, once all are there."""
-    files: dict[str, FileRecord] = {}
+_LATER = "{} holds checkpoints of later steps too: they stay, and the next start takes the newest"
+_Share = tuple[dict[str, FileRecord], ShareRecord]
+"""The records of its two files, and what the learner says about it."""
+
+
+def _wait_for_shares(order: Order, may_wait: Callable[[float], None]) -> list[_Share]:
+    """Return all shares, once all are there."""
+    shares: list[_Share] = []
     problems: dict[int, str] = {}
     missing, pause_s = set(range(order.learners)), 0.001
     while missing:
+        names = {path.name for path in order.temporary.iterdir()}
         for rank in sorted(missing):
-            found = _look(order.temporary, rank, problems)
-            if found is not None:
-                files |= found
-                missing.discard(rank)
+            if layout.failure_file(rank) in names:
+                path = order.temporary / layout.failure_file(rank)
+                problems[rank] = path.read_text(errors="replace")
+            elif layout.record_file(rank) in names:
+                shares.append(_share(order.temporary, rank))
+            else:
+                continue
+            missing.discard(rank)
         if missing:
             os.utime(order.temporary)  # NFS: look at the directory anew
             may_wait(pause_s)
@@ -99,23 +120,33 @@ def _wait_for_shares(order: Order, may_wait: Callable[[float], None]) -> dict[st
         rank, problem = min(problems.items())
         more = f" (and {len(problems) - 1} more learners)" if len(problems) > 1 else ""
         raise ShareMissing(f"the share of learner {rank}{more}: {problem}")
-    return files
+    return shares
 
 
-def _look(directory: Path, rank: int, problems: dict[int, str]) -> dict[str, FileRecord] | None:
-    """Return the records of one learner's files (none if it failed), or None if not done yet."""
-    names = {path.name for path in directory.glob(f"share-{rank}.*")}
-    if layout.failure_file(rank) in names:
-        problems[rank] = (directory / layout.failure_file(rank)).read_text(errors="replace")
-        return {}
-    if layout.record_file(rank) not in names:
-        return None
+def _share(directory: Path, rank: int) -> _Share:
     content = (directory / layout.record_file(rank)).read_bytes()
     record = layout.parse_record(content)
-    return {
+    files = {
         layout.share_file(rank): FileRecord(record.size_bytes),
         layout.record_file(rank): FileRecord(len(content), zlib.crc32(content)),
     }
+    return files, record
+
+
+def _check_covered(leaves: list[dict[str, Any]], records: list[ShareRecord]) -> None:
+    """Refuse a checkpoint of which something is missing, while the older ones are still there."""
+    ranges: list[list[tuple[int, int]]] = [[] for _ in leaves]
+    for record in records:
+        for piece in record.pieces:
+            number, _, start = piece.name.partition(":")
+            if number.isdigit():
+                begin = int(start) * leaves[int(number)]["item_bytes"]
+                end = begin + piece.count * np.dtype(piece.dtype).itemsize
+                ranges[int(number)].append((begin, end))
+    for leaf, covered in zip(leaves, ranges, strict=True):
+        size_bytes = math.prod(leaf["shape"]) * leaf["item_bytes"]
+        if (known := layout.covered_bytes(covered)) != size_bytes:
+            raise ValueError(f"the learners have {known} of {size_bytes} bytes of {leaf['name']}")
 
 
 def _rename(temporary: Path, final: Path, disk: Disk) -> None:
@@ -123,6 +154,7 @@ def _rename(temporary: Path, final: Path, disk: Disk) -> None:
     if final.exists():  # damaged, or of a run that went back behind it
         replaced = final.parent / f"{temporary.name}-replaced"
         disk.rename(final, replaced)
+    _kept.discard(final)
     disk.rename(temporary, final)
     disk.sync_directory(final.parent)
     if replaced is not None:
@@ -137,29 +169,46 @@ def _is_kept_for_ever(root: Path, step: int, every: int | None) -> bool:
     if not every or step < every:
         return False
     alike = (s for s in layout.steps_present(root) if s < step and s // every == step // every)
-    markers = (_marker(root / layout.directory_name(s)) for s in alike)
-    return not any(marker is not None and marker.kept_for_ever for marker in markers)
+    return not any(_stays(root / layout.directory_name(s)) for s in alike)
 
 
-def prune(root: Path, newest: int, keep: int, disk: Disk) -> None:
-    """Remove all but the `keep` (at least two) newest checkpoints up to the step `newest`.
+def prune(order: Order, disk: Disk) -> bool:
+    """Remove all but the `keep` (at least two) newest checkpoints up to the one of this order.
 
-    Those that are kept for ever stay. Those of later steps are removed: they were found damaged
-    when this run began before them.
+    Those that are kept for ever stay. Of later steps only those are removed that this run found
+    damaged: the others are another run's.
+
+    Returns:
+        Whether there are some of later steps.
     """
-    kept = 0
-    for step in layout.steps_present(root):
-        directory = root / layout.directory_name(step)
-        marker = _marker(directory) if step <= newest else None
-        if marker is None or (kept >= max(keep, LEAST_KEPT) and not marker.kept_for_ever):
+    kept, later = 0, False
+    for step in layout.steps_present(order.root):
+        directory = order.root / layout.directory_name(step)
+        if step > order.step:
+            if step in order.damaged:
+                disk.remove(directory)
+            else:
+                later = True
+            continue
+        stays = _stays(directory)
+        if stays is None or (kept >= max(order.keep, LEAST_KEPT) and not stays):
             disk.remove(directory)
         else:
             kept += 1
+    return later
 
 
 def remove_leftovers(root: Path, disk: Disk) -> None:
-    """Remove what a crashed attempt left half written."""
+    """Remove what a crashed attempt left half written.
+
+    Renamed first: a writer of that attempt that is still at work finds its folder gone, and can't
+    complete one that is half removed.
+    """
     for path in root.glob(f"{layout.TEMPORARY_PREFIX}*"):
+        gone = path.with_name(f"{layout.REMOVED_PREFIX}{path.name}")
+        with contextlib.suppress(FileNotFoundError):
+            disk.rename(path, gone)
+    for path in root.glob(f"{layout.REMOVED_PREFIX}*"):
         disk.remove(path)
 
 
@@ -171,11 +220,20 @@ def remove_quietly(path: Path, disk: Disk) -> None:
         return
 
 
-def _marker(directory: Path) -> Marker | None:
-    """Return the marker of a whole checkpoint, or None."""
+_kept: set[Path] = set()
+"""Those that this process has seen to be kept for ever: they are not read again at each save."""
+
+
+def _stays(directory: Path) -> bool | None:
+    """Return whether a checkpoint is kept for ever, or None if it is not whole."""
+    if directory in _kept:
+        return True
     try:
-        return layout.read_marker(directory)
+        stays = layout.read_marker(directory).kept_for_ever
     except layout.DamagedCheckpoint:
         return None
     except layout.OtherVersion:  # not ours to remove
-        return Marker(0, 0, {}, kept_for_ever=True)
+        return True
+    if stays:
+        _kept.add(directory)
+    return stays

@@ -51,7 +51,7 @@ class ShareFiles:
         """Return a share's descriptor.
 
         Raises:
-            DamagedCheckpoint: it can't be opened.
+            OSError: it can't be opened. Rank 0 has seen it: that is no damage.
         """
         if rank not in self._descriptors:
             self._descriptors[rank] = self._open(self._directory / layout.share_file(rank))
@@ -62,12 +62,10 @@ class ShareFiles:
         while True:
             try:
                 return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError as error:
+            except FileNotFoundError:
                 if not path.parent.is_dir() or time.monotonic() > deadline:
-                    raise DamagedCheckpoint(f"{path.name} is missing") from error
+                    raise
                 time.sleep(0.1)
-            except OSError as error:
-                raise DamagedCheckpoint(f"{path.name} can't be read ({error})") from error
 
     def close(self) -> None:
         """Close them."""
@@ -121,11 +119,7 @@ class Stored:
             DamagedCheckpoint: they don't.
         """
         self._places.sort(key=lambda place: place.start)
-        known = 0
-        for place in self._places:
-            if place.start > known:
-                break
-            known = max(known, place.end)
+        known = layout.covered_bytes((place.start, place.end) for place in self._places)
         if known != self.size_bytes:
             raise DamagedCheckpoint(
                 f"of {self.name} only the first {known} of {self.size_bytes} bytes are there"
@@ -222,7 +216,8 @@ class _Job:
         """Read and check it.
 
         Raises:
-            DamagedCheckpoint: it does not match its checksum, or can't be read.
+            DamagedCheckpoint: it does not match its checksum.
+            OSError: it can't be read.
         """
         block = self._read_direct()
         if block is None:
@@ -251,14 +246,14 @@ class _Job:
 
     def _read(self, block: memoryview) -> None:
         done = 0
-        try:
-            while done < self.size_bytes:
+        while done < self.size_bytes:
+            try:
                 got = os.preadv(self.descriptor, [block[done:]], self.offset_bytes + done)
-                if got == 0:
-                    raise DamagedCheckpoint(f"{self.where} ends too early")
-                done += got
-        except OSError as error:
-            raise DamagedCheckpoint(f"{self.where} can't be read ({error})") from error
+            except OSError as error:
+                raise OSError(error.errno, f"{error.strerror}: {self.where}") from error
+            if got == 0:
+                raise DamagedCheckpoint(f"{self.where} ends too early")
+            done += got
 
 
 def _block_jobs(

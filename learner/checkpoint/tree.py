@@ -69,7 +69,10 @@ class Packed:
 
     def to_bytes(self, **more: Any) -> bytes:
         """Return all but the tensors' content as a JSON file's content."""
-        leaves = [{"name": x.name, "dtype": x.dtype, "shape": list(x.shape)} for x in self.leaves]
+        leaves = [
+            {"name": x.name, "dtype": x.dtype, "shape": list(x.shape), "item_bytes": x.item_bytes}
+            for x in self.leaves
+        ]
         return (json.dumps({**more, "leaves": leaves, "tree": self.tree}) + "\n").encode()
 
 

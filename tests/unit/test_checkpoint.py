@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import errno
 import json
 import math
+import os
 import random
 import re
 import subprocess
@@ -24,6 +26,7 @@ from checkpoint_tools import (
     newest_step,
     read_state,
     same,
+    state_of,
     store,
 )  # fmt: skip
 
@@ -146,7 +149,8 @@ def damage(directory: Path, kind: str) -> str:
         return "share-0.h5 is missing"
     if kind == "no marker":
         marker.unlink()
-    elif kind == "bad marker":
+        return "complete.json is missing"
+    if kind == "bad marker":
         marker.write_text("{")
     elif kind == "marker of another kind":
         marker.write_text("[1]")
@@ -154,7 +158,7 @@ def damage(directory: Path, kind: str) -> str:
         file = directory / kind
         file.write_text(file.read_text().replace("0", "1", 1))
         return f"{kind} does not match its checksum"
-    return "complete.json is missing or unreadable"
+    return "complete.json can't be understood"
 
 
 @pytest.mark.parametrize(
@@ -170,6 +174,110 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path: Path, kind: st
     assert len(said) == 1
     assert f"WARNING: the checkpoint {layout.directory_name(20)} is skipped" in said[0]
     assert words in said[0]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "pathlib.Path.iterdir",
+        "os.open",
+        "os.preadv",
+        "pathlib.Path.read_bytes",
+        "pathlib.Path.stat",
+    ],
+)
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_a_file_system_that_fails_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, number: int
+) -> None:
+    for step in (10, 20):
+        store(tmp_path, step)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, fail)
+        with pytest.raises(UserFault, match=rf"can't be read: .*{os.strerror(number)}"):
+            newest_step(tmp_path)
+    store(tmp_path, 30, keep=Keep(3))
+    assert layout.steps_present(tmp_path) == [30, 20, 10]
+
+
+def test_a_training_does_not_begin_anew_where_no_checkpoint_is_whole(tmp_path: Path) -> None:
+    for step in (10, 20):
+        damage(store(tmp_path, step), "flip" if step == 10 else "bad marker")
+    said: list[str] = []
+    with pytest.raises(UserFault, match=r"none of the 2 checkpoints in .* is whole"):
+        newest_step(tmp_path, said)
+    assert len(said) == 2
+    assert layout.steps_present(tmp_path) == [20, 10]
+
+
+def test_only_those_of_later_steps_that_were_found_damaged_are_removed(tmp_path: Path) -> None:
+    for step in (1000, 2000, 3000):
+        store(tmp_path, step, keep=Keep(3))
+    damage(tmp_path / layout.directory_name(3000), "flip")
+    said: list[str] = []
+    for step in (10, 20):  # a script that was started without its load
+        assert make_engine(tmp_path, said).save(step, state_of(step))
+    assert layout.steps_present(tmp_path) == [3000, 2000, 1000, 20, 10]
+    assert said == [f"WARNING: {tmp_path} holds checkpoints of later steps too: they stay, and "
+                    "the next start takes the newest"] * 2  # fmt: skip
+    engine = make_engine(tmp_path, said)
+    assert engine.load(read_state)["step"] == 2000
+    assert engine.save(2010, state_of(2010))
+    assert layout.steps_present(tmp_path) == [2010, 2000]
+
+
+def test_a_writer_of_an_attempt_before_completes_nothing(tmp_path: Path) -> None:
+    class Slow(Disk):
+        def rename(self, source: Path, target: Path) -> None:
+            store(tmp_path, 20)  # the next attempt, before this one's folder has its name
+            super().rename(source, target)
+
+    said: list[str] = []
+    store(tmp_path, 10)
+    make_engine(tmp_path, said, disk=Slow()).save(30, state_of(30))
+    assert "WARNING: no checkpoint at step 30: " in said[0]
+    assert layout.steps_present(tmp_path) == [20, 10]
+    assert newest_step(tmp_path) == 20
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_script_that_only_reads_leaves_a_running_training_alone(tmp_path: Path) -> None:
+    class Read(Disk):
+        def rename(self, source: Path, target: Path) -> None:
+            assert newest_step(tmp_path) == 10
+            super().rename(source, target)
+
+    store(tmp_path, 10)
+    store(tmp_path, 20, Read())
+    assert newest_step(tmp_path) == 20
+
+
+def test_what_a_failed_save_leaves_does_not_spoil_the_next_of_that_step(tmp_path: Path) -> None:
+    class Failing(Disk):
+        fails = True
+
+        def sync(self, descriptor: int) -> None:
+            if self.fails:
+                raise OSError("no sync")
+
+        def remove(self, path: Path) -> None:
+            if self.fails:
+                raise OSError("no removal")
+            super().remove(path)
+
+    said: list[str] = []
+    disk = Failing()
+    engine = make_engine(tmp_path, said, disk=disk)
+    engine.save(10, state_of(10))
+    assert (engine.wait(), len(said)) == (False, 1)
+    disk.fails = False
+    engine.save(10, state_of(10))
+    assert engine.wait()
+    assert newest_step(tmp_path) == 10
 
 
 def test_an_older_layout_is_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -219,13 +327,21 @@ def test_a_range_is_read_into_memory_that_is_there(tmp_path: Path) -> None:
     make_engine(tmp_path).load(use)
 
 
-def test_pieces_that_do_not_cover_the_tensor_are_damage(tmp_path: Path) -> None:
+def test_pieces_that_do_not_cover_the_tensor_are_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store(tmp_path, 1)
-    hole = Pieces((9,), torch.float32, [(0, torch.ones(4)), (5, torch.ones(4))])
-    make_engine(tmp_path).save(2, {"a": hole})
+    hole = Pieces((9,), torch.bfloat16, [(n, torch.ones(4).bfloat16()) for n in (0, 5)])
     said: list[str] = []
+    make_engine(tmp_path, said).save(2, {"a": hole})
+    words = "WARNING: no checkpoint at step 2: the learners have 8 of 18 bytes of ['a']"
+    assert said == [words]
+    assert [path.name for path in tmp_path.iterdir()] == [layout.directory_name(1)]
+
+    monkeypatch.setattr("learner.checkpoint.publish._check_covered", lambda *_: None)
+    make_engine(tmp_path).save(2, {"a": hole})
     assert newest_step(tmp_path, said) == 1
-    assert "of ['a'] only the first 16 of 36 bytes" in said[0]
+    assert "of ['a'] only the first 8 of 18 bytes" in said[1]
 
 
 def test_the_marker_is_readable_json(tmp_path: Path) -> None:
