@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from learner.exchange.base import Buffer, Exchange
 from learner.exchange.layout import Layout, lay_out
 from learner.faults import UserFault
+from learner.same_model import check_same_lines
 
 _HELD: MutableMapping[torch.Tensor, tuple[Held, int]] = WeakTensorKeyDictionary()
 """Of each tensor in an exchange's memory its set, and which of it. (As an attribute of the tensor
@@ -55,6 +57,9 @@ def held_set(tensors: Sequence[torch.Tensor]) -> Held | None:
     return found[0] if same else None
 
 
+_SETS_KEPT = 4
+"""A loop may sum its gradients, a loss and a metric or two; memory is as large as all of them."""
+_DIGESTS_KEPT = 64
 Kind = tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
 
 
@@ -64,6 +69,8 @@ class Reducer:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._kept: dict[Kind, tuple[list[torch.Tensor], Held]] = {}
+        """Those used last; the same on every learner, which all give the same tensors."""
+        self._digests: dict[tuple[object, ...], torch.Tensor] = {}
 
     def reduce(
         self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor], divisor: int
@@ -83,20 +90,68 @@ class Reducer:
             for result, copy in zip(results, copies, strict=True):
                 result.copy_(copy)
 
+    def agree(self, tensors: Sequence[torch.Tensor], names: Sequence[str], how: str) -> None:
+        """Stop where learners give other tensors, or want something else, naming the difference.
+
+        Every call compares: a learner that keeps a set for its tensors can't know that another
+        does not. Equal are all n numbers d that sum to n d, and their squares to n d d.
+
+        Raises:
+            UserFault: on every learner.
+        """
+        if self._exchange.size == 1:
+            return
+        key = (how, *names, *_kind(tensors))
+        known = self._digests.get(key)
+        if known is None:
+            if len(self._digests) >= _DIGESTS_KEPT:
+                self._digests.clear()
+            known = self._digests[key] = _digest(_lines(tensors, names, how))
+        sums = known.clone()
+        self._exchange.sum_in_place(sums)
+        if not torch.equal(sums, known * self._exchange.size):
+            check_same_lines(
+                _lines(tensors, names, how),
+                self._exchange,
+                what="the learners' tensors for allreduce_n differ",
+                hint="call it on every learner with as many tensors, of the same shapes and dtypes",
+            )
+
     def _set_like(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Held]:
-        key = tuple((t.shape, t.dtype, t.device) for t in tensors)
-        held = self._kept.get(key)
+        key = _kind(tensors)
+        held = self._kept.pop(key, None)
         if held is None:
-            self.free()  # one set is kept: the usual caller always has the same tensors
-            held = self._kept[key] = empty_set(self._exchange, [_blank(t) for t in tensors])
+            if len(self._kept) >= _SETS_KEPT:
+                self._free(next(iter(self._kept)))  # unused for longest
+            held = empty_set(self._exchange, [_blank(t) for t in tensors])
+        self._kept[key] = held
         return held
 
     def free(self) -> None:
         """Give the memory back."""
-        for _, held in self._kept.values():
-            for buffer in held.buffers:
-                buffer.free()
-        self._kept.clear()
+        for key in list(self._kept):
+            self._free(key)
+
+    def _free(self, key: Kind) -> None:
+        for buffer in self._kept.pop(key)[1].buffers:
+            buffer.free()
+
+
+def _kind(tensors: Sequence[torch.Tensor]) -> Kind:
+    return tuple((t.shape, t.dtype, t.device) for t in tensors)
+
+
+def _lines(tensors: Sequence[torch.Tensor], names: Sequence[str], how: str) -> list[str]:
+    """Return what must be the same on every learner."""
+    kinds = [f"{tuple(t.shape)} {str(t.dtype)[6:]} {t.device.type}" for t in tensors]
+    return [how, *[f"{name} {kind}" for name, kind in zip(names, kinds, strict=True)]]
+
+
+def _digest(lines: Sequence[str]) -> torch.Tensor:
+    """Return two numbers of 24 bits and their squares: int64, which holds sums of 32,768 each."""
+    digest = hashlib.sha256("\n".join(lines).encode()).digest()
+    numbers = [int.from_bytes(digest[:3], "big"), int.from_bytes(digest[3:6], "big")]
+    return torch.tensor([*numbers, *(number * number for number in numbers)])
 
 
 def _blank(tensor: torch.Tensor) -> torch.Tensor:

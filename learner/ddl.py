@@ -219,10 +219,12 @@ def allreduce_n(tensors: Any, op: str = "sum", mpi: bool = False, check: float =
         check: where more than 0, compare with MPI_Allreduce; the largest relative error allowed.
 
     Raises:
-        UserFault: unknown op; or a tensor's error is over `check`: names the worst.
+        UserFault: unknown op; learners give other tensors; or a tensor's error is over `check`:
+            names the worst.
     """
     values, names = _listed(tensors)
     state, divisor = _state(), _divisor(op)
+    state.reducer.agree(values, names, f"op={op!r} mpi={mpi} check={check > 0}")
     if mpi:
         results = list(_plain(values, divisor))
     else:
@@ -243,7 +245,9 @@ def allreduce_n_(tensors: Sequence[torch.Tensor], op: str = "sum") -> None:
     if held is not None:
         held.reduce(divisor)
     else:
-        _state().reducer.reduce(tensors, tensors, divisor)
+        reducer, (values, names) = _state().reducer, _listed(tensors)
+        reducer.agree(values, names, f"op={op!r} in place")
+        reducer.reduce(values, values, divisor)
 
 
 def empty_n(
@@ -251,8 +255,9 @@ def empty_n(
 ) -> list[torch.Tensor]:
     """Return N tensors in memory that the exchange works on in place; for `allreduce_n_`."""
     like = [torch.empty(tuple(shape), dtype=dtype, device=device) for shape in shapes]
-    tensors, _ = _all.empty_set(_state().exchange, like)
-    return tensors
+    state = _state()
+    state.reducer.agree(*_listed(like), "empty_n")
+    return _all.empty_set(state.exchange, like)[0]
 
 
 def scale_learning_rate(target: Any) -> Any:
@@ -260,9 +265,17 @@ def scale_learning_rate(target: Any) -> Any:
 
     With the same batch on each learner the global batch grows with them, and so must the rate
     (Goyal et al., Accurate, Large Minibatch SGD, 2017). Returns the number, or the optimizer.
+
+    Raises:
+        UserFault: a scheduler was made for the optimizer, and remembers the rates as they were.
     """
     if isinstance(target, (int, float)):
         return target * size()
+    if any("initial_lr" in group for group in target.param_groups):
+        raise UserFault(
+            "this optimizer has a learning-rate scheduler already, which would undo the scaling",
+            hint="call scale_learning_rate before the scheduler is made",
+        )
     for group in target.param_groups:
         group["lr"] = group["lr"] * size()
     return target

@@ -249,6 +249,7 @@ def main() -> None:
     ddl_states.check_local_sgd()
     ddl_states.check_two_optimizers()
     result = ddl_training.check_global_batches()
+    ddl_states.check_lists()
     ddl_states.check_faults()
     digests.append(hashlib.sha256(result.numpy().tobytes()).hexdigest())
     rank, size, name = ddl.rank(), ddl.size(), ddl.exchange()

@@ -25,6 +25,7 @@ from ddl_training import (
 from torch import nn
 
 from learner import ddl
+from learner.allreduce_n import _kind
 from learner.faults import UserFault
 
 
@@ -189,6 +190,38 @@ def check_two_optimizers() -> None:
     found = train(lambda net: ddl.DistributedOptimizer(sgd(net)), together)
     for one, other in zip(found, expected, strict=True):
         assert_equal(one, other, "two optimizers")
+
+
+def check_lists() -> None:
+    """Lists that differ are named on every learner, also where some of them have memory for it."""
+    few, many = [torch.ones(3)], [torch.ones(5), torch.ones(7)]
+    reducer = ddl._state().reducer
+    places = []
+    for _ in range(2):
+        for tensors in (few, many):
+            ddl.allreduce_n(tensors)
+            places.append(reducer._kept[_kind(tensors)][0][0].data_ptr())
+    assert places[:2] == places[2:], "memory was made anew"
+    assert len(reducer._kept) <= 4
+    last = ddl.size() - 1
+    odd = ddl.rank() == last and last > 0
+    for calls, text in [
+        ((lambda: ddl.allreduce_n(few), lambda: ddl.allreduce_n([torch.ones(4)])),
+         f"rank 0 has number 0 (3,) float32 cpu, rank {last} has number 0 (4,) float32 cpu"),
+        ((lambda: ddl.allreduce_n_(few), lambda: ddl.allreduce_n_(many)), "has number 0 (5,)"),
+        ((lambda: ddl.allreduce_n(few), lambda: ddl.allreduce_n([])), "has nothing"),
+        ((lambda: ddl.allreduce_n(few), lambda: ddl.allreduce_n(few, "avg")), "has op='avg'"),
+        ((lambda: ddl.allreduce_n({"a": few[0]}), lambda: ddl.allreduce_n({"b": few[0]})),
+         f"rank 0 has a (3,) float32 cpu, rank {last} has b (3,) float32 cpu"),
+        ((lambda: ddl.empty_n([(3,)]), lambda: ddl.empty_n([(4,)])), "has number 0 (4,)"),
+    ]:  # fmt: skip
+        try:
+            calls[odd]()
+            assert ddl.size() == 1, text
+        except UserFault as error:
+            assert text in str(error) and ddl.size() > 1, (text, error)
+    few[0].fill_(1)
+    assert ddl.allreduce_n(few)[0].tolist() == [ddl.size()] * 3
 
 
 def check_faults() -> None:

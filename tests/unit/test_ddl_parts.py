@@ -319,6 +319,15 @@ def test_parameters_get_their_names_from_the_model(alone):
     assert [optimizer.gradients.name(i) for i in range(2)] == ["weight", "bias"]
 
 
+def test_rates_that_a_scheduler_remembers_are_not_scaled(alone):
+    ddl.init()
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    assert ddl.scale_learning_rate(optimizer) is optimizer
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with pytest.raises(UserFault, match="a learning-rate scheduler already, which would undo"):
+        ddl.scale_learning_rate(optimizer)
+
+
 class Two(SingleExchange):
     """A group of two of which the other is not here."""
 
