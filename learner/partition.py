@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset
 
 from learner.data import Indices, epoch_order
@@ -33,12 +34,22 @@ class Partition(Dataset[Any]):
         self.dataset = dataset
         self._rank, self._size = rank, size
         self._seed, self._uneven, self._shuffle = seed, uneven, shuffle
-        self.indices: Indices = self._of_epoch(0)
-        """Shape (n,): this learner's samples of the current epoch."""
+        # In shared memory: workers of a DataLoader, which may stay (persistent_workers), follow.
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+        self._dealt = (0, self._of_epoch(0))
 
     def set_epoch(self, epoch: int) -> None:
         """Take this learner's samples of another epoch."""
-        self.indices = self._of_epoch(epoch)
+        self._epoch.fill_(epoch)
+
+    @property
+    def indices(self) -> Indices:
+        """Return this learner's samples of the current epoch, shape (n,)."""
+        epoch = int(self._epoch)
+        if self._dealt[0] != epoch:
+            self._dealt = (epoch, self._of_epoch(epoch))
+        return self._dealt[1]
 
     def __len__(self) -> int:
         return len(self.indices)

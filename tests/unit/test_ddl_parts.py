@@ -1,5 +1,6 @@
 """The parts of learner.ddl and learner.exchange that need no other process."""
 
+import copy
 import math
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from learner import ddl, exchange
 from learner.allreduce_n import check_against, relative_error
@@ -254,6 +256,19 @@ def test_parts_are_fixed_by_seed_and_epoch():
         Partition(range(3), 0, 1, seed=0, uneven="cut", shuffle=False)
     with pytest.raises(UserFault, match="0 samples"):
         Partition([], 0, 1, seed=0, uneven="pad", shuffle=False)
+
+
+def test_workers_that_stay_follow_the_epoch():
+    part = Partition(range(8), 1, 2, seed=1, uneven="pad", shuffle=True)
+    alone = copy.deepcopy(part)
+    loader = DataLoader(part, batch_size=4, num_workers=1, persistent_workers=True)
+    seen = []
+    for epoch in range(2):
+        part.set_epoch(epoch)
+        seen.append(next(iter(loader)).tolist())
+        assert seen[-1] == list(part)
+    assert seen[0] == list(alone) != seen[1]
+    del loader
 
 
 # A single process ---------------------------------------------------------------------------------
