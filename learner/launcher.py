@@ -17,7 +17,7 @@ from dlctl import contract
 from dlctl.contract import ContractError, Plan, Preflight, State, learner_log, preflight_file
 from learner import processes
 from learner.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
-from learner.environment import PROGRESS_FILE, learner_environment, resolve_secrets
+from learner.environment import PROGRESS_FILE, learner_environment, quiet_mpi, resolve_secrets
 from learner.faults import UserFault
 from learner.heartbeat import Heartbeat
 from learner.ranks import Place, find_place
@@ -85,6 +85,7 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, place: Place, scratch:
     secrets = resolve_secrets(plan, os.environ)
     env = learner_environment(plan, job_dir, place, meeting_point, os.environ, secrets)
     env.update(make_segment_folder(plan.training_id, attempt))
+    env.update(quiet_mpi(env))
     env[PROGRESS_FILE] = str(scratch / "progress.json")
     command = plan.framework.command
     argv = (

@@ -14,7 +14,7 @@ from node_job import REPO, SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_u
 from dlctl import contract
 from dlctl.contract import Directive, Preflight, State
 from learner.directives import SUPERVISOR_LOST_VARIABLE
-from learner.environment import resolve_secret, users_python_path
+from learner.environment import quiet_mpi, resolve_secret, users_python_path
 from learner.faults import UserFault
 from learner.ranks import Place, find_place, node_of, tasks_per_node
 
@@ -64,6 +64,16 @@ def test_the_plans_launcher_decides_which_variables_count(tmp_path):
 def test_users_python_path_has_ours_last():
     assert users_python_path("/run:/a::/b", "/run") == "/a:/b:/run"
     assert users_python_path("", "/run") == "/run"
+
+
+def test_mpi_is_quiet_about_ucx_only_without_a_fast_network(tmp_path):
+    quiet = {"OMPI_MCA_opal_common_ucx_verbose": "-1"}
+    assert quiet_mpi({"OMPI_MCA_btl": "self", "UCX_TLS": "any"}, tmp_path / "none") == quiet
+    assert quiet_mpi({}, tmp_path) == quiet
+    assert quiet_mpi({"OMPI_MCA_pml": "ucx"}, tmp_path) == {}
+    assert quiet_mpi({"OMPI_MCA_osc_ucx_verbose": "3"}, tmp_path) == {}
+    (tmp_path / "mlx5_0").mkdir()
+    assert quiet_mpi({}, tmp_path) == {}
 
 
 def test_secrets(tmp_path):
