@@ -7,9 +7,11 @@ The files are described in docs/checkpoints.md.
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlctl import contract
 from dlctl.errors import ResultsError
@@ -21,9 +23,15 @@ if TYPE_CHECKING:
     from dlctl.store import Record
     from dlctl.transport import Transport
 
+T = TypeVar("T")
 _TIMEOUT_S = 3600.0
-_PREFIX = "step-"
+_FOLDER = re.compile("step-([0-9]+)")
 _MARKER, _STATE = "complete.json", "state.json"
+_RECORD = re.compile(r"share-[0-9]+\.json")
+_PATHS = 300
+"""Read in one round trip: their names are one argument of a shell, of 128 KiB at most."""
+_NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
+"""What JSON of another form than is expected leads to."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +55,7 @@ def list_checkpoints(transport: Transport, job_dir: str) -> list[Checkpoint]:
     Raises:
         TransportError
     """
-    names = _names(transport, job_dir)
-    paths = {name: f"{job_dir}/{contract.CHECKPOINTS}/{name}/{_MARKER}" for name in names}
-    contents = read_files(transport, list(paths.values()))
-    found = [_checkpoint(name, contents[path]) for name, path in paths.items()]
-    return sorted(found, key=lambda checkpoint: -checkpoint.step)
+    return [_checkpoint(step, marker) for step, (_, marker) in _markers(transport, job_dir).items()]
 
 
 def show_checkpoint(transport: Transport, job_dir: str, step: int | None) -> dict[str, Any]:
@@ -61,22 +65,40 @@ def show_checkpoint(transport: Transport, job_dir: str, step: int | None) -> dic
         ResultsError: there is no such checkpoint, or it can't be understood.
         TransportError
     """
-    step = _chosen(transport, job_dir, step)
-    base = f"{job_dir}/{contract.CHECKPOINTS}/{_PREFIX}{step:012d}"
-    marker = _json(transport, f"{base}/{_MARKER}")
-    ranks = range(int(marker.get("learners", 0)))
-    state = _json(transport, f"{base}/{_STATE}")
-    records = [_json(transport, f"{base}/share-{rank}.json") for rank in ranks]
+    markers = _markers(transport, job_dir)
+    complete = [n for n, (_, marker) in markers.items() if _checkpoint(n, marker).complete]
+    chosen = next((n for n in complete if step in (None, n)), None)
+    if chosen is None:
+        what = "complete checkpoint" if step is None else f"complete checkpoint of step {step}"
+        raise ResultsError(f"there is no {what} in {job_dir}", hint="dlctl checkpoints list")
+    folder, content = markers[chosen]
+    marker = json.loads(content or b"")
+    records = [f"{folder}/{name}" for name in marker["files"] if _RECORD.fullmatch(name)]
+    contents = _read(transport, [f"{folder}/{_STATE}", *records])
+    try:
+        state, *shares = (json.loads(content or b"") for content in contents.values())
+        return _described(marker, state, shares)
+    except _NOT_UNDERSTOOD as error:
+        raise ResultsError(
+            f"{transport.name}: the checkpoint {folder} can't be understood: {error!r}",
+            hint="`dlctl checkpoints verify` tells which are whole",
+        ) from error
+
+
+def _described(marker: Any, state: Any, shares: list[Any]) -> dict[str, Any]:
     places: dict[str, list[str]] = {}
-    for record in records:
-        for piece in record["pieces"]:
+    for share in shares:
+        for piece in share["pieces"]:
             number, _, start = piece["name"].partition(":")
-            places.setdefault(number, []).append(f"share-{record['rank']}.h5:{number}:{start}")
+            place = f"share-{int(share['rank'])}.h5:{number}:{start}"
+            places.setdefault(number, []).append(place)
     tensors = [
-        {**leaf, "places": places.get(str(number), [])}
+        {**leaf, "name": str(leaf["name"]), "dtype": str(leaf["dtype"]),
+         "shape": [int(n) for n in leaf["shape"]], "places": places.get(str(number), [])}
         for number, leaf in enumerate(state["leaves"])
-    ]
-    return {**marker, "tensors": tensors}
+    ]  # fmt: skip
+    known = {"learners": int(marker["learners"]), "settings": dict(marker["settings"])}
+    return {**marker, **known, "tensors": tensors}
 
 
 def verify(session: Session, record: Record, steps: list[int], *, on_node: bool) -> Any:
@@ -123,38 +145,35 @@ def _tool(session: Session, record: Record, arguments: list[str], *, on_node: bo
     return run_module(session, plan, module, arguments, on_node=on_node, timeout_s=_TIMEOUT_S).value
 
 
-def _names(transport: Transport, job_dir: str) -> list[str]:
-    folder = shlex.quote(f"{job_dir}/{contract.CHECKPOINTS}")
-    listed = transport.run(f"cd {folder} 2>/dev/null && ls -1 || :").text.split()
-    return [name for name in listed if name.removeprefix(_PREFIX).isdigit()]
+def _markers(transport: Transport, job_dir: str) -> dict[int, tuple[str, bytes | None]]:
+    """Return the folder and the marker's content of each checkpoint by its step, newest first."""
+    root = f"{job_dir}/{contract.CHECKPOINTS}"
+    listed = transport.run(f"cd {shlex.quote(root)} 2>/dev/null && ls -1 || :").text.splitlines()
+    folders = {int(m[1]): f"{root}/{name}" for name in listed if (m := _FOLDER.fullmatch(name))}
+    contents = _read(transport, [f"{folder}/{_MARKER}" for folder in folders.values()])
+    pairs = zip(folders.values(), contents.values(), strict=True)
+    return dict(sorted(zip(folders, pairs, strict=True), reverse=True))
 
 
-def _checkpoint(name: str, content: bytes | None) -> Checkpoint:
-    step = int(name.removeprefix(_PREFIX))
+def _checkpoint(step: int, marker: bytes | None) -> Checkpoint:
     try:
-        raw = json.loads(content or b"")
+        raw = json.loads(marker or b"")
         size_bytes = sum(int(file["size_bytes"]) for file in raw["files"].values())
         return Checkpoint(
-            step, True, raw.get("epoch"), raw.get("learners"), size_bytes, raw.get("written_at"),
-            bool(raw.get("kept_for_ever")),
+            step, True, _known(int, raw.get("epoch")), _known(int, raw.get("learners")), size_bytes,
+            _known(float, raw.get("written_at")), bool(raw.get("kept_for_ever")),
         )  # fmt: skip
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except _NOT_UNDERSTOOD:
         return Checkpoint(step, False)
 
 
-def _chosen(transport: Transport, job_dir: str, step: int | None) -> int:
-    found = list_checkpoints(transport, job_dir)
-    chosen = [c.step for c in found if c.complete and step in (None, c.step)]
-    if not chosen:
-        what = "complete checkpoint" if step is None else f"complete checkpoint of step {step}"
-        raise ResultsError(f"there is no {what} in {job_dir}", hint="dlctl checkpoints list")
-    return chosen[0]
+def _known(kind: Callable[[Any], T], value: Any) -> T | None:
+    return None if value is None else kind(value)
 
 
-def _json(transport: Transport, path: str) -> dict[str, Any]:
-    content = read_files(transport, [path])[path]
-    try:
-        raw = json.loads(content or b"")
-    except ValueError as error:
-        raise ResultsError(f"{transport.name}: {path} can't be understood: {error}") from error
-    return dict(raw)
+def _read(transport: Transport, paths: list[str]) -> dict[str, bytes | None]:
+    """Return the contents of files, many in one round trip."""
+    contents: dict[str, bytes | None] = {}
+    for first in range(0, len(paths), _PATHS):
+        contents |= read_files(transport, paths[first : first + _PATHS])
+    return contents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,15 +38,22 @@ def read_header(directory: Path) -> Header:
         OSError: the file system fails; the checkpoint may be whole.
     """
     marker = layout.read_marker(directory)
-    try:
+    with understood():
         state = json.loads(layout.read_checked(directory, marker, layout.TREE_FILE))
         records = [
             layout.parse_record(layout.read_checked(directory, marker, layout.record_file(rank)))
             for rank in range(marker.learners)
         ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedCheckpoint(f"a record can't be understood ({error})") from error
     return Header(directory, marker, state, records)
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """Raise DamagedCheckpoint where JSON has another form than is expected here."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedCheckpoint(f"a record can't be understood ({error!r})") from error
 
 
 def headers(root: Path, warnings: list[str]) -> Iterator[Header]:
@@ -64,14 +72,19 @@ def skipped(directory: Path, problem: str) -> str:
 
 
 class Loaded:
-    """An open checkpoint, as one learner sees it."""
+    """An open checkpoint, as one learner sees it.
+
+    Raises:
+        DamagedCheckpoint: its records do not fit each other.
+    """
 
     def __init__(self, header: Header) -> None:
         self.directory = header.directory
         self.marker = header.marker
         self.files = ShareFiles(header.directory)
         self._header = header
-        self.leaves = attach(self.files, header.state["leaves"], header.records)
+        with understood():
+            self.leaves = attach(self.files, header.state["leaves"], header.records)
 
     def tree(self) -> Any:
         """Return the state with a `Stored` in the place of each tensor."""
@@ -83,8 +96,9 @@ class Loaded:
         Raises:
             DamagedCheckpoint: it can't be read.
         """
-        stored, raw = attach_own(self.files, self._header.records[rank])
-        return filled(unpack(raw["tree"], stored, Stored.array))
+        with understood():
+            stored, raw = attach_own(self.files, self._header.records[rank])
+            return filled(unpack(raw["tree"], stored, Stored.array))
 
     def close(self) -> None:
         """Close its files."""

@@ -8,7 +8,10 @@ Answers one JSON value (`learner.answers`). `-` is the newest whole one.
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from dlctl import contract
 from learner.answers import run
 from learner.checkpoint import layout
 from learner.checkpoint.layout import BLOCK_BYTES, DamagedCheckpoint
-from learner.checkpoint.load import Header, Loaded, headers, read_header
+from learner.checkpoint.load import Header, Loaded, headers, read_header, understood
 from learner.checkpoint.share import rest_sum
 from learner.checkpoint.stored import Stored
 from learner.faults import UserFault
@@ -33,22 +36,27 @@ def main(arguments: list[str]) -> Any:
     if len(arguments) >= 2 and arguments[0] == "verify":
         return verify(_root(arguments[1]), [int(step) for step in arguments[2:]])
     if len(arguments) == 5 and arguments[0] == "diff":
-        return diff(
-            _open(_root(arguments[1]), arguments[2]), _open(_root(arguments[3]), arguments[4])
-        )
+        first, second = (_open(_root(arguments[n]), arguments[n + 1]) for n in (1, 3))
+        return diff(first, second)
     raise UserFault("usage: verify <job dir> [STEP …] | diff <job dir> STEP <job dir> STEP")
 
 
 def verify(root: Path, steps: list[int]) -> list[dict[str, Any]]:
-    """Return what is wrong with each checkpoint (of all, if no step is named)."""
+    """Return what is wrong with each checkpoint (of all, if no step is named).
+
+    Those that a running training removes meanwhile are left out.
+    """
     present = layout.steps_present(root)
     for step in steps:
         if step not in present:
             raise UserFault(f"there is no checkpoint of step {step} in {root}")
-    return [
-        {"step": step, "problem": problem(root / layout.directory_name(step))}
-        for step in steps or present
-    ]
+    found = []
+    for step in steps or present:
+        directory = root / layout.directory_name(step)
+        what = problem(directory)
+        if what is None or directory.exists():
+            found.append({"step": step, "problem": what})
+    return found
 
 
 def problem(directory: Path) -> str | None:
@@ -63,11 +71,12 @@ def problem(directory: Path) -> str | None:
         try:
             for rank in range(header.marker.learners):
                 loaded.own(rank)
-            for stored in loaded.leaves:
-                _read_through(stored)
+            with understood():
+                for stored in loaded.leaves:
+                    _read_through(stored)
         finally:
             loaded.close()
-    except (DamagedCheckpoint, UserFault, OSError, KeyError, ValueError) as damage:
+    except (DamagedCheckpoint, UserFault, OSError) as damage:
         return str(damage)
     return None
 
@@ -79,19 +88,22 @@ def _read_through(stored: Stored) -> None:
 
 
 def diff(first: Header, second: Header) -> dict[str, Any]:
-    """Return how the tensors of two checkpoints differ."""
-    one, two = Loaded(first), Loaded(second)
-    try:
-        mine, theirs = ({leaf.name: leaf for leaf in x.leaves} for x in (one, two))
-        tensors = [
-            {"name": name, **_difference(mine.get(name), theirs.get(name))}
-            for name in dict.fromkeys([*mine, *theirs])
-        ]
-    except DamagedCheckpoint as damage:
-        raise UserFault(str(damage), hint="dlctl checkpoints verify names what is whole") from None
-    finally:
-        one.close()
-        two.close()
+    """Return how the tensors of two checkpoints differ: how many elements in any bit, and how far.
+
+    Raises:
+        UserFault: one of them can't be read.
+    """
+    with contextlib.ExitStack() as opened:
+        try:
+            one, two = (opened.enter_context(closing(Loaded(x))) for x in (first, second))
+            mine, theirs = ({leaf.name: leaf for leaf in x.leaves} for x in (one, two))
+            tensors = [
+                {"name": name, **_difference(mine.get(name), theirs.get(name))}
+                for name in dict.fromkeys([*mine, *theirs])
+            ]
+        except (DamagedCheckpoint, OSError) as damage:
+            hint = "dlctl checkpoints verify names what is whole"
+            raise UserFault(str(damage), hint=hint) from None
     return {"first": str(first.directory), "second": str(second.directory), "tensors": tensors}
 
 
@@ -101,19 +113,40 @@ def _difference(a: Stored | None, b: Stored | None) -> dict[str, Any]:
     if (a.shape, a.dtype_name) != (b.shape, b.dtype_name):
         kinds = f"{a.dtype_name} {list(a.shape)}, {b.dtype_name} {list(b.shape)}"
         return {"difference": f"another kind: {kinds}", "largest": None}
-    raw = [stored.empty() for stored in (a, b)]
-    for stored, memory in zip((a, b), raw, strict=True):
-        stored.read_bytes(memory, 0)
-    if torch.equal(*raw):
+    changed, largest = 0, list[float]()
+    for x, y in _blocks(a, b):
+        if torch.equal(x, y):
+            continue
+        differs = (x != y).any(1)
+        changed += int(differs.sum())
+        if hasattr(torch, a.dtype_name):
+            largest += _farthest(*(raw[differs].reshape(-1).view(a.dtype) for raw in (x, y)))
+    if not changed:
         return {"difference": "none", "largest": 0.0}
-    if not hasattr(torch, a.dtype_name):
-        return {"difference": "other bits", "largest": None}
-    x, y = (memory.view(a.dtype) for memory in raw)
+    elements = a.size_bytes // a.item_bytes
+    return {
+        "difference": f"{changed} of {elements} elements",
+        "largest": max(largest, default=None),
+    }
+
+
+def _blocks(a: Stored, b: Stored) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the same elements of both, some at a time: uint8, shape (elements, bytes of one)."""
+    step = max(1, BLOCK_BYTES // a.item_bytes) * a.item_bytes
+    for start in range(0, a.size_bytes, step):
+        size_bytes = min(step, a.size_bytes - start)
+        x, y = (torch.empty(size_bytes, dtype=torch.uint8) for _ in range(2))
+        a.read_bytes(x, start)
+        b.read_bytes(y, start)
+        yield x.view(-1, a.item_bytes), y.view(-1, a.item_bytes)
+
+
+def _farthest(x: torch.Tensor, y: torch.Tensor) -> list[float]:
+    """Return the largest difference, if any is a number."""
     wide = torch.complex128 if x.is_complex() else torch.float64
     differ = (x.to(wide) - y.to(wide)).abs()
-    finite = differ[~differ.isnan()]
-    largest = float(finite.max()) if finite.numel() else None
-    return {"difference": f"{int((differ != 0).sum())} of {x.numel()} elements", "largest": largest}
+    known = differ[~differ.isnan()]
+    return [float(known.max())] if known.numel() else []
 
 
 def _root(job_dir: str) -> Path:
@@ -121,16 +154,15 @@ def _root(job_dir: str) -> Path:
 
 
 def _open(root: Path, step: str) -> Header:
-    if step == "-":
-        found = next(headers(root, []), None)
-        if found is None:
-            raise UserFault(f"there is no whole checkpoint in {root}")
-        return found
-    directory = root / layout.directory_name(int(step))
     try:
-        return read_header(directory)
-    except DamagedCheckpoint as damage:
-        raise UserFault(f"the checkpoint {directory} is damaged: {damage}") from damage
+        if step != "-":
+            return read_header(root / layout.directory_name(int(step)))
+        found = next(headers(root, []), None)
+    except (DamagedCheckpoint, OSError) as damage:
+        raise UserFault(f"the checkpoint {step} in {root} can't be read: {damage}") from damage
+    if found is None:
+        raise UserFault(f"there is no whole checkpoint in {root}")
+    return found
 
 
 if __name__ == "__main__":

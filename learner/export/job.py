@@ -24,7 +24,7 @@ import torch
 from dlctl import contract
 from learner.checkpoint import layout
 from learner.checkpoint.layout import DamagedCheckpoint
-from learner.checkpoint.load import Loaded, filled, headers, read_header
+from learner.checkpoint.load import Header, Loaded, filled, headers, read_header, understood
 from learner.data import fetch
 from learner.environment import resolve_secrets, service_variables
 from learner.export import formats
@@ -118,22 +118,22 @@ def _load_weights(model: torch.nn.Module, job_dir: Path, checkpoint: str | None)
         restore_model(model, _read_model(path), path.name)
         return None
     root = job_dir / contract.CHECKPOINTS
-    with contextlib.closing(Loaded(_find_checkpoint(root, checkpoint))) as loaded:
-        name = loaded.directory.name
-        try:
+    header = _find_checkpoint(root, checkpoint)
+    try:
+        with contextlib.closing(Loaded(header)) as loaded, understood():
             state = filled(loaded.tree()["model"])
             own = loaded.own(0)["buffers"]
-        except (DamagedCheckpoint, KeyError) as damage:
-            raise UserFault(
-                f"the checkpoint {name} can't be read: {damage}",
-                hint="`dlctl checkpoints verify` tells which are whole",
-            ) from damage
-    restore_model(model, state, name)
+    except (DamagedCheckpoint, OSError) as damage:
+        raise UserFault(
+            f"the checkpoint {header.directory.name} can't be read: {damage}",
+            hint="`dlctl checkpoints verify` tells which are whole",
+        ) from damage
+    restore_model(model, state, header.directory.name)
     buffers = dict(model.named_buffers())
     with torch.no_grad():
         for buffer_name, value in own.items():
             buffers[buffer_name].copy_(value)
-    return loaded.marker.step
+    return header.marker.step
 
 
 def _read_model(path: Path) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _read_model(path: Path) -> dict[str, Any]:
     return dict(state)
 
 
-def _find_checkpoint(root: Path, wanted: str) -> Any:
+def _find_checkpoint(root: Path, wanted: str) -> Header:
     steps = layout.steps_present(root)
     if wanted == NEWEST:
         skipped: list[str] = []

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from dlctl.node_side import Answer
 from dlctl.transport.local import LocalTransport
 from learner.checkpoint import layout, tool
 from learner.checkpoint.engine import Keep
+from learner.export import job
 from learner.faults import UserFault
 
 SESSION = Session(None, LocalTransport(), None)
@@ -50,6 +55,57 @@ def test_they_are_listed_and_shown_with_a_shell_alone(job_dir: Path) -> None:
         checkpoints.show_checkpoint(LocalTransport(), str(job_dir), 30)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("state.json", "{}"), ("state.json", "[1]"), ("state.json", '{"leaves": [{"name": "x"}]}'),
+        ("state.json", None), ("share-0.json", "{}"), ("share-0.json", '{"pieces": [1]}'),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_that_is_not_understood_is_named(
+    job_dir: Path, name: str, content: str | None
+) -> None:
+    path = job_dir / "checkpoints" / layout.directory_name(20) / name
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(ResultsError, match=r"step-000000000020 can't be understood"):
+        checkpoints.show_checkpoint(LocalTransport(), str(job_dir), 20)
+
+
+@pytest.mark.parametrize(
+    "content", ["[1]", "{}", '{"files": {"a": 1}}', '{"files": {}, "epoch": []}']
+)
+def test_a_marker_that_is_not_understood_makes_no_complete_checkpoint(
+    job_dir: Path, content: str
+) -> None:
+    marker = job_dir / "checkpoints" / layout.directory_name(20) / layout.MARKER_FILE
+    marker.write_text(content)
+    found = checkpoints.list_checkpoints(LocalTransport(), str(job_dir))
+    assert [(c.step, c.complete) for c in found] == [(30, False), (20, False), (10, True)]
+    with pytest.raises(ResultsError, match="no complete checkpoint of step 20"):
+        checkpoints.show_checkpoint(LocalTransport(), str(job_dir), 20)
+
+
+def test_many_learners_cost_few_round_trips(job_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = job_dir / "checkpoints" / layout.directory_name(20)
+    marker = json.loads((folder / layout.MARKER_FILE).read_text())
+    share = json.loads((folder / layout.record_file(0)).read_text())
+    for rank in range(1, 256):
+        (folder / layout.record_file(rank)).write_text(json.dumps({**share, "rank": rank}))
+        marker["files"][layout.record_file(rank)] = {"size_bytes": 1, "crc32": 1}
+    marker["learners"] = 10**9
+    (folder / layout.MARKER_FILE).write_text(json.dumps(marker))
+    calls: list[str] = []
+    run = LocalTransport.run
+    monkeypatch.setattr(
+        LocalTransport, "run", lambda *args, **how: calls.append(args[1]) or run(*args, **how)
+    )
+    shown = checkpoints.show_checkpoint(LocalTransport(), str(job_dir), 20)
+    big = next(t for t in shown["tensors"] if t["name"] == "['big']")
+    assert len(big["places"]) == 256
+    assert len(calls) == 3
+    assert max(map(len, calls)) < 128 * 1024
+
+
 def test_verify_names_what_is_damaged(job_dir: Path) -> None:
     share = job_dir / "checkpoints" / layout.directory_name(10) / layout.share_file(0)
     content = bytearray(share.read_bytes())
@@ -64,10 +120,72 @@ def test_verify_names_what_is_damaged(job_dir: Path) -> None:
         tool.main(["verify", str(job_dir), "7"])
 
 
-def test_diff_says_what_differs_and_by_how_much(tmp_path: Path) -> None:
-    states = {1: {"a": torch.zeros(6), "b": torch.ones(2), "c": torch.ones(3)},
-              2: {"a": torch.tensor([0, 0, -2.5, 0, 0, 1]), "b": torch.ones(2),
-                  "c": torch.ones(3).half(), "d": torch.ones(1)}}  # fmt: skip
+def test_what_training_removes_meanwhile_is_not_damaged(
+    job_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def problem(directory: Path) -> str | None:
+        if directory.name == layout.directory_name(10):
+            shutil.rmtree(directory)
+        return look(directory)
+
+    look = tool.problem
+    monkeypatch.setattr(tool, "problem", problem)
+    assert [one["step"] for one in tool.verify(job_dir / "checkpoints", [])] == [30, 20]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["leaves"].pop(),
+        lambda state: state["leaves"][1].pop("name"),
+        lambda state: state["leaves"][1].update(shape=[10**6]),
+        lambda state: state["leaves"][1].update(dtype="none"),
+        lambda state: state.pop("leaves"),
+    ],
+)
+def test_records_that_do_not_fit_are_damage_of_one_checkpoint(
+    job_dir: Path, change: Callable[[Any], Any]
+) -> None:
+    folder = job_dir / "checkpoints" / layout.directory_name(20)
+    state = json.loads((folder / layout.TREE_FILE).read_text())
+    change(state)
+    content = json.dumps(state).encode()
+    (folder / layout.TREE_FILE).write_bytes(content)
+    marker = json.loads((folder / layout.MARKER_FILE).read_text())
+    record = {"size_bytes": len(content), "crc32": zlib.crc32(content)}
+    marker["files"][layout.TREE_FILE] = record
+    (folder / layout.MARKER_FILE).write_text(json.dumps(marker))
+    answer = tool.main(["verify", str(job_dir), "20", "10"])
+    assert [(one["step"], one["problem"] is None) for one in answer] == [(20, False), (10, True)]
+    with pytest.raises(UserFault, match=r"can't be understood|are there|checksum"):
+        tool.main(["diff", str(job_dir), "10", str(job_dir), "20"])
+    with pytest.raises(UserFault, match=r"the checkpoint step-0*20 can't be read"):
+        job._load_weights(torch.nn.Linear(1, 1), job_dir, "20")
+
+
+@pytest.mark.parametrize("block_bytes", [8, 4 * 1024**2])
+def test_diff_says_what_differs_and_by_how_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(tool, "BLOCK_BYTES", block_bytes)
+    nan, inf = math.nan, math.inf
+    states = {
+        1: {
+            "a": torch.zeros(6),
+            "b": torch.ones(2),
+            "c": torch.ones(3),
+            "e": torch.tensor([nan, inf, 1, 0]),
+            "f": torch.tensor([3j, 1, 1]),
+        },
+        2: {
+            "a": torch.tensor([0, 0, -2.5, 0, 0, 1]),
+            "b": torch.ones(2),
+            "c": torch.ones(3).half(),
+            "d": torch.ones(1),
+            "e": torch.tensor([nan, inf, nan, -0.0]),
+            "f": torch.tensor([0, 1, 1 + 4j]),
+        },
+    }
     for step, state in states.items():
         make_engine(tmp_path / "checkpoints").save(step, state)
     answer = tool.main(["diff", str(tmp_path), "1", str(tmp_path), "-"])
@@ -76,6 +194,8 @@ def test_diff_says_what_differs_and_by_how_much(tmp_path: Path) -> None:
         "['a']": ("2 of 6 elements", 2.5),
         "['b']": ("none", 0.0),
         "['c']": ("another kind: float32 [3], float16 [3]", None),
+        "['e']": ("2 of 4 elements", 0.0),
+        "['f']": ("2 of 3 elements", 4.0),
         "['d']": ("only in the second", None),
     }
     json.dumps(answer)
