@@ -6,29 +6,18 @@ Knows nothing of models. Every method but `poll`, `busy` and `close` is called b
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 import select
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from learner.checkpoint.disk import Disk
-from learner.checkpoint.division import (
-    Part,
-    end_of,
-    numpy_name,
-    offsets_of,
-    parts_of,
-    rank_parts,
-    shapes,
-)
+from learner.checkpoint.division import parts_of, rank_parts, shapes
 from learner.checkpoint.load import Loaded
 from learner.checkpoint.newest import Learners, use_newest
 from learner.checkpoint.process import WriterProcess
@@ -39,6 +28,8 @@ from learner.checkpoint.publish import (
     remove_leftovers,
     remove_quietly,
 )
+from learner.checkpoint.room import Wish, have_room, memory_left
+from learner.checkpoint.snapshot import Snapshot
 from learner.checkpoint.tree import Packed, pack
 from learner.checkpoint.work import complete, leave_failure, write_part
 from learner.faults import UserFault
@@ -106,9 +97,12 @@ class CheckpointEngine:
     # Saving -------------------------------------------------------------------------------------
 
     def prepare(self, tree: Any, own: Any = None) -> None:
-        """Take the memory for a snapshot of such a state beforehand."""
-        parts = self._parts(pack(tree), pack(own))
-        self._memory(end_of(offsets_of(parts), parts), parts)
+        """Do beforehand what only the first `save` has to do: take the memory, clear leftovers."""
+        packed = pack(tree)
+        snapshot = self._snapshot(packed, own, 0)
+        if self._agree(packed, snapshot) and self._writer is not None:
+            self._writer.memory(snapshot.size_bytes, pinned=snapshot.is_of_gpu)
+        self._begin_writing()
 
     def save(
         self,
@@ -132,10 +126,12 @@ class CheckpointEngine:
             UserFault: the state holds what a checkpoint can't, or the learners' states differ.
         """
         began = time.perf_counter()
-        packed, packed_own = pack(tree), pack(own)
-        self.poll()
-        if not self._agree(packed):
+        packed = pack(tree)
+        if not self.ready():
             return False
+        snapshot = self._snapshot(packed, own, step)
+        has_room = self._agree(packed, snapshot)
+        self._begin_writing()
         self._orders += 1
         order = Order(
             self._root, step, f"{self._token}-{self._orders}",
@@ -144,42 +140,56 @@ class CheckpointEngine:
             self._keep.newest, self._keep.every_steps, self._damaged,
         )  # fmt: skip
         self._order, self._share_done, self._share_problem = order, False, None
-        text = packed.to_bytes(step=step, learners=order.learners) if order.rank == 0 else b""
-        self._write(order, self._parts(packed, packed_own), text)
+        if has_room and self._writer is not None:
+            size_bytes = snapshot.size_bytes
+            snapshot.copy_to(self._writer.memory(size_bytes, pinned=snapshot.is_of_gpu))
+            self._writer.order(order, snapshot.tree_place, snapshot.pieces_place)
+        else:
+            self._write_here(order, snapshot)
         self.copy_s = time.perf_counter() - began
         return True
 
-    def _parts(self, packed: Packed, own: Packed) -> list[Part]:
-        return parts_of(packed, self._learners.rank, self._learners.size) + rank_parts(own)
+    def ready(self) -> bool:
+        """Return whether no learner's writer is at work any more: a `save` is not put off.
 
-    def _agree(self, packed: Packed) -> bool:
-        """Return whether all are ready; a share that will not come is told to rank 0's writer."""
+        A share that will not come is told to rank 0's writer, which waits for it.
+        """
+        self.poll()
+        answers = self._learners.collect((self.busy, self._share_problem))
+        busy = [rank for rank, (busy, _) in enumerate(answers) if busy]
+        if busy == [0]:
+            self._tell_lost([problem for _, problem in answers])
+        if not busy:
+            self._remove_abandoned()
+        return not busy
+
+    def _snapshot(self, packed: Packed, own: Any, step: int) -> Snapshot:
+        rank, size = self._learners.rank, self._learners.size
+        text = packed.to_bytes(step=step, learners=size) if rank == 0 else b""
+        return Snapshot(parts_of(packed, rank, size) + rank_parts(pack(own)), text)
+
+    def _agree(self, packed: Packed, snapshot: Snapshot) -> bool:
+        """Return whether this learner's snapshot has room in memory beside a writer.
+
+        Raises:
+            UserFault: the learners' states differ.
+        """
         mine = shapes(packed.leaves)
         digest = hashlib.sha256(repr(mine).encode()).hexdigest()
-        answers = self._learners.collect((self.busy, self._share_problem, digest))
-        if len({digest for _, _, digest in answers}) > 1:
+        more_bytes, writes = 0, self._writer is not None and self._writer.death is None
+        if writes and self._writer is not None:
+            more_bytes = self._writer.missing_bytes(snapshot.size_bytes)
+        wish = Wish(more_bytes, memory_left() if more_bytes else {})
+        answers = self._learners.collect((digest, wish))
+        if len({digest for digest, _ in answers}) > 1:
             self._name_difference(mine)
-        busy = [rank for rank, (busy, _, _) in enumerate(answers) if busy]
-        if busy:
-            if busy == [0]:
-                self._tell_lost([problem for _, problem, _ in answers])
-            return False
-        self._remove_abandoned()
-        if not self._token:
-            self._begin_writing()
-        return True
-
-    def _begin_writing(self) -> None:
-        """Clear away what an attempt before has left, and give the folders of this one a name.
-
-        Not done by `load`: a script that only reads must leave a training alone.
-        """
-        if self._learners.rank == 0:
-            try:
-                remove_leftovers(self._root, self._disk)
-            except OSError as error:
-                self._warn(f"what a crash left in {self._root} can't be removed: {error}")
-        self._token = self._learners.share(_token())
+        has_room = have_room([wish for _, wish in answers])
+        if not all(has_room):
+            self._warn(
+                f"there is no room in memory for a snapshot of {snapshot.size_bytes / 1e9:.1f} GB: "
+                "training waits while a checkpoint is written"
+            )
+        return writes and has_room[self._learners.rank]
 
     def _name_difference(self, mine: list[Any]) -> None:
         first = self._learners.share(mine)
@@ -189,49 +199,27 @@ class CheckpointEngine:
             if other is not None:
                 raise UserFault(f"learner {rank} has another state to save than learner 0: {other}")
 
-    def _write(self, order: Order, parts: list[Part], tree: bytes) -> None:
-        offsets, place = offsets_of(parts), 0
-        end = end_of(offsets, parts)
-        pieces = [
-            [p.name, numpy_name(p.values), p.values.numel(), n]
-            for p, n in zip(parts, offsets, strict=True)
-        ]
-        raw = {"order": {**asdict(order), "root": str(order.root)}, "pieces": pieces}
-        text = json.dumps({**raw, "tree": [end, end + len(tree)]}).encode()
-        memory = self._memory(end + len(tree) + len(text), parts)
-        if memory is None or self._writer is None:
-            self._write_here(order, parts, tree)
+    def _begin_writing(self) -> None:
+        """Clear away what an attempt before has left, and give the folders of this one a name.
+
+        Not done by `load`: a script that only reads must leave a training alone.
+        """
+        if self._token:
             return
-        for part, place in zip(parts, offsets, strict=True):
-            size_bytes = part.values.numel() * part.values.itemsize
-            if size_bytes:
-                memory[place : place + size_bytes].view(part.values.dtype).copy_(part.values)
-        for content, place in ((tree, end), (text, end + len(tree))):
-            if content:
-                source = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-                memory[place : place + len(content)].copy_(source)
-        self._writer.order(end + len(tree), end + len(tree) + len(text))
+        if self._learners.rank == 0:
+            try:
+                remove_leftovers(self._root, self._disk)
+            except OSError as error:
+                self._warn(f"what a crash left in {self._root} can't be removed: {error}")
+        self._token = self._learners.share(_token())
 
-    def _memory(self, size_bytes: int, parts: list[Part]) -> torch.Tensor | None:
-        """Return the shared memory; None where the learner has to write by itself."""
-        if self._writer is None or self._writer.death is not None:
-            return None
-        pinned = any(part.values.is_cuda for part in parts)
-        memory = self._writer.memory(size_bytes, pinned=pinned)
-        if memory is None:
-            self._warn(
-                f"there is no room in memory for a snapshot of {size_bytes / 1e9:.1f} GB: "
-                "training waits while a checkpoint is written"
-            )
-        return memory
-
-    def _write_here(self, order: Order, parts: list[Part], tree: bytes) -> None:
+    def _write_here(self, order: Order, snapshot: Snapshot) -> None:
         began = time.monotonic()
-        pieces = [(part.name, part.values.cpu().numpy()) for part in parts]
+        pieces = [(part.name, part.values.cpu().numpy()) for part in snapshot.parts]
         self._share_problem = write_part(order, pieces, self._disk)
         self._share_done = True
         if order.rank == 0:
-            problem, warnings = complete(order, tree, self._disk, _patience())
+            problem, warnings = complete(order, snapshot.tree, self._disk, _patience())
             self._finish(order, problem, warnings, time.monotonic() - began)
         else:
             self._finish(order, self._share_problem, [], time.monotonic() - began)

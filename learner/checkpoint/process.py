@@ -13,16 +13,19 @@ import signal
 import subprocess
 import sys
 import weakref
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 import learner
 
+if TYPE_CHECKING:
+    from learner.checkpoint.publish import Order
+
 _HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_LARGEST_PART = 0.8
-"""Of the memory that is left, what a snapshot may take."""
+_SLACK_BYTES = 1024**2
 
 
 class WriterProcess:
@@ -32,6 +35,7 @@ class WriterProcess:
         self._descriptor = os.memfd_create("dlctl-checkpoint")
         self._size_bytes = 0
         self._view = torch.empty(0, dtype=torch.uint8)
+        self._pinned = False
         self._received = b""
         self.death: str | None = None
         """Why it is no more."""
@@ -60,34 +64,53 @@ class WriterProcess:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def memory(self, size_bytes: int, *, pinned: bool = False) -> torch.Tensor | None:
+    def missing_bytes(self, size_bytes: int) -> int:
+        """Return by how much the memory has to grow for a snapshot of this size."""
+        if size_bytes <= self._size_bytes:
+            return 0
+        # The next snapshots may be a little larger: the position and its history grow.
+        pages = -(-(size_bytes + _SLACK_BYTES) // mmap.PAGESIZE)
+        return pages * mmap.PAGESIZE - self._size_bytes
+
+    def memory(self, size_bytes: int, *, pinned: bool = False) -> torch.Tensor:
         """Return shared memory, faulted in: uint8, shape (at least size_bytes,).
 
         Args:
             size_bytes: How much is wanted.
             pinned: Whether a GPU is going to write to it.
-
-        Returns:
-            None where there is too little memory left.
         """
-        if size_bytes > self._size_bytes:
-            wanted = -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-            left = memory_left_bytes()
-            if left is not None and wanted - self._size_bytes > _LARGEST_PART * left:
-                return None
-            os.ftruncate(self._descriptor, wanted)
-            mapping = mmap.mmap(self._descriptor, wanted)
+        if (more_bytes := self.missing_bytes(size_bytes)) > 0:
+            self._unpin()
+            self._size_bytes += more_bytes
+            os.ftruncate(self._descriptor, self._size_bytes)
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE  # what was there keeps its pages
+            mapping = mmap.mmap(self._descriptor, self._size_bytes, flags=flags)
             self._view = torch.frombuffer(mapping, dtype=torch.uint8)
-            self._view.zero_()
-            self._size_bytes = wanted
-            if pinned:
-                runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-                runtime.cudaHostRegister(self._view.data_ptr(), wanted, 0)
+        if pinned and not self._pinned:
+            runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            runtime.cudaHostRegister(self._view.data_ptr(), self._size_bytes, 0)
+            self._pinned = True
         return self._view
 
-    def order(self, start: int, end: int) -> None:
-        """Give the order whose JSON is at this place of the memory."""
-        self._send({"save": {"memory_bytes": self._size_bytes, "text": [start, end]}})
+    def _unpin(self) -> None:
+        if self._pinned:
+            runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            runtime.cudaHostUnregister(self._view.data_ptr())
+            self._pinned = False
+
+    def order(
+        self, order: Order, tree_place: tuple[int, int], pieces_place: tuple[int, int]
+    ) -> None:
+        """Have a checkpoint written.
+
+        Args:
+            order: What is asked for.
+            tree_place: Where in the memory state.json stands, from byte to byte.
+            pieces_place: Where the list of the pieces stands.
+        """
+        raw = {**asdict(order), "root": str(order.root)}
+        message = {"order": raw, "tree_place": tree_place, "pieces_place": pieces_place}
+        self._send({"save": {"memory_bytes": self._size_bytes, **message}})
 
     def tell_lost(self, problem: str) -> None:
         """Say that a share will not come."""
@@ -137,6 +160,7 @@ class WriterProcess:
         self.disconnect()
         self._process.wait()
         if self._descriptor >= 0:
+            self._unpin()
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -156,19 +180,3 @@ os.register_at_fork(after_in_child=_forked)
 def _words(code: int) -> str:
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return f"its writer process {how}; from now on it writes by itself while training waits"
-
-
-def memory_left_bytes() -> int | None:
-    """Return how much memory this process may still take: the node's, and its cgroup's."""
-    found = []
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found += [int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:")]
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        name = Path("/proc/self/cgroup").read_text().splitlines()[-1].split("::")[1].strip("/")
-        folder = Path("/sys/fs/cgroup") / name
-        for place in (folder, *folder.parents):
-            limit = place / "memory.max"
-            if limit.is_file() and (text := limit.read_text().strip()) != "max":
-                found.append(int(text) - int((place / "memory.current").read_text()))
-    return min(found, default=None)

@@ -75,29 +75,19 @@ class Writer:
             if "save" in message:
                 self._save(**message["save"])
 
-    def _save(self, memory_bytes: int, text: list[int]) -> None:
+    def _save(self, memory_bytes: int, order: dict[str, Any], **places: list[int]) -> None:
         began = time.monotonic()
-        start, end = text
         if self._memory is None or len(self._memory) != memory_bytes:
             self._memory = mmap.mmap(self._descriptor, memory_bytes, prot=mmap.PROT_READ)
-        raw = json.loads(self._memory[start:end])
-        order = Order(**{**raw["order"], "root": Path(raw["order"]["root"])})
-        problem = write_part(order, self._pieces(raw["pieces"]), self._disk)
-        _say(event="share", step=order.step, problem=problem, took_s=time.monotonic() - began)
-        if order.rank != 0:
+        what = Order(**{**order, "root": Path(order["root"])})
+        tree, pieces = (self._memory[slice(*places[f"{x}_place"])] for x in ("tree", "pieces"))
+        problem = write_part(what, _arrays(self._memory, json.loads(pieces)), self._disk)
+        _say(event="share", step=what.step, problem=problem, took_s=time.monotonic() - began)
+        if what.rank != 0:
             return
-        tree_start, tree_end = raw["tree"]
-        tree = self._memory[tree_start:tree_end]
-        problem, warnings = complete(order, tree, self._disk, self._may_wait)
-        _say(event="saved", step=order.step, problem=problem, warnings=warnings,
+        problem, warnings = complete(what, tree, self._disk, self._may_wait)
+        _say(event="saved", step=what.step, problem=problem, warnings=warnings,
              took_s=time.monotonic() - began)  # fmt: skip
-
-    def _pieces(self, raw: list[Any]) -> list[tuple[str, Array]]:
-        assert self._memory is not None
-        return [
-            (name, np.frombuffer(self._memory, np.dtype(dtype), count, offset))
-            for name, dtype, count, offset in raw
-        ]
 
     def _may_wait(self, pause_s: float) -> None:
         message = self._orders.within(pause_s)
@@ -109,6 +99,13 @@ class Writer:
             self._alone_since = self._alone_since or time.monotonic()
             if time.monotonic() - self._alone_since > _ALONE_S:
                 raise ShareMissing("the learners are gone")
+
+
+def _arrays(memory: mmap.mmap, pieces: list[Any]) -> list[tuple[str, Array]]:
+    return [
+        (name, np.frombuffer(memory, np.dtype(dtype), count, offset))
+        for name, dtype, count, offset in pieces
+    ]
 
 
 def _say(**event: Any) -> None:

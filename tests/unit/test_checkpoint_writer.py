@@ -17,7 +17,7 @@ from checkpoint_tools import LARGE, make_engine, newest_step, same, state_of
 from learner.checkpoint import layout
 from learner.checkpoint.engine import CheckpointEngine
 from learner.checkpoint.facade import Checkpoints
-from learner.checkpoint.process import WriterProcess, memory_left_bytes
+from learner.checkpoint.process import WriterProcess
 
 LIMIT_S = 60.0
 
@@ -78,7 +78,7 @@ def test_without_room_in_memory_the_learner_writes_by_itself(
 ) -> None:
     said: list[str] = []
     engine = make_engine(tmp_path, said, writer=writer)
-    monkeypatch.setattr("learner.checkpoint.process.memory_left_bytes", lambda: 100_000)
+    monkeypatch.setattr("learner.checkpoint.engine.memory_left", lambda: {"node": 100_000})
     for step in (1, 2):
         assert engine.save(step, state_of(step))
         assert not engine.busy
@@ -87,9 +87,20 @@ def test_without_room_in_memory_the_learner_writes_by_itself(
     assert "no room in memory for a snapshot" in said[0]
 
 
-def test_memory_left_is_known() -> None:
-    left = memory_left_bytes()
-    assert left is None or left > 0
+def test_what_was_prepared_is_enough_for_the_saves(tmp_path: Path, writer: WriterProcess) -> None:
+    engine = make_engine(tmp_path, writer=writer)
+    names = {f"a tensor with a long name {n}": torch.zeros(1) for n in range(500)}
+    for _ in range(2):
+        engine.prepare(names, {"random": [0.1] * 1000})
+    memory = writer.memory(1)
+    for step, history in ((1, []), (10**6, [0.1] * 1000)):
+        state = {**names, "history": history}
+        assert engine.save(step, state, own={"random": [0.1] * 1001})
+        assert engine.wait()
+        assert writer.memory(1) is memory
+    assert engine.save(10**7, {**names, "more": torch.ones(300_000)})
+    assert engine.wait()
+    assert writer.memory(1).numel() > memory.numel()
 
 
 PROGRAM = """

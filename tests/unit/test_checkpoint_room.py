@@ -1,0 +1,68 @@
+"""How much memory is left for snapshots, under which limits, for all learners of a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from learner.checkpoint.room import Wish, have_room, memory_left
+
+BOOT = "0b3c"
+
+
+def write(root: Path, files: dict[str, str | int]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{content}\n")
+
+
+def left(root: Path) -> list[int]:
+    found = memory_left(root / "proc", root / "cgroup")
+    assert all(name.startswith(BOOT) for name in found)
+    return list(found.values())
+
+
+def make_node(root: Path, cgroup: str) -> None:
+    write(
+        root / "proc",
+        {
+            "sys/kernel/random/boot_id": BOOT,
+            "meminfo": "MemTotal: 900 kB\nMemAvailable: 800 kB",
+            "self/cgroup": cgroup,
+        },
+    )
+
+
+def test_files_that_were_read_are_room_under_a_limit(tmp_path: Path) -> None:
+    make_node(tmp_path, "0::/slurm/job_1/task_0")
+    job = tmp_path / "cgroup" / "slurm" / "job_1"
+    write(job, {"memory.max": 1000, "memory.current": 990, "task_0/memory.max": "max"})
+    write(job, {"memory.stat": "anon 90\nfile 900\ninactive_file 500\nactive_file 300\nshmem 100"})
+    assert left(tmp_path) == [800 * 1024, 810]
+
+
+def test_a_limit_of_the_first_version_of_cgroups_counts(tmp_path: Path) -> None:
+    make_node(tmp_path, "5:cpu,cpuacct:/\n4:memory:/slurm/job_1\n1:name=systemd:/a:b\n0::/")
+    memory = tmp_path / "cgroup" / "memory"
+    write(memory, {"memory.limit_in_bytes": 9223372036854771712, "memory.usage_in_bytes": 5})
+    names = {"memory.limit_in_bytes": 1000, "memory.usage_in_bytes": 600, "memory.stat": "x 1"}
+    write(memory / "slurm" / "job_1", dict(names))
+    assert left(tmp_path) == [800 * 1024, 400]
+
+
+def test_nothing_is_known_on_another_system(tmp_path: Path) -> None:
+    assert memory_left(tmp_path, tmp_path) == {}
+    assert have_room([Wish(10**15)]) == [True]
+
+
+def test_the_learners_of_a_node_share_what_is_left() -> None:
+    four = [Wish(10, {"node": 49 + n}) for n in range(4)]
+    assert have_room(four[:3]) == [True] * 3
+    assert have_room(four) == [False] * 4
+    assert have_room([*four, Wish(10, {"other node": 50}), Wish(0, {})]) == [False] * 4 + [True] * 2
+    own = [Wish(10, {"node": 100, f"cgroup {n}": 13}) for n in range(4)]
+    assert have_room(own) == [True] * 4
+
+
+def test_this_node_says_something() -> None:
+    found = memory_left()
+    assert all(left_bytes > 0 for left_bytes in found.values())
