@@ -49,6 +49,8 @@ LOGS = "logs"
 """LOG_DIR: whatever the user's program writes there."""
 JOB_STATE = "state"
 """JOB_STATE_DIR: shared by the learners of the training, kept over attempts."""
+WRITING = ".dlctl-writing."
+"""What the name of a file begins with that is not yet whole, beside its place."""
 
 
 def attempt_dir(attempt: int) -> str:
@@ -540,7 +542,7 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    descriptor, temporary = tempfile.mkstemp(prefix=WRITING, dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

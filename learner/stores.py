@@ -77,7 +77,8 @@ def write_index(job_dir: Path) -> ResultsIndex:
 def result_files(results: Path) -> tuple[list[Path], list[Path]]:
     """Return the files below a folder, in a fixed order, and what is left out.
 
-    A link counts as the file that it leads to, if that is in the folder, too.
+    A link counts as the file that it leads to, if that is in the folder, too. What a killed process
+    of ours left half written is neither.
     """
     inside = results.resolve()
     files: list[Path] = []
@@ -86,7 +87,8 @@ def result_files(results: Path) -> tuple[list[Path], list[Path]]:
         folders.sort()
         links = [name for name in folders if Path(folder, name).is_symlink()]
         for path in (Path(folder, name) for name in sorted([*names, *links])):
-            (files if _is_file(path, inside) else left_out).append(path)
+            if not path.name.startswith(contract.WRITING):
+                (files if _is_file(path, inside) else left_out).append(path)
     return files, left_out
 
 

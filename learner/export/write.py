@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dlctl.contract import sync_directory
+from dlctl.contract import WRITING, sync_directory
 from learner.export import formats
 from learner.export.formats import Format, Request, Run
 from learner.export.inputs import Case, Inputs, as_inputs, cases, copied, shapes_of
@@ -156,7 +156,7 @@ def _temporary(path: Path, chosen: Format) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(
-            prefix=f".{path.name}."[:200], suffix=f".{chosen.suffix}", dir=path.parent
+            prefix=WRITING, suffix=f".{chosen.suffix}", dir=path.parent
         )
     except OSError as error:
         raise _unwritable(path, error) from error

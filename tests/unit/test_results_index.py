@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from dlctl import contract
 from dlctl.contract import ResultsIndex
+from learner.export import export
 from learner.stores import sha256, tell_index, write_index
 
 
@@ -42,6 +44,29 @@ def test_a_name_that_is_no_utf8_is_indexed(results):
     name = os.fsdecode(b"caf\xe9")
     (results / name).write_text("x")
     assert [file.path for file in index_of(results).files] == [name, "sub/model"]
+
+
+def test_what_a_killed_process_left_half_written_is_no_result(
+    results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object, **__: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(Path, "replace", kill)
+    monkeypatch.setattr(Path, "unlink", kill)
+    with pytest.raises(Killed):
+        contract.write_whole(results / "model.pt", b"half")
+    with pytest.raises(Killed):
+        export(torch.nn.Linear(2, 2), torch.ones(4, 2), results / "model.ts", "torchscript")
+    monkeypatch.undo()
+    (results / ".mine").write_text("a hidden file of the user's")
+    assert len(list(results.iterdir())) == 4
+    index = index_of(results)
+    assert [file.path for file in index.files] == [".mine", "sub/model"]
+    assert index.left_out == []
 
 
 def test_what_is_no_file_is_named(results):
