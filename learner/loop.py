@@ -113,8 +113,9 @@ class Trainer:
                     continue  # learners differ until their weights are averaged (local SGD)
                 if halt:
                     return False
-                if save_due:
-                    save_due = not self._keeper.save(self._trained, position)
+                if save_due:  # one that is put off is overdue as soon as the writer is free
+                    self._keeper.save(self._trained, position)
+                    save_due = False
         elapsed_s = time.monotonic() - started_at
         done = position.samples - trained_before
         self._optimizer.settle()

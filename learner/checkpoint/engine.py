@@ -89,6 +89,8 @@ class CheckpointEngine:
         self.saved_step: int | None = None
         """The step of the newest complete checkpoint, as far as rank 0 knows; the other learners
         know of their own share only, until they `wait`."""
+        self.failures = 0
+        """How many have come to nothing; the others than rank 0 know of their own shares only."""
         self.write_s = 0.0
         """What writing the last one took, beside training."""
         self.copy_s = 0.0
@@ -270,6 +272,8 @@ class CheckpointEngine:
         self._complete = problem is None
         if self._complete:
             self.saved_step = order.step
+        else:
+            self.failures += 1
 
     def wait(self) -> bool:
         """Wait for what is being written; return whether the last one asked for is complete."""

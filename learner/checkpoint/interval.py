@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 from dlctl.contract import CheckpointPolicy
 
-DEFAULT_MTBF_S = 24 * 3600.0
-"""Of a job on a site that does not say how often its nodes fail."""
+_LONGEST_S = 24 * 3600.0
+"""On a site whose nodes never fail: the program still may."""
 _FIRST_S = 60.0
 """Until the first one has shown what a checkpoint costs."""
 _LEAST_S = 10.0
 _LOOK_AGAIN_S = 5.0
+_RETRY_S = 60.0
+"""So long after one that failed the next is tried; later where that would cost more than 5 %."""
 
 
 def best_interval_s(cost_s: float, mtbf_s: float) -> float:
@@ -39,6 +41,7 @@ class Interval:
         self._cost_s: float | None = None
         self._write_s = 0.0
         self._put_off_at: float | None = None
+        self._retry_at: float | None = None
 
     def wanted_s(self) -> float | None:
         """Return the time between two checkpoints; None where the clock does not matter."""
@@ -46,7 +49,8 @@ class Interval:
             return self._policy.every_s
         if self._cost_s is None:
             return _FIRST_S
-        best_s = best_interval_s(self._cost_s, self._policy.mtbf_s or DEFAULT_MTBF_S)
+        mtbf_s = self._policy.mtbf_s
+        best_s = _LONGEST_S if mtbf_s is None else best_interval_s(self._cost_s, mtbf_s)
         return max(best_s, self._write_s, _LEAST_S)
 
     def overdue(self, *, busy: bool) -> bool:
@@ -59,11 +63,17 @@ class Interval:
         due = wanted_s is not None and now - self._saved_at >= wanted_s
         if self._put_off_at is not None:
             return not busy or now - self._put_off_at >= _LOOK_AGAIN_S
+        if self._retry_at is not None:
+            due = due or now >= self._retry_at
         return due
 
     def put_off(self) -> None:
         """Note that one that was due could not be taken yet."""
         self._put_off_at = self._clock()
+
+    def failed(self) -> None:
+        """Note that the last one that was taken could not be written."""
+        self._retry_at = self._clock() + max(_RETRY_S, 20 * (self._cost_s or 0.0))
 
     def saved(self, cost_s: float, write_s: float) -> None:
         """Note that one was taken, and what that cost.
@@ -74,4 +84,4 @@ class Interval:
         """
         self._saved_at = self._clock()
         self._cost_s, self._write_s = cost_s, write_s
-        self._put_off_at = None
+        self._put_off_at = self._retry_at = None

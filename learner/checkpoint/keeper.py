@@ -92,6 +92,7 @@ class CheckpointKeeper:
         self._engine = CheckpointEngine(root, exchange, say, keep, writer, disk)
         self._asked_step: int | None = None
         """The step of the newest checkpoint that was begun or loaded."""
+        self._failures = 0
         self._prepared = False
         self._stall_s = 0.0
 
@@ -112,6 +113,9 @@ class CheckpointKeeper:
         Called after each step: it also notes what the writer has done.
         """
         self._engine.poll()
+        if self._engine.failures > self._failures:
+            self._failures = self._engine.failures
+            self._interval.failed()
         return self._interval.overdue(busy=self._engine.busy)
 
     def due_after_step(self, step: int) -> bool:
@@ -144,8 +148,8 @@ class CheckpointKeeper:
         """Save the state; return False if there is no checkpoint of this step.
 
         Training waits for a copy in memory only. While the last checkpoint is still being written
-        this one is put off to the next step, unless it is the final one: that is waited for. A
-        full disk costs this checkpoint only: a warning, and the earlier ones stay.
+        this one is put off (`overdue` tells until when), unless it is the final one: that is
+        waited for. A full disk costs this checkpoint only: a warning, and the earlier ones stay.
         """
         began = time.perf_counter()
         try:
@@ -164,16 +168,14 @@ class CheckpointKeeper:
         return self._begin(trained, position) and self._engine.wait()
 
     def _begin(self, trained: Trained, position: Position) -> bool:
-        tree, own = self._state(trained, position)
-        begun = self._engine.save(
-            position.step, tree, self._settings, own=own, epoch=position.epoch
-        )
-        if begun:
-            self._asked_step = position.step
-            self._interval.saved(self._engine.copy_s, self._engine.write_s)
-        else:
+        if not self._engine.ready():  # before the state is taken apart, which costs time
             self._interval.put_off()
-        return begun
+            return False
+        tree, own = self._state(trained, position)
+        self._engine.save(position.step, tree, self._settings, own=own, epoch=position.epoch)
+        self._asked_step = position.step
+        self._interval.saved(self._engine.copy_s, self._engine.write_s)
+        return True
 
     def _state(self, trained: Trained, position: Position) -> tuple[Any, Any]:
         """Return the state of the training, and that of this learner alone."""

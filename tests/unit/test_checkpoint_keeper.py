@@ -59,6 +59,9 @@ def test_the_automatic_interval_follows_from_cost_and_failures() -> None:
     interval.saved(1e-6, 0.0)
     assert interval.wanted_s() == 10
     assert Interval(CheckpointPolicy(every_epochs=1), lambda: 0.0).wanted_s() is None
+    never = Interval(CheckpointPolicy(auto=True, mtbf_s=None), lambda: now[0])
+    never.saved(2.0, 5.0)
+    assert never.wanted_s() == 24 * 3600
 
 
 def test_one_that_was_put_off_is_taken_when_the_writer_is_free() -> None:
@@ -72,6 +75,50 @@ def test_one_that_was_put_off_is_taken_when_the_writer_is_free() -> None:
     assert interval.overdue(busy=True)  # to tell each other of a writer that has died
     interval.saved(0.1, 0.1)
     assert not interval.overdue(busy=False)
+
+
+def test_one_that_failed_is_tried_again_before_the_next_is_due(tmp_path: Path) -> None:
+    class Full(Disk):
+        full = True
+
+        def sync(self, descriptor: int) -> None:
+            if self.full:
+                raise OSError("no room")
+
+    now, said, disk = [0.0], [], Full()
+    policy, exchange = CheckpointPolicy(every_s=7200), SingleExchange()
+    keeper = CheckpointKeeper(
+        tmp_path, policy, SETTINGS, exchange, said.append, disk=disk, clock=lambda: now[0]
+    )
+    trained = make_trained()
+    now[0] = 7200
+    assert keeper.overdue()
+    assert keeper.save(trained, Position(step=1))  # it is taken, and then can't be written
+    for now[0], overdue in ((7201, False), (7260, False), (7261, True)):
+        assert keeper.overdue() is overdue
+    assert keeper.save(trained, Position(step=2))
+    disk.full = False
+    for now[0], overdue in ((7263, False), (7323, True)):
+        assert keeper.overdue() is overdue
+    assert keeper.save(trained, Position(step=3))
+    now[0] = 9000
+    assert not keeper.overdue()
+    assert keeper.saved_step == 3
+    assert len(said) == 2
+
+
+def test_the_state_is_not_taken_apart_for_one_that_is_put_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    keeper = CheckpointKeeper(
+        tmp_path, CheckpointPolicy(), SETTINGS, SingleExchange(), print, clock=lambda: now[0]
+    )
+    trained = make_trained()
+    monkeypatch.setattr(keeper._engine, "ready", lambda: False)
+    monkeypatch.setattr(trained.parts.model, "state_dict", lambda: pytest.fail("for nothing"))
+    assert not keeper.save(trained, Position(step=1))
+    assert keeper.overdue()  # as soon as the writer is free
 
 
 def make_trained() -> Trained:

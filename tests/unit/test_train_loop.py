@@ -99,6 +99,24 @@ def test_lines_of_metrics_and_history(tmp_path: Path) -> None:
     assert said[-1].startswith("epoch 3/3  step 9  loss ")
 
 
+def test_a_checkpoint_that_is_put_off_waits_until_it_is_overdue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Training(epochs=1, batch_size=1)
+    policy = CheckpointPolicy(every_steps=3)
+    trainer = make_trainer(tmp_path, Parts(**make_parts()), settings, policy, [])
+    asked = []
+
+    def save(trained: Trained, position: Position, *, final: bool = False) -> bool:
+        asked.append(position.step)
+        return False
+
+    monkeypatch.setattr(trainer._keeper, "save", save)
+    monkeypatch.setattr(trainer._keeper, "overdue", lambda: trainer.position.step == 16)
+    assert trainer.run(Position())
+    assert asked == [3, 6, 9, 12, 15, 17, 18, 21, 23]
+
+
 def test_a_checkpoint_at_an_epochs_end_is_time_of_the_next_steps(tmp_path: Path) -> None:
     settings = Training(epochs=3, batch_size=10)
     policy = CheckpointPolicy(every_epochs=1)
