@@ -81,6 +81,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "allreduce_nodes_2": (Speed(1, _MPI),),
     "train_mlp10m_2": (Speed(1.7, ("ddp_gloo",)), Speed(1)),
     "train_lenet_2": (Speed(1.2, ("ddp_gloo",)), Speed(0.97)),
+    "metrics_cost": (Bound(1),),
     "checkpoint_stall_2gb": (Cost(1.2), Cost(0.35, "dcp_async")),
     "checkpoint_save_2gb": (Speed(0.8), Speed(1.7, ("dcp",))),
     "checkpoint_restore_2gb": (Speed(1.2, ("dcp",)),),

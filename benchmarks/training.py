@@ -7,6 +7,7 @@ backward, step. SGD has a momentum of 0.9.
     train_mlp10m_2       a perceptron of 784, 3 x 2048 and 10 units: 10,020,874 parameters
     train_lenet_2        LeNet as in Caffe's example: 431,080 parameters
     train_mlp10m_adam_2  the first with Adam, whose step costs more
+    metrics_cost         what the built-in loop does to tell of a step, in % of a step of LeNet
 
 Ours is torch's optimizer in `ddl.DistributedOptimizer`. Floor: no communication at all: two plain
 programs, each of which trains the same model alone, at the same time as the other. Peers:
@@ -26,6 +27,9 @@ begins with another way.
 All start alike and see the same samples; that ours, tuned DDP and MPI have the weights of DDP with
 its defaults after some steps (rtol 1e-4) is checked before anything is timed. A run has as many
 steps as take the floor half a second.
+
+The cost of metrics is timed by itself, in the processes that take the steps, since runs with and
+without them differ by less than runs do. Its floor reads the clock once a step.
 """
 
 from __future__ import annotations
@@ -53,6 +57,8 @@ _RUNS, _WARM_UP = 11, 1
 _LEAST_S = 0.5
 """A run has as many steps as take the floor this long."""
 _STEPS_COMPARED = 5
+_TOLD = 1000
+"""Steps that are told of in a run."""
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-4, 1e-6
 _BUCKETS_MB = (25, 1, 4, 100)
 """Tried for tuned DDP; the first is DDP's default, which `--quick` takes."""
@@ -67,6 +73,25 @@ def measure(quick: bool = False) -> Iterator[Result]:
             buckets_mb[model] = _BUCKETS_MB[0] if quick else _fastest_bucket_mb(model, optimizer)
             print(f"{model}: bucket_cap_mb {buckets_mb[model]} for tuned DDP", file=sys.stderr)
         yield _measure(what, model, optimizer, buckets_mb[model], quick)
+    yield _measure_metrics(quick)
+
+
+def _measure_metrics(quick: bool) -> Result:
+    """Return what metrics cost in percent of a step."""
+    with _start("ours", "ours", "lenet", "sgd", _BUCKETS_MB[0]) as learner_set:
+        count = _count_steps(learner_set)
+
+        def percent_of_step(order: str) -> Callable[[], float]:
+            def percent() -> float:
+                step_s = learner_set.time_s("steps", count) / count
+                return 100 * learner_set.time_s(order, [_TOLD, step_s]) / _TOLD / step_s
+
+            return percent
+
+        return compare(
+            "metrics_cost", percent_of_step("tell"), percent_of_step("read_clock"),
+            unit="% of a step", runs=1 if quick else _RUNS, warm_up=0 if quick else _WARM_UP,
+        )  # fmt: skip
 
 
 def _measure(what: str, model: str, optimizer: str, bucket_mb: int, quick: bool) -> Result:

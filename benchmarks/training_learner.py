@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,6 +25,8 @@ BATCH = 64
 """Samples of a learner's step."""
 BATCHES = 8
 """Batches that a learner has: random, fixed, used in turn."""
+LOG_EVERY_STEPS = 10
+"""The built-in loop's default."""
 SLICE = 1 << 20
 """Elements of a slice of 4 MB."""
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -110,6 +113,10 @@ class Training:
             self.exchange()
             self.optimizer.step()
 
+    def orders(self) -> dict[str, Callable[[Any], object]]:
+        """Return what this learner can be told to do."""
+        return {"steps": self.steps, "write_weights": self.write_weights}
+
     def write_weights(self, name: str) -> None:
         """Write the parameters as float32 into a file NAME.NUMBER, from where they are.
 
@@ -150,6 +157,43 @@ class Ours(Training):
         from learner import ddl
 
         return ddl.DistributedOptimizer(optimizer)
+
+    def orders(self) -> dict[str, Callable[[Any], object]]:
+        """Return also what tells what metrics cost."""
+        return {**super().orders(), "tell": self.tell, "read_clock": self.read_clock}
+
+    def tell(self, told: list[float]) -> None:
+        """Do what the built-in loop does to tell of so many steps that take so long each.
+
+        It reads the clock around every gradient's arrival, around the end of the exchange, around
+        both waits for the node in a step and around the wait for data.
+        """
+        from learner.metrics import MetricsFile, Progress, StepTimes
+
+        count, step_s = told
+        step, spent_s = 0, 0.0
+        folder = self.place.folder
+        progress = Progress(folder / f"progress.{self.place.number}", lambda: step * step_s)
+        file = MetricsFile(folder / f"metrics.{self.place.number}")
+        times = StepTimes()
+        values = {"loss": 2.3, "accuracy": 0.5}
+        clocks = range(4 + sum(1 for _ in self.model.parameters()))
+        for step in range(1, int(count) + 1):
+            for _ in clocks:
+                started = time.perf_counter()
+                spent_s += time.perf_counter() - started
+            times.add(BATCH, exchange_s=spent_s, data_wait_s=0.0, checkpoint_stall_s=0.0)
+            if step % LOG_EVERY_STEPS:
+                progress.update(step, 1, values)
+            else:
+                rates = {**values, "learning_rate": 0.01, **times.read()}
+                progress.update(step, 1, rates)
+                file.append(step, 1, rates)
+
+    def read_clock(self, told: list[float]) -> None:
+        """Read the clock once for each of so many steps."""
+        for _ in range(int(told[0])):
+            time.perf_counter()
 
 
 class Gloo(Training):
@@ -251,11 +295,7 @@ def main() -> None:
     torch.set_num_threads(1)
     place = Place(given.socket)
     training = WAYS[given.way](place, given)
-    orders: dict[str, Callable[[Any], object]] = {
-        "steps": training.steps,
-        "write_weights": training.write_weights,
-    }
-    place.obey(orders)
+    place.obey(training.orders())
     training.leave()
 
 
