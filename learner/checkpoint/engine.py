@@ -37,6 +37,8 @@ from learner.faults import UserFault
 T = TypeVar("T")
 _LONGEST_WAIT_S = 600.0
 """So long a learner without a writer waits for the shares of the others."""
+_ALONE_S = 20.0
+"""So long its writer does once the learner is done."""
 
 
 @dataclass(frozen=True)
@@ -306,8 +308,13 @@ class CheckpointEngine:
                 return
 
     def close(self) -> None:
-        """Let the writer finish, and end it."""
+        """Let the writer finish, and end it.
+
+        The other learners' shares are waited for a little only: `wait` before, where nothing is
+        wrong.
+        """
         if self._writer is not None:
+            self._writer.end(_ALONE_S)
             while self.busy:
                 self._listen()
             self._writer.close()

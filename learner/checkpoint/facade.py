@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -46,6 +47,7 @@ class Checkpoints:
 
             learners = SingleExchange()
         self._rank = learners.rank
+        self._unfinished = False
         self._engine = CheckpointEngine(
             Path(directory), learners, self._say, Keep(keep, keep_every_steps),
             writer or WriterProcess(),
@@ -63,16 +65,25 @@ class Checkpoints:
             could not be written, as the warning says.
         """
         if wait:
-            self._engine.wait()
-        begun = self._engine.save(step, state)
-        return self._engine.wait() if wait else begun
+            self._wait()
+        self._unfinished = begun = self._engine.save(step, state)
+        return self._wait() if wait else begun
+
+    def _wait(self) -> bool:
+        self._unfinished = False
+        return self._engine.wait()
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
         """Return step and state of the newest whole checkpoint; None if there is none."""
         return self._engine.load(_read)
 
     def close(self) -> None:
-        """Wait for the last one, and end the writer."""
+        """Wait for the last one, and end the writer.
+
+        While an error is handled the other learners may be gone: they are not waited for then.
+        """
+        if self._unfinished and sys.exc_info()[0] is None:
+            self._wait()
         self._engine.close()
 
     def __enter__(self) -> Checkpoints:

@@ -116,6 +116,10 @@ class WriterProcess:
         """Say that a share will not come."""
         self._send({"lost": problem})
 
+    def end(self, alone_s: float = 0.0) -> None:
+        """Have it finish what it has; the shares of other learners are waited for so long."""
+        self._send({"end": alone_s})
+
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `events` says that it is no more
@@ -156,7 +160,7 @@ class WriterProcess:
     def close(self) -> None:
         """Let it finish and wait for its end."""
         if self._descriptor >= 0:
-            self._send({"end": True})  # a forked process may still hold the other end of its input
+            self.end()  # a forked process may still hold the other end of its input
         self.disconnect()
         self._process.wait()
         if self._descriptor >= 0:

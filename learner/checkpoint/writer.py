@@ -67,6 +67,7 @@ class Writer:
         self._orders = orders
         self._disk = disk
         self._memory: mmap.mmap | None = None
+        self._alone_s = _ALONE_S
         self._alone_since: float | None = None
 
     def run(self) -> None:
@@ -94,10 +95,10 @@ class Writer:
         if message is not None and "lost" in message:
             raise ShareMissing(message["lost"])
         if message is not None and "end" in message:
-            self._orders.ended = True
+            self._orders.ended, self._alone_s = True, float(message["end"])
         if self._orders.ended:
             self._alone_since = self._alone_since or time.monotonic()
-            if time.monotonic() - self._alone_since > _ALONE_S:
+            if time.monotonic() - self._alone_since > self._alone_s:
                 raise ShareMissing("the learners are gone")
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -220,3 +221,43 @@ def test_a_script_of_the_users_own_saves_and_loads(tmp_path: Path) -> None:
     assert found[0] == 14
     assert same(found[1], state)
     assert layout.steps_present(tmp_path / "new" / "folder") == [14, 12, 11, 5]
+
+
+class FirstOfTwo:
+    """Rank 0, whose peer says the same but for a share that it could not write."""
+
+    rank, size = 0, 2
+    problem: str | None = None
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def collect(self, value: Any) -> list[Any]:
+        return [value, self.problem if value is None else value]
+
+
+@pytest.mark.parametrize("error", [None, KeyError])
+def test_a_share_that_never_comes_does_not_hold_the_end_up(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: type[Exception] | None,
+) -> None:
+    monkeypatch.setattr("learner.checkpoint.engine._ALONE_S", 0.1)
+    learners = FirstOfTwo()
+
+    def script() -> None:
+        with Checkpoints(tmp_path, learners=learners) as checkpoints:
+            assert checkpoints.save(1, state_of(1))
+            if error is not None:
+                raise error
+            learners.problem = "no room"
+
+    if error is None:
+        script()
+    else:
+        with pytest.raises(error):
+            script()
+    words = "the share of learner 1: no room" if error is None else "the learners are gone"
+    assert capsys.readouterr().out == f"WARNING: no checkpoint at step 1: {words}\n"
+    assert not list(tmp_path.iterdir())
