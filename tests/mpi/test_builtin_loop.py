@@ -148,6 +148,7 @@ def test_results_and_progress_are_written(make_job: MakeJob) -> None:
         said = json.loads(progress.with_name(f"progress-{rank}").read_text())
         assert (said["step"], said["epoch"]) == (15, 3)
         assert "validation_accuracy" in said["metrics"]
+        assert 0 < said["metrics"]["exchange_s"] < said["metrics"]["step_s"]
     metrics = json.loads((job.directory / "results" / "metrics.json").read_text())
     assert [epoch["epoch"] for epoch in metrics["history"]] == [1, 2, 3]
     assert metrics["final"]["loss"] == metrics["history"][-1]["loss"]
