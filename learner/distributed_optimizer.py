@@ -13,9 +13,11 @@ from learner.exchange.divided import DividedOptimizer
 from learner.exchange.gradients import Gradients
 from learner.exchange.layout import BUCKET_BYTES
 from learner.exchange.local_sgd import WeightAverage
-from learner.exchange.weights import SharedWeights, splitting_of
+from learner.exchange.weights import SharedWeights, overlap, splitting_of
 from learner.faults import UserFault
 from learner.same_model import check_same_parameters
+
+SPLITTINGS = ("auto", "elements", "tensors", "none")
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -30,14 +32,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         optimizer: any torch optimizer, with parameters that are the same on every learner.
         parameters: those whose gradients are exchanged; the optimizer's, if not given.
         names: the parameters' names by identity, for messages.
-        average: the mean over the learners; False: the sum.
+        average: the mean over the learners; False: the sum (with at_end=False only).
         at_end: exchange at the end of every backward pass; False: when `finish()` is called.
         average_every: local SGD (Stich, Local SGD Converges Fast and Communicates Little, 2019):
             no gradient is exchanged; every so many steps the weights are averaged, and with them
             the optimizer's state (Yu et al., Linear Speedup Analysis of Communication Efficient
             Momentum SGD, 2019).
         splitting: how a step may be divided over a node's learners: `elements`, `tensors`, `none`,
-            or `auto`, which knows torch's own optimizers and takes `tensors` for others.
+            or `auto`, which knows torch's own optimizers and takes `none` for others.
     """
 
     def __init__(
@@ -55,6 +57,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         # Optimizer.__init__ is not called: groups, state and settings are the wrapped one's.
+        if splitting not in SPLITTINGS:
+            raise UserFault(
+                f"splitting is {splitting!r}", hint=f"it is one of {', '.join(SPLITTINGS)}"
+            )
+        if at_end and not average:  # a second pass would add its gradients to every learner's sum
+            raise UserFault(
+                "sums of gradients (average=False) can't be exchanged by every backward pass",
+                hint="say at_end=False, too, and call finish() once before each step",
+            )
+        if average_every < 1:
+            raise UserFault(f"average_every is {average_every}", hint="1 averages every gradient")
         self.wrapped = optimizer
         self.exchange = exchange
         self._splitting = splitting_of(optimizer) if splitting == "auto" else splitting
@@ -123,7 +136,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         A closure runs before the step, once; an optimizer that calls it itself (LBFGS) does so.
         """
-        self._check_left_out()
+        self._check()
         self._divide()
         if self._divided is None:
             loss: Any = self.wrapped.step(closure) if closure else self.wrapped.step()
@@ -137,7 +150,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._average.after_step(self.gradients.parameters, self.wrapped.state)
         return loss
 
-    def _check_left_out(self) -> None:
+    def _check(self) -> None:
+        """Refuse a step that would give the learners different weights."""
+        gradients = self.gradients
+        if gradients.interrupted:
+            raise UserFault(
+                "the last backward pass ended with an error, and its gradients were not exchanged",
+                hint="let the error end this learner: the others wait for it",
+            )
+        alone = self.exchange.size == 1 or self._average is not None
+        local = gradients.unexchanged or gradients.layout is None
+        if not alone and local and any(p.grad is not None for p in gradients.parameters):
+            raise UserFault(
+                "the gradients were not exchanged since they changed",
+                hint="take the last backward pass before a step outside no_sync(); or call "
+                "finish() on this DistributedOptimizer first",
+            )
         for name, parameter in self._left_out.items():
             if parameter.grad is not None:
                 raise UserFault(
@@ -151,8 +179,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Share the weights, once the first backward pass has told which there are."""
         if self._weights is not None or not self._shares or self.gradients.layout is None:
             return  # already, never, or not yet
-        topology = self.exchange.topology
-        self._shares = self.exchange.shared(0, torch.uint8) is not None and topology.local_size > 1
+        # The same on every learner: some nodes may have one learner only.
+        several = self.exchange.size > self.exchange.topology.nodes
+        self._shares = several and self.exchange.shared(0, torch.uint8) is not None
+        if overlap(self.gradients.parameters):
+            self._shares = False
         if self._shares:
             self._weights = SharedWeights(self.gradients, self.exchange, self._splitting)
             self._divided = DividedOptimizer(self.wrapped, self._weights, self.exchange)

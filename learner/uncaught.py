@@ -5,6 +5,7 @@ Without this they would wait for it for ever: Python's end runs MPI_Finalize, wh
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from types import TracebackType
 
@@ -19,6 +20,8 @@ class EndWithOthers:
         self.group: Group | None = None
         """Who ends; nobody else before this is known."""
         self._before = sys.excepthook
+        self._stderr = sys.stderr
+        """torch.distributed's own hook calls ours with another one, to print what it has later."""
         if isinstance(previous := getattr(self._before, "__self__", None), EndWithOthers):
             self._before = previous._before  # of an init() that failed
         sys.excepthook = self._hook
@@ -37,4 +40,6 @@ class EndWithOthers:
             else:
                 self._before(kind, error, trace)
             return
-        self.group.abort(explain(error, self.group.rank))
+        with contextlib.redirect_stderr(self._stderr):
+            code = explain(error, self.group.rank)
+        self.group.abort(code)

@@ -33,15 +33,23 @@ class DividedOptimizer:
         self.exchange_s = 0.0
         """Seconds that steps waited for the node since the caller last set it to 0."""
         self._numbers = {id(p): i for i, p in enumerate(weights.parameters)}
+        self._stepped_elsewhere = [
+            weights.parameters[index]
+            for index in weights.layout.places
+            if index not in weights.pieces or not weights.pieces[index].whole
+        ]
         self._divide_state()
 
     def step(self) -> None:
         """Step this learner's pieces; on return every weight of the node is stepped."""
         self._weights.attach_gradients()
         self._meet()  # nobody's weights change before all are here
+        self._weights.adopt()
         with self._holding_pieces():
             self._optimizer.step()
         self._meet()
+        for parameter in self._stepped_elsewhere:
+            torch.autograd.graph.increment_version(parameter)  # as a step of its own would have
 
     def _meet(self) -> None:
         started = time.perf_counter()
@@ -130,12 +138,13 @@ class DividedOptimizer:
         topology = self._exchange.topology
         parts = []
         if (piece := self._weights.pieces.get(index)) is not None:
-            # Every node has the same: each node's learner gives a part of its piece.
+            # Every node has the whole, cut in its own way: of each tensor it gives a part.
             flat = self._optimizer.state[piece.values][key].detach().reshape(-1)
-            length = len(flat)
-            first = length * topology.node // topology.nodes
-            last = length * (topology.node + 1) // topology.nodes
-            parts = [(piece.start + first, flat[first:last])]
+            count = self._weights.parameters[index].numel()
+            first = max(piece.start, count * topology.node // topology.nodes)
+            last = min(piece.stop, count * (topology.node + 1) // topology.nodes)
+            if first < last:
+                parts = [(first, flat[first - piece.start : last - piece.start])]
         return Pieces(tuple(self._weights.parameters[index].shape), kind, parts)
 
     def _gathered(self, index: int, key: str, kind: Any) -> Any:

@@ -9,11 +9,13 @@ Experiences on Accelerating Data Parallel Training, 2020, section 3.2).
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from learner.exchange.base import Buffer, Exchange
 from learner.exchange.layout import BUCKET_BYTES, Layout, Place, lay_out
@@ -21,6 +23,21 @@ from learner.exchange.sparse import sum_sparse
 from learner.faults import UserFault
 
 NOTHING, DENSE, SPARSE = 0.0, 1.0, 2.0
+_EXCHANGED: MutableMapping[torch.Tensor, bool] = WeakTensorKeyDictionary()
+"""The parameters whose gradients are exchanged by somebody."""
+_NUMBERS = itertools.count()
+_AT_END: list[Gradients] = []
+"""Those that exchange at the end of the backward pass that is running."""
+
+
+def _finish_all() -> None:
+    """Exchange at the end of a backward pass: with several optimizers in the same order everywhere.
+
+    The first hook of each may run in another order on another learner.
+    """
+    _AT_END.sort(key=lambda gradients: gradients.number)
+    while _AT_END:
+        _AT_END.pop(0).finish()
 
 
 class Gradients:
@@ -41,6 +58,10 @@ class Gradients:
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         self.parameters = list(parameters)
+        self.number = next(_NUMBERS)
+        """How many were made before, the same on every learner."""
+        self.unexchanged = False
+        """Whether `no_sync` passes have left gradients that are not exchanged."""
         self.layout: Layout | None = None
         """Made at the end of the first backward pass, which tells order and kinds."""
         self.buffers: list[Buffer] = []
@@ -55,20 +76,38 @@ class Gradients:
         self._bucket_bytes = bucket_bytes
         self._order: dict[int, None] = {}
         self._views: dict[int, torch.Tensor] = {}
+        self._given: dict[int, torch.Tensor] = {}
+        """What `.grad` is: other tensors of the same memory, as a user may give them another."""
         self._used: Buffer | None = None
         self._arrived: set[int] = set()
         self._missing: list[int] = []
         self._next = 0
-        self._queued = self._stopped = False
+        self._stopped = False
+        self._refuse_others()
         self._handles = [
             p.register_post_accumulate_grad_hook(self._hook(i))  # type: ignore[no-untyped-call]
             for i, p in enumerate(self.parameters)
         ]
 
+    def _refuse_others(self) -> None:
+        """Refuse parameters that another DistributedOptimizer exchanges."""
+        for index, parameter in enumerate(self.parameters):
+            if parameter in _EXCHANGED:
+                raise UserFault(
+                    f"the parameter {self.name(index)} already belongs to a DistributedOptimizer",
+                    hint="close() that before wrapping another optimizer of the same parameters",
+                )
+        _EXCHANGED.update(dict.fromkeys(self.parameters, True))
+
     def pause_for_ever(self) -> None:
         """Leave the gradients to ordinary execution."""
         self._remove_hooks()
         self.paused = self._stopped = True
+
+    @property
+    def interrupted(self) -> bool:
+        """Return whether the last backward pass ended with an error."""
+        return self in _AT_END
 
     def _remove_hooks(self) -> None:
         for handle in self._handles:
@@ -88,11 +127,12 @@ class Gradients:
             else:
                 self._attach(index)
             if self.paused:
+                self.unexchanged = True
                 return
-            if self._at_end and not self._queued:
-                self._queued = True
+            if self._at_end and self not in _AT_END:
+                _AT_END.append(self)
                 engine: Any = torch.autograd.Variable._execution_engine
-                engine.queue_callback(self.finish)
+                engine.queue_callback(_finish_all)
             if self.layout is not None:
                 self._arrive(index)
 
@@ -102,11 +142,19 @@ class Gradients:
         """Bring a parameter's gradient into its place."""
         view, parameter = self._views.get(index), self.parameters[index]
         grad = parameter.grad
-        if view is None or grad is None or grad is view:
+        if view is None or grad is None:
             return
-        with torch.no_grad():
-            view.copy_(grad.to_dense() if grad.is_sparse else grad)
-        parameter.grad = view
+        if grad is not self._given[index] or grad.data_ptr() != view.data_ptr():
+            with torch.no_grad():
+                view.copy_(grad.to_dense() if grad.is_sparse else grad)
+            self._give(index)
+
+    def _give(self, index: int) -> None:
+        """Make `.grad` the parameter's place in the buffer."""
+        view, given = self._views[index], self._given.get(index)
+        if given is None or given.data_ptr() != view.data_ptr():  # the user gave it other memory
+            given = self._given[index] = view.detach()
+        self.parameters[index].grad = given
 
     def _arrive(self, index: int) -> None:
         if self.layout is None or index not in self.layout.places:
@@ -141,7 +189,6 @@ class Gradients:
 
     def finish(self) -> None:
         """Exchange what is not exchanged yet, and wait. Called by every learner."""
-        self._queued = False
         if self._stopped:
             return
         started = time.perf_counter()
@@ -178,12 +225,13 @@ class Gradients:
             if used[index] == NOTHING:
                 parameter.grad = None
             elif index in self.layout.places:
-                parameter.grad = self._views[index]
+                self._give(index)
             else:
                 parameter.grad = sum_sparse(parameter, self._exchange, self._divisor)
 
     def _reset(self) -> None:
         assert self.layout is not None
+        self.unexchanged = False
         self._arrived.clear()
         self._missing = [len(bucket.parameters) for bucket in self.layout.buckets]
         self._next = 0
@@ -204,6 +252,7 @@ class Gradients:
         self._used = self._exchange.buffer(len(kinds), torch.float32)
         for index, place in self.layout.places.items():
             self._views[index] = self._view(place)
+            self._given[index] = self._views[index].detach()
         self._reset()
 
     def _view(self, place: Place) -> torch.Tensor:
@@ -212,8 +261,13 @@ class Gradients:
     def free(self) -> None:
         """Take the hooks away and give the memory back; gradients are gone."""
         self._remove_hooks()
+        self._stopped = True
+        if self in _AT_END:
+            _AT_END.remove(self)
         for parameter in self.parameters:
             parameter.grad = None
+            _EXCHANGED.pop(parameter, None)
         self._views.clear()
+        self._given.clear()
         for buffer in [*self.buffers, *([self._used] if self._used else [])]:
             buffer.free()

@@ -8,7 +8,7 @@ Rajbhandari et al., 2020, section 5.1; in shared memory instead of messages).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from learner.exchange.base import Exchange
 from learner.exchange.gradients import Gradients
 from learner.exchange.layout import Layout
 from learner.exchange.shm import Counters, wait_for_node
+from learner.faults import UserFault
 
 ELEMENTWISE = (
     "SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop",
@@ -31,13 +32,21 @@ WHOLE = ("LBFGS",)
 def splitting_of(optimizer: torch.optim.Optimizer) -> str:
     """Return how a step may be divided: by `elements`, by `tensors`, or not at all (`none`).
 
-    An optimizer that is not torch's own is taken to step each tensor by itself.
+    Nobody knows whether an optimizer that is not torch's own couples its parameters (by a norm of
+    all gradients, say), which in parts would give other weights: it is not divided.
     """
     kind = type(optimizer)
-    ours = kind.__module__.startswith("torch.optim")
-    if ours and kind.__name__ in ELEMENTWISE:
+    if not kind.__module__.startswith("torch.optim"):
+        return "none"
+    if kind.__name__ in ELEMENTWISE:
         return "elements"
-    return "none" if ours and kind.__name__ in WHOLE else "tensors"
+    return "none" if kind.__name__ in WHOLE else "tensors"
+
+
+def overlap(parameters: Iterable[torch.Tensor]) -> bool:
+    """Return whether parameters lie in one storage, and so perhaps in the same place."""
+    storages = [p.untyped_storage().data_ptr() for p in parameters if p.numel()]
+    return len(set(storages)) < len(storages)
 
 
 @dataclass
@@ -66,6 +75,7 @@ class SharedWeights:
         self._waits = 0
         self._scratch = torch.empty(0, dtype=torch.uint8)
         self._flats = [self._share(flat.count, flat.dtype) for flat in self.layout.flats]
+        self._views: dict[int, torch.Tensor] = {}
         self._move_in()
         find = self._pieces_of_elements if splitting == "elements" else self._pieces_of_tensors
         self.pieces = {piece.index: piece for piece in find()}
@@ -85,7 +95,7 @@ class SharedWeights:
                 view = place.view(self._flats[place.flat], parameter)
                 if topology.local_rank == 0:
                     view.copy_(parameter)
-                parameter.data = view
+                parameter.data = self._views[index] = view
         self.wait_for_node()
 
     def wait_for_node(self) -> None:
@@ -132,6 +142,37 @@ class SharedWeights:
             flat = None if grad is None else grad.detach().reshape(-1)
             piece.values.grad = None if flat is None else flat[piece.start : piece.stop]
 
+    def adopt(self) -> None:
+        """Take over weights that the user's program has given other memory (`p.data = …`).
+
+        Call it when every learner of the node has done that.
+
+        Raises:
+            UserFault: they became of another shape, dtype or device.
+        """
+        for index, view in self._views.items():
+            parameter = self.parameters[index]
+            if parameter.data_ptr() == view.data_ptr() or not view.numel():
+                continue
+            if (parameter.shape, parameter.dtype) != (view.shape, view.dtype) or parameter.is_cuda:
+                raise UserFault(
+                    f"the parameter number {index} of the shape {tuple(view.shape)} became "
+                    f"{tuple(parameter.shape)} {parameter.dtype} on {parameter.device} after its "
+                    "optimizer was wrapped",
+                    hint="bring the model into its last form before ddl.DistributedOptimizer",
+                )
+            self._adopt(parameter, view, self.pieces.get(index))
+
+    def _adopt(self, parameter: torch.Tensor, view: torch.Tensor, piece: Piece | None) -> None:
+        """Copy what this learner steps, as the others do with theirs, and share again."""
+        with torch.no_grad():
+            if piece is not None and piece.whole:
+                view.copy_(parameter)
+            elif piece is not None:
+                part = slice(piece.start, piece.stop)
+                view.view(-1)[part].copy_(parameter.reshape(-1)[part])
+            parameter.data = view
+
     def scratch(self, size_bytes: int) -> torch.Tensor:
         """Return shared memory (uint8) for passing things between the node's learners."""
         if len(self._scratch) < size_bytes:
@@ -144,3 +185,4 @@ class SharedWeights:
             for index in self.layout.places:
                 self.parameters[index].data = self.parameters[index].detach().clone()
         self._flats.clear()
+        self._views.clear()

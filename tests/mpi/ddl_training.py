@@ -312,7 +312,7 @@ def check_global_batches() -> torch.Tensor:
         wrapper, plain = ddl.DistributedOptimizer(adam(model)), adam(alone)
         for step in range(6):
             generator = torch.Generator().manual_seed(step)
-            batch = torch.randn(16, 9, generator=generator)
+            batch = torch.randn(24, 9, generator=generator)
             for net, optimizer, part in [(model, wrapper, batch.chunk(ddl.size())[ddl.rank()]),
                                          (alone, plain, batch)]:  # fmt: skip
                 optimizer.zero_grad()

@@ -80,6 +80,13 @@ def test_every_check_on_every_learner(launcher: str, cases: Path) -> None:
     assert done.stdout.split()[-2:] == seen
 
 
+def test_every_check_on_nodes_with_unequally_many_learners(cases: Path) -> None:
+    done = run(["env", "NODES=aab", *mpi_command(3), str(PROGRAM), str(cases)])
+    assert done.returncode == 0, done.stderr
+    assert "all checks passed by 3 hierarchical " in done.stdout
+    assert not learner_memory()
+
+
 DIGESTS: dict[str, list[str]] = {}
 """What learners of each number have computed: sums, weights."""
 
@@ -87,7 +94,7 @@ ENDLESS = """
 import os, sys, torch
 from learner import ddl
 
-ddl.init()
+ddl.init(exchange=(sys.argv + ["auto"])[2])
 model = torch.nn.Sequential(*[torch.nn.Linear(200, 200) for _ in range(8)])
 optimizer = ddl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.001))
 for step in range(10**9):
@@ -109,7 +116,7 @@ def endless(tmp_path: Path) -> Callable[[str], subprocess.Popen[str]]:
 
     def start(how: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*mpi_command(2), str(program), how], env=mpi_environment(), text=True,
+            [*mpi_command(2), str(program), *how.split()], env=mpi_environment(), text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -138,10 +145,11 @@ def test_a_kill_in_the_backward_pass_ends_the_others(
     assert not learner_memory()
 
 
+@pytest.mark.parametrize("exchange", ["shm", "torch"])
 def test_an_error_of_one_learner_ends_the_others(
-    endless: Callable[[str], subprocess.Popen[str]],
+    endless: Callable[[str], subprocess.Popen[str]], exchange: str
 ) -> None:
-    with endless("error") as job:
+    with endless(f"error {exchange}") as job:
         out, err = job.communicate(timeout=120)
     assert job.returncode != 0
     assert "[rank 1 on " in err and "ValueError: this learner can't go on" in err

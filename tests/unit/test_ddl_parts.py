@@ -213,8 +213,8 @@ def test_how_steps_are_divided():
         pass
 
     assert splitting_of(optim.SGD(weights)) == splitting_of(optim.AdamW(weights)) == "elements"
-    assert splitting_of(optim.Adafactor(weights)) == splitting_of(Own(weights)) == "tensors"
-    assert splitting_of(optim.LBFGS(weights)) == "none"
+    assert splitting_of(optim.Adafactor(weights)) == "tensors"
+    assert splitting_of(optim.LBFGS(weights)) == splitting_of(Own(weights)) == "none"
 
 
 # Samples ------------------------------------------------------------------------------------------
