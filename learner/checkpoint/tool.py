@@ -8,7 +8,6 @@ Answers one JSON value (`learner.answers`). `-` is the newest whole one.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -62,29 +61,25 @@ def verify(root: Path, steps: list[int]) -> list[dict[str, Any]]:
 def problem(directory: Path) -> str | None:
     """Return what is wrong with a checkpoint; None if every byte is as it was written."""
     try:
-        header = read_header(directory)
-        for record in header.records:
-            path = directory / layout.share_file(record.rank)
-            if rest_sum(path, record.size_bytes, record.pieces) != record.rest_crc32:
-                raise DamagedCheckpoint(f"the structure of {path.name} does not match its checksum")
-        loaded = Loaded(header)
-        try:
-            for rank in range(header.marker.learners):
-                loaded.own(rank)
-            with understood():
-                for stored in loaded.leaves:
-                    _read_through(stored)
-        finally:
-            loaded.close()
+        with understood():
+            _read_through(read_header(directory))
     except (DamagedCheckpoint, UserFault, OSError) as damage:
         return str(damage)
     return None
 
 
-def _read_through(stored: Stored) -> None:
-    memory = torch.empty(min(stored.size_bytes, BLOCK_BYTES), dtype=torch.uint8)
-    for start in range(0, stored.size_bytes, BLOCK_BYTES):
-        stored.read_bytes(memory[: min(BLOCK_BYTES, stored.size_bytes - start)], start)
+def _read_through(header: Header) -> None:
+    for record in header.records:
+        path = header.directory / layout.share_file(record.rank)
+        if rest_sum(path, record.size_bytes, record.pieces) != record.rest_crc32:
+            raise DamagedCheckpoint(f"the structure of {path.name} does not match its checksum")
+    with closing(Loaded(header)) as loaded:
+        for rank in range(header.marker.learners):
+            loaded.own(rank)
+        memory = torch.empty(BLOCK_BYTES, dtype=torch.uint8)
+        for stored in loaded.leaves:
+            for start in range(0, stored.size_bytes, BLOCK_BYTES):
+                stored.read_bytes(memory[: stored.size_bytes - start], start)
 
 
 def diff(first: Header, second: Header) -> dict[str, Any]:
@@ -93,17 +88,16 @@ def diff(first: Header, second: Header) -> dict[str, Any]:
     Raises:
         UserFault: one of them can't be read.
     """
-    with contextlib.ExitStack() as opened:
-        try:
-            one, two = (opened.enter_context(closing(Loaded(x))) for x in (first, second))
+    try:
+        with understood(), closing(Loaded(first)) as one, closing(Loaded(second)) as two:
             mine, theirs = ({leaf.name: leaf for leaf in x.leaves} for x in (one, two))
             tensors = [
                 {"name": name, **_difference(mine.get(name), theirs.get(name))}
                 for name in dict.fromkeys([*mine, *theirs])
             ]
-        except (DamagedCheckpoint, OSError) as damage:
-            hint = "dlctl checkpoints verify names what is whole"
-            raise UserFault(str(damage), hint=hint) from None
+    except (DamagedCheckpoint, OSError) as damage:
+        hint = "dlctl checkpoints verify names what is whole"
+        raise UserFault(str(damage), hint=hint) from None
     return {"first": str(first.directory), "second": str(second.directory), "tensors": tensors}
 
 

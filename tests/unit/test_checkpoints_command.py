@@ -134,26 +134,27 @@ def test_what_training_removes_meanwhile_is_not_damaged(
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("name", "change"),
     [
-        lambda state: state["leaves"].pop(),
-        lambda state: state["leaves"][1].pop("name"),
-        lambda state: state["leaves"][1].update(shape=[10**6]),
-        lambda state: state["leaves"][1].update(dtype="none"),
-        lambda state: state.pop("leaves"),
+        ("state.json", lambda state: state["leaves"].pop()),
+        ("state.json", lambda state: state["leaves"][1].pop("name")),
+        ("state.json", lambda state: state["leaves"][1].update(shape=[10**6])),
+        ("state.json", lambda state: state["leaves"][1].update(dtype="none")),
+        ("state.json", lambda state: state.pop("leaves")),
+        ("share-0.json", lambda share: share["pieces"][0].update(offset_bytes="x")),
+        ("share-0.json", lambda share: [piece.update(crc32=[]) for piece in share["pieces"]]),
     ],
 )
 def test_records_that_do_not_fit_are_damage_of_one_checkpoint(
-    job_dir: Path, change: Callable[[Any], Any]
+    job_dir: Path, name: str, change: Callable[[Any], Any]
 ) -> None:
     folder = job_dir / "checkpoints" / layout.directory_name(20)
-    state = json.loads((folder / layout.TREE_FILE).read_text())
-    change(state)
-    content = json.dumps(state).encode()
-    (folder / layout.TREE_FILE).write_bytes(content)
+    record = json.loads((folder / name).read_text())
+    change(record)
+    content = json.dumps(record).encode()
+    (folder / name).write_bytes(content)
     marker = json.loads((folder / layout.MARKER_FILE).read_text())
-    record = {"size_bytes": len(content), "crc32": zlib.crc32(content)}
-    marker["files"][layout.TREE_FILE] = record
+    marker["files"][name] = {"size_bytes": len(content), "crc32": zlib.crc32(content)}
     (folder / layout.MARKER_FILE).write_text(json.dumps(marker))
     answer = tool.main(["verify", str(job_dir), "20", "10"])
     assert [(one["step"], one["problem"] is None) for one in answer] == [(20, False), (10, True)]
