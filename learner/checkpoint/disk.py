@@ -8,23 +8,10 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dlctl.contract import sync_directory
+from learner.checkpoint.hdf5 import Array, make_structure
 from learner.checkpoint.layout import MARKER_FILE
-
-# HDF5's own locking fails on some shared file systems; a share has one writer.
-os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")
-import h5py  # noqa: E402
-
-Array = NDArray[Any]
-PAGE_BYTES = 4096
-"""What O_DIRECT wants of addresses, offsets and sizes."""
-LARGE_BYTES = 16 * PAGE_BYTES
-"""From here on a piece begins at a page of its own and is written past HDF5."""
 
 
 class Disk:
@@ -40,13 +27,12 @@ class Disk:
         Returns:
             Where the data of each piece begins in the file, in bytes.
         """
-        access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-        access.set_alignment(LARGE_BYTES, PAGE_BYTES)
-        file = h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, fapl=access)
-        try:
-            return [_create_dataset(file, name, array) for name, array in pieces]
-        finally:
-            file.close()
+        structure, offsets = make_structure(pieces)
+        with path.open("wb", buffering=0) as file:
+            file.truncate(structure.size_bytes)
+            for start, content in structure.blocks():
+                self.write_at(file.fileno(), content, start)
+        return offsets
 
     def reserve(self, descriptor: int, size_bytes: int) -> None:
         """Take the room for a file at once: a full disk is met before the work, not after it."""
@@ -93,17 +79,3 @@ class Disk:
             return
         (path / MARKER_FILE).unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _create_dataset(file: Any, name: str, array: Array) -> int:
-    """Make one dataset and return where its data begins."""
-    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    creation.set_layout(h5py.h5d.CONTIGUOUS)
-    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    space = h5py.h5s.create_simple((array.size,))
-    kind = h5py.h5t.py_create(array.dtype)
-    dataset = h5py.h5d.create(file, name.encode(), kind, space, dcpl=creation)
-    if 0 < array.nbytes < LARGE_BYTES:
-        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(array))
-    return int(dataset.get_offset() or 0)

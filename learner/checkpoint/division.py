@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from learner.checkpoint.disk import LARGE_BYTES, PAGE_BYTES
+from learner.checkpoint.hdf5 import LARGE_BYTES, PAGE_BYTES
 from learner.checkpoint.tree import Leaf, Packed
 
 SMALL_BYTES = 64 * 1024

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from learner.checkpoint.disk import LARGE_BYTES, PAGE_BYTES, Array, Disk
+from learner.checkpoint.disk import Disk
+from learner.checkpoint.hdf5 import LARGE_BYTES, PAGE_BYTES, Array
 from learner.checkpoint.layout import BLOCK_BYTES, ShareRecord, StoredPiece
 
 _WRITE_BYTES = 16 * 1024**2
@@ -36,10 +37,7 @@ def write_share(
     Raises:
         OSError: the disk is full, or another fault of the file system.
     """
-    try:
-        offsets = disk.create_share(path, pieces)
-    except RuntimeError as error:  # h5py reports some faults of the file system so
-        raise OSError(str(error)) from error
+    offsets = disk.create_share(path, pieces)
     with ThreadPoolExecutor(1) as beside:
         sums = [beside.submit(block_sums, _bytes(array)) for _, array in pieces]
         try:
@@ -84,7 +82,8 @@ def _sum_of(descriptor: int, start: int, end: int, value: int) -> int:
 def _write_large(
     path: Path, pieces: Sequence[tuple[str, Array]], offsets: Sequence[int], disk: Disk
 ) -> None:
-    with _opened(path, os.O_WRONLY) as plain, _opened_direct(path) as direct:
+    with _opened(path, os.O_WRONLY) as plain, _opened_direct(path) as opened:
+        direct = opened
         disk.reserve(plain, path.stat().st_size)
         for (_, array), offset in zip(pieces, offsets, strict=True):
             if array.nbytes < LARGE_BYTES:
@@ -92,9 +91,21 @@ def _write_large(
             data, done = _bytes(array), 0
             if direct is not None and _is_aligned(array, offset):
                 done = len(data) // PAGE_BYTES * PAGE_BYTES
-                _write(disk, direct, data[:done], offset)
+                if not _write_direct(disk, direct, data[:done], offset):
+                    direct, done = None, 0
             _write(disk, plain, data[done:], offset + done)
         disk.sync(plain)
+
+
+def _write_direct(disk: Disk, descriptor: int, data: memoryview, offset: int) -> bool:
+    """Write past the page cache; return False where the file system can't after all."""
+    try:
+        _write(disk, descriptor, data, offset)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True
 
 
 def _write(disk: Disk, descriptor: int, data: memoryview, offset: int) -> None:

@@ -9,7 +9,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from learner.checkpoint import layout
-from learner.checkpoint.disk import Array, Disk
+from learner.checkpoint.disk import Disk
+from learner.checkpoint.hdf5 import Array
 from learner.checkpoint.publish import Order, publish, remove_quietly
 from learner.checkpoint.share import write_share
 

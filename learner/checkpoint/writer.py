@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from learner.checkpoint.disk import Array, Disk
+from learner.checkpoint.disk import Disk
+from learner.checkpoint.hdf5 import Array
 from learner.checkpoint.publish import Order, ShareMissing
 from learner.checkpoint.work import complete, write_part
 

@@ -1,0 +1,90 @@
+"""One learner's share as a file: its structure, and file systems that write in their own way."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import mmap
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from learner.checkpoint.disk import Disk
+from learner.checkpoint.hdf5 import LARGE_BYTES, PAGE_BYTES, Array, Holes
+from learner.checkpoint.share import rest_sum, write_share
+
+
+def pieces() -> list[tuple[str, Array]]:
+    """Return small, empty and large ones; the large ones begin at a page, as in a snapshot."""
+    memory = np.frombuffer(mmap.mmap(-1, 8 * LARGE_BYTES), np.float32)
+    memory[:] = np.arange(len(memory))
+    half = len(memory) // 2
+    small = [(f"{n}:0", np.full(n, n, np.int16)) for n in range(200)]
+    return [*small[:100], ("200:0", memory[:half]), *small[100:], ("201:7", memory[half:-13])]
+
+
+class Strange(Disk):
+    """Takes no direct writes after a short one (stacked file systems), or none at all."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.direct = 0
+
+    def write_at(self, descriptor: int, data: memoryview, offset_bytes: int) -> None:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+            self.direct += 1
+            os.pwrite(descriptor, data[:PAGE_BYTES], offset_bytes)
+            raise OSError(self.number, os.strerror(self.number))
+        super().write_at(descriptor, data, offset_bytes)
+
+
+@pytest.mark.parametrize("disk", [Disk(), Strange(errno.EINVAL)])
+def test_a_share_holds_every_piece(tmp_path: Path, disk: Disk) -> None:
+    path, stored = tmp_path / "share-3.h5", pieces()
+    record = write_share(path, 3, stored, disk)
+    with h5py.File(path) as file:
+        for name, array in stored:
+            assert np.array_equal(file[name][()], array)
+            assert file[name].dtype == array.dtype
+    assert [piece.name for piece in record.pieces] == [name for name, _ in stored]
+    large = [p.offset_bytes for p in record.pieces if p.name in ("200:0", "201:7")]
+    assert [offset % PAGE_BYTES for offset in large] == [0, 0]
+    assert rest_sum(path, record.size_bytes, record.pieces) == record.rest_crc32
+    assert not isinstance(disk, Strange) or disk.direct <= 1  # once it is known it is not tried
+
+
+def test_another_error_of_a_direct_write_is_one(tmp_path: Path) -> None:
+    disk = Strange(errno.EIO)
+    try:
+        write_share(tmp_path / "share-0.h5", 0, pieces(), disk)
+    except OSError as error:
+        assert error.errno == errno.EIO
+    assert disk.direct <= 1
+
+
+def test_a_file_of_holes_is_like_a_file() -> None:
+    holes, plain = Holes(), io.BytesIO()
+    generator = np.random.default_rng(5)
+    for _ in range(300):
+        offset, count = int(generator.integers(0, 400_000)), int(generator.integers(0, 90_000))
+        data = generator.bytes(count)
+        for file in (holes, plain):
+            file.seek(offset)
+            if count % 3 == 0:
+                file.write(data)
+        got, expected = bytearray(count), bytearray(count)
+        assert holes.readinto(got) == plain.readinto(expected)
+        assert got == expected
+        assert holes.tell() == plain.tell()
+    assert holes.seek(0, io.SEEK_END) == plain.seek(0, io.SEEK_END)
+    content = bytearray(holes.size_bytes)
+    for offset, block in holes.blocks():
+        content[offset : offset + len(block)] = block
+    assert content == plain.getvalue()
+    holes.seek(10**12)
+    holes.truncate()
+    assert (holes.size_bytes, len(list(holes.blocks())) < 10) == (10**12, True)
