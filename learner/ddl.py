@@ -38,9 +38,12 @@ from learner.uncaught import EndWithOthers
 
 if TYPE_CHECKING:
     from learner.checkpoint import facade
+    from learner.checkpoint.process import WriterProcess
 
 SWITCH = "DDL"
 """Set to `off`, this variable makes `init` go on as an ordinary single process."""
+CHECKPOINT_VARIABLE = "CHECKPOINT_DIR"
+"""Set by dlctl. Where it is, `init` starts a process that writes checkpoints."""
 Tensors = TypeVar("Tensors", Sequence[torch.Tensor], Mapping[str, torch.Tensor])
 Value = TypeVar("Value")
 
@@ -67,6 +70,8 @@ class _Joined:
     names: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
     """The parameters' names, for messages. (An id alone may come again, on one learner only.)"""
     optimizers: list[_Optimizer] = field(default_factory=list)
+    writer: WriterProcess | None = None
+    """For the first `Checkpoints`."""
 
 
 _joined: list[_Joined] = []
@@ -100,6 +105,7 @@ def init(
         distributed = os.environ.get(SWITCH, "").lower() not in ("off", "0", "no", "false")
     keep_freed_memory()
     hook = EndWithOthers()
+    writer = _start_writer()
     group = find_group() if distributed else None
     hook.group = members = group or SingleExchange()
     topology = members.topology
@@ -111,8 +117,17 @@ def init(
         torch.cuda.set_device(gpu)
     joined = make_exchange(group, exchange, gpu=gpu is not None)
     assigned = Assigned(joined.rank, joined.size, topology.local_rank, topology.local_size, gpu)
-    _joined.append(_Joined(joined, assigned, _all.Reducer(joined), hook))
+    _joined.append(_Joined(joined, assigned, _all.Reducer(joined), hook, writer=writer))
     return assigned
+
+
+def _start_writer() -> WriterProcess | None:
+    """Start what writes checkpoints, where some are expected: before MPI and CUDA start."""
+    if CHECKPOINT_VARIABLE not in os.environ:
+        return None
+    from learner.checkpoint.process import WriterProcess
+
+    return WriterProcess()
 
 
 def shutdown() -> None:
@@ -121,6 +136,8 @@ def shutdown() -> None:
         state = _joined.pop()
         for optimizer in state.optimizers:
             optimizer.close()
+        if state.writer is not None:
+            state.writer.close()
         state.reducer.free()
         state.exchange.close()
         state.hook.remove()
@@ -298,8 +315,11 @@ def Checkpoints(  # a class to who calls it; not imported before, because it nee
     """Return the checkpoints in a directory, of all learners; see learner.checkpoint.facade."""
     from learner.checkpoint import facade
 
-    everyone = _state().exchange
-    return facade.Checkpoints(directory, keep, keep_every_steps=keep_every_steps, learners=everyone)
+    state = _state()
+    writer, state.writer = state.writer, None
+    return facade.Checkpoints(
+        directory, keep, keep_every_steps=keep_every_steps, learners=state.exchange, writer=writer
+    )
 
 
 class DistributedOptimizer(_Optimizer):

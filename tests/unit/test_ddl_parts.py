@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from learner import ddl, exchange
 from learner.allreduce_n import check_against, relative_error
+from learner.checkpoint.process import WriterProcess
 from learner.distributed_optimizer import DistributedOptimizer
 from learner.exchange import find_group, make_exchange
 from learner.exchange.arithmetic import ALIGNMENT, blocks, divide, part_of, sum_into_all, sum_rows
@@ -323,6 +324,33 @@ def test_one_process_needs_no_mpi(alone):
     assert sys.excepthook is before
     with pytest.raises(UserFault, match=r"ddl.init\(\) was not called"):
         ddl.rank()
+
+
+def test_what_writes_checkpoints_starts_before_the_learners_join(alone, tmp_path, monkeypatch):
+    events = []
+    monkeypatch.setattr(WriterProcess, "_start", event(events, "writer", WriterProcess._start))
+    monkeypatch.setattr(ddl, "find_group", event(events, "join", ddl.find_group))
+    ddl.init()
+    ddl.shutdown()
+    assert events == ["join"]  # a script outside dlctl, which may want none
+    monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path))
+    ddl.init()
+    with ddl.Checkpoints(tmp_path) as first, ddl.Checkpoints(tmp_path / "second"):
+        assert events == ["join", "writer", "join", "writer"]
+        assert first.save(1, {"a": 1}, wait=True)
+    ddl.shutdown()
+    ddl.init()
+    ddl.shutdown()  # it ends with the others, unused
+
+
+def event(events, name, function):
+    """Return a function that notes its calls."""
+
+    def noted(*arguments):
+        events.append(name)
+        return function(*arguments)
+
+    return noted
 
 
 def test_parameters_get_their_names_from_the_model(alone):
