@@ -299,6 +299,23 @@ def test_at_least_two_are_kept_and_some_for_ever(tmp_path: Path) -> None:
     assert kept == [True, False]
 
 
+def test_what_is_kept_for_ever_is_not_read_at_each_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, read_marker = [], layout.read_marker
+
+    def noted(directory: Path) -> layout.Marker:
+        read.append(directory.name)
+        return read_marker(directory)
+
+    for step in range(10, 60, 10):
+        store(tmp_path, step, keep=Keep(2, every_steps=10))
+    monkeypatch.setattr(layout, "read_marker", noted)
+    store(tmp_path, 60, keep=Keep(2, every_steps=10))
+    assert layout.steps_present(tmp_path) == [60, 50, 40, 30, 20, 10]
+    assert read == [layout.directory_name(60)]
+
+
 def test_nothing_there_is_no_checkpoint(tmp_path: Path) -> None:
     assert newest_step(tmp_path / "none") is None
 
