@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -194,7 +194,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def pieces_of_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint that all learners write: divided, not gathered."""
-        return self._divided.pieces_of_state() if self._divided else self.wrapped.state_dict()
+        state = self._divided.pieces_of_state() if self._divided else self.wrapped.state_dict()
+        return {
+            **state,
+            "order": list(self.gradients.layout.places) if self.gradients.layout else [],
+        }
+
+    def divide_as(self, order: Sequence[int]) -> DividedOptimizer | None:
+        """Share the weights before the first backward pass, if that is what the first step would.
+
+        Called by every learner. `order` comes from `pieces_of_state` of an earlier attempt: with it
+        a learner knows its part of that state, and need not read all of it.
+        """
+        if order:
+            self.gradients.arrange(order)
+        self._divide()
+        return self._divided
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a whole state."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,10 +101,10 @@ class Trainer:
         order = epoch_order(samples, settings.seed, position.epoch)
         started_at, trained_before = time.monotonic(), position.samples
         self._parts.model.train()
-        shares = [self._share(order, batch) for batch in range(position.batch, self._steps)]
+        first = position.batch
         halt = save_due = False
-        with self._prefetched(self._parts.train, shares) as batches:
-            for share in shares:
+        with self._prefetched(self._parts.train, self._shares(order, first)) as batches:
+            for share in self._shares(order, first):
                 now_halt, overdue = self._step(share, batches)
                 self._keeper.prepare(self._trained, position)
                 halt = halt or now_halt
@@ -125,11 +125,13 @@ class Trainer:
         self._end_epoch(done / elapsed_s if elapsed_s > 0 else 0.0, save_due)
         return True
 
-    def _share(self, order: NDArray[np.int64], batch: int) -> Share:
-        size = self._settings.batch_size
-        return share_of_batch(order, batch, size, self._exchange.rank, self._exchange.size)
+    def _shares(self, order: NDArray[np.int64], first: int) -> Iterator[Share]:
+        """Yield this learner's share of each batch from the first on."""
+        size, rank, learners = self._settings.batch_size, self._exchange.rank, self._exchange.size
+        for batch in range(first, self._steps):
+            yield share_of_batch(order, batch, size, rank, learners)
 
-    def _prefetched(self, dataset: Any, shares: list[Share]) -> Prefetcher:
+    def _prefetched(self, dataset: Any, shares: Iterable[Share]) -> Prefetcher:
         """Return the batches of those shares that are not empty, in order."""
         indices = (share.indices for share in shares if len(share.indices) > 0)
         return Prefetcher(dataset, indices, mode=self._settings.prefetch)

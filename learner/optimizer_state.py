@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from learner.checkpoint.keeper import restore_optimizer
 from learner.checkpoint.load import filled
+from learner.checkpoint.stored import Stored, read_all
 from learner.distributed_optimizer import DistributedOptimizer
+from learner.exchange.weights import Piece
+from learner.faults import UserFault
 
 
 class OptimizerState:
@@ -20,7 +25,37 @@ class OptimizerState:
         return self._optimizer.pieces_of_state()
 
     def load_stored(self, state: dict[str, Any]) -> None:
-        """Take a state back; the next step divides it."""
+        """Take a state back: of what is divided, this learner reads its part only."""
         wrapped = self._optimizer.wrapped
-        stored = {"class": type(wrapped).__name__, "state": filled(state)}
-        restore_optimizer(wrapped, stored, "")
+        divided = self._optimizer.divide_as(state.get("order", []))
+        if divided is None:
+            stored = {"class": type(wrapped).__name__, "state": filled(state)}
+            restore_optimizer(wrapped, stored, "")
+            return
+        wanted = Wanted()
+        try:
+            divided.load_parts(state, wanted.part)
+        except (ValueError, KeyError) as error:
+            raise UserFault(f"the checkpoint does not fit the optimizer: {error}") from error
+        read_all(wanted.ranges)
+
+
+class Wanted:
+    """What is to be read of a checkpoint."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[Stored, torch.Tensor, int]] = []
+        """A tensor, where its bytes go, and the first of them."""
+
+    def part(self, value: Any, piece: Piece | None) -> Any:
+        """Return memory for the part of a value that belongs to a piece."""
+        if not isinstance(value, Stored):
+            return value
+        if piece is None or piece.whole or value.shape != piece.shape:
+            start, shape = 0, value.shape
+        else:
+            start, shape = piece.start, (piece.stop - piece.start,)
+        tensor = torch.empty(shape, dtype=value.dtype)
+        flat = tensor.reshape(-1).view(torch.uint8)
+        self.ranges.append((value, flat, start * value.item_bytes))
+        return tensor

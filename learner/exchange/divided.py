@@ -97,6 +97,26 @@ class DividedOptimizer:
         self._optimizer.load_state_dict(state)
         self._divide_state()
 
+    def load_parts(self, state: State, part: Callable[[Any, Piece | None], Any]) -> None:
+        """Take this learner's parts of a state.
+
+        Args:
+            state: As `state_dict` returns it, perhaps with something else in the place of tensors.
+            part: Returns the part of a value that belongs to a piece (of the flattened tensor, if
+                the value has the parameter's shape), or all of it for None.
+        """
+        for piece in self._weights.pieces.values():
+            self._optimizer.state.pop(piece.values, None)
+        self._optimizer.load_state_dict({"state": {}, "param_groups": state["param_groups"]})
+        for number, parameter in _numbered(self._optimizer):
+            entries, stepped = state["state"].get(number), self._stepped(parameter)
+            if entries is not None and stepped is not None:
+                of = None if stepped is parameter else self._piece_of(parameter)
+                self._optimizer.state[stepped] = {k: part(v, of) for k, v in entries.items()}
+
+    def _piece_of(self, parameter: torch.Tensor) -> Piece:
+        return self._weights.pieces[self._numbers[id(parameter)]]
+
     def pieces_of_state(self) -> State:
         """Return the state with `Pieces` for what is divided; the same tree on every learner."""
         return self._whole_state(self._as_pieces)

@@ -241,15 +241,23 @@ class Gradients:
         grads = [p.grad for p in self.parameters]
         kinds = [NOTHING if g is None else SPARSE if g.is_sparse else DENSE for g in grads]
         everyone = self._exchange.gather(kinds)
-        dense = [i for i in range(len(kinds)) if not (everyone[:, i] == SPARSE).any()]
+        dense = {i for i in range(len(kinds)) if not (everyone[:, i] == SPARSE).any()}
         first: list[int] = self._exchange.share(list(self._order))
-        order = list(dict.fromkeys([*first, *reversed(range(len(kinds)))]))
-        order = [i for i in order if i in set(dense)]
+        order = dict.fromkeys([*first, *reversed(range(len(kinds)))])
+        self._make([i for i in order if i in dense])
+
+    def arrange(self, order: Sequence[int]) -> None:
+        """Fix the layout before the first backward pass: `order` is what `layout.places` was."""
+        known = set(order) <= set(range(len(self.parameters)))
+        if self.layout is None and not self._stopped and known:
+            self._make(order)
+
+    def _make(self, order: Sequence[int]) -> None:
         self.layout = lay_out(self.parameters, order, self._bucket_bytes)
         self.buffers = [
             self._exchange.buffer(flat.count, flat.dtype, flat.device) for flat in self.layout.flats
         ]
-        self._used = self._exchange.buffer(len(kinds), torch.float32)
+        self._used = self._exchange.buffer(len(self.parameters), torch.float32)
         for index, place in self.layout.places.items():
             self._views[index] = self._view(place)
             self._given[index] = self._views[index].detach()

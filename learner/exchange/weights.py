@@ -61,6 +61,8 @@ class Piece:
     values: torch.nn.Parameter
     """A view of the shared weights."""
     whole: bool
+    shape: torch.Size
+    """The parameter's."""
 
 
 class SharedWeights:
@@ -129,9 +131,10 @@ class SharedWeights:
     def _piece(self, index: int, start: int, stop: int) -> Piece:
         place, parameter = self.layout.places[index], self.parameters[index]
         if stop - start == parameter.numel():
-            return Piece(index, start, stop, parameter, whole=True)
+            return Piece(index, start, stop, parameter, whole=True, shape=parameter.shape)
         flat = self._flats[place.flat][place.start + start : place.start + stop]
-        return Piece(index, start, stop, torch.nn.Parameter(flat), whole=False)
+        values = torch.nn.Parameter(flat)
+        return Piece(index, start, stop, values, whole=False, shape=parameter.shape)
 
     def attach_gradients(self) -> None:
         """Give each piece its part of its parameter's gradient."""

@@ -26,7 +26,9 @@ from torch import nn
 
 from learner import ddl
 from learner.allreduce_n import _kind
+from learner.checkpoint.load import Loaded, filled
 from learner.faults import UserFault
+from learner.optimizer_state import OptimizerState
 
 
 def check_state_dict() -> None:
@@ -107,6 +109,37 @@ def check_checkpoints(folder: str) -> None:
     distributed(model, wrapper, steps=range(first, STEPS))
     wrapper.close()
     assert torch.equal(weights(model), weights(through))
+    check_reading_parts(folder, weights(through))
+
+
+def check_reading_parts(folder: str, expected: torch.Tensor) -> None:
+    """As the built-in loop resumes: each learner reads the state of what it is going to step."""
+    model = Net()
+    wrapper = ddl.DistributedOptimizer(adam(model))
+
+    def use(loaded: Loaded) -> dict[str, torch.Tensor]:
+        tree = loaded.tree()
+        OptimizerState(wrapper).load_stored(tree["optimizer"])
+        restored: dict[str, torch.Tensor] = filled(tree["model"])
+        return restored
+
+    with ddl.Checkpoints(folder) as checkpoints:
+        found = checkpoints._engine.load(use)
+        assert found is not None
+        model.load_state_dict(found)
+    held, whole = moments(wrapper.state), moments(wrapper.state_dict()["state"])
+    assert sum(ddl._state().exchange.collect(held)) == whole * nodes() > 0
+    distributed(model, wrapper, steps=range(2, STEPS))
+    wrapper.close()
+    assert torch.equal(weights(model), expected)
+
+
+def moments(state: Any) -> int:
+    return sum(entry["exp_avg"].numel() for entry in state.values())
+
+
+def nodes() -> int:
+    return ddl._state().exchange.topology.nodes
 
 
 def check_wrapping_anew(make: Callable[[nn.Module], Any], through: nn.Module) -> None:
