@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_dcp  # no
 
 from benchmarks.rounds import Candidate, measure, one_thread, start_gloo, write  # noqa: E402
 from learner.checkpoint.engine import CheckpointEngine  # noqa: E402
+from learner.checkpoint.stored import read_all  # noqa: E402
 from learner.checkpoint.tree import Pieces  # noqa: E402
 
 TENSORS, ELEMENTS = 24, 1_000_000_000 // 24 // 4
@@ -91,9 +92,9 @@ class Bench:
         target = self.copy.view(torch.float32).view(TENSORS, ELEMENTS)
 
         def use(loaded: Any) -> bool:
-            tree = loaded.tree()
-            for n in range(TENSORS):
-                tree[str(n)].read_into(target[n], self.rank * ELEMENTS)
+            tree, first = loaded.tree(), self.rank * ELEMENTS * target.itemsize
+            raw = target.view(torch.uint8)
+            read_all((tree[str(n)], raw[n], first) for n in range(TENSORS))
             return True
 
         assert self.engine.load(use)

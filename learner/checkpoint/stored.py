@@ -1,17 +1,18 @@
 """Read what a checkpoint holds, any range of any tensor, checked while it is read.
 
-Reading and checking go on in a few threads: both release Python's lock.
+One thread reads, in the order of the file, so that the kernel reads ahead; another one checks what
+was read. (Measured, 2 learners, 2 GB: 0.97 s; 3 threads that do both 1.4 s; past the page cache,
+and copied from there to where it is wanted, 1.6 s.)
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,7 @@ import torch
 from learner.checkpoint import layout
 from learner.checkpoint.layout import BLOCK_BYTES, DamagedCheckpoint, ShareRecord, StoredPiece
 
-PAGE_BYTES = 4096
-_THREADS = 3
-_of_thread = threading.local()
+_READ_BYTES = 2 * 1024**2
 _APPEARS_WITHIN_S = 10.0
 """A shared file system may show a file later to one node than to another."""
 
@@ -35,17 +34,6 @@ class ShareFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._descriptors: dict[int, int] = {}
-        self._direct: dict[int, int | None] = {}
-
-    def direct(self, rank: int) -> int | None:
-        """Return a share's descriptor that passes by the page cache; None where there is none."""
-        if rank not in self._direct:
-            try:
-                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT
-                self._direct[rank] = os.open(self._directory / layout.share_file(rank), flags)
-            except (OSError, AttributeError):  # not Linux, or a file system without it
-                self._direct[rank] = None
-        return self._direct[rank]
 
     def descriptor(self, rank: int) -> int:
         """Return a share's descriptor.
@@ -69,11 +57,9 @@ class ShareFiles:
 
     def close(self) -> None:
         """Close them."""
-        for descriptor in (*self._descriptors.values(), *self._direct.values()):
-            if descriptor is not None:
-                os.close(descriptor)
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
         self._descriptors.clear()
-        self._direct.clear()
 
 
 @dataclass(frozen=True)
@@ -166,7 +152,7 @@ class Stored:
         if target.device.type != "cpu":
             target = torch.empty(target.shape, dtype=target.dtype)
         raw = target.reshape(-1).view(torch.uint8)
-        read_all([(self, raw, start * self.item_bytes)], direct=True)
+        read_all([(self, raw, start * self.item_bytes)])
         if target.device != out_flat.device:
             out_flat.detach().copy_(target)
 
@@ -178,7 +164,7 @@ class Stored:
         """
         read_all([(self, out, start)])
 
-    def jobs(self, out: torch.Tensor, start: int, *, direct: bool) -> Iterator[_Job]:
+    def jobs(self, out: torch.Tensor, start: int) -> Iterator[_Job]:
         """Return what is to be read for a range: `out` uint8, `start` in bytes."""
         end = start + out.numel()
         if end > self.size_bytes or start < 0:
@@ -188,12 +174,9 @@ class Stored:
             first, last = max(known, place.start), min(end, place.end)
             if first >= last:
                 continue
-            descriptors = (
-                self._files.descriptor(place.rank),
-                self._files.direct(place.rank) if direct else None,
-            )
+            descriptor = self._files.descriptor(place.rank)
             target = memoryview(out.numpy().data)[first - start : last - start]
-            yield from _block_jobs(descriptors, place, first - place.start, target, self.name)
+            yield from _block_jobs(descriptor, place, first - place.start, target, self.name)
             known = last
 
 
@@ -202,8 +185,6 @@ class _Job:
     """One block to be read and checked."""
 
     descriptor: int
-    direct: int | None
-    """Where the page cache is to be passed by."""
     offset_bytes: int
     size_bytes: int
     crc32: int
@@ -212,52 +193,42 @@ class _Job:
     target: memoryview
     where: str
 
-    def run(self) -> None:
-        """Read and check it.
+    def read(self) -> memoryview:
+        """Read the block, into its place if all of it is wanted.
+
+        Raises:
+            DamagedCheckpoint: the file is too short.
+            OSError: it can't be read.
+        """
+        whole = self.skip == 0 and len(self.target) == self.size_bytes
+        block = self.target if whole else memoryview(bytearray(self.size_bytes))
+        done = 0
+        while done < self.size_bytes:
+            part = block[done : done + _READ_BYTES]
+            try:
+                got = os.preadv(self.descriptor, [part], self.offset_bytes + done)
+            except OSError as error:
+                raise OSError(error.errno, f"{error.strerror}: {self.where}") from error
+            if got == 0:
+                raise DamagedCheckpoint(f"{self.where} ends too early")
+            done += got
+        return block
+
+    def check(self, block: memoryview) -> None:
+        """Check what was read, and put it where it is wanted.
 
         Raises:
             DamagedCheckpoint: it does not match its checksum.
-            OSError: it can't be read.
         """
-        block = self._read_direct()
-        if block is None:
-            whole = self.skip == 0 and len(self.target) == self.size_bytes
-            block = self.target if whole else memoryview(bytearray(self.size_bytes))
-            self._read(block)
         if zlib.crc32(block) != self.crc32:
             raise DamagedCheckpoint(f"{self.where} does not match its checksum")
         if block is not self.target:
             wanted = block[self.skip : self.skip + len(self.target)]
             np.copyto(np.frombuffer(self.target, np.uint8), np.frombuffer(wanted, np.uint8))
 
-    def _read_direct(self) -> memoryview | None:
-        """Return the block, read past the page cache into this thread's memory, if that works."""
-        if self.direct is None or self.offset_bytes % PAGE_BYTES != 0:
-            return None
-        if not hasattr(_of_thread, "memory"):
-            _of_thread.memory = mmap.mmap(-1, BLOCK_BYTES)  # begins at a page, as O_DIRECT wants
-        memory = memoryview(_of_thread.memory)
-        pages = -(-self.size_bytes // PAGE_BYTES) * PAGE_BYTES
-        try:
-            got = os.preadv(self.direct, [memory[:pages]], self.offset_bytes)
-        except OSError:
-            return None
-        return memory[: self.size_bytes] if got >= self.size_bytes else None
-
-    def _read(self, block: memoryview) -> None:
-        done = 0
-        while done < self.size_bytes:
-            try:
-                got = os.preadv(self.descriptor, [block[done:]], self.offset_bytes + done)
-            except OSError as error:
-                raise OSError(error.errno, f"{error.strerror}: {self.where}") from error
-            if got == 0:
-                raise DamagedCheckpoint(f"{self.where} ends too early")
-            done += got
-
 
 def _block_jobs(
-    descriptors: tuple[int, int | None],
+    descriptor: int,
     place: _Place,
     start: int,
     target: memoryview,
@@ -271,32 +242,30 @@ def _block_jobs(
         begin, stop = max(first, start), min(last, end)
         where = f"{layout.share_file(place.rank)} ({name}, bytes {first} to {last})"
         yield _Job(
-            *descriptors, place.piece.offset_bytes + first, last - first,
+            descriptor, place.piece.offset_bytes + first, last - first,
             place.piece.crc32[number], begin - first, target[begin - start : stop - start], where,
         )  # fmt: skip
 
 
-def read_all(wanted: Iterable[tuple[Stored, torch.Tensor, int]], *, direct: bool = False) -> None:
-    """Read ranges of tensors, several blocks at a time.
-
-    Args:
-        wanted: A tensor, where to put it (uint8, shape (n,), CPU), and the first byte.
-        direct: Past the page cache: for what no other learner of the node reads.
+def read_all(wanted: Iterable[tuple[Stored, torch.Tensor, int]]) -> None:
+    """Read ranges of tensors: each a tensor, where to put it (uint8, shape (n,), CPU), first byte.
 
     Raises:
         DamagedCheckpoint: something does not match its checksum.
+        OSError: something can't be read.
     """
-    jobs = [job for stored, out, start in wanted for job in stored.jobs(out, start, direct=direct)]
-    if len(jobs) == 1:
-        return jobs[0].run()
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for done in [pool.submit(job.run) for job in jobs]:
-            try:
-                done.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-    return None
+    checks: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            for stored, out, start in wanted:
+                for job in stored.jobs(out, start):
+                    checks.append(pool.submit(job.check, job.read()))
+                    while checks and checks[0].done():
+                        checks.popleft().result()
+            while checks:
+                checks.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def attach(
