@@ -104,6 +104,31 @@ def test_what_was_prepared_is_enough_for_the_saves(tmp_path: Path, writer: Write
     assert writer.memory(1).numel() > memory.numel()
 
 
+def test_memory_that_a_gpu_writes_to_is_pinned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Runtime:
+        def __init__(self) -> None:
+            self.pinned: dict[int, int] = {}
+            self.calls = 0
+
+        def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> None:
+            self.pinned[address] = size_bytes
+            self.calls += 1
+
+        def cudaHostUnregister(self, address: int) -> None:
+            del self.pinned[address]
+
+    runtime = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    writer = WriterProcess()
+    writer.memory(1000)
+    for size_bytes in (1000, 2000, 5_000_000, 5_000_001):
+        memory = writer.memory(size_bytes, pinned=True)
+        assert runtime.pinned == {memory.data_ptr(): memory.numel()}
+    assert runtime.calls == 2
+    writer.close()
+    assert runtime.pinned == {}
+
+
 PROGRAM = """
 import resource, sys
 from pathlib import Path
