@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import select
 import socket
 import time
 from collections.abc import Callable
@@ -296,7 +295,7 @@ class CheckpointEngine:
 
     def _listen(self) -> None:
         if self._writer is not None:
-            select.select([self._writer.descriptor()], [], [], 1.0)
+            self._writer.wait(1.0)
         self.poll()
 
     def _tell_lost(self, problems: list[str | None]) -> None:

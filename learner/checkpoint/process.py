@@ -9,6 +9,7 @@ import contextlib
 import json
 import mmap
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -145,10 +146,12 @@ class WriterProcess:
             self.death = _words(self._process.wait())
         return [dict(json.loads(line)) for line in lines]
 
-    def descriptor(self) -> int:
-        """Return what becomes readable when it says something."""
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it says something, or the time is up."""
         assert self._process.stdout is not None
-        return self._process.stdout.fileno()
+        poll = select.poll()  # select.select() can't watch a process's 1,025th file
+        poll.register(self._process.stdout.fileno(), select.POLLIN)
+        poll.poll(timeout_s * 1000)
 
     def disconnect(self) -> None:
         """Give it up to whoever else is connected to it."""

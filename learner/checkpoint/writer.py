@@ -49,8 +49,9 @@ class Input:
             time.sleep(timeout_s)
             return None
         if b"\n" not in self._read:
-            ready, _, _ = select.select([self._descriptor], [], [], timeout_s)
-            if ready:
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLIN)
+            if poll.poll(timeout_s * 1000):
                 self._receive()
         return self.next() if b"\n" in self._read else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -53,6 +54,24 @@ def test_a_snapshot_is_written_beside_the_caller(tmp_path: Path, writer: WriterP
     assert (engine.saved_step, engine.write_s > 0) == (4, True)
     assert layout.steps_present(tmp_path) == [4, 3]
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_program_with_many_open_files_waits_for_its_writer(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    writer = WriterProcess()
+    try:
+        engine = make_engine(tmp_path, writer=writer)
+        assert engine.save(1, state_of(1))
+        assert engine.wait()
+        engine.close()
+    finally:
+        writer.close()
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert newest_step(tmp_path) == 1
 
 
 def test_a_writer_that_is_killed_costs_one_checkpoint(
