@@ -201,6 +201,8 @@ def test_a_kill_at_every_store_leaves_a_whole_file(tmp_path: Path, died_before: 
         assert successor.finished
         assert history == Counter(range(22)), store
         world.kill(successor)
+        if learner is not None:
+            world.kill(learner)  # its descriptor
         if finished:
             break
     assert killed_at > 300
