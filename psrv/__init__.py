@@ -1,1 +1,1 @@
-"""The parameter server; empty in this version: the plan says so where a manifest asks for it."""
+"""The global cursor, and the first parts of the parameter server, which no manifest starts yet."""

@@ -1,0 +1,89 @@
+"""What a push does to the weights that learners share: pure functions on flat tensors, in place.
+
+Each works on any part of the parameters by itself, so that it may be applied block by block.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def sgd(weights: torch.Tensor, gradient: torch.Tensor, *, lr: float) -> None:
+    """Take a step of gradient descent: w ← w − lr·g.
+
+    With gradients that a learner has added up since its last push, Downpour SGD (Dean et al., Large
+    Scale Distributed Deep Networks, 2012, section 4.1 and algorithm 7).
+
+    Args:
+        weights: Shape (n,).
+        gradient: Shape (n,).
+        lr: The learning rate, η.
+    """
+    weights.add_(gradient, alpha=-lr)
+
+
+def momentum(
+    weights: torch.Tensor,
+    velocity: torch.Tensor,
+    gradient: torch.Tensor,
+    *,
+    lr: float,
+    momentum: float,
+) -> None:
+    """Take a step with momentum on the server: v ← μ·v + g; w ← w − lr·v.
+
+    (Sutskever et al., On the importance of initialization and momentum in deep learning, 2013,
+    equations 1 and 2, in the form that torch.optim.SGD has.)
+
+    Args:
+        weights: Shape (n,).
+        velocity: v, shape (n,); the server's.
+        gradient: Shape (n,).
+        lr: The learning rate.
+        momentum: μ.
+    """
+    velocity.mul_(momentum).add_(gradient)
+    weights.add_(velocity, alpha=-lr)
+
+
+def adagrad(
+    weights: torch.Tensor,
+    squares: torch.Tensor,
+    gradient: torch.Tensor,
+    *,
+    lr: float,
+    epsilon: float = 1e-10,
+) -> None:
+    """Take a step with a rate for each element: s ← s + g²; w ← w − lr·g / (√s + ε).
+
+    (Duchi et al., Adaptive Subgradient Methods, 2011, section 1; on the server, as Dean et al.,
+    2012, section 4.1, recommend with Downpour SGD.)
+
+    Args:
+        weights: Shape (n,).
+        squares: s, shape (n,); the server's.
+        gradient: Shape (n,).
+        lr: The learning rate.
+        epsilon: ε.
+    """
+    squares.addcmul_(gradient, gradient)
+    weights.addcdiv_(gradient, squares.sqrt().add_(epsilon), value=-lr)
+
+
+def elastic(
+    center: torch.Tensor, mine: torch.Tensor, scratch: torch.Tensor, *, alpha: float
+) -> None:
+    """Draw a learner's weights and the center to each other: d = α·(x − x̃); x ← x − d; x̃ ← x̃ + d.
+
+    Asynchronous EASGD (Zhang, Choromanska, LeCun, Deep learning with Elastic Averaging SGD, 2015,
+    algorithm 1); EAMSGD (algorithm 2) is the same with Nesterov's momentum in the learner's steps.
+
+    Args:
+        center: x̃, shape (n,).
+        mine: x, shape (n,).
+        scratch: Shape (n,); overwritten.
+        alpha: α, the moving rate, 0 to 1.
+    """
+    torch.sub(mine, center, out=scratch)
+    mine.sub_(scratch, alpha=alpha)
+    center.add_(scratch, alpha=alpha)

@@ -1,0 +1,112 @@
+"""Run by test_shard.py: learners are forks of a process that has one thread. Not a test by itself.
+
+python shard_program.py kills|count FOLDER
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from psrv.shard import Shard
+from psrv.shard_file import ShardLayout, create_shard
+
+LAYOUT = ShardLayout(200_000, (torch.float32, torch.float64), "model")
+SMALL = ShardLayout(7, (torch.float64,), "small")
+KILLS, LEARNERS, PUSHES = 60, 3, 250_000
+
+
+def fork(learner: Callable[[], None]) -> int:
+    """Run a function in a child process."""
+    child = os.fork()
+    if child == 0:
+        try:
+            learner()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+
+
+def check(whole: bool) -> None:
+    """Say that a reader saw half of somebody's work."""
+    if not whole:
+        print("torn", flush=True)
+
+
+def add_one(parts: Sequence[torch.Tensor], block: int) -> None:
+    """Add 1 to every element, in many stores."""
+    for part in parts:
+        for piece in part.split(1000):
+            piece.add_(1)
+
+
+def kills(path: Path) -> None:
+    """Kill learners at random while they work; in every block all work is whole."""
+    create_shard(path, LAYOUT, 1)
+
+    def learner() -> None:
+        shard = Shard(path, LAYOUT, 1)
+        while True:
+            shard.update(add_one, random.randrange(LAYOUT.blocks))
+            shard.read(lambda parts, _: check(all(part.eq(part[0]).all() for part in parts)))
+
+    random.seed(1)
+    children = [fork(learner) for _ in range(LEARNERS)]
+    odd = 0
+    for _ in range(KILLS):
+        time.sleep(random.uniform(0.0, 0.03))
+        victim = children.pop(0)
+        os.kill(victim, signal.SIGKILL)
+        os.waitpid(victim, 0)
+        odd += unfinished(path)
+        children.append(fork(learner))
+    time.sleep(0.1)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    shard = Shard(path, LAYOUT, 1)
+    shard.update(add_one)
+    for block in range(LAYOUT.blocks):
+        start = block * LAYOUT.block_count
+        for row in shard.rows:
+            found = set(row[start : start + LAYOUT.block_count].tolist())
+            assert found == {float(shard.done(block))}, (block, found, shard.done(block))
+    print("whole", sum(shard.done(block) for block in range(LAYOUT.blocks)) > 100, odd > 0)
+
+
+def unfinished(path: Path) -> int:
+    """Return how many blocks have an odd sequence number just now."""
+    from psrv.shard_file import BLOCKS_AT, LINE
+
+    words = memoryview(path.read_bytes()[: 8 * (BLOCKS_AT + LAYOUT.blocks * LINE)]).cast("q")
+    return sum(words[BLOCKS_AT + n * LINE] % 2 for n in range(LAYOUT.blocks))
+
+
+def count(path: Path) -> None:
+    """Sum integers under contention."""
+    create_shard(path, SMALL, 1)
+
+    def learner(number: int) -> None:
+        shard = Shard(path, SMALL, 1)
+        for _ in range(PUSHES):
+            shard.update(lambda parts, _: parts[0].add_(number))
+
+    children = [fork(lambda number=number: learner(number)) for number in (1, 2, 3, 4)]
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+    shard = Shard(path, SMALL, 1)
+    assert shard.done(0) == 4 * PUSHES
+    print("sums", set(shard.rows[0].tolist()) == {10.0 * PUSHES})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"kills": kills, "count": count}[sys.argv[1]](Path(sys.argv[2]))
