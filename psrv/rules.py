@@ -1,0 +1,101 @@
+"""Solvers, bound to their settings: what a learner sends, what the server keeps, what a push does.
+
+A user's own solver is one class of this form in their `train.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from psrv import solvers
+
+
+class Solver(Protocol):
+    """Works on one block at a time: `server` holds its weights first, then the rows of its own."""
+
+    rows: int
+    """How many rows the server keeps beside the weights; zeros at first."""
+    sends_weights: bool
+    """Whether learners push their weights; otherwise gradients, added up since the last push."""
+
+    def push(
+        self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor
+    ) -> None:
+        """Take in what a learner sends; `scratch` is of the same shape, and may be overwritten."""
+
+    def answer(self, server: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
+        """Give the learner its new weights, after its push."""
+
+
+@dataclass(frozen=True)
+class Downpour:
+    """Downpour SGD: gradients whenever they come, and a step of the server for each push.
+
+    (Dean et al., Large Scale Distributed Deep Networks, 2012, section 4.1.)
+    """
+
+    lr: float
+    momentum: float = 0.0
+    sends_weights = False
+
+    @property
+    def rows(self) -> int:
+        """Return 1 with momentum."""
+        return int(self.momentum != 0)
+
+    def push(
+        self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor
+    ) -> None:
+        """Take a step; see psrv.solvers."""
+        del scratch
+        if self.momentum:
+            solvers.momentum(server[0], server[1], mine, lr=self.lr, momentum=self.momentum)
+        else:
+            solvers.sgd(server[0], mine, lr=self.lr)
+
+    def answer(self, server: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
+        """Copy the weights."""
+        mine.copy_(server[0])
+
+
+@dataclass(frozen=True)
+class DownpourAdagrad:
+    """Downpour SGD with Adagrad on the server, as its authors recommend."""
+
+    lr: float
+    epsilon: float = 1e-10
+    rows = 1
+    sends_weights = False
+
+    def push(
+        self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor
+    ) -> None:
+        """Take a step."""
+        del scratch
+        solvers.adagrad(server[0], server[1], mine, lr=self.lr, epsilon=self.epsilon)
+
+    def answer(self, server: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
+        """Copy the weights."""
+        mine.copy_(server[0])
+
+
+@dataclass(frozen=True)
+class ElasticAveraging:
+    """EASGD: a learner and the center draw each other (Zhang, Choromanska, LeCun, 2015)."""
+
+    alpha: float
+    rows = 0
+    sends_weights = True
+
+    def push(
+        self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor
+    ) -> None:
+        """Move both."""
+        solvers.elastic(server[0], mine, scratch, alpha=self.alpha)
+
+    def answer(self, server: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
+        """Do nothing: the push has moved the learner's weights already."""
