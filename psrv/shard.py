@@ -30,7 +30,10 @@ from psrv.shard_file import (
     no_room,
 )
 
-SEQUENCE, WRITER = 0, 1
+SEQUENCE, WRITER, ROUND, ADDED = range(4)
+"""Words of a block: see the module; rounds that are complete, and who has added to the next."""
+PROCESS, RANK, JOINED, KEPT_ROUND, KEPT_ADDED = range(5)
+"""Words of a slot: its owner; its rank + 1 and first round; what its copy's block had there."""
 _lockf, _LOCK, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 
@@ -102,7 +105,8 @@ class Shard:
                     )
                 except OSError as error:
                     raise no_room(self.path.parent, size, error) from error
-                self._words[at] = os.getpid()
+                self._words[at + RANK] = 0
+                self._words[at + PROCESS] = os.getpid()
                 return slot
         raise ServerError(f"all {SLOTS} slots of {self.path} are taken by living learners")
 
@@ -155,6 +159,8 @@ class Shard:
             self._put_back(block)
         for aside, part in zip(self._asides[block], parts, strict=True):
             aside.copy_(part)
+        mine = SLOTS_AT + self.slot * LINE
+        words[mine + KEPT_ROUND], words[mine + KEPT_ADDED] = words[at + ROUND], words[at + ADDED]
         words[at + WRITER] = self.slot
         words[at] += 1
         operation(parts, block)
@@ -163,10 +169,48 @@ class Shard:
     def _put_back(self, block: int) -> None:
         """Undo work that was not finished."""
         at = BLOCKS_AT + block * LINE
-        copies = self._copies[self._words[at + WRITER]]
-        for part, copy in zip(self._blocks[block], copies, strict=True):
+        words, writer = self._words, self._words[at + WRITER]
+        for part, copy in zip(self._blocks[block], self._copies[writer], strict=True):
             part.copy_(copy[: len(part)])
-        self._words[at] -= 1
+        its = SLOTS_AT + writer * LINE
+        words[at + ROUND], words[at + ADDED] = words[its + KEPT_ROUND], words[its + KEPT_ADDED]
+        words[at] -= 1
+
+    def progress(self, block: int) -> tuple[int, int]:
+        """Return how many rounds a block has behind it, and the bits of who added to the next."""
+        at = BLOCKS_AT + block * LINE
+        return self._words[at + ROUND], self._words[at + ADDED]
+
+    def set_progress(self, block: int, rounds: int, added: int) -> None:
+        """Set that; only as part of an operation on the block, with which it is undone."""
+        at = BLOCKS_AT + block * LINE
+        self._words[at + ROUND], self._words[at + ADDED] = rounds, added
+
+    def enter(self, rank: int, first_round: int) -> None:
+        """Say which learner has this slot, and from which round on it adds."""
+        at = SLOTS_AT + self.slot * LINE
+        self._words[at + JOINED] = first_round
+        self._words[at + RANK] = rank + 1
+
+    def members(self) -> list[tuple[int, int, int]]:
+        """Return (rank, slot, first round) of all who have entered and are not known to be dead."""
+        words, found = self._words, []
+        for slot in range(SLOTS):
+            at = SLOTS_AT + slot * LINE
+            if rank := words[at + RANK]:
+                found.append((rank - 1, slot, words[at + JOINED]))
+        return found
+
+    def strike_if_dead(self, slot: int) -> bool:
+        """Return whether the owner of another slot is gone; it is no member then."""
+        byte = 8 * (SLOTS_AT + slot * LINE)
+        try:
+            _lockf(self._descriptor, _TRY, 1, byte)
+        except (BlockingIOError, PermissionError):
+            return False
+        self._words[SLOTS_AT + slot * LINE + RANK] = 0
+        _lockf(self._descriptor, _UNLOCK, 1, byte)
+        return True
 
     def done(self, block: int) -> int:
         """Return how often a block was worked on."""
@@ -174,5 +218,6 @@ class Shard:
 
     def close(self) -> None:
         """Give the slot back. The memory goes when the file is removed and nobody maps it."""
+        self._words[SLOTS_AT + self.slot * LINE + RANK] = 0
         self._blocks, self._asides, self._copies, self.rows = [], [], [], []
         os.close(self._descriptor)

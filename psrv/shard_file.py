@@ -3,8 +3,10 @@
 In 64-bit words of the machine's byte order:
 
     0     magic, digest of the layout, attempt
-    64    a line of 8 words for each slot: process id
-    576   a line of 8 words for each block: sequence number, slot of its last writer
+    64    a line of 8 words for each slot: process id, rank + 1, its first round, and two words
+          that were kept with its copy of a block
+    576   a line of 8 words for each block: sequence number, slot of its last writer, rounds that
+          are complete, bits of the ranks that have added to the next one
 
 and from page to page the rows (the weights first), and for each slot a copy of one block of every
 row. Rows are padded to whole blocks.

@@ -1,0 +1,107 @@
+"""Run by test_rounds.py: learners are forks of a process of one thread. Not a test by itself.
+
+python rounds_program.py bits|kills FOLDER
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from shard_program import fork
+
+from psrv.rounds import Rounds
+from psrv.shard import Shard
+from psrv.shard_file import ShardLayout, create_shard
+
+LAYOUT = ShardLayout(150_000, (torch.float32,) * 3, "rounds")
+ROUNDS, LEARNERS, KILLS = 40, 4, 12
+STEP = LAYOUT.block_count
+
+
+def values(rank: int, number: int) -> torch.Tensor:
+    """Return what a learner adds in a round."""
+    return torch.randn(LAYOUT.count, generator=torch.Generator().manual_seed(97 * number + rank))
+
+
+def descend(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, block: int) -> None:
+    """Take a step."""
+    del block
+    rows[0].sub_(total / count, alpha=0.1)
+    rows[1].add_(1)
+
+
+def train(path: Path, rank: int, until: int, learners: int = LEARNERS) -> None:
+    """Take part up to a round; every learner sees the same weights after each."""
+    shard = Shard(path, LAYOUT, 1)
+    rounds = Rounds(shard, rank, learners, timeout_s=30)
+    seen = torch.empty(LAYOUT.count)
+    while rounds.round < until:
+        mine = torch.split(values(rank, rounds.round), STEP)
+        rounds.run(mine, descend, lambda row, block: seen[block * STEP :][: len(row)].copy_(row))
+    shard.close()
+
+
+def bits(path: Path) -> None:
+    """Compare with the sum in rank order, bit by bit."""
+    create_shard(path, LAYOUT, 1)
+    children = [fork(lambda rank=rank: train(path, rank, 6)) for rank in range(LEARNERS)]
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+    weights = torch.zeros(LAYOUT.count)
+    for number in range(6):
+        total = values(0, number)
+        for rank in range(1, LEARNERS):
+            total += values(rank, number)
+        weights.sub_(total / LEARNERS, alpha=0.1)
+    shard = Shard(path, LAYOUT, 1)
+    print("bits", torch.equal(shard.rows[0], weights), set(shard.rows[1].tolist()))
+
+
+def kills(path: Path) -> None:
+    """Kill learners at random and start them again: the others go on, every round is whole."""
+    random.seed(int(os.environ.get("SEED", "2")))
+    create_shard(path, LAYOUT, 1)
+
+    def counting(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, block: int) -> None:
+        assert total.eq(count).all(), "a block was torn"
+        rows[0].add_(total)
+        rows[1].add_(count)
+
+    def learner(rank: int) -> None:
+        shard = Shard(path, LAYOUT, 1)
+        rounds = Rounds(shard, rank, LEARNERS, timeout_s=30)
+        ones = torch.split(torch.ones(LAYOUT.count), STEP)
+        while rounds.round < ROUNDS * 10:
+            rounds.run(ones, counting, lambda *_: None)
+        shard.close()
+
+    children = {rank: fork(lambda rank=rank: learner(rank)) for rank in range(LEARNERS)}
+    time.sleep(0.3)
+    for _ in range(KILLS):
+        time.sleep(random.uniform(0.0, 0.1))
+        rank = random.randrange(LEARNERS)
+        os.kill(children[rank], signal.SIGKILL)
+        os.waitpid(children[rank], 0)
+        time.sleep(random.uniform(0.0, 0.1))
+        children[rank] = fork(lambda rank=rank: learner(rank))
+    for child in children.values():
+        assert os.waitpid(child, 0)[1] == 0
+    shard = Shard(path, LAYOUT, 1)
+    assert torch.equal(shard.rows[0], shard.rows[1])
+    done = {shard.progress(block) for block in range(LAYOUT.blocks)}
+    least, most = float(shard.rows[0].min()), float(shard.rows[0].max())
+    print(
+        "rounds", done == {(10 * ROUNDS, 0)}, 10 * ROUNDS < least <= most <= 10 * ROUNDS * LEARNERS
+    )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"bits": bits, "kills": kills}[sys.argv[1]](Path(sys.argv[2]))
