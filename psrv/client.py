@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 
 from psrv.errors import ServerError
-from psrv.rules import Solver
-from psrv.shard import Operation, Shard
+from psrv.pushes import AtOnce, InRounds, Pushes
+from psrv.rules import RoundSolver, Solver
+from psrv.shard import Shard
 from psrv.shard_file import ShardLayout
 
 _LOOK_EVERY_S = 0.05
@@ -66,14 +67,14 @@ class Client:
 
     Args:
         shards: all of them, joined.
-        solver: the same on every learner.
+        pushes: how each is worked on.
     """
 
-    def __init__(self, shards: Sequence[Shard], solver: Solver) -> None:
+    def __init__(self, shards: Sequence[Shard], pushes: Sequence[Pushes]) -> None:
         self._shards = list(shards)
-        self._solver = solver
         ends = list(accumulate((shard.layout.count for shard in shards), initial=0))
-        self._ranges = list(pairwise(ends))
+        parts = [slice(start, stop) for start, stop in pairwise(ends)]
+        self._parts = list(zip(pushes, parts, strict=True))
         self._thread = ThreadPoolExecutor(1, "parameter-server")
         """The one that works on the shards: a POSIX lock is the process's, not a thread's."""
         self._pending: list[Handle] = []
@@ -115,57 +116,40 @@ class Client:
         return self._pending[-1]
 
     def _work(self, mine: torch.Tensor, into: torch.Tensor | None) -> None:
-        for shard, (start, stop) in zip(self._shards, self._ranges, strict=True):
-            answer = None if into is None else into[start:stop]
-            shard.update(self._pushing(shard, mine[start:stop], answer), _first(shard))
-
-    def _pushing(self, shard: Shard, mine: torch.Tensor, into: torch.Tensor | None) -> Operation:
-        solver, step = self._solver, shard.layout.block_count
-        sent = torch.split(mine, step)
-        taken = None if into is None else torch.split(into, step)
-        scratch = torch.empty(step, dtype=mine.dtype)
-
-        def work(parts: Sequence[torch.Tensor], block: int) -> None:
-            solver.push(parts, sent[block], scratch[: len(sent[block])])
-            if taken is not None:
-                solver.answer(parts, taken[block])
-
-        return work
+        for pushes, part in self._parts:
+            pushes.push(mine[part], None if into is None else into[part])
+        if into is not None:
+            for pushes, part in self._parts:
+                pushes.answer(into[part])
 
     def _read(self, into: torch.Tensor) -> None:
-        for shard, (start, stop) in zip(self._shards, self._ranges, strict=True):
-            shard.read(_copying(shard, into[start:stop]), _first(shard))
-
-
-def _copying(shard: Shard, into: torch.Tensor) -> Operation:
-    taken = torch.split(into, shard.layout.block_count)
-
-    def copy(parts: Sequence[torch.Tensor], block: int) -> None:
-        taken[block].copy_(parts[0])
-
-    return copy
-
-
-def _first(shard: Shard) -> int:
-    """Return where a learner begins, far from where the others do."""
-    return shard.slot * _GOLDEN % 997 * shard.layout.blocks // 997
-
-
-_GOLDEN = 616
-"""997 times the golden ratio: multiples of it lie evenly in the whole, however many there are."""
+        for pushes, part in self._parts:
+            pushes.pull(into[part])
 
 
 def join(
     paths: Sequence[Path],
     layouts: Sequence[ShardLayout],
-    solver: Solver,
+    solver: Solver | RoundSolver,
     attempt: int,
     timeout_s: float,
+    *,
+    rank: int = 0,
+    learners: int = 1,
 ) -> Client:
     """Map all shards, once their servers have made them.
 
+    Args:
+        paths: Where the shards are.
+        layouts: What each holds. With a solver of rounds one row more than it keeps: the sum.
+        solver: The same on every learner.
+        attempt: Of the training; a shard of another one is refused.
+        timeout_s: How long the servers, and for rounds the other learners, are waited for.
+        rank: This learner's.
+        learners: How many there are.
+
     Raises:
-        ServerError: they are not there in time; or of another model or attempt.
+        ServerError: something is not there in time; or of another model or attempt.
     """
     deadline = time.monotonic() + timeout_s
     for path in paths:
@@ -180,8 +164,14 @@ def join(
     try:
         for path, layout in zip(paths, layouts, strict=True):
             shards.append(Shard(path, layout, attempt))
+        pushes: list[Pushes] = [
+            InRounds(shard, solver, rank, learners, timeout_s)
+            if isinstance(solver, RoundSolver)
+            else AtOnce(shard, solver)
+            for shard in shards
+        ]
     except BaseException:
         for shard in shards:
             shard.close()
         raise
-    return Client(shards, solver)
+    return Client(shards, pushes)

@@ -78,18 +78,24 @@ class Rounds:
     def run(
         self, mine: Sequence[torch.Tensor], step: Step, take: Callable[[torch.Tensor, int], None]
     ) -> None:
-        """Take part in a round; return when it is complete.
+        """Take part in a round; return when it is complete: `add`, and `finish`."""
+        self.add(mine, step)
+        self.finish(step, take)
+
+    def add(self, mine: Sequence[torch.Tensor], step: Step) -> None:
+        """Add this learner's values, once in a round, after those of smaller rank.
 
         Args:
-            mine: This learner's values, cut into blocks.
+            mine: The values, cut into blocks.
             step: What is done with the sum of a block, by one of the learners.
-            take: Gets the weights of each block after the round, and its number.
         """
-        blocks = range(self._shard.layout.blocks)
-        for block in blocks:
+        for block in range(self._shard.layout.blocks):
             self._until(partial(self._my_turn, block, step))
             self._add(block, mine[block], step)
-        for block in blocks:
+
+    def finish(self, step: Step, take: Callable[[torch.Tensor, int], None]) -> None:
+        """Wait for the round's end; `take` gets each block's new weights, and its number."""
+        for block in range(self._shard.layout.blocks):
             self._until(partial(self._behind, block, self.round + 1, step))
         self._shard.read(lambda parts, block: take(parts[0], block))
         self.round += 1

@@ -1,4 +1,4 @@
-"""Solvers, bound to their settings: what a learner sends, what the server keeps, what a push does.
+"""Solvers with their settings: what a learner sends, what the server keeps, what a push does.
 
 A user's own solver is one class of this form in their `train.py`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -15,7 +15,10 @@ from psrv import solvers
 
 
 class Solver(Protocol):
-    """Works on one block at a time: `server` holds its weights first, then the rows of its own."""
+    """Takes every push in as it comes, block by block.
+
+    `server` holds the weights of a block first, then the rows that the solver keeps.
+    """
 
     rows: int
     """How many rows the server keeps beside the weights; zeros at first."""
@@ -29,6 +32,20 @@ class Solver(Protocol):
 
     def answer(self, server: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
         """Give the learner its new weights, after its push."""
+
+
+@runtime_checkable
+class RoundSolver(Protocol):
+    """Waits until all learners have pushed, and takes one step for their sum, block by block."""
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows the server keeps beside the weights and the sum."""
+
+    sends_weights: bool
+
+    def step(self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int) -> None:
+        """Take a step for the sum of `count` learners, which may be overwritten."""
 
 
 @dataclass(frozen=True)
@@ -99,3 +116,57 @@ class ElasticAveraging:
 
     def answer(self, server: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
         """Do nothing: the push has moved the learner's weights already."""
+
+
+@dataclass(frozen=True)
+class ParallelSGD:
+    """Synchronous SGD: one step for the mean of all learners' gradients.
+
+    (Zinkevich et al., Parallelized Stochastic Gradient Descent, 2010, in its synchronous mini-batch
+    form: Dekel et al., Optimal Distributed Online Prediction Using Mini-Batches, 2012.)
+    """
+
+    lr: float
+    momentum: float = 0.0
+    sends_weights = False
+
+    @property
+    def rows(self) -> int:
+        """Return 1 with momentum."""
+        return int(self.momentum != 0)
+
+    def step(self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int) -> None:
+        """Take the step."""
+        mean = total.div_(count)
+        if self.momentum:
+            solvers.momentum(server[0], server[1], mean, lr=self.lr, momentum=self.momentum)
+        else:
+            solvers.sgd(server[0], mean, lr=self.lr)
+
+
+@dataclass(frozen=True)
+class ModelAveraging:
+    """The weights become the mean of the learners'."""
+
+    rows = 0
+    sends_weights = True
+
+    def step(self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int) -> None:
+        """Take the mean."""
+        solvers.average(server[0], total, count=count)
+
+
+@dataclass(frozen=True)
+class DiLoCo:
+    """Model averaging with an outer Nesterov optimizer, for slow links and long periods."""
+
+    lr: float = 0.7
+    momentum: float = 0.9
+    rows = 1
+    sends_weights = True
+
+    def step(self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int) -> None:
+        """Take the outer step."""
+        solvers.outer_nesterov(
+            server[0], server[1], total, count=count, lr=self.lr, momentum=self.momentum
+        )

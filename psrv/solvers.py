@@ -87,3 +87,44 @@ def elastic(
     torch.sub(mine, center, out=scratch)
     mine.sub_(scratch, alpha=alpha)
     center.add_(scratch, alpha=alpha)
+
+
+def average(weights: torch.Tensor, total: torch.Tensor, *, count: int) -> None:
+    """Replace the weights by the mean of the learners': w ← (Σ xᵢ) / n.
+
+    Bulk-synchronous model averaging (McMahan et al., Communication-Efficient Learning of Deep
+    Networks from Decentralized Data, 2017, algorithm 1, with learners of equal weight).
+
+    Args:
+        weights: Shape (n,).
+        total: Σ xᵢ, shape (n,).
+        count: How many learners it is of.
+    """
+    torch.div(total, count, out=weights)
+
+
+def outer_nesterov(
+    weights: torch.Tensor,
+    velocity: torch.Tensor,
+    total: torch.Tensor,
+    *,
+    count: int,
+    lr: float,
+    momentum: float,
+) -> None:
+    """Step towards the mean of the learners' weights: Δ = w − x̄; v ← μ·v + Δ; w ← w − lr·(Δ + μ·v).
+
+    DiLoCo's outer step (Douillard et al., DiLoCo: Distributed Low-Communication Training of
+    Language Models, 2023, algorithm 1, with Nesterov's momentum as torch.optim.SGD has it).
+
+    Args:
+        weights: Shape (n,).
+        velocity: v, shape (n,); the server's.
+        total: Σ xᵢ, shape (n,); overwritten.
+        count: How many learners it is of.
+        lr: The outer learning rate.
+        momentum: μ.
+    """
+    difference = torch.sub(weights, total.div_(count), out=total)
+    velocity.mul_(momentum).add_(difference)
+    weights.sub_(difference, alpha=lr).sub_(velocity, alpha=lr * momentum)

@@ -110,7 +110,10 @@ def test_a_server_that_does_not_come_is_said(folder: Path) -> None:
         join([folder / "0"], LAYOUTS[:1], Downpour(1.0), 1, timeout_s=0.1)
 
 
-@pytest.mark.parametrize("solver", ["downpour", "momentum", "adagrad", "elastic"])
+@pytest.mark.parametrize(
+    "solver",
+    ["downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco"],
+)
 def test_learners_that_come_and_go_and_are_killed(folder: Path, solver: str) -> None:
     done = subprocess.run(
         [sys.executable, str(PROGRAM), solver, str(folder)],

@@ -22,12 +22,12 @@ def rows_of(seed: int, count: int, rows: int) -> Rows:
     return [torch.randn(count, generator=generator) for _ in range(rows)]
 
 
-def run(rows: Rows, cuts: list[int], work: Callable[..., None], **settings: float) -> Rows:
+def run(rows: Rows, cuts: list[int], work: Callable[..., None], **options: float) -> Rows:
     """Apply a solver block by block."""
     worked = [row.clone() for row in rows]
     edges = sorted({0, len(rows[0]), *(cut % (len(rows[0]) + 1) for cut in cuts)})
     for start, stop in zip(edges, edges[1:], strict=False):
-        work(*[row[start:stop] for row in worked], **settings)
+        work(*[row[start:stop] for row in worked], **options)
     return worked
 
 
@@ -71,6 +71,33 @@ def test_elastic_averaging(case: Any, alpha: float) -> None:
     found = run(rows, cuts, solvers.elastic, alpha=alpha)
     assert_close(found[0], center + difference)
     assert_close(found[1], mine - difference)
+
+
+@settings(max_examples=40, deadline=None)
+@given(CASE, st.integers(1, 9), RATE, st.floats(0.0, 0.99))
+def test_steps_for_all_learners(case: Any, count: int, lr: float, momentum: float) -> None:
+    seed, length, cuts = case
+    rows = rows_of(seed, length, 3)
+    w, v, total = [row.double().numpy() for row in rows]
+    found = run([rows[0], rows[2]], cuts, solvers.average, count=count)
+    assert_close(found[0], total / count)
+    found = run(rows, cuts, solvers.outer_nesterov, count=count, lr=lr, momentum=momentum)
+    difference = w - total / count
+    assert_close(found[1], momentum * v + difference)
+    assert_close(found[0], w - lr * (difference + momentum * (momentum * v + difference)))
+
+
+def test_the_outer_step_is_torchs_nesterov() -> None:
+    (start,) = rows_of(1, 50, 1)
+    parameter = torch.nn.Parameter(start.clone())
+    optimizer = torch.optim.SGD([parameter], lr=0.7, momentum=0.9, nesterov=True)
+    weights, velocity = start.clone(), torch.zeros(50)
+    for step in range(5):
+        (mean,) = rows_of(100 + step, 50, 1)
+        parameter.grad = parameter.detach() - mean
+        optimizer.step()
+        solvers.outer_nesterov(weights, velocity, 3 * mean, count=3, lr=0.7, momentum=0.9)
+    torch.testing.assert_close(weights, parameter.detach())
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
