@@ -25,6 +25,7 @@ PACKAGES = {
     "training": _LEARNERS,
     "checkpoint": (*_LEARNERS, "h5py"),
     "cursor": (*_LEARNERS, "h5py"),
+    "psrv": _LEARNERS,
 }
 """The groups, each a module here, and the packages whose versions its table names."""
 PROGRAMS = {

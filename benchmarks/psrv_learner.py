@@ -1,0 +1,241 @@
+"""One process of a way to serve parameters: `… WAY SOCKET` (see psrv.py)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.turns import Place
+
+ELEMENTS = 25_557_032
+LR = 2.0**-10
+"""A power of two, as the gradient is: the weights are exact, in whatever order updates come."""
+GRADIENT = 2.0**-3
+SLICE = 1 << 20
+_MEMORY = "OMPI_MCA_btl_sm_backing_directory"
+"""The variable that names a folder in shared memory, which goes at the end."""
+
+
+class Way:
+    """Updates; a subclass says how. The gradient is the same each time."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.gradient = torch.full((ELEMENTS,), GRADIENT)
+        self.weights = torch.zeros(ELEMENTS)
+        self.updates = 0
+        self.join()
+
+    def join(self) -> None:
+        """Meet the others."""
+
+    def run(self, updates: int) -> None:
+        """Update so many times."""
+        self.updates += updates
+        for _ in range(updates):
+            self.update()
+
+    def update(self) -> None:
+        """Push and pull once."""
+        raise NotImplementedError
+
+    def learners(self) -> int:
+        """Return how many push."""
+        return self.place.size
+
+    def check(self, _: Any) -> None:
+        """Raise where the weights are not those of all updates."""
+        self.pull()
+        expected = -LR * GRADIENT * self.updates * self.learners()
+        if not self.weights.eq(expected).all():
+            raise RuntimeError(f"weights from {self.weights.min()} to {self.weights.max()}, "
+                               f"not {expected}")  # fmt: skip
+
+    def pull(self) -> None:
+        """Get the weights once more, at the end."""
+
+    def leave(self) -> None:
+        """End."""
+
+
+class Floor(Way):
+    """The same arithmetic on private memory."""
+
+    def join(self) -> None:
+        """Cut everything into blocks."""
+        from psrv.shard_file import BLOCK_BYTES
+
+        step = BLOCK_BYTES // 4
+        aside = torch.empty(step)
+        self._server = torch.zeros(ELEMENTS)
+        self._blocks = [
+            (server, gradient, weights, aside[: len(server)])
+            for server, gradient, weights in zip(
+                self._server.split(step), self.gradient.split(step), self.weights.split(step),
+                strict=True,
+            )
+        ]  # fmt: skip
+
+    def update(self) -> None:
+        """Copy a block aside, step, copy it out; and so on."""
+        for server, gradient, weights, aside in self._blocks:
+            aside.copy_(server)
+            server.add_(gradient, alpha=-LR)
+            weights.copy_(server)
+
+    def learners(self) -> int:
+        """Return 1: nobody else works on these weights."""
+        return 1
+
+
+class Ours(Way):
+    """The parameter server of psrv, on one shard."""
+
+    def join(self) -> None:
+        """Make the shard, and map it."""
+        from psrv.client import join
+        from psrv.rules import Downpour
+        from psrv.shard_file import ShardLayout, create_shard
+
+        layout = ShardLayout(ELEMENTS, (torch.float32,), "resnet50")
+        path = Path(os.environ[_MEMORY]) / "shard-0"
+        if self.place.number == 0:
+            create_shard(path, layout, 1)
+        self._client = join([path], [layout], Downpour(LR), 1, timeout_s=60)
+
+    def update(self) -> None:
+        """Push and pull."""
+        self._client.push_pull(self.gradient, self.weights).wait()
+
+    def pull(self) -> None:
+        """Pull."""
+        self._client.pull(self.weights).wait()
+
+    def leave(self) -> None:
+        """Give the slot back."""
+        self._client.leave()
+
+
+class Served(Way):
+    """The first process serves."""
+
+    @property
+    def serves(self) -> bool:
+        """Return whether this is the server."""
+        return self.place.number == 0
+
+    def learners(self) -> int:
+        """Return how many push."""
+        return self.place.size - 1
+
+    def check(self, argument: Any) -> None:
+        """Check what the server has."""
+        if self.serves:
+            super().check(argument)
+
+
+class TwoSided(Served):
+    """MPI messages in slices: a gradient's there, the weights' back."""
+
+    def join(self) -> None:
+        """Start MPI."""
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = MPI.COMM_WORLD
+        self._slices = [part.numpy() for part in self.weights.split(SLICE)]
+        self._sent = [part.numpy() for part in self.gradient.split(SLICE)]
+
+    def run(self, updates: int) -> None:
+        """Serve all learners' updates, or update."""
+        if not self.serves:
+            return super().run(updates)
+        self.updates += updates
+        status, received = self._mpi.Status(), torch.empty(SLICE)
+        parts = self.weights.split(SLICE)
+        for _ in range(updates * self.learners() * len(parts)):
+            self._comm.Recv(received.numpy(), self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status)
+            part = parts[status.tag]
+            part.add_(received[: len(part)], alpha=-LR)
+            self._comm.Send(part.numpy(), status.source, status.tag)
+        return None
+
+    def update(self) -> None:
+        """Send slices, one ahead of what comes back."""
+        requests: list[Any] = []
+        for number, (sent, taken) in enumerate(zip(self._sent, self._slices, strict=True)):
+            requests += [self._comm.Irecv(taken, 0, number), self._comm.Isend(sent, 0, number)]
+            if len(requests) > 4:
+                self._mpi.Request.Waitall([requests.pop(0), requests.pop(0)])
+        self._mpi.Request.Waitall(requests)
+
+
+_served = torch.zeros(0)
+
+
+def _serve(gradient: torch.Tensor) -> torch.Tensor:
+    """Take a step on the server (called over the network)."""
+    return _served.add_(gradient, alpha=-LR)
+
+
+class TorchRpc(Served):
+    """torch.distributed.rpc: a function on the server."""
+
+    def join(self) -> None:
+        """Start it: the processes meet over a file."""
+        import torch.distributed.rpc as rpc
+
+        global _served
+        _served = torch.zeros(ELEMENTS)
+        self._rpc = rpc
+        # Over sockets: the shared-memory transport spins, and so disturbs whose turn it is.
+        options = rpc.TensorPipeRpcBackendOptions(
+            init_method=f"file://{self.place.folder}/rpc", num_worker_threads=1,
+            _transports=["uv"],
+        )  # fmt: skip
+        name = "server" if self.serves else f"learner{self.place.number}"
+        rpc.init_rpc(
+            name, rank=self.place.number, world_size=self.place.size, rpc_backend_options=options
+        )
+
+    def run(self, updates: int) -> None:
+        """Update; the server's threads serve by themselves."""
+        if self.serves:
+            self.updates += updates
+        else:
+            super().run(updates)
+
+    def pull(self) -> None:
+        """Take the server's."""
+        self.weights = _served
+
+    def update(self) -> None:
+        """Call the server."""
+        self.weights.copy_(self._rpc.rpc_sync("server", _serve, args=(self.gradient,)))
+
+    def leave(self) -> None:
+        """Wait for the others and end."""
+        self._rpc.shutdown()
+
+
+WAYS: dict[str, Callable[[Place], Way]] = {
+    "ours": Ours, "floor": Floor, "mpi_two_sided": TwoSided, "torch_rpc": TorchRpc,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Update in the way that the arguments name, whenever told so."""
+    name, path = sys.argv[1:]
+    torch.set_num_threads(1)
+    way = WAYS[name](place := Place(path))
+    place.obey({"update": way.run, "check": way.check})
+    way.leave()
+
+
+if __name__ == "__main__":
+    main()
