@@ -13,20 +13,20 @@ Peers, with a server process of their own: `mpi_two_sided`: MPI messages in slic
 `torch_rpc`: torch.distributed.rpc, the gradient as argument and the weights as result.
 
 Each way has processes of its own, all alive at once; those whose turn it is not sleep in a read.
-That the weights are those of all updates is checked after the last round.
+torch_rpc is measured after the others, because its threads spin also while nothing is asked. That
+the weights are those of all updates is checked after the last round.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from benchmarks.report import Result, compare, main
+from benchmarks.report import Result, compare, main, medians
 from benchmarks.turns import LearnerSet, start
 
 _KEYS = (("psrv_2", 2), ("psrv_4", 4))
-_SERVED = ("mpi_two_sided", "torch_rpc")
-"""What has one process more, the first: the server."""
 _RUNS, _WARM_UP = 11, 1
 _UPDATES = 8
 """Of each learner in a run."""
@@ -34,24 +34,30 @@ _UPDATES = 8
 
 def measure(quick: bool = False) -> Iterator[Result]:
     """Yield each result as soon as it is known."""
+    runs, warm_up = (1, 0) if quick else (_RUNS, _WARM_UP)
     for what, learners in _KEYS:
-        with contextlib.ExitStack() as stack:
-            sets = {
-                way: stack.enter_context(start(way, count, "benchmarks.psrv_learner", way))
-                for way, count in _ways(learners)
-            }
-            rates = {way: _rate(learner_set, learners) for way, learner_set in sets.items()}
-            yield compare(
+        counts = {"ours": learners, "floor": learners, "mpi_two_sided": learners + 1}
+        with _rates(counts, learners) as rates:
+            result = compare(
                 what, rates.pop("ours"), rates.pop("floor"), rates, unit="updates/s",
-                runs=1 if quick else _RUNS, warm_up=0 if quick else _WARM_UP,
+                runs=runs, warm_up=warm_up,
             )  # fmt: skip
-            for learner_set in sets.values():
-                learner_set.ask("check", None)
+        with _rates({"torch_rpc": learners + 1}, learners) as rates:
+            alone = {n: round(v, 4) for n, v in medians(rates, runs, warm_up).items()}
+        yield replace(result, peers={**result.peers, **alone})
 
 
-def _ways(learners: int) -> Iterator[tuple[str, int]]:
-    yield from (("ours", learners), ("floor", learners))
-    yield from ((way, learners + 1) for way in _SERVED)
+@contextlib.contextmanager
+def _rates(counts: dict[str, int], learners: int) -> Iterator[dict[str, Callable[[], float]]]:
+    """Start the processes of each way; at the end their weights are checked."""
+    with contextlib.ExitStack() as stack:
+        sets = {
+            way: stack.enter_context(start(way, count, "benchmarks.psrv_learner", way))
+            for way, count in counts.items()
+        }
+        yield {way: _rate(learner_set, learners) for way, learner_set in sets.items()}
+        for learner_set in sets.values():
+            learner_set.ask("check", None)
 
 
 def _rate(learner_set: LearnerSet, learners: int) -> Callable[[], float]:

@@ -151,6 +151,11 @@ class TwoSided(Served):
         self._slices = [part.numpy() for part in self.weights.split(SLICE)]
         self._sent = [part.numpy() for part in self.gradient.split(SLICE)]
 
+    @property
+    def serves(self) -> bool:
+        """Return whether this is MPI's first rank, whatever its number is here."""
+        return bool(self._comm.rank == 0)
+
     def run(self, updates: int) -> None:
         """Serve all learners' updates, or update."""
         if not self.serves:
@@ -166,13 +171,9 @@ class TwoSided(Served):
         return None
 
     def update(self) -> None:
-        """Send slices, one ahead of what comes back."""
-        requests: list[Any] = []
+        """Send each slice, and receive it."""
         for number, (sent, taken) in enumerate(zip(self._sent, self._slices, strict=True)):
-            requests += [self._comm.Irecv(taken, 0, number), self._comm.Isend(sent, 0, number)]
-            if len(requests) > 4:
-                self._mpi.Request.Waitall([requests.pop(0), requests.pop(0)])
-        self._mpi.Request.Waitall(requests)
+            self._comm.Sendrecv(sent, 0, number, taken, 0, number)
 
 
 _served = torch.zeros(0)
@@ -193,11 +194,9 @@ class TorchRpc(Served):
         global _served
         _served = torch.zeros(ELEMENTS)
         self._rpc = rpc
-        # Over sockets: the shared-memory transport spins, and so disturbs whose turn it is.
         options = rpc.TensorPipeRpcBackendOptions(
-            init_method=f"file://{self.place.folder}/rpc", num_worker_threads=1,
-            _transports=["uv"],
-        )  # fmt: skip
+            init_method=f"file://{self.place.folder}/rpc", num_worker_threads=1
+        )
         name = "server" if self.serves else f"learner{self.place.number}"
         rpc.init_rpc(
             name, rank=self.place.number, world_size=self.place.size, rpc_backend_options=options
