@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ _MEMORY = "OMPI_MCA_btl_sm_backing_directory"
 """The variable that names a folder in shared memory, which goes at the end."""
 
 
-class Way:
+class Way(ABC):
     """Updates; a subclass says how. The gradient is the same each time."""
 
     def __init__(self, place: Place) -> None:
@@ -31,6 +32,7 @@ class Way:
         self.updates = 0
         self.join()
 
+    @abstractmethod
     def join(self) -> None:
         """Meet the others."""
 
@@ -40,9 +42,9 @@ class Way:
         for _ in range(updates):
             self.update()
 
+    @abstractmethod
     def update(self) -> None:
         """Push and pull once."""
-        raise NotImplementedError
 
     def learners(self) -> int:
         """Return how many push."""
@@ -56,10 +58,10 @@ class Way:
             raise RuntimeError(f"weights from {self.weights.min()} to {self.weights.max()}, "
                                f"not {expected}")  # fmt: skip
 
-    def pull(self) -> None:
+    def pull(self) -> None:  # noqa: B027 - some have them already
         """Get the weights once more, at the end."""
 
-    def leave(self) -> None:
+    def leave(self) -> None:  # noqa: B027 - some have nothing to give back
         """End."""
 
 

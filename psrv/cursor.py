@@ -12,19 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from psrv.errors import PsrvError
+
 VERSION = 1
 
 
-class CursorError(Exception):
-    """The cursor can't do what was asked; one sentence, and what to do next."""
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-    def __str__(self) -> str:
-        return f"{self.message}\n  HINT: {self.hint}" if self.hint else self.message
+class CursorError(PsrvError):
+    """The cursor can't do what was asked."""
 
 
 class Chunk(NamedTuple):

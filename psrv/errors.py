@@ -1,10 +1,10 @@
-"""What the parameter server says when it can't go on."""
+"""What the cursor and the parameter server say when they can't go on."""
 
 from __future__ import annotations
 
 
-class ServerError(Exception):
-    """One sentence: what was seen, and where; and what to do next."""
+class PsrvError(Exception):
+    """One sentence: what was seen, and where; and a hint what to do next."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -13,3 +13,7 @@ class ServerError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  HINT: {self.hint}" if self.hint else self.message
+
+
+class ServerError(PsrvError):
+    """The parameter server can't do what was asked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from learner.exchange.base import Buffer, Group
 
 
-class GroupedExchange:
+class GroupedExchange(ABC):
     """Passes the group's methods on; a subclass says how buffers are summed."""
 
     name = ""
@@ -24,9 +25,9 @@ class GroupedExchange:
         self.topology = group.topology
         self._scratch: dict[tuple[torch.dtype, torch.device], Buffer] = {}
 
+    @abstractmethod
     def buffer(self, count: int, dtype: torch.dtype, device: torch.device | None = None) -> Buffer:
         """Return a buffer of `count` zeros."""
-        raise NotImplementedError
 
     def shared(self, count: int, dtype: torch.dtype) -> torch.Tensor | None:  # noqa: ARG002
         """Return None: no memory is shared."""
