@@ -49,11 +49,8 @@ class RoundSolver(Protocol):
 
 
 @dataclass(frozen=True)
-class Downpour:
-    """Downpour SGD: gradients whenever they come, and a step of the server for each push.
-
-    (Dean et al., Large Scale Distributed Deep Networks, 2012, section 4.1.)
-    """
+class _Descent:
+    """Steps of SGD on the server, from gradients."""
 
     lr: float
     momentum: float = 0.0
@@ -64,15 +61,27 @@ class Downpour:
         """Return 1 with momentum."""
         return int(self.momentum != 0)
 
+    def descend(self, server: Sequence[torch.Tensor], gradient: torch.Tensor) -> None:
+        """Take a step; see psrv.solvers."""
+        if self.momentum:
+            solvers.momentum(server[0], server[1], gradient, lr=self.lr, momentum=self.momentum)
+        else:
+            solvers.sgd(server[0], gradient, lr=self.lr)
+
+
+@dataclass(frozen=True)
+class Downpour(_Descent):
+    """Downpour SGD: gradients whenever they come, and a step of the server for each push.
+
+    (Dean et al., Large Scale Distributed Deep Networks, 2012, section 4.1.)
+    """
+
     def push(
         self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor
     ) -> None:
-        """Take a step; see psrv.solvers."""
+        """Take a step."""
         del scratch
-        if self.momentum:
-            solvers.momentum(server[0], server[1], mine, lr=self.lr, momentum=self.momentum)
-        else:
-            solvers.sgd(server[0], mine, lr=self.lr)
+        self.descend(server, mine)
 
     def answer(self, server: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
         """Copy the weights."""
@@ -119,29 +128,16 @@ class ElasticAveraging:
 
 
 @dataclass(frozen=True)
-class ParallelSGD:
+class ParallelSGD(_Descent):
     """Synchronous SGD: one step for the mean of all learners' gradients.
 
     (Zinkevich et al., Parallelized Stochastic Gradient Descent, 2010, in its synchronous mini-batch
     form: Dekel et al., Optimal Distributed Online Prediction Using Mini-Batches, 2012.)
     """
 
-    lr: float
-    momentum: float = 0.0
-    sends_weights = False
-
-    @property
-    def rows(self) -> int:
-        """Return 1 with momentum."""
-        return int(self.momentum != 0)
-
     def step(self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int) -> None:
         """Take the step."""
-        mean = total.div_(count)
-        if self.momentum:
-            solvers.momentum(server[0], server[1], mean, lr=self.lr, momentum=self.momentum)
-        else:
-            solvers.sgd(server[0], mean, lr=self.lr)
+        self.descend(server, total.div_(count))
 
 
 @dataclass(frozen=True)
