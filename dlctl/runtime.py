@@ -12,8 +12,8 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def runtime_entries() -> tuple[str, list[Entry]]:
     """Return the runtime's content hash and its files, in order of their names."""
-    files = {f"dlctl/{name}": _PACKAGE / name for name in ("__init__.py", "contract.py")}
-    for package in ("learner", "psrv"):
+    files = {"dlctl/__init__.py": _PACKAGE / "__init__.py"}
+    for package in ("dlctl/contract", "learner", "psrv"):
         folder = _PACKAGE.parent / package
         for path in folder.rglob("*.py"):
             files[f"{package}/{path.relative_to(folder).as_posix()}"] = path

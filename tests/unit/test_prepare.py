@@ -157,5 +157,5 @@ def test_the_same_folder_gives_the_same_content(tmp_path):
     assert first.code.digest == second.code.digest
     assert first.plan.runtime_dir == second.plan.runtime_dir
     names = {entry.path for entry in first.runtime}
-    assert {"learner/supervisor.py", "psrv/__init__.py", "dlctl/contract.py"} <= names
+    assert {"learner/supervisor.py", "psrv/__init__.py", "dlctl/contract/__init__.py"} <= names
     assert not any(name.startswith("dlctl/cli") for name in names)

@@ -1,0 +1,17 @@
+"""The job directory: every file in it and every field, for both sides. Standard library only.
+
+The login side and the nodes share no process and no socket, only this directory on the cluster's
+shared file system (the paper's ZooKeeper tree; IBM Deep Learning Service, "Lifecycle Management").
+Either side may crash at any moment. Every file is written whole (`write_whole`) or appended line
+by line; every record carries a schema version.
+
+Everything is passed on from here: `from dlctl import contract` is all that users need.
+"""
+
+from __future__ import annotations
+
+from dlctl.contract.files import *  # noqa: F403
+from dlctl.contract.names import *  # noqa: F403
+from dlctl.contract.plan import *  # noqa: F403
+from dlctl.contract.records import *  # noqa: F403
+from dlctl.contract.words import *  # noqa: F403

@@ -1,0 +1,118 @@
+"""Records as JSON, and files that are written whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import os
+import tempfile
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dlctl.contract.names import WRITING
+
+R = TypeVar("R")
+
+
+class ContractError(ValueError):
+    """A record in the job directory can't be understood."""
+
+
+def to_json(record: Any) -> str:
+    """Return a record as JSON text, one trailing newline."""
+    text = json.dumps(dataclasses.asdict(record), indent=2, ensure_ascii=False) + "\n"
+    # A file name that is no UTF-8 is a lone surrogate here: written as JSON's own escape.
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def from_json(cls: type[R], text: str | bytes) -> R:
+    """Return the record that `text` holds. Unknown fields (a newer writer) are ignored.
+
+    Raises:
+        ContractError: the text is not JSON, or a field is missing or of another type.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:  # of decoding, too
+        raise ContractError(f"{cls.__name__}: not JSON: {error}") from error
+    return typing.cast(R, _decode(cls, value, cls.__name__))
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return _decode(next(a for a in args if a is not type(None)), value, where)
+    if dataclasses.is_dataclass(kind):
+        return _decode_record(typing.cast(type, kind), value, where)
+    if origin is list and isinstance(value, list):
+        return [_decode(args[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if origin is dict and isinstance(value, dict):
+        return {key: _decode(args[1], item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        try:
+            return kind(value)
+        except ValueError:
+            raise ContractError(f"{where}: {value!r} is no {kind.__name__}") from None
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is kind:  # JSON's true is no number
+        return value
+    raise ContractError(f"{where}: {value!r} is not of the type {kind}")
+
+
+def _decode_record(cls: type, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise ContractError(f"{where}: {value!r} is no object")
+    hints = typing.get_type_hints(cls)
+    known: dict[str, Any] = {}
+    for item in dataclasses.fields(cls):
+        if item.name in value:
+            known[item.name] = _decode(hints[item.name], value[item.name], f"{where}.{item.name}")
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            raise ContractError(f"{where}.{item.name} is missing")
+    return cls(**known)
+
+
+def write_whole(path: Path, content: str | bytes, mode: int = 0o644) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part.
+
+    Temporary file in the same folder, fsync, `os.replace`, fsync of the folder.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=WRITING, dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_record(cls: type[R], path: Path) -> R | None:
+    """Return the record in a file, or None if the file does not exist."""
+    try:
+        return from_json(cls, path.read_bytes())
+    except FileNotFoundError:
+        return None

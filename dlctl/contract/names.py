@@ -1,0 +1,122 @@
+"""Every file of the job directory; names are relative to `<root>/jobs/<training_id>/`."""
+
+from __future__ import annotations
+
+# What was asked, decided and rendered ------------------------------------------------------------
+MANIFEST = "manifest.yml"
+"""The manifest as it runs: overrides applied, credentials replaced by references.
+
+This one, `PLAN` and `SCRIPT` are the first attempt's; see `plan_file` for the later ones."""
+PLAN = "plan.json"
+"""A `Plan`."""
+SCRIPT = "job.sbatch"
+"""The batch script; its one argument is the attempt number."""
+CODE = "code"
+"""Exactly the files that the user sent."""
+DATA = "data"
+"""Links to the data stores: what DATA_DIR names."""
+CONTROL = "control"
+"""Requests, written by the login side and read by the nodes: one file per request."""
+HALT_REQUEST = "control/halt"
+CANCEL_REQUEST = "control/cancel"
+CHECKPOINTS = "checkpoints"
+METRICS = "metrics"
+RESULTS = "results"
+RESULTS_INDEX = "results.json"
+"""A `ResultsIndex`, written after the last file of `results/`."""
+LOGS = "logs"
+"""LOG_DIR: whatever the user's program writes there."""
+JOB_STATE = "state"
+"""JOB_STATE_DIR: shared by the learners of the training, kept over attempts."""
+WRITING = ".dlctl-writing."
+"""What the name of a file begins with that is not yet whole, beside its place."""
+
+
+def attempt_dir(attempt: int) -> str:
+    """Return the directory of one attempt (the first is 1)."""
+    return f"attempts/{attempt}"
+
+
+def manifest_file(attempt: int) -> str:
+    """Return the manifest that one attempt runs by."""
+    return _of_attempt(attempt, MANIFEST)
+
+
+def plan_file(attempt: int) -> str:
+    """Return the `Plan` that one attempt runs by: a resumption may ask for other resources."""
+    return _of_attempt(attempt, PLAN)
+
+
+def script_file(attempt: int) -> str:
+    """Return the batch script of one attempt."""
+    return _of_attempt(attempt, SCRIPT)
+
+
+def _of_attempt(attempt: int, name: str) -> str:
+    """Return where a file of an attempt is; the first's lie at the top."""
+    return name if attempt == 1 else f"{attempt_dir(attempt)}/{name}"
+
+
+def submit_begin(attempt: int) -> str:
+    """Return the receipt written just before the scheduler is asked; holds the token."""
+    return f"{attempt_dir(attempt)}/submit.begin"
+
+
+def submit_answer(attempt: int) -> str:
+    """Return the receipt written just after: the scheduler's answer as it came.
+
+    Line 1 is the exit code, line 2 the length of standard output in bytes; both outputs follow.
+    """
+    return f"{attempt_dir(attempt)}/submit.end"
+
+
+def claim(attempt: int) -> str:
+    """Return the file that the job script makes first (exclusively), holding its job id.
+
+    A second job of the same attempt finds it and ends: an attempt never runs twice.
+    """
+    return f"{attempt_dir(attempt)}/job_id"
+
+
+NOBODY = "nobody"
+"""Held by a claim that dlctl made itself, so that no job ever runs that attempt."""
+
+
+def job_output(attempt: int) -> str:
+    """Return what the batch script and the supervisor print."""
+    return f"{attempt_dir(attempt)}/slurm.out"
+
+
+def learner_log(attempt: int, rank: int) -> str:
+    """Return standard output and error of one learner."""
+    return f"{attempt_dir(attempt)}/learner-{rank}.log"
+
+
+def status_file(attempt: int, role: str, rank: int) -> str:
+    """Return the `Status` of one process; role is `supervisor` or `learner`."""
+    return f"{attempt_dir(attempt)}/status/{role}-{rank}.json"
+
+
+def preflight_file(attempt: int, rank: int) -> str:
+    """Return the `Preflight` report of one rank."""
+    return f"{attempt_dir(attempt)}/preflight/{rank}.json"
+
+
+def directive_file(attempt: int) -> str:
+    """Return the supervisor's `Directive` to the watchdogs beside the learners."""
+    return f"{attempt_dir(attempt)}/directive.json"
+
+
+def verdict_file(attempt: int) -> str:
+    """Return the `Verdict`: how the attempt ended."""
+    return f"{attempt_dir(attempt)}/verdict.json"
+
+
+def metrics_file(attempt: int, rank: int) -> str:
+    """Return the JSON lines of one learner: `{"step", "epoch", "time", <name>: value, …}`."""
+    return f"{METRICS}/{attempt}-{rank}.jsonl"
+
+
+def token(training_id: str, attempt: int) -> str:
+    """Return the job's name and comment: what finds a job whose submission lost its answer."""
+    return f"{training_id}.{attempt}"

@@ -1,0 +1,185 @@
+"""The plan: everything that is decided before a job is submitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlctl.contract.records import SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the job asks for. Everything is decided here; nothing is computed again later."""
+
+    learners: int
+    nodes: int
+    learners_per_node: list[int]
+    """Learners on each node, in node order; sums to `learners`."""
+    cpus_per_learner: int
+    threads_per_learner: int
+    gpus_per_learner: int
+    memory_bytes_per_learner: int | None
+    memory_bytes_per_node: int | None
+    gpus_per_node: int
+    time_s: int | None
+    halt_margin_s: int
+    """This long before the time limit the training is saved and halted."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the scheduler is told beside the resources."""
+
+    scheduler: str
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gres: str | None = None
+    """The whole GRES request of one node, GPUs included, in Slurm's words."""
+    extra: list[str] = field(default_factory=list)
+    """Further sbatch options, passed through as they are."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How N processes are started: `argv` goes before the program."""
+
+    kind: str
+    """`srun`, `mpirun` or `direct` (one learner, no MPI)."""
+    argv: list[str]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The node's Python and what has to happen before it."""
+
+    python: str
+    modules: list[str] = field(default_factory=list)
+    setup: list[str] = field(default_factory=list)
+    """Shell lines of the site, run as they are."""
+    container: list[str] = field(default_factory=list)
+    """A prefix of every Python process, e.g. `apptainer exec image.sif`."""
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What is trained: the user's program (`command`) or the built-in loop (`job`)."""
+
+    name: str
+    version: str | None
+    command: str | None
+    """Shell text, run once per learner in the code directory."""
+    job: str | None
+    """A Python file in the code directory that defines `build(arguments)`."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Return `command` or `job`."""
+        return "command" if self.command is not None else "job"
+
+
+@dataclass(frozen=True)
+class LearningRateSchedule:
+    """A factor on each optimizer learning rate, as a function of the step (or epoch)."""
+
+    name: str = "constant"
+    """`constant`, `step`, `exponential`, `cosine` or `linear`."""
+    warmup_steps: int = 0
+    """Linear warm-up from 0 over this many steps."""
+    step_epochs: int = 1
+    """`step`: multiply by `gamma` every so many epochs."""
+    gamma: float = 0.1
+    """`step`, `exponential`: the factor."""
+    final_factor: float = 0.0
+    """`cosine`, `linear`: the factor at the end of the last epoch."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """The built-in loop's settings."""
+
+    epochs: int = 1
+    batch_size: int = 32
+    """Global: over all learners together."""
+    seed: int = 0
+    validate_every_epochs: int = 1
+    log_every_steps: int = 10
+    learning_rate_schedule: LearningRateSchedule = field(default_factory=LearningRateSchedule)
+    clip_gradient_norm: float | None = None
+    exchange: str = "auto"
+    """How learners agree: `auto`, `shm`, `mpi`, `hierarchical` or `torch`."""
+    average_every_steps: int = 1
+    """1: gradients are averaged each step; N: the weights are, every N steps (local SGD)."""
+    prefetch: str = "auto"
+    """Whether the next batches are read while the model trains: `auto`, `on` or `off`."""
+
+
+@dataclass(frozen=True)
+class CheckpointPolicy:
+    """When a checkpoint is taken, and how many are kept. At most one of `every_*` and `auto`."""
+
+    every_steps: int | None = None
+    every_epochs: int | None = None
+    every_s: int | None = None
+    keep: int = 2
+    """This many of the newest."""
+    keep_every_steps: int | None = None
+    """The first one at each multiple of this, or after it, is kept for ever."""
+    auto: bool = False
+    """The interval follows from the measured cost of a checkpoint and `mtbf_s` (Young, Daly)."""
+    mtbf_s: float | None = None
+    """Mean time between failures of the whole job: the site's of one node, divided by `nodes`."""
+
+
+@dataclass(frozen=True)
+class DataStore:
+    """A place where training data comes from or results go to, reachable on the node."""
+
+    id: str
+    type: str
+    path: str | None = None
+    """Directory on the node's file systems, for the types this version supports."""
+    training_data: str | None = None
+    """Directory below `path` that DATA_DIR names (`container` in the manifest)."""
+    training_results: str | None = None
+    """Directory below `path` that the results are copied to."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that was decided, once, before the job is submitted. Written as plan.json."""
+
+    training_id: str
+    name: str
+    version: str
+    description: str
+    site: str
+    root: str
+    job_dir: str
+    runtime_dir: str
+    code_digest: str
+    created_at: str
+    """UTC, ISO 8601."""
+    dlctl_version: str
+    resources: Resources
+    batch: Batch
+    launch: Launch
+    environment: Environment
+    framework: Framework
+    training: Training
+    checkpoint: CheckpointPolicy
+    data_stores: list[DataStore] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    """The manifest's own environment variables for the learners. Never a secret."""
+    secret_env: dict[str, str] = field(default_factory=dict)
+    """Variable → reference (`env:NAME` or `file:PATH`), resolved on the node only."""
+    evaluation_metrics: dict[str, Any] | None = None
+    requirements: list[str] = field(default_factory=list)
+    retries: int = 0
+    not_in_this_version: list[str] = field(default_factory=list)
+    """What the manifest asks for and this version of dlctl does not do, one sentence each."""
+    schema_version: int = SCHEMA_VERSION

@@ -1,0 +1,115 @@
+"""What the sides tell each other, one file for each record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dlctl.contract.words import State
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Status:
+    """One process, seen by the watchdog beside it; rewritten at every heartbeat."""
+
+    role: str
+    rank: int
+    attempt: int
+    state: State
+    reason: str = ""
+    host: str = ""
+    pid: int = 0
+    started_at: float = 0.0
+    heartbeat_at: float = 0.0
+    """Unix seconds on the node's clock."""
+    heartbeat_interval_s: float = 5.0
+    step: int | None = None
+    epoch: int | None = None
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """The newest values; null is NaN or infinity, which JSON can't hold."""
+    exit_code: int | None = None
+    signal: int | None = None
+    last_lines: list[str] = field(default_factory=list)
+    """The end of the log, once the process has ended badly."""
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What one rank found before training."""
+
+    rank: int
+    host: str
+    python: str
+    launcher_size: int
+    """The number of processes that the launcher (Slurm, mpirun) says it started."""
+    mpi_size: int | None
+    """MPI.COMM_WORLD.size, or None where no MPI is needed or importable."""
+    mpi_rank: int | None
+    mpi_library: str = ""
+    port: int = 0
+    """A free TCP port on this host; rank 0's becomes MASTER_PORT."""
+    address: str = ""
+    """This host's name as the other nodes resolve it; rank 0's becomes MASTER_ADDR."""
+    problems: list[str] = field(default_factory=list)
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Directive:
+    """What the supervisor wants of the learners: `halt` or `stop`."""
+
+    action: str
+    reason: str
+    issued_at: float
+    grace_s: float
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Guilty:
+    """The process that ended an attempt."""
+
+    role: str
+    rank: int
+    host: str
+    exit_code: int | None
+    signal: int | None
+    last_lines: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How an attempt ended; `state` is COMPLETED, FAILED, HALTED or CANCELLED."""
+
+    attempt: int
+    job_id: str
+    state: State
+    reason: str
+    """One sentence: what was seen."""
+    hint: str = ""
+    """One sentence: what to do next."""
+    guilty: Guilty | None = None
+    finished_at: float = 0.0
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class ResultFile:
+    """One file of the results."""
+
+    path: str
+    """Relative to `results/`."""
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ResultsIndex:
+    """Every file of `results/`, so that a download can be verified."""
+
+    files: list[ResultFile]
+    left_out: list[str] = field(default_factory=list)
+    """What is no regular file (FIFO, socket), or a link to a folder, to nothing or outside."""
+    schema_version: int = SCHEMA_VERSION
