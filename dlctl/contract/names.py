@@ -120,3 +120,46 @@ def metrics_file(attempt: int, rank: int) -> str:
 def token(training_id: str, attempt: int) -> str:
     """Return the job's name and comment: what finds a job whose submission lost its answer."""
     return f"{training_id}.{attempt}"
+
+
+# The parameter server's, of one attempt -----------------------------------------------------------
+
+
+def server_dir(attempt: int) -> str:
+    """Return the folder in which learners, servers and supervisor find each other."""
+    return f"{attempt_dir(attempt)}/server"
+
+
+def server_secret(attempt: int) -> str:
+    """Return the secret of the attempt's servers and learners; mode 0600, gone at the end."""
+    return f"{server_dir(attempt)}/secret"
+
+
+def parameters_file(attempt: int) -> str:
+    """Return the `Parameters`, told by learner 0 once the first snapshots are there."""
+    return f"{server_dir(attempt)}/parameters.json"
+
+
+def snapshot_file(attempt: int, shard: int) -> str:
+    """Return the newest snapshot of a shard: its rows, raw; learner 0 writes the first one."""
+    return f"{server_dir(attempt)}/shard-{shard}.rows"
+
+
+def server_file(attempt: int, node: int) -> str:
+    """Return the `ServerPlace` of the server of a node."""
+    return f"{server_dir(attempt)}/node-{node}.json"
+
+
+def homes_file(attempt: int) -> str:
+    """Return the `Homes` of the shards; written by the supervisor, again when a node is lost."""
+    return f"{server_dir(attempt)}/homes.json"
+
+
+def server_log(attempt: int, node: int) -> str:
+    """Return standard output and error of the server of a node."""
+    return f"{attempt_dir(attempt)}/server-{node}.log"
+
+
+def cursor_file(attempt: int) -> str:
+    """Return the global cursor of learners that do not wait for one another."""
+    return f"{attempt_dir(attempt)}/cursor"

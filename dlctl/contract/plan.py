@@ -47,7 +47,8 @@ class Launch:
     """How N processes are started: `argv` goes before the program."""
 
     kind: str
-    """`srun`, `mpirun` or `direct` (one learner, no MPI)."""
+    """`srun`, `mpirun`, `direct` (one learner, no MPI), or `each`: with a parameter server every
+    learner is a step of its own, and shares no MPI world with the others."""
     argv: list[str]
 
 
@@ -136,6 +137,40 @@ class CheckpointPolicy:
 
 
 @dataclass(frozen=True)
+class ParameterServer:
+    """How learners share their parameters; None in a plan without one, and for one learner."""
+
+    solver: str
+    """`parallel_sgd`, `downpour_sgd`, `elastic_averaging`, `model_averaging`, `diloco`, or `own`:
+    the one that `build` returns."""
+    shard_nodes: list[int]
+    """For each shard the number of the node that is its home; the same partition everywhere."""
+    argv: list[str] = field(default_factory=list)
+    """What goes before the program of one node's server."""
+    push_every: int = 1
+    """Batches of a learner between pushes: a chunk of the global cursor is so many batches."""
+    pull_every: int = 1
+    """Batches between pulls, a multiple of `push_every`."""
+    staleness: int | None = None
+    """How many pushes a learner may be ahead of the slowest; None: any number. 0: all wait."""
+    min_learners: int = 1
+    """With fewer the training ends."""
+    transport: str = "tcp"
+    """Between nodes: `tcp`, which survives the loss of peers, or `mpi`, which does not."""
+    learning_rate: float | None = None
+    """Of the server's steps; None: the optimizer's. diloco: the outer one."""
+    momentum: float | None = None
+    """Of the server's steps."""
+    adagrad: bool = False
+    """downpour_sgd: the server's steps have a rate for each parameter."""
+    moving_rate: float | None = None
+    """elastic_averaging: α; None: 0.9 divided by the number of learners."""
+    timeout_s: float = 120.0
+    """How long servers, and at the start other learners, are waited for."""
+    snapshot_every_s: float = 60.0
+
+
+@dataclass(frozen=True)
 class DataStore:
     """A place where training data comes from or results go to, reachable on the node."""
 
@@ -172,6 +207,7 @@ class Plan:
     framework: Framework
     training: Training
     checkpoint: CheckpointPolicy
+    parameter_server: ParameterServer | None = None
     data_stores: list[DataStore] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     """The manifest's own environment variables for the learners. Never a secret."""

@@ -113,3 +113,42 @@ class ResultsIndex:
     left_out: list[str] = field(default_factory=list)
     """What is no regular file (FIFO, socket), or a link to a folder, to nothing or outside."""
     schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What a parameter server holds, told by learner 0; other learners must have the same."""
+
+    count: int
+    """Elements of all parameters together."""
+    dtype: str
+    """Of the rows, as torch names it: `float32` or `float64`."""
+    rows: int
+    """Rows of a snapshot: the weights, and what the solver keeps."""
+    model: str
+    """Digest of names, shapes and dtypes, and of the solver."""
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class ServerPlace:
+    """Where the server of a node is; rewritten when it is started again."""
+
+    node: int
+    host: str
+    address: str
+    port: int
+    pid: int
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Homes:
+    """Which node has which shard now, and which nodes are given up."""
+
+    generation: int
+    """Counted up at each change."""
+    shard_nodes: list[int]
+    lost_nodes: list[int] = field(default_factory=list)
+    """What comes from them is refused, even if they were only cut off and go on."""
+    schema_version: int = SCHEMA_VERSION

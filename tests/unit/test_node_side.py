@@ -41,12 +41,16 @@ sys.exit(run(main))
 """
 
 
+CONTRACT = REPOSITORY / "dlctl/contract"
+
+
 @pytest.fixture
 def runtime(tmp_path):
     """A runtime with one more module, in a folder that needs quotes."""
     folder = tmp_path / "it's a run$time"
     for name in ("learner/__init__.py", "learner/answers.py", "learner/faults.py",
-                 "learner/signals.py", "dlctl/__init__.py", "dlctl/contract/__init__.py"):  # fmt: skip
+                 "learner/signals.py", "dlctl/__init__.py",
+                 *(str(p.relative_to(REPOSITORY)) for p in CONTRACT.glob("*.py"))):  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, folder / name)
     (folder / "learner/probe.py").write_text(PROBE)
