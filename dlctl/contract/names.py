@@ -163,3 +163,8 @@ def server_log(attempt: int, node: int) -> str:
 def cursor_file(attempt: int) -> str:
     """Return the global cursor of learners that do not wait for one another."""
     return f"{attempt_dir(attempt)}/cursor"
+
+
+def cursor_learner_file(attempt: int, rank: int) -> str:
+    """Return the file with the number that a learner drew in the cursor: by it, it is expelled."""
+    return f"{server_dir(attempt)}/learner-{rank}"
