@@ -108,11 +108,11 @@ class Ours(Way):
         path = Path(os.environ[_MEMORY]) / "shard-0"
         if self.place.number == 0:
             create_shard(path, layout, 1)
-        self._client = join([path], [layout], Downpour(LR), 1, timeout_s=60)
+        self._client = join([path], [layout], Downpour(), 1, timeout_s=60)
 
     def update(self) -> None:
         """Push and pull."""
-        self._client.push_pull(self.gradient, self.weights).wait()
+        self._client.push_pull(self.gradient, self.weights, LR).wait()
 
     def pull(self) -> None:
         """Pull."""

@@ -79,17 +79,22 @@ class Client:
         """The one that works on the shards: a POSIX lock is the process's, not a thread's."""
         self._pending: list[Handle] = []
 
-    def push(self, mine: torch.Tensor) -> Handle:
-        """Send gradients or weights, as the solver wants them. Leave them alone until its end."""
-        return self._begin(lambda: self._work(mine, None))
+    def push(self, mine: torch.Tensor, rate: float) -> Handle:
+        """Send gradients or weights, as the solver wants them. Leave them alone until its end.
+
+        Args:
+            mine: Shape (count,).
+            rate: The learning rate of this moment, for the server's step.
+        """
+        return self._begin(lambda: self._work(mine, None, rate))
 
     def pull(self, into: torch.Tensor) -> Handle:
         """Fetch the weights."""
         return self._begin(lambda: self._read(into))
 
-    def push_pull(self, mine: torch.Tensor, into: torch.Tensor) -> Handle:
+    def push_pull(self, mine: torch.Tensor, into: torch.Tensor, rate: float) -> Handle:
         """Send, and take what the solver answers, while each block is in the cache."""
-        return self._begin(lambda: self._work(mine, into))
+        return self._begin(lambda: self._work(mine, into, rate))
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait for all that was begun; see Handle.wait."""
@@ -115,9 +120,9 @@ class Client:
         self._pending.append(Handle(self._thread.submit(work)))
         return self._pending[-1]
 
-    def _work(self, mine: torch.Tensor, into: torch.Tensor | None) -> None:
+    def _work(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
         for pushes, part in self._parts:
-            pushes.push(mine[part], None if into is None else into[part])
+            pushes.push(mine[part], None if into is None else into[part], rate)
         if into is not None:
             for pushes, part in self._parts:
                 pushes.answer(into[part])

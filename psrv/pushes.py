@@ -18,7 +18,7 @@ _GOLDEN = 616
 class Pushes(Protocol):
     """Tensors of shape (count,), the shard's."""
 
-    def push(self, mine: torch.Tensor, into: torch.Tensor | None) -> None:
+    def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
         """Send; with `into` the answer is going to be asked for next."""
 
     def answer(self, into: torch.Tensor) -> None:
@@ -37,7 +37,7 @@ class AtOnce:
         # Far from where the others begin.
         self._first = shard.slot * _GOLDEN % 997 * shard.layout.blocks // 997
 
-    def push(self, mine: torch.Tensor, into: torch.Tensor | None) -> None:
+    def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
         """Work on every block."""
         solver, step = self._solver, self._shard.layout.block_count
         sent = torch.split(mine, step)
@@ -45,7 +45,7 @@ class AtOnce:
         scratch = torch.empty(step, dtype=mine.dtype)
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
-            solver.push(parts, sent[block], scratch[: len(sent[block])])
+            solver.push(parts, sent[block], scratch[: len(sent[block])], rate)
             if taken is not None:
                 solver.answer(parts, taken[block])
 
@@ -69,13 +69,14 @@ class InRounds:
         self._solver = solver
         self._rounds = Rounds(shard, rank, learners, timeout_s)
         self._open = False
+        self._rate = 0.0
 
-    def push(self, mine: torch.Tensor, into: torch.Tensor | None) -> None:
+    def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
         """Add to the sum."""
         del into
         if self._open:
             self._rounds.finish(self._step, _ignore)
-        self._open = True
+        self._open, self._rate = True, rate
         self._rounds.add(torch.split(mine, self._shard.layout.block_count), self._step)
 
     def answer(self, into: torch.Tensor) -> None:
@@ -95,7 +96,7 @@ class InRounds:
         self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, block: int
     ) -> None:
         del block
-        self._solver.step(server, total, count)
+        self._solver.step(server, total, count, self._rate)
 
 
 def _copying(shard: Shard, into: torch.Tensor) -> Operation:

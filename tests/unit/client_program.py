@@ -31,16 +31,16 @@ from psrv.shard import Shard
 from psrv.shard_file import ShardLayout, create_shard
 
 COUNT, LEARNERS, STEPS = 300_000, 3, 400
-SOLVERS: dict[str, Solver | RoundSolver] = {
-    "downpour": Downpour(0.05),
-    "momentum": Downpour(0.02, momentum=0.5),
-    "adagrad": DownpourAdagrad(0.2),
-    "elastic": ElasticAveraging(0.3),
-    "parallel": ParallelSGD(0.1, momentum=0.3),
-    "averaging": ModelAveraging(),
-    "diloco": DiLoCo(0.5, 0.5),
+SOLVERS: dict[str, tuple[Solver | RoundSolver, float]] = {
+    "downpour": (Downpour(), 0.05),
+    "momentum": (Downpour(momentum=0.5), 0.02),
+    "adagrad": (DownpourAdagrad(), 0.2),
+    "elastic": (ElasticAveraging(0.3), 0.0),
+    "parallel": (ParallelSGD(momentum=0.3), 0.1),
+    "averaging": (ModelAveraging(), 0.0),
+    "diloco": (DiLoCo(0.5, 0.5), 0.0),
 }
-solver = SOLVERS[sys.argv[1]]
+solver, rate = SOLVERS[sys.argv[1]]
 folder = Path(sys.argv[2])
 in_rounds = isinstance(solver, RoundSolver)
 dtypes = (torch.float32,) * (1 + solver.rows + in_rounds)
@@ -57,9 +57,9 @@ def learn(rank: int, steps: int) -> None:
     for _ in range(steps):
         if solver.sends_weights:
             weights -= 0.2 * (weights - 1)
-            client.push_pull(weights, weights).wait()
+            client.push_pull(weights, weights, rate).wait()
         else:
-            client.push_pull(weights - 1, weights)
+            client.push_pull(weights - 1, weights, rate)
             client.wait(60)
     client.leave()
 

@@ -37,7 +37,7 @@ def client(folder: Path) -> Iterator[Client]:
     paths = [folder / "0", folder / "1"]
     for path, layout in zip(paths, LAYOUTS, strict=True):
         create_shard(path, layout, 1)
-    client = join(paths, LAYOUTS, Slow(1.0), 1, timeout_s=1)
+    client = join(paths, LAYOUTS, Slow(), 1, timeout_s=1)
     yield client
     client.leave()
 
@@ -49,12 +49,16 @@ class Slow(Downpour):
     fail = False
 
     def push(
-        self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor
+        self,
+        server: Sequence[torch.Tensor],
+        mine: torch.Tensor,
+        scratch: torch.Tensor,
+        rate: float,
     ) -> None:
         assert self.go.wait(30)
         if Slow.fail:
             raise ValueError("no push")
-        super().push(server, mine, scratch)
+        super().push(server, mine, scratch, rate)
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +80,8 @@ def test_shards_are_even_and_make_the_whole(count: int, shards: int, step: int) 
 
 def test_push_and_pull(client: Client) -> None:
     gradient, weights = torch.arange(170_000.0), torch.empty(170_000, dtype=torch.float64)
-    client.push(gradient).wait()
-    client.push_pull(gradient, weights).wait()
+    client.push(gradient, 1.0).wait()
+    client.push_pull(gradient, weights, 1.0).wait()
     assert torch.equal(weights, -2.0 * torch.arange(170_000.0, dtype=torch.float64))
     again = torch.empty(170_000, dtype=torch.bfloat16)
     client.pull(again).wait()
@@ -86,7 +90,7 @@ def test_push_and_pull(client: Client) -> None:
 
 def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None:
     Slow.go.clear()
-    handle = client.push(torch.ones(170_000))
+    handle = client.push(torch.ones(170_000), 1.0)
     assert not handle.done
     with pytest.raises(ServerError, match=r"has not answered for 0\.01 s"):
         handle.wait(0.01)
@@ -96,7 +100,7 @@ def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None
     client.wait()
     assert handle.done and handle.succeeded
     Slow.fail = True
-    client.push(torch.ones(170_000))
+    client.push(torch.ones(170_000), 1.0)
     weights = torch.empty(170_000)
     client.pull(weights).wait()
     with pytest.raises(ValueError, match="no push"):
@@ -107,7 +111,7 @@ def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None
 
 def test_a_server_that_does_not_come_is_said(folder: Path) -> None:
     with pytest.raises(ServerError, match=r"no parameter server has made .*/0 for 0\.1 s"):
-        join([folder / "0"], LAYOUTS[:1], Downpour(1.0), 1, timeout_s=0.1)
+        join([folder / "0"], LAYOUTS[:1], Downpour(), 1, timeout_s=0.1)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every solver against its formula in float64, at any cut into blocks."""
+"""Every solver against its formula in float64, at any cut into blocks; solvers of plans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psrv import solvers
+from dlctl.contract import ParameterServer
+from psrv import rules, solvers
+from psrv.errors import ServerError
 
 RATE = st.floats(1e-4, 1.0)
 Rows = list[torch.Tensor]
@@ -113,3 +115,57 @@ def test_one_learner_trains_as_torch_does(momentum: float) -> None:
         optimizer.step()
         solvers.momentum(weights, velocity, gradient, lr=0.1, momentum=momentum)
     torch.testing.assert_close(weights, parameter.detach())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 99), st.floats(0.01, 0.9))
+def test_what_a_node_gathers_is_merged_as_its_learners_pushes(seed: int, rate: float) -> None:
+    replica, first, second, scratch = rows_of(seed, 60, 4)
+    for solver in (rules.Downpour(), rules.Downpour(momentum=0.5, scale=0.25)):
+        center, total = replica.clone(), torch.zeros(60)
+        for mine in (first, second):
+            solver.gather(replica, total, mine, scratch, 9.0)
+        server = [center, torch.ones(60)]
+        solver.merge(server, total, 2, rate)
+        expected = [replica.clone(), torch.ones(60)]
+        solver.push(expected, first + second, scratch, rate)
+        assert torch.equal(server[0], expected[0]) and torch.equal(server[1], expected[1])
+
+
+def test_elastic_averaging_moves_the_replica_as_the_center() -> None:
+    center, first, second, scratch = rows_of(3, 60, 4)
+    elastic = rules.ElasticAveraging(0.3)
+    replica, total, expected = center.clone(), torch.zeros(60), center.clone()
+    for learner in (first, second):
+        mine, same = learner.clone(), learner.clone()
+        elastic.gather(replica, total, mine, scratch, 0.0)
+        elastic.push([expected], same, scratch, 0.0)
+        assert torch.equal(mine, same)
+    elastic.merge([center], total, 2, 0.0)
+    assert elastic.total_is_step and torch.equal(replica, expected)
+    torch.testing.assert_close(center, expected)
+
+
+@pytest.mark.parametrize(
+    ("settings_of_plan", "solver"),
+    [
+        ({"solver": "parallel_sgd", "momentum": 0.9}, rules.ParallelSGD(0.9)),
+        ({"solver": "parallel_sgd", "staleness": 0}, rules.ParallelSGD()),
+        ({"solver": "parallel_sgd", "staleness": 2}, rules.Downpour(scale=0.25)),
+        ({"solver": "downpour_sgd", "momentum": 0.5}, rules.Downpour(0.5)),
+        ({"solver": "downpour_sgd", "adagrad": True}, rules.DownpourAdagrad()),
+        ({"solver": "elastic_averaging"}, rules.ElasticAveraging(0.225)),
+        ({"solver": "elastic_averaging", "moving_rate": 0.0}, rules.ElasticAveraging(0.0)),
+        ({"solver": "model_averaging"}, rules.ModelAveraging()),
+        ({"solver": "diloco"}, rules.DiLoCo(0.7, 0.9)),
+        ({"solver": "diloco", "learning_rate": 1.0, "momentum": 0.0}, rules.DiLoCo(1.0, 0.0)),
+    ],
+)
+def test_the_solver_of_a_plan(settings_of_plan: dict[str, Any], solver: object) -> None:
+    made = rules.solver_of(ParameterServer(shard_nodes=[0], **settings_of_plan), learners=4)
+    assert made == solver
+
+
+def test_a_users_own_solver_is_not_made_here() -> None:
+    with pytest.raises(ServerError, match="'own', which dlctl does not make"):
+        rules.solver_of(ParameterServer(solver="own", shard_nodes=[0]), learners=4)
