@@ -1,0 +1,120 @@
+"""What servers of different nodes say to each other: frames of a fixed header and raw numbers.
+
+Nothing is pickled and nothing is text, but the reason of a refusal: a payload is the elements of a
+block as they lie in memory, and goes from there to the network and back.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import NamedTuple, Protocol
+
+from psrv.errors import ServerError
+
+
+class Kind(enum.IntEnum):
+    """What a frame is."""
+
+    TOTAL = 1
+    """Relay to home: what a node's learners have pushed to a block. Payload: its elements."""
+    WEIGHTS = 2
+    """Home to relay, for every TOTAL: the weights with it. Payload: the block's elements."""
+    CLOCK = 3
+    """To every server: the smallest clock of the sender's living learners. No payload."""
+
+
+class Frame(NamedTuple):
+    """One message, but for its payload."""
+
+    kind: Kind
+    shard: int = 0
+    block: int = 0
+    number: int = 0
+    """Of an exchange: counted for each block, or its round. Of a clock: the clock."""
+    mask: int = 0
+    """Solvers in rounds: bits of the ranks that a total is of."""
+    pushes: int = 0
+    """How many pushes a total holds; with weights, how many the home has had from others."""
+    rate: float = 0.0
+    """The learning rate of this moment."""
+    size: int = 0
+    """Bytes of the payload."""
+
+
+HEADER = struct.Struct("=BxHIQqqdQ")
+"""A frame's fields in the machine's byte order, which a greeting compares."""
+
+
+def pack(frame: Frame) -> bytes:
+    """Return a frame's header."""
+    return HEADER.pack(*frame)
+
+
+def unpack(header: bytes | bytearray | memoryview) -> Frame:
+    """Return the frame of a header.
+
+    Raises:
+        DisconnectedError: it is none.
+    """
+    kind, *fields = HEADER.unpack(header)
+    try:
+        return Frame(Kind(kind), *fields)
+    except ValueError:
+        raise DisconnectedError(f"a frame of kind {kind} came, which there is not") from None
+
+
+class Purpose(enum.IntEnum):
+    """What a connection is for."""
+
+    EXCHANGE = 1
+    """A relay's totals to a home, and the answers."""
+    CLOCKS = 2
+    """One server's clock to another server."""
+
+
+class Greeting(NamedTuple):
+    """Who opens a connection, and what for."""
+
+    attempt: int
+    node: int
+    to_node: int
+    purpose: Purpose
+    run: int
+    """Drawn by each server process: tells it from the one before it on its node."""
+    digest: int
+    """Of the parameters: tells models and solvers apart."""
+    stripe: int = 0
+    """Number of the connection among those of the same two nodes and purpose."""
+
+
+class Connection(Protocol):
+    """An ordered pair of streams of frames. One thread may send while another one receives."""
+
+    def send(self, frame: Frame, payload: memoryview | None = None) -> None:
+        """Send a frame; its `size` is set here. Returns when the payload may be overwritten.
+
+        Raises:
+            DisconnectedError: the connection is gone.
+        """
+
+    def receive(self, payload: memoryview) -> Frame:
+        """Wait for a frame, its payload into `payload[:size]`.
+
+        Raises:
+            DisconnectedError: the connection is gone, or what came is no frame of the other side.
+        """
+
+    def readable(self, timeout_s: float) -> bool:
+        """Return whether a frame, or the end, has begun to come."""
+
+    def close(self) -> None:
+        """End it, for both sides and for threads that wait in it."""
+
+
+class DisconnectedError(ServerError):
+    """A connection is gone; it may come back."""
+
+
+class RefusedError(ServerError):
+    """The other side does not want us: another attempt or model, or this node was given up."""

@@ -1,0 +1,336 @@
+"""The transport `tcp`: frames over connections that a peer's end does not take with it.
+
+A connection begins with a challenge. The opener sends a greeting with a nonce, the server answers
+with a nonce of its own, the opener with HMAC-SHA256 over both under the secret of the attempt, and
+only then the server does so, too. Each proof names its side and the greeting (attempt, nodes,
+purpose, model), so that none fits another connection, or the other direction.
+
+What this protects: nobody without the secret can push, pull, or pass for a home; no old connection
+can be played again (nonces), no frame be left out, repeated or put in (each header carries its
+number and 8 bytes of BLAKE2b, keyed for this connection and direction). What it does not: payloads
+are neither encrypted nor authenticated. Who can change packets on the way between two nodes can
+change weights, and who can read them reads weights, as with MPI.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import hmac
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+from psrv.errors import ServerError
+from psrv.transport.base import (
+    HEADER,
+    DisconnectedError,
+    Frame,
+    Greeting,
+    Purpose,
+    RefusedError,
+    pack,
+    unpack,
+)
+
+HANDSHAKE_LIMIT_S = 5.0
+"""For a whole handshake, so that a silent stranger holds nothing for long."""
+STRANGERS = 32
+"""Connections that may be in their handshake at a time; more are closed at once."""
+PEER_SILENT_S = 10
+"""After so long without a sign of the other host's kernel a connection is gone."""
+_MAGIC = b"dlctlps" + (b"<" if sys.byteorder == "little" else b">")
+_GREETING = struct.Struct("!8sIIIBQQH32s")
+_NONCE_BYTES = _PROOF_BYTES = 32
+_REASON = struct.Struct("!H")
+_LONGEST_REASON = 500
+_TAG_BYTES = 8
+_WELCOME, _REFUSAL = b"\0", b"\1"
+
+
+class TcpConnection:
+    """See psrv.transport.base.Connection."""
+
+    def __init__(self, connection: socket.socket, sends: bytes, receives: bytes) -> None:
+        self._socket = connection
+        self._sends = hashlib.blake2b(key=sends, digest_size=_TAG_BYTES)
+        self._receives = hashlib.blake2b(key=receives, digest_size=_TAG_BYTES)
+        self._sent = self._received = 0
+        self._header = memoryview(bytearray(HEADER.size + _TAG_BYTES))
+        # Not in `close`: while a thread is in a call, its number must not become another file's.
+        weakref.finalize(self, connection.close)
+
+    def send(self, frame: Frame, payload: memoryview | None = None) -> None:
+        """Send header and payload in one call, where the kernel takes them so."""
+        header = pack(frame._replace(size=0 if payload is None else payload.nbytes))
+        header += _tag(self._sends, self._sent, header)
+        self._sent += 1
+        try:
+            if payload is None:
+                self._socket.sendall(header)
+                return
+            sent = self._socket.sendmsg((header, payload))
+            if sent < len(header):
+                self._socket.sendall(header[sent:])
+            self._socket.sendall(payload[max(0, sent - len(header)) :])
+        except OSError as error:
+            raise DisconnectedError(f"a connection ended: {error.strerror or error}") from error
+
+    def receive(self, payload: memoryview) -> Frame:
+        """Receive a header, check it, and receive what it announces."""
+        _read(self._socket, self._header)
+        header = self._header[: HEADER.size]
+        tag = _tag(self._receives, self._received, header)
+        if not hmac.compare_digest(tag, self._header[HEADER.size :]):
+            raise DisconnectedError("a frame came that is not the next one of the other side")
+        self._received += 1
+        frame = unpack(header)
+        if frame.size > payload.nbytes:
+            raise DisconnectedError(f"a frame of {frame.size} bytes came, {payload.nbytes} fit")
+        _read(self._socket, payload[: frame.size])
+        return frame
+
+    def readable(self, timeout_s: float) -> bool:
+        """Look with poll: select can't take descriptors from 1024 on."""
+        poll = select.poll()
+        try:
+            poll.register(self._socket, select.POLLIN)
+        except ValueError:  # closed by another thread
+            return True
+        return bool(poll.poll(1000 * timeout_s))
+
+    def close(self) -> None:
+        """Shut it down: a thread that waits in it gets an error."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+
+def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> TcpConnection:
+    """Open a connection to another node's server.
+
+    Raises:
+        DisconnectedError: nobody is there, or it went in the middle.
+        RefusedError: it does not want us, or does not know the secret.
+    """
+    deadline = time.monotonic() + HANDSHAKE_LIMIT_S
+    try:
+        connection = socket.create_connection((host, port), HANDSHAKE_LIMIT_S)
+    except OSError as error:
+        raise DisconnectedError(
+            f"no server answers at {host}:{port}: {error.strerror or error}"
+        ) from error
+    try:
+        hello = _GREETING.pack(_MAGIC, *greeting, os.urandom(_NONCE_BYTES))
+        connection.sendall(hello)
+        _expect_welcome(connection, deadline)
+        said = hello + _read_new(connection, _NONCE_BYTES, deadline)
+        connection.sendall(_proof(secret, b"opener", said))
+        _expect_welcome(connection, deadline)
+        proof = _read_new(connection, _PROOF_BYTES, deadline)
+    except OSError as error:
+        connection.close()
+        raise DisconnectedError(
+            f"the server at {host}:{port} went away: {error.strerror or error}"
+        ) from error
+    except ServerError:
+        connection.close()
+        raise
+    if not hmac.compare_digest(proof, _proof(secret, b"server", said)):
+        connection.close()
+        raise RefusedError(f"who answers at {host}:{port} is no server of this training")
+    return _begin(connection, secret, said, opener=True)
+
+
+class TcpListener:
+    """Lets in who knows the secret and is wanted; each connection in a thread of its own.
+
+    Args:
+        host: The one address that is bound.
+        secret: Of the attempt.
+        refuse: Says why a greeting is not wanted, or nothing. Its caller may be a stranger: nothing
+            that is secret belongs into the reason.
+        serve: Gets each connection.
+        log: Gets a line for each refusal.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        secret: bytes,
+        refuse: Callable[[Greeting], str],
+        serve: Callable[[Greeting, TcpConnection], None],
+        log: Callable[[str], None],
+    ) -> None:
+        self._secret = secret
+        self._refuse = refuse
+        self._serve = serve
+        self._log = log
+        self._places = threading.BoundedSemaphore(STRANGERS)
+        self._socket = _listen(host)
+        self.port = int(self._socket.getsockname()[1])
+        self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, peer = self._socket.accept()
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # closed
+                    return
+                time.sleep(0.1)  # no descriptor left, say
+                continue
+            if not self._places.acquire(blocking=False):
+                connection.close()
+                self._log(f"refused {_name(peer)}: {STRANGERS} others are in their handshake")
+                continue
+            threading.Thread(
+                target=self._welcome, args=(connection, peer), name="peer", daemon=True
+            ).start()
+
+    def _welcome(self, connection: socket.socket, peer: object) -> None:
+        try:
+            greeting, accepted = self._shake_hands(connection)
+        except (OSError, ServerError) as error:
+            connection.close()
+            self._log(f"refused {_name(peer)}: {error}")
+            return
+        finally:
+            self._places.release()
+        self._serve(greeting, accepted)
+
+    def _shake_hands(self, connection: socket.socket) -> tuple[Greeting, TcpConnection]:
+        deadline = time.monotonic() + HANDSHAKE_LIMIT_S
+        hello = _read_new(connection, _GREETING.size, deadline)
+        magic, attempt, node, to_node, purpose, run, digest, stripe, _ = _GREETING.unpack(hello)
+        if magic != _MAGIC:
+            raise RefusedError("it speaks another language, or has another byte order")
+        try:
+            purpose = Purpose(purpose)
+        except ValueError:
+            raise _refused(connection, f"purpose {purpose} is unknown") from None
+        connection.sendall(_WELCOME + (nonce := os.urandom(_NONCE_BYTES)))
+        said = hello + nonce
+        proof = _read_new(connection, _PROOF_BYTES, deadline)
+        if not hmac.compare_digest(proof, _proof(self._secret, b"opener", said)):
+            claims = f"(and says it is node {node} of attempt {attempt})"
+            reason = f"it does not know the secret of this training's attempt {claims}"
+            raise _refused(connection, reason)
+        greeting = Greeting(attempt, node, to_node, purpose, run, digest, stripe)
+        if reason := self._refuse(greeting):
+            raise _refused(connection, reason)
+        connection.sendall(_WELCOME + _proof(self._secret, b"server", said))
+        return greeting, _begin(connection, self._secret, said, opener=False)
+
+
+def _listen(host: str) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.bind(address)
+        listener.listen()
+    except OSError as error:
+        raise ServerError(
+            f"the parameter server can't listen at {host}: {error.strerror or error}",
+            hint="each node's name must lead to an address of its own that the others reach",
+        ) from error
+    return listener
+
+
+def _begin(connection: socket.socket, secret: bytes, said: bytes, opener: bool) -> TcpConnection:
+    """Return the connection after its handshake."""
+    connection.settimeout(None)
+    options = [
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PEER_SILENT_S // 2),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PEER_SILENT_S // 2),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * PEER_SILENT_S),
+    ]
+    # Buffers are the kernel's business: it makes them as large as the way needs (tcp_wmem,
+    # tcp_rmem: MiB), while a size set here would end at net.core.wmem_max, 208 KiB by default.
+    for option in options:
+        connection.setsockopt(*option)
+    keys = _proof(secret, b"opener's frames", said), _proof(secret, b"server's frames", said)
+    return TcpConnection(connection, *(keys if opener else reversed(keys)))
+
+
+def _proof(secret: bytes, side: bytes, said: bytes) -> bytes:
+    return hmac.digest(secret, side + b"\0" + said, "sha256")
+
+
+def _tag(keyed: hashlib.blake2b, number: int, header: bytes | memoryview) -> bytes:
+    """Return what only the two sides can say about a header."""
+    one = keyed.copy()
+    one.update(number.to_bytes(8, "little"))
+    one.update(header)
+    return one.digest()
+
+
+def _read(connection: socket.socket, into: memoryview) -> None:
+    """Fill a buffer."""
+    done = 0
+    while done < into.nbytes:
+        try:
+            count = connection.recv_into(into[done:], 0, socket.MSG_WAITALL)
+        except OSError as error:
+            raise DisconnectedError(f"a connection ended: {error.strerror or error}") from error
+        if count == 0:
+            raise DisconnectedError("the other side ended the connection")
+        done += count
+
+
+def _read_new(connection: socket.socket, count: int, deadline: float) -> bytes:
+    """Return so many bytes, until the deadline."""
+    found = b""
+    while len(found) < count:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise DisconnectedError(f"no handshake within {HANDSHAKE_LIMIT_S:g} s")
+        connection.settimeout(left_s)
+        try:
+            part = connection.recv(count - len(found))
+        except TimeoutError:
+            continue
+        if not part:
+            raise DisconnectedError("the other side ended the connection")
+        found += part
+    return found
+
+
+def _refused(connection: socket.socket, reason: str) -> RefusedError:
+    """Tell the other side why, and return the error for us."""
+    text = reason.encode()[:_LONGEST_REASON]
+    with contextlib.suppress(OSError):
+        connection.sendall(_REFUSAL + _REASON.pack(len(text)) + text)
+    return RefusedError(reason)
+
+
+def _expect_welcome(connection: socket.socket, deadline: float) -> None:
+    if _read_new(connection, 1, deadline) == _WELCOME:
+        return
+    (size,) = _REASON.unpack(_read_new(connection, _REASON.size, deadline))
+    text = _read_new(connection, min(size, _LONGEST_REASON), deadline).decode("utf-8", "replace")
+    # The other side is not known yet: no line breaks, no escapes into our log.
+    raise RefusedError("".join(c if c.isprintable() else "?" for c in text))
+
+
+def _name(peer: object) -> str:
+    return ":".join(map(str, peer[:2])) if isinstance(peer, tuple) else str(peer)

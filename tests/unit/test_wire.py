@@ -1,0 +1,231 @@
+"""Frames over TCP, and who is let in."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from psrv.transport import tcp
+from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
+
+SECRET = b"s" * 32
+GREETING = Greeting(1, 1, 0, Purpose.EXCHANGE, run=77, digest=5, stripe=3)
+Wait = Callable[..., Any]
+
+
+class Server:
+    """A listener that keeps what it accepts and what it logs."""
+
+    def __init__(self) -> None:
+        self.accepted: queue.Queue[tuple[Greeting, tcp.TcpConnection]] = queue.Queue()
+        self.logged: list[str] = []
+        self.reason = ""
+        self.listener = tcp.TcpListener(
+            "127.0.0.1", SECRET, lambda greeting: self.reason,
+            lambda greeting, connection: self.accepted.put((greeting, connection)),
+            self.logged.append,
+        )  # fmt: skip
+
+    def dial(self, secret: bytes = SECRET) -> tcp.TcpConnection:
+        return tcp.dial("127.0.0.1", self.listener.port, GREETING, secret)
+
+    def pair(self) -> tuple[tcp.TcpConnection, tcp.TcpConnection]:
+        ours = self.dial()
+        greeting, theirs = self.accepted.get(timeout=10)
+        assert greeting == GREETING
+        return ours, theirs
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.listener.close()
+
+
+def test_frames_arrive_whole_and_in_order_both_ways_at_a_time(server: Server) -> None:
+    ours, theirs = server.pair()
+    blocks = [torch.randn(65_536) for _ in range(8)]
+
+    def send(connection: tcp.TcpConnection) -> None:
+        for number in range(200):
+            block = blocks[number % 8]
+            frame = Frame(Kind.TOTAL, 1, number, 2**63, -1, 3, 0.125)
+            connection.send(frame, memoryview(block.numpy()).cast("B"))
+        connection.send(Frame(Kind.CLOCK, number=9))
+
+    threads = [threading.Thread(target=send, args=(end,)) for end in (ours, theirs)]
+    for thread in threads:
+        thread.start()
+    for end in (ours, theirs):
+        into = torch.empty(65_536)
+        for number in range(200):
+            frame = end.receive(memoryview(into.numpy()).cast("B"))
+            assert frame == Frame(Kind.TOTAL, 1, number, 2**63, -1, 3, 0.125, 262_144)
+            assert torch.equal(into, blocks[number % 8])
+        assert end.readable(1)
+        assert end.receive(memoryview(bytearray())) == Frame(Kind.CLOCK, number=9)
+        assert not end.readable(0)
+    for thread in threads:
+        thread.join()
+
+
+def test_a_closed_connection_ends_a_waiting_thread_and_is_told_to_the_other(
+    server: Server,
+) -> None:
+    ours, theirs = server.pair()
+    ends: list[str] = []
+
+    def wait() -> None:
+        with pytest.raises(DisconnectedError) as seen:
+            ours.receive(memoryview(bytearray(8)))
+        ends.append(str(seen.value))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.05)
+    ours.close()
+    thread.join(5)
+    assert len(ends) == 1
+    with pytest.raises(DisconnectedError, match="ended the connection"):
+        theirs.receive(memoryview(bytearray(8)))
+    with pytest.raises(DisconnectedError):
+        for _ in range(100):
+            ours.send(Frame(Kind.CLOCK))
+
+
+def test_a_frame_that_is_too_long_is_no_frame(server: Server) -> None:
+    ours, theirs = server.pair()
+    ours.send(Frame(Kind.TOTAL), memoryview(bytes(100)))
+    with pytest.raises(DisconnectedError, match="a frame of 100 bytes came, 99 fit"):
+        theirs.receive(memoryview(bytearray(99)))
+
+
+@pytest.mark.parametrize("what", ["repeated", "changed"])
+def test_a_frame_is_refused_when_it_is(server: Server, what: str) -> None:
+    ours, theirs = server.pair()
+    raw, sent = ours._socket, []
+
+    class Tap:
+        def sendall(self, data: bytes) -> None:
+            sent.append(bytes(data))
+            raw.sendall(data)
+
+    ours._socket = Tap()  # type: ignore[assignment]
+    ours.send(Frame(Kind.CLOCK, number=1))
+    ours._socket = raw
+    theirs.receive(memoryview(bytearray()))
+    if what == "changed":
+        ours._sends = ours._receives  # another key
+        ours.send(Frame(Kind.CLOCK, number=1))
+    else:
+        raw.sendall(sent[0])
+    with pytest.raises(DisconnectedError, match="not the next one"):
+        theirs.receive(memoryview(bytearray()))
+
+
+def test_who_does_not_know_the_secret_is_refused_and_learns_nothing(
+    server: Server, wait_until: Wait
+) -> None:
+    with pytest.raises(RefusedError, match="does not know the secret of this training's attempt"):
+        server.dial(secret=b"t" * 32)
+    wait_until(lambda: server.logged, 10)
+    assert "node 1 of attempt 1" in server.logged[0] and "s" * 32 not in server.logged[0]
+    assert server.accepted.empty()
+
+
+def test_who_is_not_wanted_is_told_why(server: Server, wait_until: Wait) -> None:
+    server.reason = "node 1 was given up\x1b[2J"
+    with pytest.raises(RefusedError, match=r"node 1 was given up\?\[2J"):
+        server.dial()
+    wait_until(lambda: server.logged, 10)
+    assert server.accepted.empty()
+
+
+def test_a_server_that_does_not_know_the_secret_is_no_server_of_ours() -> None:
+    """It takes every proof, and can't give its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"\0" + bytes(32))
+                connection.recv(1000)
+                connection.sendall(b"\0" + bytes(32))
+                connection.recv(1)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(RefusedError, match="is no server of this training"):
+            tcp.dial("127.0.0.1", listener.getsockname()[1], GREETING, SECRET)
+        thread.join(10)
+
+
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n" + bytes(200), b"", b"dlctlps"])
+def test_a_stranger_that_says_something_else_or_nothing(
+    server: Server, wait_until: Wait, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(tcp, "HANDSHAKE_LIMIT_S", 0.2)
+    with socket.create_connection(("127.0.0.1", server.listener.port)) as stranger:
+        stranger.sendall(said)
+        wait_until(lambda: server.logged, 10)
+        assert "another language" in server.logged[0] or "within 0.2 s" in server.logged[0]
+        stranger.settimeout(10)
+        with pytest.raises(ConnectionResetError) if said[:3] == b"GET" else _nothing():
+            assert stranger.recv(1) == b""
+
+
+def _nothing() -> Any:
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+def test_no_more_than_so_many_strangers_at_a_time(server: Server, wait_until: Wait) -> None:
+    strangers = [
+        socket.create_connection(("127.0.0.1", server.listener.port))
+        for _ in range(tcp.STRANGERS + 1)
+    ]
+    wait_until(lambda: server.logged, 10)
+    assert f"{tcp.STRANGERS} others are in their handshake" in server.logged[0]
+    for stranger in strangers:
+        stranger.close()
+    wait_until(lambda: len(server.logged) == tcp.STRANGERS + 1, 10)
+    server.pair()
+
+
+def test_an_old_proof_fits_no_new_connection(server: Server) -> None:
+    """What an opener once said is said again, word for word."""
+    said: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as between:
+
+        def carry() -> None:
+            opener, _ = between.accept()
+            with opener, socket.create_connection(("127.0.0.1", server.listener.port)) as home:
+                for length in (tcp._GREETING.size, 32):
+                    said.append(opener.recv(length, socket.MSG_WAITALL))
+                    home.sendall(said[-1])
+                    opener.sendall(home.recv(33, socket.MSG_WAITALL))
+
+        thread = threading.Thread(target=carry)
+        thread.start()
+        tcp.dial("127.0.0.1", between.getsockname()[1], GREETING, SECRET)
+        thread.join(10)
+    with socket.create_connection(("127.0.0.1", server.listener.port)) as again:
+        again.sendall(said[0])
+        again.recv(33, socket.MSG_WAITALL)
+        again.sendall(said[1])
+        answer = again.recv(1000)
+        assert answer[:1] == b"\1"
+        assert b"secret" in answer
+        (size,) = struct.unpack("!H", answer[1:3])
+        assert len(answer) == 3 + size
