@@ -18,8 +18,9 @@ from typing import Any
 
 from learner.data import Indices, epoch_order
 from learner.faults import UserFault
-from learner.prefetch import Fetcher
-from psrv.cursor import Chunk, Cursor, CursorError
+from learner.prefetch import Batch, Fetcher
+from psrv.cursor import Chunk, Cursor
+from psrv.errors import PsrvError
 
 _ORDERS = 3
 """Passes whose order is kept: the current one, and earlier ones whose chunks were given back."""
@@ -38,13 +39,14 @@ class ChunkLoader:
         cursor: of as many samples as the dataset has; the loader leaves it open.
         samples: the most that one chunk may have; may be changed between chunks.
         seed: with the pass, fixes the order of the samples. The same for all learners.
+        batch_samples: the most that one batch may have; None: a chunk is one batch.
         linger_s: how long to wait between two looks whether chunks of learners that died are to be
             done, once all have been given out; None ends without them.
     """
 
     def __init__(
         self, dataset: Any, cursor: Cursor, *, samples: int, seed: int,
-        linger_s: float | None = None,
+        batch_samples: int | None = None, linger_s: float | None = None,
     ) -> None:  # fmt: skip
         if len(dataset) != cursor.samples:
             raise UserFault(
@@ -52,12 +54,13 @@ class ChunkLoader:
                 hint="make the cursor with len(dataset)",
             )
         self.samples = samples
+        self._batch_samples = batch_samples
         self._cursor = cursor
         self._seed = seed
         self._linger_s = linger_s
         self._fetcher = Fetcher(dataset)
         self._orders: dict[int, Indices] = {}
-        self._taken: deque[tuple[Chunk, Any]] = deque()
+        self._taken: deque[tuple[Chunk, list[Any]]] = deque()
         self._current: Chunk | None = None
         """The first of those, once the consumer has it."""
 
@@ -81,13 +84,18 @@ class ChunkLoader:
         return order[chunk.start : chunk.stop]
 
     def __iter__(self) -> Iterator[tuple[Chunk, tuple[Any, ...], Any]]:
+        for chunk, batches in self.chunks():
+            for inputs, targets in batches:
+                yield chunk, inputs, targets
+
+    def chunks(self) -> Iterator[tuple[Chunk, Iterator[Batch]]]:
+        """Yield each chunk with its batches, which are fetched as `__iter__` says."""
         while self._taken or self._take_or_wait():
             chunk, begun = self._taken[0]
             if self._fetcher.ahead and len(self._taken) == 1:
                 self._take(None)
-            inputs, targets = self._fetcher.get(begun)
             self._current = chunk
-            yield chunk, inputs, targets
+            yield chunk, map(self._fetcher.get, begun)
             if self._current is not None:
                 self._current = None
                 self._taken.popleft()
@@ -100,7 +108,7 @@ class ChunkLoader:
         that were saved with that state would be trained on it again.
         """
         if self._current is not None:
-            with _told_as_fault():
+            with told_as_fault():
                 self._cursor.done(self._current)
             self._current = None
             self._taken.popleft()
@@ -125,17 +133,21 @@ class ChunkLoader:
 
     def _take(self, done: Chunk | None) -> bool:
         """Report a chunk done, take another, and begin to fetch it."""
-        with _told_as_fault():
+        with told_as_fault():
             chunk = self._cursor.take(self.samples, done)
         if chunk is None:
             return False
-        self._taken.append((chunk, self._fetcher.begin(self.indices(chunk))))
+        indices = self.indices(chunk)
+        size = self._batch_samples or len(indices)
+        batches = [indices[n : n + size] for n in range(0, len(indices), size)]
+        self._taken.append((chunk, [self._fetcher.begin(batch) for batch in batches]))
         return True
 
 
 @contextmanager
-def _told_as_fault() -> Iterator[None]:
+def told_as_fault() -> Iterator[None]:
+    """Raise as a UserFault what the cursor and the parameter server say."""
     try:
         yield
-    except CursorError as error:
+    except PsrvError as error:
         raise UserFault(error.message, hint=error.hint) from error

@@ -183,6 +183,20 @@ def test_a_checkpoint_of_the_loop_holds_each_chunk_once(cursor: FileCursor, data
     assert sorted(trained) == sorted([*epoch_order(SAMPLES, 4, 0), *epoch_order(SAMPLES, 4, 1)])
 
 
+def test_a_chunk_of_several_batches(cursor: FileCursor) -> None:
+    sizes, seen = [], []
+    with ChunkLoader(TENSORS, cursor, samples=32, seed=4, batch_samples=12) as loader:
+        for chunk, batches in loader.chunks():
+            targets = [batch[1].tolist() for batch in batches]
+            sizes.append([len(batch) for batch in targets])
+            assert loader.indices(chunk).tolist() == [n for batch in targets for n in batch]
+            seen += targets
+            loader.done()
+    assert sizes == 2 * [*3 * [[12, 12, 8]], [4]]
+    assert sorted(n for batch in seen for n in batch) == sorted(2 * list(range(SAMPLES)))
+    assert cursor.finished
+
+
 def test_who_left_the_loop_may_report_its_chunk(cursor: FileCursor) -> None:
     with ChunkLoader(TENSORS, cursor, samples=60, seed=4) as loader:
         for _ in loader:
