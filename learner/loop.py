@@ -10,7 +10,6 @@ are given to all before each validation and at the end. Checkpoints keep those o
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,11 +21,10 @@ from numpy.typing import NDArray
 
 from dlctl.contract import Training
 from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
-from learner.checkpoint.random_states import preserved
-from learner.data import Share, batch_count, epoch_order, fetch, share_of_batch, to_device
+from learner.data import Share, batch_count, epoch_order, share_of_batch
 from learner.distributed_optimizer import DistributedOptimizer
+from learner.evaluation import Evaluation, HaltedInValidation, LossWatch, sum_in_order
 from learner.exchange import Exchange
-from learner.faults import UserFault
 from learner.metrics import MetricsFile, Progress, StepTimes, readable
 from learner.prefetch import Prefetcher
 from learner.signals import HaltFlag
@@ -41,10 +39,6 @@ class Reports:
     progress: Progress
     metrics: MetricsFile | None
     """Only rank 0 has one: the values are those of all learners."""
-
-
-class HaltedInValidation(Exception):
-    """A halt came during validation: the epoch's end is done again after `resume`."""
 
 
 class Trainer:
@@ -69,10 +63,10 @@ class Trainer:
         self._halt = halt
         self._optimizer = optimizer
         self._times = StepTimes()
-        self._names = ("loss", *self._parts.metrics)
+        self._evaluation = Evaluation(self._parts, trained.device)
+        self._names = self._evaluation.names
         self._steps = batch_count(len(self._parts.train), settings.batch_size)
-        self._said_not_finite = False
-        self._warning = ""
+        self._watch = LossWatch(reports.say)
         self.position = Position()
 
     def run(self, position: Position) -> bool:
@@ -171,7 +165,7 @@ class Trainer:
         self._optimizer.finish()
         flags = [float(self._halt.is_set), float(self._keeper.overdue())]
         rows = self._exchange.gather([*sums, *flags])
-        totals = _sum_in_order(rows[:, : len(sums)])
+        totals = sum_in_order(rows[:, : len(sums)])
         halts, overdue = rows[:, len(sums)], rows[0, len(sums) + 1]
         self._update()
         self._times.add(
@@ -187,31 +181,12 @@ class Trainer:
         """Compute the share's part of the gradient; return its sums of loss and metrics."""
         if len(share.indices) == 0:
             return [0.0] * len(self._names)
-        outputs, targets = self._forward(next(batches))
-        loss = self._loss(outputs, targets)
+        outputs, targets = self._evaluation.forward(next(batches))
+        loss = self._evaluation.loss(outputs, targets)
         # Of a local step the gradient is that of the learner's own samples.
         weight = share.weight if self._optimizer.average_every == 1 else 1.0
         (loss * weight).backward()  # type: ignore[no-untyped-call]
-        return self._sums(loss, outputs, targets, len(share.indices))
-
-    def _forward(self, batch: tuple[tuple[Any, ...], Any]) -> tuple[Any, Any]:
-        inputs, targets = to_device(batch, self._trained.device)
-        return self._parts.model(*inputs), targets
-
-    def _loss(self, outputs: Any, targets: Any) -> torch.Tensor:
-        loss = self._parts.loss(outputs, targets)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise UserFault(
-                f"the loss returned {shape}, not a tensor with one element",
-                hint="it must be the mean over the batch",
-            )
-        return loss
-
-    def _sums(self, loss: torch.Tensor, outputs: Any, targets: Any, samples: int) -> list[float]:
-        with torch.no_grad():
-            means = [float(f(outputs, targets)) for f in self._parts.metrics.values()]
-        return [value * samples for value in (float(loss.detach()), *means)]
+        return self._evaluation.sums(loss, outputs, targets, len(share.indices))
 
     def _update(self) -> None:
         limit = self._settings.clip_gradient_norm
@@ -228,47 +203,24 @@ class Trainer:
         for name, total in zip(self._names, totals, strict=True):
             position.sums[name] = position.sums.get(name, 0.0) + total
         values = {n: t / samples for n, t in zip(self._names, totals, strict=True)}
-        self._look_at_loss(values["loss"])
+        self._watch.look(values["loss"], position.step)
         log_due = position.step % max(1, self._settings.log_every_steps) == 0
         if log_due and position.batch < self._steps:  # the epoch's end has a line of its own
             rates = {"learning_rate": self._learning_rate(), **self._times.read()}
             self._record({**values, **rates})
         else:
             self._reports.progress.update(
-                position.step, position.epoch + 1, values, warning=self._warning
+                position.step, position.epoch + 1, values, warning=self._watch.warning
             )
 
     # Validation ---------------------------------------------------------------------------------
 
     def _validate(self) -> dict[str, float]:
-        """Return loss and metrics of the validation data; training's random states stay."""
+        """Return loss and metrics of the validation data."""
         self.share_buffers()
-        model = self._parts.model
-        with preserved(self._trained.device), torch.no_grad():
-            model.eval()
-            totals, samples = [0.0] * len(self._names), 0
-            for sums, count in self._validation_batches():
-                totals = [a + b for a, b in zip(totals, sums, strict=True)]
-                samples += count
-        return {
-            f"validation_{name}": total / samples
-            for name, total in zip(self._names, totals, strict=True)
-        }
-
-    def _validation_batches(self) -> Iterator[tuple[list[float], int]]:
-        dataset, size = self._parts.validation, self._settings.batch_size
-        order = np.arange(len(dataset), dtype=np.int64)
-        for batch in range(batch_count(len(dataset), size)):
-            share = share_of_batch(order, batch, size, self._exchange.rank, self._exchange.size)
-            sums = [0.0] * len(self._names)
-            if len(share.indices) > 0:
-                outputs, targets = self._forward(fetch(dataset, share.indices))
-                loss = self._loss(outputs, targets)
-                sums = self._sums(loss, outputs, targets, len(share.indices))
-            rows = self._exchange.gather([*sums, float(self._halt.is_set)])
-            if rows[:, -1].any():
-                raise HaltedInValidation
-            yield _sum_in_order(rows[:, :-1]), share.batch_samples
+        return self._evaluation.validate(
+            self._settings.batch_size, self._exchange, lambda: self._halt.is_set
+        )
 
     # Reports ------------------------------------------------------------------------------------
 
@@ -276,28 +228,10 @@ class Trainer:
         position = self.position
         epoch = position.epoch + (position.batch > 0)  # counted from 1
         self._reports.progress.update(
-            position.step, epoch, values, warning=self._warning, force=force
+            position.step, epoch, values, warning=self._watch.warning, force=force
         )
         if self._reports.metrics is not None:
             self._reports.metrics.append(position.step, epoch, values)
 
     def _learning_rate(self) -> float:
         return float(self._parts.optimizer.param_groups[0]["lr"])
-
-    def _look_at_loss(self, loss: float) -> None:
-        """Say once that the loss is no number any more, and keep saying so in the progress."""
-        if math.isfinite(loss):
-            self._warning = ""
-            return
-        self._warning = self._warning or f"the loss is {loss} since step {self.position.step}"
-        if not self._said_not_finite:
-            self._said_not_finite = True
-            self._reports.say(f"WARNING: the loss is {loss} at step {self.position.step}")
-
-
-def _sum_in_order(rows: NDArray[np.float64]) -> list[float]:
-    """Return the sum of the rows, added from the first to the last."""
-    total = np.zeros(rows.shape[1])
-    for row in rows:
-        total = total + row
-    return [float(value) for value in total]

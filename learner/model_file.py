@@ -23,10 +23,11 @@ from learner.faults import UserFault
 
 MODULE_NAME = "dlctl_user_program"
 REQUIRED = ("model", "optimizer", "loss", "train")
-OPTIONAL = ("validation", "metrics", "schedule")
+OPTIONAL = ("validation", "metrics", "schedule", "solver")
 RESERVED_METRICS = (
     "step", "epoch", "time", "loss", "learning_rate", "samples_per_s", "step_s", "memory_bytes",
-    "exchange_s", "data_wait_s", "checkpoint_stall_s",
+    "exchange_s", "data_wait_s", "checkpoint_stall_s", "staleness", "pushes", "pushes_per_s",
+    "wait_share", "batches",
 )  # fmt: skip
 
 
@@ -45,6 +46,8 @@ class Parts:
     """(outputs, targets) → the mean over the batch."""
     schedule: Any = None
     """A torch learning-rate scheduler, stepped once an epoch; replaces the manifest's schedule."""
+    solver: Any = None
+    """For parameter_server.solver: own. See psrv.rules."""
 
 
 def load_build(path: Path) -> Callable[[dict[str, Any]], Any]:

@@ -30,11 +30,12 @@ from learner.faults import UserFault, explain, place
 from learner.heap import keep_freed_memory
 from learner.loop import Reports, Trainer
 from learner.metrics import MetricsFile, Progress, finished_file, tell
-from learner.model_file import Parts, build_parts, load_build
+from learner.model_file import Parts
 from learner.optimizer_state import OptimizerState
 from learner.same_model import check_same
 from learner.schedule import ManifestSchedule, Schedule, UserSchedule, factor
 from learner.signals import EXIT_HALTED, HaltFlag
+from learner.user_program import run_build
 from learner.weights import find_weights, load_weights, start_from
 
 EXIT_USAGE = 2
@@ -170,15 +171,7 @@ def _train(job: Job, exchange: Exchange, halt: HaltFlag, writer: WriterProcess) 
 
 def _build(job: Job, device: torch.device) -> Parts:
     """Run the user's file, in the code directory, with the same random numbers on every rank."""
-    framework = job.plan.framework
-    path = job.code_dir / (framework.job or "")
-    sys.dont_write_bytecode = True  # the code directory holds exactly what the user sent
-    sys.path[:] = [entry for entry in sys.path if entry not in ("", ".")]
-    sys.path += [str(folder) for folder in dict.fromkeys((path.parent, job.code_dir))]
-    os.chdir(job.code_dir)
-    seed_all(job.plan.training.seed)  # a random split of the data must be the same on all ranks
-    build = load_build(path)
-    parts = build_parts(build, framework.arguments)
+    parts = run_build(job.plan, job.code_dir)
     parts.model.to(device)
     if isinstance(parts.loss, torch.nn.Module):
         parts.loss.to(device)

@@ -12,7 +12,6 @@ import dataclasses
 import fcntl
 import os
 import pickle
-import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,13 +25,12 @@ from learner.checkpoint import layout
 from learner.checkpoint.layout import DamagedCheckpoint
 from learner.checkpoint.load import Header, Loaded, filled, headers, read_header, understood
 from learner.data import fetch
-from learner.environment import resolve_secrets, service_variables
 from learner.export import formats
 from learner.export.results import MODEL_FILE
 from learner.export.write import FORMATS, Exported, export, find_format
 from learner.faults import UserFault
-from learner.model_file import Parts, build_parts, load_build
-from learner.ranks import Place
+from learner.model_file import Parts
+from learner.user_program import build_alone
 from learner.weights import restore_model
 
 NEWEST = "newest"
@@ -50,7 +48,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     find_format(asked.format).check_packages()  # before the data is loaded
     job_dir = Path(asked.job_dir).resolve()
     plan = _read_plan(job_dir)
-    parts = _build(plan, job_dir)
+    parts = build_alone(plan, job_dir)
     step = _load_weights(parts.model, job_dir, asked.checkpoint)
     example, more = _samples(parts)
     path = job_dir / contract.RESULTS / _file_name(asked.format, step)
@@ -87,25 +85,6 @@ def _read_plan(job_dir: Path) -> contract.Plan:
             'export(model, inputs, os.environ["RESULT_DIR"] + "/model.onnx", format="onnx")',
         )
     return plan
-
-
-def _build(plan: contract.Plan, job_dir: Path) -> Parts:
-    """Run the user's file as the first learner would, without the other learners."""
-    alone = service_variables(job_dir, Place(0, 1, 0, 1, 0))
-    ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    os.environ.update(plan.env | resolve_secrets(plan, dict(os.environ)) | alone | ranks)
-    torch.set_num_threads(max(1, plan.resources.threads_per_learner))
-    code_dir = job_dir / contract.CODE
-    path = code_dir / str(plan.framework.job)
-    sys.dont_write_bytecode = True  # the code directory holds exactly what the user sent
-    sys.path[:] = [entry for entry in sys.path if entry not in ("", ".")]
-    sys.path += [str(folder) for folder in dict.fromkeys((path.parent, code_dir))]
-    os.chdir(code_dir)
-    seed = plan.training.seed  # a random split of the data must be that of the training
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-    return build_parts(load_build(path), plan.framework.arguments)
 
 
 # Weights -----------------------------------------------------------------------------------------

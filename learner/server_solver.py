@@ -1,0 +1,106 @@
+"""The solver of a job's parameter server: one of dlctl's, or the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dlctl.contract import ParameterServer, Plan
+from learner.faults import UserFault
+from psrv import rules
+from psrv.rules import RoundSolver, Solver
+
+OWN = "own"
+AnySolver = Solver | RoundSolver
+
+
+def find_solver(settings: ParameterServer, learners: int, own: Any = None) -> AnySolver:
+    """Return the solver that a plan names.
+
+    Args:
+        settings: The plan's.
+        learners: How many there are.
+        own: What `build` returned as `solver`, if anything.
+
+    Raises:
+        UserFault: it is the user's own, and there is none, or one of another form.
+    """
+    if settings.solver != OWN:
+        return rules.solver_of(settings, learners)
+    if own is None:
+        raise UserFault(
+            "parameter_server.solver is own, but build returned no solver",
+            hint="return {…, 'solver': an object of a class derived from psrv.rules.Solver}",
+        )
+    return check_solver(own)
+
+
+def check_solver(solver: Any) -> AnySolver:
+    """Return a user's own solver, once it has done its work on a block of eight elements.
+
+    Raises:
+        UserFault: it is of neither form; an error inside it is raised as it is.
+    """
+    if isinstance(solver, type):
+        raise UserFault(
+            f"build returned the class {solver.__name__} as 'solver'",
+            hint=f"return an object of it: {solver.__name__}()",
+        )
+    kind = type(solver).__name__
+    derived = Solver in type(solver).__mro__ and type(solver).push is not Solver.push
+    if not derived and not isinstance(solver, RoundSolver):
+        raise UserFault(
+            f"build returned an object of the type {kind} as 'solver'",
+            hint="derive its class from psrv.rules.Solver and define push(server, mine, scratch, "
+            "rate); or give it rows, sends_weights and step(server, total, count, rate)",
+        )
+    if type(solver.rows) is not int or solver.rows < 0:
+        raise UserFault(f"the solver {kind} has rows = {solver.rows!r}; it must be 0 or more")
+    checked: AnySolver = solver
+    _try(checked)
+    return checked
+
+
+def _try(solver: AnySolver) -> None:
+    block = [torch.ones(8) for _ in range(1 + solver.rows)]
+    if isinstance(solver, RoundSolver):
+        solver.step(block, torch.ones(8), 2, 0.1)
+        return
+    mine = torch.ones(8)
+    solver.push(block, mine, torch.ones(8), 0.1)
+    solver.answer(block, mine)
+    total = torch.zeros(8)
+    solver.gather(block[0], total, mine, torch.ones(8), 0.1)
+    solver.merge(block, total, 1, 0.1)
+
+
+def describe_solver(settings: ParameterServer, solver: AnySolver) -> str:
+    """Return in one line what must be the same on all learners and servers."""
+    return f"solver {settings.solver} with {solver.rows} rows, {_settings(solver)}"
+
+
+def _settings(solver: AnySolver) -> str:
+    values = {name: value for name, value in vars(solver).items() if _is_plain(value)}
+    return f"{type(solver).__name__} {values}"
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def solver_of_job(plan: Plan, job_dir: Path) -> AnySolver:
+    """Return the solver on a server, where nothing is trained: a user's own by their `build`.
+
+    Raises:
+        UserFault: see `find_solver`.
+    """
+    settings = plan.parameter_server
+    assert settings is not None
+    own = None
+    if settings.solver == OWN:
+        from learner.user_program import build_alone
+
+        own = build_alone(plan, job_dir).solver
+    return find_solver(settings, plan.resources.learners, own)

@@ -1,0 +1,79 @@
+"""Which solver a job has, and what is refused of a user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from dlctl.contract import ParameterServer
+from learner.faults import UserFault
+from learner.server_solver import check_solver, describe_solver, find_solver
+from psrv.rules import Downpour, ElasticAveraging, RoundSolver, Solver
+
+
+class Signs(Solver):
+    """A user's own: steps of one size (signSGD)."""
+
+    def push(
+        self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor, rate: float
+    ) -> None:
+        server[0].add_(torch.sign(mine, out=scratch), alpha=-rate)
+
+
+class Rounds:
+    """A user's own that waits for all."""
+
+    rows = 0
+    sends_weights = False
+
+    def step(
+        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
+    ) -> None:
+        server[0].add_(total, alpha=-rate / count)
+
+
+def own(solver: Any) -> Any:
+    return find_solver(ParameterServer("own", [0]), 2, solver)
+
+
+def test_a_solver_of_dlctls_and_the_users_own():
+    assert find_solver(ParameterServer("elastic_averaging", [0]), 3) == ElasticAveraging(0.3)
+    assert find_solver(ParameterServer("downpour_sgd", [0]), 3, Signs()) == Downpour()
+    assert isinstance(own(Signs()), Signs) and isinstance(own(Rounds()), RoundSolver)
+
+
+def test_an_own_solver_of_another_form_is_refused():
+    class Forgets(Solver):
+        pass
+
+    class Rows(Signs):
+        rows = -1
+
+    for solver, words in (
+        (None, "build returned no solver"),
+        (Signs, "returned the class Signs"),
+        (torch.optim.SGD([torch.ones(1)], lr=1), "an object of the type SGD as 'solver'"),
+        (Forgets(), "an object of the type Forgets as 'solver'"),
+        (Rows(), "Rows has rows = -1"),
+    ):
+        with pytest.raises(UserFault, match=words):
+            own(solver)
+
+
+def test_an_error_inside_an_own_solver_is_raised_before_training():
+    class Fails(Signs):
+        def push(self, *_: Any) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        check_solver(Fails())
+
+
+def test_its_settings_tell_solvers_apart():
+    settings = ParameterServer("downpour_sgd", [0])
+    lines = {describe_solver(settings, solver) for solver in (Downpour(), Downpour(0.5), Signs())}
+    assert len(lines) == 3
+    assert describe_solver(settings, Downpour(0.5)) == describe_solver(settings, Downpour(0.5))
