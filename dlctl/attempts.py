@@ -114,7 +114,7 @@ def decide_anew(base: AttemptFiles, overrides: Overrides, site: Site) -> Attempt
         ManifestError: an override is none.
         PlanError: the request fits no partition.
     """
-    from dlctl.manifest import parse_manifest
+    from dlctl.manifest import not_in_this_version, parse_manifest
     from dlctl.plan import Identity, make_plan
     from dlctl.prepare import this_machine
     from dlctl.render import render
@@ -128,10 +128,11 @@ def decide_anew(base: AttemptFiles, overrides: Overrides, site: Site) -> Attempt
         old.training_id, old.created_at, old.code_digest, runtime_digest, sys.executable,
         this_machine(site),
     )  # fmt: skip
-    new = make_plan(manifest, site, identity, old.not_in_this_version)
+    new = make_plan(manifest, site, identity, not_in_this_version(manifest))
     plan = replace(
         old, resources=new.resources, batch=new.batch, launch=new.launch,
         environment=new.environment, dlctl_version=__version__,
+        parameter_server=new.parameter_server, not_in_this_version=new.not_in_this_version,
         # This version's, which knows how to go on with another number of learners.
         runtime_dir=f"{old.root}/runtime/{runtime_digest}",
         checkpoint=replace(old.checkpoint, mtbf_s=new.checkpoint.mtbf_s),

@@ -25,7 +25,7 @@ from pydantic import (
 from dlctl import contract, manifest_secrets
 from dlctl.errors import ManifestError
 from dlctl.intervals import AUTO, parse_every, parse_steps
-from dlctl.manifest_errors import dotted, place, sentences
+from dlctl.manifest_errors import dotted, named, place, sentences
 from dlctl.manifest_lacks import can_not_run as can_not_run
 from dlctl.manifest_lacks import has_loop
 from dlctl.manifest_lacks import not_in_this_version as not_in_this_version
@@ -52,6 +52,7 @@ from dlctl.manifest_parts import (
     inside_the_folder,
     whole_cpus,
 )
+from dlctl.manifest_server import ParameterServer, conflicts
 from dlctl.units import parse_duration, parse_size
 from dlctl.yaml_source import (
     Document,
@@ -124,7 +125,9 @@ class Manifest(Part):
         default_factory=list, description="pip requirements: a list, or the path of a file."
     )
     evaluation_metrics: Free | None = Field(None, description="FfDL's log parser.")
-    parameter_server: Free | None = Field(None, description="The parameter server's settings.")
+    parameter_server: ParameterServer | None = Field(
+        None, description="How learners share parameters without waiting; else by allreduce."
+    )
     _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
     _places: _Places = PrivateAttr(default_factory=lambda: _Places())
 
@@ -277,6 +280,8 @@ def _from_yaml(load: Callable[[], Document], overrides: Overrides | None) -> Man
         # No chain: pydantic's error holds the input.
         problems += sentences(error, Manifest, document, options)
         raise _error(problems) from None
+    for trail, what in conflicts(manifest):
+        problems.append(f"{named(place(document, trail, options, key=True), trail)}: {what}")
     if problems:
         raise _error(problems)
     manifest._secrets = secrets

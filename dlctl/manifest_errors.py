@@ -56,11 +56,11 @@ def sentences(
         text = _sentence(item, trail, model, document.data)
         is_key = item["type"] in ("extra_forbidden", "value_error", "model_type")
         where = place(document, trail, options, key=is_key)
-        lines.append((document.order(trail), f"{_named(where, trail)}: {text}"))
+        lines.append((document.order(trail), f"{named(where, trail)}: {text}"))
     return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
 
 
-def _named(where: str, trail: Trail) -> str:
+def named(where: str, trail: Trail) -> str:
     """Return the place and the key; an option such as --time names both."""
     return where if where == f"--{dotted(trail)}" else f"{where}: {dotted(trail)}"
 

@@ -37,8 +37,17 @@ _HARMLESS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
     (lambda m: _stores(m, used=False), _STORES),
     (lambda m: m.framework.image_tag, "Images are not chosen by image_tag in this version."),
     (
-        lambda m: m.parameter_server is not None,
-        "There is no parameter_server in this version; learners average gradients by allreduce.",
+        lambda m: m.parameter_server is not None and m.learners == 1,
+        "One learner needs no parameter server: it trains alone, and none is started.",
+    ),
+    (
+        lambda m: (
+            m.parameter_server
+            and m.learners > 1
+            and (m.parameter_server.min_learners or 0) > m.learners
+            and m.learners
+        ),
+        "parameter_server.min_learners is more than there are learners: all {} are needed.",
     ),
     (lambda m: m.evaluation_metrics, "evaluation_metrics are not parsed in this version."),
     (lambda m: m.retries, "A failed training is not retried by itself in this version."),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dlctl import __version__
 from dlctl.contract import Batch, CheckpointPolicy, Environment, Framework, Launch, Plan, Resources
 from dlctl.errors import PlanError
+from dlctl.plan_server import learner_argv, parameter_server, wanted
 from dlctl.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         ),
         training=manifest.training_settings(),
         checkpoint=_checkpoint(manifest, site, placement),
+        parameter_server=parameter_server(manifest, site, len(placement.learners_per_node)),
         data_stores=manifest.plan_stores(),
         env=manifest.plain_env(),
         secret_env={
@@ -249,6 +251,8 @@ def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
     learners, launcher = str(manifest.learners), site.launcher
     if manifest.learners == 1:
         return Launch("direct", [])
+    if wanted(manifest):
+        return Launch("each", learner_argv(manifest, site))
     program = launcher.executable or launcher.kind
     if launcher.kind == "mpirun":
         return Launch("mpirun", [program, "-n", learners, *launcher.extra])

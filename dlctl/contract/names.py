@@ -145,6 +145,11 @@ def snapshot_file(attempt: int, shard: int) -> str:
     return f"{server_dir(attempt)}/shard-{shard}.rows"
 
 
+def snapshot_request_file(attempt: int) -> str:
+    """Return the number of the newest request for snapshots; each answers with its number."""
+    return f"{server_dir(attempt)}/snapshot-request"
+
+
 def server_file(attempt: int, node: int) -> str:
     """Return the `ServerPlace` of the server of a node."""
     return f"{server_dir(attempt)}/node-{node}.json"

@@ -34,6 +34,9 @@ CASES = {
         MANIFEST + "scheduler: {qos: high, constraint: 'a100&ib', gres: 'lustre:1',"
         " extra: [--exclusive, '--mail-user=me@example.org']}\n",
         site=make_site(scheduler="{kind: slurm, extra: [--nice=100]}")),
+    "slurm-parameter-server": lambda: plan_of(
+        MANIFEST + "parameter_server: {}\n", learners=4, memory="2GiB", time="1h",
+        site=make_site(more="partitions: {two: {cpus_per_node: 2}}")),
     "slurm-weird-characters": lambda: dataclasses.replace(plan_of(
         f"name: |-\n  {WEIRD}\nframework: {{name: pytorch, job: train.py}}\n"
         "scheduler: {constraint: \"it's [a|b]\"}\n",

@@ -277,13 +277,13 @@ def test_weights_may_be_in_the_training_data(tmp_path: Path) -> None:
 
 def test_what_only_lacks_a_convenience_can_run() -> None:
     loaded = manifest(
-        SMALL + "parameter_server: {staleness: 2}\nretries: 1\n"
+        SMALL + "parameter_server: {staleness: 2}\nretries: 1\nlearners: 1\n"
         "data_stores: [{id: a, type: s3_datastore}]\n"
     )
     assert can_not_run(loaded) == []
     sentences = not_in_this_version(loaded)
     assert len(sentences) == 3
-    assert any("allreduce" in s for s in sentences)
+    assert any("One learner needs no parameter server" in s for s in sentences)
 
 
 @pytest.mark.parametrize(

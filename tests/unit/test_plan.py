@@ -158,3 +158,46 @@ def test_a_plan_names_where_a_secret_is_and_never_holds_it():
     assert plan.env == {"A": "b"}
     assert plan.secret_env == {"API_TOKEN": "file:/data/dl/secrets/digits-abcdefgh/API_TOKEN"}
     assert "hunter2" not in repr(plan)
+
+
+SERVER = MANIFEST + "parameter_server: {}\n"
+
+
+def test_with_a_parameter_server_each_learner_is_a_step_of_its_own():
+    site = make_site(more=TWO, launcher="{kind: srun, mpi: pmix, executable: /s/srun, extra: [-v]}")
+    plan = plan_of(SERVER, site=site, learners=6, gpus=2, cpus=2, memory="3GiB")
+    assert plan.launch.kind == "each"
+    alone = ["/s/srun", "--mpi=none", "--nodes=1", "--ntasks=1", "--no-kill", "--mem=0"]
+    assert plan.launch.argv == [*alone, "--cpus-per-task=2", "--exact", "--gres=gpu:2", "-v"]
+    assert plan.parameter_server.argv == [
+        *alone, "--overlap", "--cpu-bind=none", "--gres=none", "-v"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scheduler", "program"), [
+    ("{kind: slurm}", "srun"), ("{kind: slurm, path: /opt/slurm/bin}", "/opt/slurm/bin/srun"),
+])  # fmt: skip
+def test_where_mpirun_starts_worlds_srun_starts_single_learners(scheduler, program):
+    launcher = "{kind: mpirun, executable: /opt/mpirun, extra: [--bind-to, none]}"
+    plan = plan_of(SERVER, site=make_site(scheduler=scheduler, launcher=launcher), learners=2)
+    for argv in (plan.launch.argv, plan.parameter_server.argv):
+        assert argv[0] == program
+        assert "--mpi=none" in argv
+        assert "--gres=none" in argv
+        assert "none" not in argv
+
+
+def test_the_local_queue_starts_each_learner_itself():
+    site = make_site(scheduler="{kind: local}", launcher="{kind: mpirun}")
+    plan = plan_of(SERVER, site=site, learners=3)
+    assert (plan.launch.kind, plan.launch.argv) == ("each", [])
+    assert plan.parameter_server.argv == []
+    assert plan.parameter_server.shard_nodes == [0]
+
+
+@pytest.mark.parametrize(("shards", "homes"), [
+    ("", [0, 1, 2]), ("shards: 2", [0, 1]), ("shards: 7", [0, 1, 2, 0, 1, 2, 0]),
+])  # fmt: skip
+def test_shards_go_round_the_nodes(shards, homes):
+    text = MANIFEST + f"parameter_server: {{{shards}}}\n"
+    assert plan_of(text, site=SITE, learners=5, cpus=8).parameter_server.shard_nodes == homes

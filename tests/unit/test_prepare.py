@@ -127,7 +127,7 @@ def test_what_can_not_run_is_planned_and_not_sent(tmp_path):
 
 
 def test_what_can_run_may_be_sent(tmp_path):
-    request = prepared(tmp_path, extra="parameter_server: {}\n")
+    request = prepared(tmp_path, extra="retries: 3\n")
     assert len(request.plan.not_in_this_version) == 1
     check_can_run(request)
 

@@ -26,6 +26,13 @@ def test_sbatch_is_told_all_that_was_planned():
     ]  # fmt: skip
 
 
+def test_with_a_parameter_server_the_loss_of_a_node_does_not_end_the_job():
+    plan = plan_of(MANIFEST + "parameter_server: {}\n", learners=2)
+    options = sbatch_options(plan)
+    assert options[-3:] == ["--no-requeue", "--no-kill", "--open-mode=append"]
+    assert "--no-kill" not in sbatch_options(plan_of(learners=2))
+
+
 def test_memory_is_rounded_up():
     assert "--mem=954M" in sbatch_options(plan_of(memory="1GB"))
 

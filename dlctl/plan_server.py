@@ -1,0 +1,86 @@
+"""The parameter server's part of a plan: shards and their nodes, and steps of one process each.
+
+Every learner and every server is a job step of its own, so that the loss of one ends no other:
+MPI's worlds and srun's steps of several tasks end as a whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.units import parse_duration
+
+if TYPE_CHECKING:
+    from dlctl.manifest import Manifest
+    from dlctl.manifest_server import ParameterServer
+    from dlctl.site import Site
+
+_ELASTICITY = 0.9
+"""β = p·α, of p learners: Zhang, Choromanska, LeCun, 2015, section 5.1."""
+_OUTER_LEARNING_RATE, _OUTER_MOMENTUM = 0.7, 0.9
+"""DiLoCo's: Douillard et al., 2023, section 3.1."""
+
+
+def wanted(manifest: Manifest) -> bool:
+    """Return whether the training has a parameter server; one learner needs none."""
+    return manifest.parameter_server is not None and manifest.learners > 1
+
+
+def parameter_server(manifest: Manifest, site: Site, nodes: int) -> contract.ParameterServer | None:
+    """Return how the learners share their parameters; None without a server."""
+    asked, learners = manifest.parameter_server, manifest.learners
+    if asked is None or not wanted(manifest):
+        return None
+    return contract.ParameterServer(
+        solver=asked.solver,
+        shard_nodes=[shard % nodes for shard in range(asked.shards or nodes)],
+        argv=server_argv(manifest, site),
+        push_every=asked.push_every,
+        pull_every=asked.pull_every or asked.push_every,
+        staleness=0 if asked.in_rounds else asked.staleness,
+        min_learners=min(asked.min_learners or -(-learners // 2), learners),
+        transport=asked.transport,
+        learning_rate=_or(asked.learning_rate, asked, diloco=_OUTER_LEARNING_RATE),
+        momentum=_or(asked.momentum, asked, diloco=_OUTER_MOMENTUM),
+        adagrad=bool(asked.adagrad),
+        moving_rate=_or(asked.moving_rate, asked, elastic_averaging=_ELASTICITY / learners),
+        timeout_s=parse_duration(asked.timeout),
+        snapshot_every_s=parse_duration(asked.snapshot_every),
+    )
+
+
+def _or(value: float | None, asked: ParameterServer, **defaults: float) -> float | None:
+    """Return a setting, or what the solver has for its default."""
+    return defaults.get(asked.solver) if value is None else value
+
+
+def learner_argv(manifest: Manifest, site: Site) -> list[str]:
+    """Return what goes before one learner; the node's name is added when it is started.
+
+    `--exact`: its own CPUs, not all that the job has on the node. `--mem=0`: all steps share the
+    job's memory, as the learners of one step do; else the first would take it all, and the next
+    ones wait for its end. So it is with the GRES that a step does not name.
+    """
+    cpus = f"--cpus-per-task={manifest.cpus_per_learner()}"
+    gpus = f"--gres=gpu:{manifest.gpus}" if manifest.gpus else "--gres=none"
+    return _step(site, [cpus, "--exact", gpus])
+
+
+def server_argv(manifest: Manifest, site: Site) -> list[str]:
+    """Return what goes before the server of one node.
+
+    `--overlap`: it takes no CPU away from the learners' steps, and may run on any of theirs.
+    """
+    del manifest
+    return _step(site, ["--overlap", "--cpu-bind=none", "--gres=none"])
+
+
+def _step(site: Site, shape: list[str]) -> list[str]:
+    if site.scheduler.kind != "slurm":
+        return []
+    launcher, folder = site.launcher, site.scheduler.path
+    alone = ["--mpi=none", "--nodes=1", "--ntasks=1", "--no-kill", "--mem=0"]
+    if launcher.kind == "srun":
+        return [launcher.executable or "srun", *alone, *shape, *launcher.extra]
+    return [f"{folder}/srun" if folder else "srun", *alone, *shape]

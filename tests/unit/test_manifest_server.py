@@ -1,0 +1,167 @@
+"""`parameter_server` in a manifest: what each solver allows, and what contradicts what."""
+
+import re
+
+import pytest
+from login_side import MANIFEST, make_manifest, make_site, plan_of
+
+from dlctl.errors import ManifestError
+from dlctl.manifest import not_in_this_version
+
+SITE = make_site(more="partitions: {two: {cpus_per_node: 2, gpus_per_node: 2}}")
+
+
+def text_of(settings, more=""):
+    return f"{MANIFEST}learners: 4\nparameter_server: {{{settings}}}\n{more}"
+
+
+def problems(settings, more="", **overrides):
+    with pytest.raises(ManifestError) as refused:
+        make_manifest(text_of(settings, more), **overrides)
+    return refused.value.problems
+
+
+def server_of(settings, learners=4, **overrides):
+    return plan_of(text_of(settings), site=SITE, learners=learners, **overrides).parameter_server
+
+
+def test_nothing_said_is_elastic_averaging_with_half_of_the_learners_enough():
+    server = server_of("")
+    assert (server.solver, server.push_every, server.pull_every) == ("elastic_averaging", 1, 1)
+    assert (server.staleness, server.min_learners, server.transport) == (None, 2, "tcp")
+    assert server.moving_rate == 0.9 / 4
+    assert (server.timeout_s, server.snapshot_every_s) == (120, 60)
+    assert server.shard_nodes == [0, 1]
+
+
+@pytest.mark.parametrize(("settings", "staleness", "pull_every"), [
+    ("solver: parallel_sgd", 0, 1),
+    ("solver: parallel_sgd, staleness: 3, aggregate: every_push", 3, 1),
+    ("solver: parallel_sgd, aggregate: all", 0, 1),
+    ("solver: downpour_sgd, push_every: 5, pull_every: 10, adagrad: true", None, 10),
+    ("solver: downpour_sgd, staleness: 2, momentum: 0.9, aggregate: every_push", 2, 1),
+    ("solver: elastic_averaging, push_every: 5, pull_every: 5, moving_rate: 0.3", None, 5),
+    ("solver: model_averaging, push_every: 20, aggregate: all", 0, 20),
+    ("solver: diloco, push_every: 100, adagrad: false", 0, 100),
+    ("solver: own, push_every: 2, pull_every: 4, staleness: 1", 1, 4),
+    ("solver: 'downpour_sgd', staleness: '2', push_every: '3'", 2, 3),
+])  # fmt: skip
+def test_what_fits_together_is_planned(settings, staleness, pull_every):
+    server = server_of(settings)
+    assert (server.staleness, server.pull_every) == (staleness, pull_every)
+
+
+def test_a_solver_has_the_rates_of_those_who_made_it():
+    diloco = server_of("solver: diloco")
+    assert (diloco.learning_rate, diloco.momentum) == (0.7, 0.9)
+    assert server_of("solver: diloco, momentum: 0").momentum == 0
+    downpour = server_of("solver: downpour_sgd")
+    assert (downpour.learning_rate, downpour.momentum, downpour.moving_rate) == (None, None, None)
+
+
+@pytest.mark.parametrize(("settings", "sentence"), [
+    ("solver: elastic_averaging, staleness: 0",
+     "staleness: with 0 all learners would wait for one another, which elastic_averaging does not; "
+     "at least 1 is allowed, or the solver parallel_sgd"),
+    ("solver: own, staleness: 0", "staleness: with 0 all learners would wait"),
+    ("solver: model_averaging, staleness: 1",
+     "staleness: model_averaging does not use it; of such settings it has none"),
+    ("solver: diloco, moving_rate: 0.1",
+     "moving_rate: diloco does not use it; of such settings it has learning_rate, momentum"),
+    ("momentum: 0.9", "momentum: elastic_averaging does not use it; of such settings it has "
+     "moving_rate, staleness"),
+    ("solver: parallel_sgd, adagrad: true", "adagrad: parallel_sgd does not use it"),
+    ("solver: downpour_sgd, adagrad: true, momentum: 0.5", "momentum: adagrad has none"),
+    ("solver: elastic_averaging, aggregate: all",
+     "aggregate: 'all' contradicts the solver: elastic_averaging draws learner and center"),
+    ("solver: model_averaging, aggregate: every_push",
+     "aggregate: 'every_push' contradicts the solver: model_averaging waits for all learners"),
+    ("solver: parallel_sgd, aggregate: every_push", "'every_push' contradicts the solver"),
+    ("solver: own, aggregate: all", "own aggregates as its class says"),
+    ("push_every: 5, pull_every: 10",
+     "pull_every: elastic_averaging takes the answer with each push; 5, as push_every"),
+    ("solver: downpour_sgd, push_every: 5, pull_every: 7",
+     "pull_every: 7 is no multiple of push_every, 5"),
+    ("solver: downpour_sgd, push_every: 5, pull_every: 3", "pull_every: 3 is no multiple"),
+    ("solver: easgd", "'easgd' is unknown"),
+    ("solver: dilocos", "did you mean 'diloco'?"),
+    ("stalenes: 1", "unknown key; did you mean 'staleness'?"),
+    ("timeout: 10", "has no unit"),
+    ("momentum: 1.0", "less than 1"),
+    ("moving_rate: 0", "more than 0"),
+    ("shards: 0", "at least 1"),
+    ("min_learners: 0", "at least 1"),
+])  # fmt: skip
+def test_what_contradicts_is_said_at_its_key(settings, sentence):
+    (problem,) = problems(settings)
+    assert re.match(r"manifest\.yml:4:\d+: parameter_server\.[a-z_]+: ", problem)
+    assert sentence in problem
+
+
+def test_all_problems_are_told_at_once_with_their_places():
+    found = problems(
+        "solver: diloco, staleness: 1, pull_every: 3",
+        "training: {average_every_steps: 4, exchange: shm}\n",
+    )
+    assert [problem.split(": ")[1] for problem in found] == [
+        "parameter_server.staleness", "parameter_server.pull_every",
+        "training.average_every_steps", "training.exchange",
+    ]  # fmt: skip
+    assert found[2].startswith("manifest.yml:5:12: ")
+
+
+def test_the_option_that_brought_the_contradiction_is_named():
+    (problem,) = problems("", set=("parameter_server.staleness=0",))
+    assert problem.startswith("--set: parameter_server.staleness: with 0 all learners")
+
+
+@pytest.mark.parametrize(("settings", "allowed"), [
+    ("solver: parallel_sgd", False), ("solver: model_averaging", False),
+    ("solver: diloco", False), ("solver: parallel_sgd, staleness: 1", True), ("", True),
+])  # fmt: skip
+def test_only_so_many_learners_can_wait_for_one_another(settings, allowed):
+    assert make_manifest(text_of(settings), learners=62).learners == 62
+    if allowed:
+        assert make_manifest(text_of(settings), learners=63).learners == 63
+        return
+    (problem,) = problems(settings, learners=63)
+    assert problem.startswith("--learners: 63 learners can't all wait for one another with")
+    assert "at most 62" in problem
+
+
+def test_the_exchange_that_is_found_by_itself_may_be_named():
+    manifest = make_manifest(text_of("", "training: {exchange: auto, average_every_steps: 1}\n"))
+    assert manifest.parameter_server is not None
+
+
+def test_one_learner_starts_no_server_and_is_told_so():
+    plan = plan_of(text_of("solver: diloco"), learners=1)
+    assert (plan.parameter_server, plan.launch.kind) == (None, "direct")
+    manifest = make_manifest(text_of(""), learners=1)
+    assert not_in_this_version(manifest) == [
+        "One learner needs no parameter server: it trains alone, and none is started."
+    ]
+    assert not_in_this_version(make_manifest(text_of(""))) == []
+
+
+def test_an_empty_value_is_no_server():
+    assert plan_of(MANIFEST + "parameter_server:\n", learners=2).parameter_server is None
+    assert plan_of(text_of(""), set=("parameter_server=null",)).parameter_server is None
+
+
+@pytest.mark.parametrize(("learners", "asked", "enough"), [
+    (2, "", 1), (3, "", 2), (5, "", 3), (62, "", 31), (4, "min_learners: 4", 4),
+])  # fmt: skip
+def test_how_many_learners_are_enough(learners, asked, enough):
+    assert server_of(asked, learners).min_learners == enough
+
+
+def test_all_learners_are_needed_where_more_were_asked_for():
+    assert server_of("min_learners: 8", 2).min_learners == 2
+    (note,) = not_in_this_version(make_manifest(text_of("min_learners: 8"), learners=2))
+    assert note.endswith("more than there are learners: all 2 are needed.")
+
+
+def test_the_manifest_that_is_stored_says_the_same():
+    manifest = make_manifest(text_of("solver: downpour_sgd, staleness: 2, timeout: 90s"))
+    assert make_manifest(manifest.to_yaml()).parameter_server == manifest.parameter_server
