@@ -100,15 +100,17 @@ class Ours(Way):
 
     def join(self) -> None:
         """Make the shard, and map it."""
+        from dlctl.contract import Parameters
         from psrv.client import join
+        from psrv.placing import layout_of
         from psrv.rules import Downpour
-        from psrv.shard_file import ShardLayout, create_shard
+        from psrv.shard_file import HOME, create_shard
 
-        layout = ShardLayout(ELEMENTS, (torch.float32,), "resnet50")
-        path = Path(os.environ[_MEMORY]) / "shard-0"
+        parameters, solver = Parameters(ELEMENTS, "float32", 1, "resnet50"), Downpour()
+        folder = Path(os.environ[_MEMORY])
         if self.place.number == 0:
-            create_shard(path, layout, 1)
-        self._client = join([path], [layout], Downpour(), 1, timeout_s=60)
+            create_shard(folder / "shard-0", layout_of(parameters, 1, 0, solver, HOME), 1)
+        self._client = join(folder, parameters, 1, solver, 1, timeout_s=60)
 
     def update(self) -> None:
         """Push and pull."""

@@ -1,7 +1,8 @@
 """A learner's side of the parameter server: join, push, pull, leave.
 
 On the learners' node the server does no arithmetic: each learner works on the shards itself, where
-they lie, one block at a time. Nothing is sent, serialised or copied but into its own weights.
+they lie, one block at a time. Nothing is sent, serialised or copied but into its own weights. What
+goes to other nodes the node's server sends: a learner uses no network.
 """
 
 from __future__ import annotations
@@ -15,20 +16,16 @@ from pathlib import Path
 
 import torch
 
+from dlctl.contract import Parameters
 from psrv.errors import ServerError
-from psrv.pushes import AtOnce, InRounds, Pushes
+from psrv.gate import Gate
+from psrv.placing import layout_of
+from psrv.pushes import AtOnce, InRounds, Pushes, copying
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Shard
-from psrv.shard_file import ShardLayout
+from psrv.shard_file import HOME, kind_of, read_row
 
 _LOOK_EVERY_S = 0.05
-
-
-def divide(count: int, shards: int, step: int) -> list[tuple[int, int]]:
-    """Return the ranges of elements of so many shards: even, and cut at multiples of `step`."""
-    blocks = -(-count // step)
-    cuts = [min(count, blocks * n // shards * step) for n in range(shards + 1)]
-    return list(pairwise(cuts))
 
 
 class Handle:
@@ -68,16 +65,30 @@ class Client:
     Args:
         shards: all of them, joined.
         pushes: how each is worked on.
+        gate: of the first of them.
+        snapshots: The newest snapshot of each shard, for rows that are not on this node.
     """
 
-    def __init__(self, shards: Sequence[Shard], pushes: Sequence[Pushes]) -> None:
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        pushes: Sequence[Pushes],
+        gate: Gate,
+        snapshots: Callable[[int], Path] | None = None,
+    ) -> None:
         self._shards = list(shards)
         ends = list(accumulate((shard.layout.count for shard in shards), initial=0))
-        parts = [slice(start, stop) for start, stop in pairwise(ends)]
-        self._parts = list(zip(pushes, parts, strict=True))
+        self._ranges = [slice(start, stop) for start, stop in pairwise(ends)]
+        self._parts = list(zip(pushes, self._ranges, strict=True))
+        self._at_once = isinstance(pushes[0], AtOnce)
+        self._gate = gate
+        self._snapshots = snapshots
+        self._seen = (0, 0)
+        """At the last pull: all pushes that the weights had had, and this learner's."""
         self._thread = ThreadPoolExecutor(1, "parameter-server")
         """The one that works on the shards: a POSIX lock is the process's, not a thread's."""
         self._pending: list[Handle] = []
+        self._see()
 
     def push(self, mine: torch.Tensor, rate: float) -> Handle:
         """Send gradients or weights, as the solver wants them. Leave them alone until its end.
@@ -106,6 +117,34 @@ class Client:
                 if handle.done:
                     self._pending.pop(0)
 
+    def wait_for_others(self) -> float:
+        """Wait until the others are not too far behind; return the seconds that it took.
+
+        That is, until each living learner has done as many pushes as this one less `staleness`.
+        """
+        return self._gate.wait()
+
+    def pushes_by_others(self) -> int:
+        """Return how many pushes of others the weights have had since this learner's last pull.
+
+        Of the first block, as it is known on this node; with a solver in rounds none.
+        """
+        pushes, own = self._seen
+        return max(0, self._pushes() - pushes - (self._gate.pushes - own))
+
+    def solver_rows(self, into: torch.Tensor) -> None:
+        """Copy what the solver keeps, for a checkpoint.
+
+        Of shards whose home is another node it is what the newest snapshot has.
+
+        Args:
+            into: Shape (rows of the solver, count).
+
+        Raises:
+            ServerError: a snapshot can't be read.
+        """
+        self._begin(lambda: self._read_rows(into)).wait()
+
     def leave(self) -> None:
         """Finish what was begun, and give the slots back."""
         try:
@@ -126,36 +165,86 @@ class Client:
         if into is not None:
             for pushes, part in self._parts:
                 pushes.answer(into[part])
+        self._gate.pushed()
+        if into is not None:
+            self._see()
 
     def _read(self, into: torch.Tensor) -> None:
         for pushes, part in self._parts:
             pushes.pull(into[part])
+        self._see()
+
+    def _read_rows(self, into: torch.Tensor) -> None:
+        for number, (shard, part) in enumerate(zip(self._shards, self._ranges, strict=True)):
+            for row, kept in enumerate(into[:, part]):
+                if shard.layout.kind == HOME:
+                    shard.read(copying(shard, kept, 1 + row))
+                elif self._snapshots is not None:
+                    read_row(self._snapshots(number), 1 + row, kept)
+
+    def _pushes(self) -> int:
+        """Return how many pushes the first block has had; in rounds, this learner's own."""
+        if not self._at_once or not self._shards[0].layout.blocks:
+            return self._gate.pushes
+        return sum(self._shards[0].progress(0))
+
+    def _see(self) -> None:
+        self._seen = self._pushes(), self._gate.pushes
 
 
 def join(
-    paths: Sequence[Path],
-    layouts: Sequence[ShardLayout],
+    folder: Path,
+    parameters: Parameters,
+    shards: int,
     solver: Solver | RoundSolver,
     attempt: int,
     timeout_s: float,
     *,
     rank: int = 0,
     learners: int = 1,
+    staleness: int | None = None,
+    snapshots: Callable[[int], Path] | None = None,
 ) -> Client:
-    """Map all shards, once their servers have made them.
+    """Map all shards, once the node's server has made them.
 
     Args:
-        paths: Where the shards are.
-        layouts: What each holds. With a solver of rounds one row more than it keeps: the sum.
+        folder: Where this node's are, as `shard-<number>`.
+        parameters: What this learner has; all must have the same.
+        shards: How many there are.
         solver: The same on every learner.
         attempt: Of the training; a shard of another one is refused.
-        timeout_s: How long the servers, and for rounds the other learners, are waited for.
+        timeout_s: How long the server, and for rounds the other learners, are waited for.
         rank: This learner's.
         learners: How many there are.
+        staleness: How many pushes this one may be ahead of the slowest, with `wait_for_others`;
+            None: any number.
+        snapshots: Returns where the newest snapshot of a shard is; see Client.solver_rows.
 
     Raises:
         ServerError: something is not there in time; or of another model or attempt.
     """
+    paths = [folder / f"shard-{number}" for number in range(shards)]
+    _wait_for(paths, timeout_s)
+    joined: list[Shard] = []
+    try:
+        for number, path in enumerate(paths):
+            layout = layout_of(parameters, shards, number, solver, kind_of(path))
+            joined.append(Shard(path, layout, attempt))
+        gate = Gate(joined[0], None if isinstance(solver, RoundSolver) else staleness)
+        pushes: list[Pushes] = [
+            InRounds(shard, solver, rank, learners, timeout_s)
+            if isinstance(solver, RoundSolver)
+            else AtOnce(shard, solver, rank)
+            for shard in joined
+        ]
+        return Client(joined, pushes, gate, snapshots)
+    except BaseException:
+        for shard in joined:
+            shard.close()
+        raise
+
+
+def _wait_for(paths: Sequence[Path], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     for path in paths:
         while not path.exists():
@@ -165,18 +254,3 @@ def join(
                     hint="its log says why: see `dlctl logs`",
                 )
             time.sleep(_LOOK_EVERY_S)
-    shards: list[Shard] = []
-    try:
-        for path, layout in zip(paths, layouts, strict=True):
-            shards.append(Shard(path, layout, attempt))
-        pushes: list[Pushes] = [
-            InRounds(shard, solver, rank, learners, timeout_s)
-            if isinstance(solver, RoundSolver)
-            else AtOnce(shard, solver)
-            for shard in shards
-        ]
-    except BaseException:
-        for shard in shards:
-            shard.close()
-        raise
-    return Client(shards, pushes)

@@ -5,6 +5,10 @@ the last one also takes the step. So a block wanders through the learners while 
 (a pipeline), one row holds the sum however many learners there are, and the sum has the same bits
 each time. A learner that was killed is waited for no longer; it adds again from the round after
 those that are on their way when it comes back.
+
+On a relay the learners of its node do the same, but nobody takes a step: the node's server sends
+the sum of a block that all have added to on to the home, where it takes part in the rounds for its
+whole node, in the turn of the node's lowest rank, and brings back the weights that end the round.
 """
 
 from __future__ import annotations
@@ -16,16 +20,70 @@ from functools import partial
 import torch
 
 from psrv.errors import ServerError
+from psrv.members import RANKS, Member
 from psrv.shard import Shard
+from psrv.shard_file import HOME
 
-RANKS = 62
-"""Bits of a word, but for its sign."""
 _SPINS = 20
 _NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
 _LOOK_FOR_DEAD_S = 0.05
 
 Step = Callable[[Sequence[torch.Tensor], torch.Tensor, int, int], None]
 """Gets a block of the rows (the weights first), the sum, how many have added, and its number."""
+
+
+def missing(shard: Shard, rounds: int, added: int) -> list[Member]:
+    """Return the members of a round who have not added."""
+    return [
+        member
+        for member in shard.members.all()
+        if member.first_round <= rounds and not added & member.mask
+    ]
+
+
+def before(members: Sequence[Member], mask: int) -> list[Member]:
+    """Return those whose turn comes before that of the lowest rank in a mask."""
+    lowest = mask & -mask
+    return [member for member in members if member.mask & -member.mask < lowest]
+
+
+def settle(shard: Shard, block: int, rounds: int, step: Step) -> None:
+    """Take the step of a round at its home and end it, if all of its members who live have added.
+
+    Nothing is done if it has ended already.
+    """
+
+    def work(parts: Sequence[torch.Tensor], block: int) -> None:
+        now, added = shard.progress(block)
+        if now == rounds and not missing(shard, now, added):
+            if added:
+                step(parts[:-1], parts[-1], added.bit_count(), block)
+            shard.set_progress(block, now + 1, 0)
+
+    shard.update_block(block, work)
+
+
+def add_to_sum(shard: Shard, block: int, rounds: int, mask: int, mine: torch.Tensor) -> bool:
+    """Add the values of the learners of a mask to the sum of a block; return whether it was done.
+
+    It is not if that round is over, or they were added before.
+    """
+    done = False
+
+    def add(parts: Sequence[torch.Tensor], block: int) -> None:
+        nonlocal done
+        now, added = shard.progress(block)
+        if now == rounds and not added & mask:
+            total = parts[-1]
+            if added:
+                total += mine
+            else:
+                total.copy_(mine)
+            shard.set_progress(block, now, added | mask)
+            done = True
+
+    shard.update_block(block, add, row=len(shard.rows) - 1)
+    return done
 
 
 class Rounds:
@@ -42,36 +100,40 @@ class Rounds:
     """
 
     def __init__(self, shard: Shard, rank: int, learners: int, timeout_s: float) -> None:
-        if learners > RANKS:
+        if max(learners, rank + 1) > RANKS:
             raise ServerError(
-                f"rounds are for {RANKS} learners of a node at most, and there are {learners}",
-                hint="use a solver that does not wait for all, or more nodes",
+                f"rounds are for {RANKS} learners at most, and there are {learners}",
+                hint="use a solver that does not wait for all",
             )
         self._shard = shard
-        self._rank = rank
+        self._home = shard.layout.kind == HOME
+        self._mask = 1 << rank
         self.round = 0
         """The next round to take part in."""
         progress = [shard.progress(block) for block in range(shard.layout.blocks)]
         if any(rounds or added for rounds, added in progress):
             self.round = max(rounds for rounds, _ in progress) + 1
-            shard.enter(rank, self.round)
+            self._enter()
         else:
-            shard.enter(rank, 0)
-            self._wait_for(learners, timeout_s)
+            self._enter()
+            self._wait_for(shard.expected or learners, timeout_s)
+
+    def _enter(self) -> None:
+        self._shard.members.enter(self._shard.slot, self._mask, self.round)
 
     def _wait_for(self, learners: int, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while True:
-            ranks = {rank for rank, _, _ in self._shard.members()}
+            ranks = self._shard.members.ranks()
             begun = any(self._shard.progress(0))
-            if len(ranks) >= learners or begun:
+            if ranks.bit_count() >= learners or begun:
                 return
             if time.monotonic() > deadline:
-                missing = sorted(set(range(learners)) - ranks)
+                here = [str(rank) for rank in range(RANKS) if ranks >> rank & 1]
                 raise ServerError(
-                    f"of {learners} learners {len(missing)} have not joined the parameter server "
-                    f"for {timeout_s:g} s: rank {', '.join(map(str, missing))}",
-                    hint="their logs say why: see `dlctl logs`",
+                    f"of {learners} learners {learners - len(here)} have not joined the parameter "
+                    f"server for {timeout_s:g} s: there are only rank {', '.join(here)}",
+                    hint="the others' logs say why: see `dlctl logs`",
                 )
             time.sleep(_LONGEST_NAP_S)
 
@@ -87,74 +149,48 @@ class Rounds:
 
         Args:
             mine: The values, cut into blocks.
-            step: What is done with the sum of a block, by one of the learners.
+            step: What is done with the sum of a block, by one of the learners; not on a relay.
         """
-        for block in range(self._shard.layout.blocks):
+        shard = self._shard
+        for block in range(shard.layout.blocks):
             self._until(partial(self._my_turn, block, step))
-            self._add(block, mine[block], step)
+            # It may be complete without us, who had not joined yet.
+            added = add_to_sum(shard, block, self.round, self._mask, mine[block])
+            if added and self._home and not missing(shard, *shard.progress(block)):
+                settle(shard, block, self.round, step)
 
     def finish(self, step: Step, take: Callable[[torch.Tensor, int], None]) -> None:
         """Wait for the round's end; `take` gets each block's new weights, and its number."""
-        for block in range(self._shard.layout.blocks):
+        blocks = range(self._shard.layout.blocks)
+        for block in blocks:
             self._until(partial(self._behind, block, self.round + 1, step))
         self._shard.read(lambda parts, block: take(parts[0], block))
         self.round += 1
-
-    def _add(self, block: int, mine: torch.Tensor, step: Step) -> None:
-        def add(parts: Sequence[torch.Tensor], block: int) -> None:
-            rounds, added = self._shard.progress(block)
-            if rounds != self.round:
-                return  # complete without us, who had not joined yet
-            total = parts[-1]
-            if added:
-                total += mine
-            else:
-                total.copy_(mine)
-            self._shard.set_progress(block, rounds, added | 1 << self._rank)
-            self._settle(parts, block, step)
-
-        self._shard.update_block(block, add)
-
-    def _settle(self, parts: Sequence[torch.Tensor], block: int, step: Step) -> None:
-        """Take the step and end the round, if all of its members who live have added."""
-        rounds, added = self._shard.progress(block)
-        if not self._missing(rounds, added):
-            if added:
-                step(parts[:-1], parts[-1], added.bit_count(), block)
-            self._shard.set_progress(block, rounds + 1, 0)
-
-    def _missing(self, rounds: int, added: int) -> list[tuple[int, int]]:
-        """Return rank and slot of the members of a round who have not added."""
-        return [
-            (rank, slot)
-            for rank, slot, first in self._shard.members()
-            if first <= rounds and not added >> rank & 1
-        ]
+        newest = max((self._shard.progress(block)[0] for block in blocks), default=0)
+        if newest > self.round:  # all went on without this node, which was cut off from the home
+            self.round = newest
+            self._enter()
 
     def _my_turn(self, block: int, step: Step) -> list[int] | None:
         """Return None if this learner may add, or the slots of those that are waited for."""
         rounds, added = self._shard.progress(block)
         if rounds < self.round:
             return self._behind(block, self.round, step) or []
-        missing = self._missing(rounds, added) if rounds == self.round else []
-        return [slot for rank, slot in missing if rank < self._rank] or None
+        waited_for = missing(self._shard, rounds, added) if rounds == self.round else []
+        return [member.slot for member in before(waited_for, self._mask)] or None
 
     def _behind(self, block: int, wanted: int, step: Step) -> list[int] | None:
         """Return None if a block has so many rounds behind it, or the slots that are waited for.
 
-        Where nobody is waited for, who would have ended the round is gone: end it.
+        Where nobody is waited for, who would have ended the round is gone: end it. On a relay it is
+        the server that is waited for.
         """
         rounds, added = self._shard.progress(block)
         if rounds >= wanted:
             return None
-        slots = [slot for _, slot in self._missing(rounds, added)]
-        if not slots:
-
-            def settle(parts: Sequence[torch.Tensor], block: int) -> None:
-                if self._shard.progress(block)[0] < wanted:
-                    self._settle(parts, block, step)
-
-            self._shard.update_block(block, settle)
+        slots = [member.slot for member in missing(self._shard, rounds, added)]
+        if not slots and self._home:
+            settle(self._shard, block, rounds, step)
         return slots
 
     def _until(self, waited_for: Callable[[], list[int] | None]) -> None:
@@ -169,4 +205,4 @@ class Rounds:
             if time.monotonic() > look_at:
                 look_at = time.monotonic() + _LOOK_FOR_DEAD_S
                 for slot in slots:
-                    self._shard.strike_if_dead(slot)
+                    self._shard.members.strike_if_dead(slot)

@@ -61,7 +61,10 @@ class Solver(Protocol):
         scratch: torch.Tensor,
         rate: float,
     ) -> None:
-        """Add what a learner sends to what goes to the home; may move the replica and `mine`."""
+        """Add what a learner sends to what goes to the home; may move the learner's own weights.
+
+        Only with `total_is_step` may it move the replica, too.
+        """
         del replica, scratch, rate
         total.add_(mine)
 

@@ -12,17 +12,21 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from psrv.errors import ServerError
+from psrv.members import KEPT_ADDED, KEPT_FROM, KEPT_ROUND, Members
 from psrv.shard_file import (
     BLOCK_BYTES,
     BLOCKS_AT,
+    ELSEWHERE,
+    EXPECTED,
     LINE,
+    RATE,
     SLOTS,
     SLOTS_AT,
     ShardLayout,
@@ -31,9 +35,7 @@ from psrv.shard_file import (
 )
 
 SEQUENCE, WRITER, ROUND, ADDED = range(4)
-"""Words of a block: see the module; rounds that are complete, and who has added to the next."""
-PROCESS, RANK, JOINED, KEPT_ROUND, KEPT_ADDED = range(5)
-"""Words of a slot: its owner; its rank + 1 and first round; what its copy's block had there."""
+"""Words of a block; the last two are its progress."""
 _lockf, _LOCK, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 
@@ -68,7 +70,9 @@ class Shard:
         try:
             self._mapping = mmap.mmap(self._descriptor, layout.size_bytes)
             self._words = memoryview(self._mapping)[: layout.rows_at_bytes].cast("q")
+            self._reals = memoryview(self._mapping)[: layout.rows_at_bytes].cast("d")
             check_header(self._words, layout, attempt, path)
+            self.members = Members(self._descriptor, self._words)
             self.slot = self._take_slot()
         except BaseException:
             os.close(self._descriptor)
@@ -85,6 +89,19 @@ class Shard:
         ]
         self._mend()
 
+    def _take_slot(self) -> int:
+        """Take a slot, and memory for its copy of a block."""
+        slot = self.members.take()
+        if slot is None:
+            raise ServerError(f"all {SLOTS} slots of {self.path} are taken by living learners")
+        size = len(self.layout.dtypes) * BLOCK_BYTES
+        try:
+            start = self.layout.copies_at_bytes + slot * size
+            os.posix_fallocate(self._descriptor, start, size)
+        except OSError as error:
+            raise no_room(self.path.parent, size, error) from error
+        return slot
+
     def _mend(self) -> None:
         """Undo what a killed owner of this slot left unfinished, before its copy is overwritten."""
         for block in range(self.layout.blocks):
@@ -92,35 +109,17 @@ class Shard:
             if self._words[at] % 2 and self._words[at + WRITER] == self.slot:
                 self.read_block(block, _do_nothing)
 
-    def _take_slot(self) -> int:
-        """Lock the byte of a slot that no living process has."""
-        for slot in range(SLOTS):
-            with suppress(BlockingIOError, PermissionError):
-                at = SLOTS_AT + slot * LINE
-                _lockf(self._descriptor, _TRY, 1, 8 * at)
-                size = len(self.layout.dtypes) * BLOCK_BYTES
-                try:
-                    os.posix_fallocate(
-                        self._descriptor, self.layout.copies_at_bytes + slot * size, size
-                    )
-                except OSError as error:
-                    raise no_room(self.path.parent, size, error) from error
-                self._words[at + RANK] = 0
-                self._words[at + PROCESS] = os.getpid()
-                return slot
-        raise ServerError(f"all {SLOTS} slots of {self.path} are taken by living learners")
-
-    def update(self, operation: Operation, first: int = 0) -> None:
+    def update(self, operation: Operation, first: int = 0, *, row: int = 0) -> None:
         """Work on every block once, each whole or not at all, from block number `first` on.
 
         A block that another learner has locked is left for later: nobody waits while there is
-        something else to do.
+        something else to do. Rows before number `row` are only read.
         """
         blocks = self.layout.blocks
         left: Iterable[int] = [(first + n) % blocks for n in range(blocks)]
-        busy = [block for block in left if not self.update_block(block, operation, wait=False)]
+        busy = [b for b in left if not self.update_block(b, operation, wait=False, row=row)]
         for block in busy:
-            self.update_block(block, operation)
+            self.update_block(block, operation, row=row)
 
     def read(self, operation: Operation, first: int = 0) -> None:
         """Look at every block once, each as somebody's finished work has left it."""
@@ -138,29 +137,35 @@ class Shard:
         finally:
             _lockf(self._descriptor, _UNLOCK, 1, 8 * at)
 
-    def update_block(self, block: int, operation: Operation, *, wait: bool = True) -> bool:
-        """Work on one block; return False if it is locked, and `wait` is not set."""
+    def update_block(
+        self, block: int, operation: Operation, *, wait: bool = True, row: int = 0
+    ) -> bool:
+        """Work on one block; return False if it is locked, and `wait` is not set.
+
+        Rows before number `row` are only read.
+        """
         at = BLOCKS_AT + block * LINE
         try:
             _lockf(self._descriptor, _LOCK if wait else _TRY, 1, 8 * at)
         except (BlockingIOError, PermissionError):
             return False
         try:
-            self._work(block, operation)
+            self._work(block, operation, row)
         finally:
             if self._words[at] % 2:
                 self._put_back(block)
             _lockf(self._descriptor, _UNLOCK, 1, 8 * at)
         return True
 
-    def _work(self, block: int, operation: Operation) -> None:
+    def _work(self, block: int, operation: Operation, row: int) -> None:
         words, at, parts = self._words, BLOCKS_AT + block * LINE, self._blocks[block]
         if words[at] % 2:
             self._put_back(block)
-        for aside, part in zip(self._asides[block], parts, strict=True):
+        for aside, part in zip(self._asides[block][row:], parts[row:], strict=True):
             aside.copy_(part)
         mine = SLOTS_AT + self.slot * LINE
         words[mine + KEPT_ROUND], words[mine + KEPT_ADDED] = words[at + ROUND], words[at + ADDED]
+        words[mine + KEPT_FROM] = row
         words[at + WRITER] = self.slot
         words[at] += 1
         operation(parts, block)
@@ -170,14 +175,19 @@ class Shard:
         """Undo work that was not finished."""
         at = BLOCKS_AT + block * LINE
         words, writer = self._words, self._words[at + WRITER]
-        for part, copy in zip(self._blocks[block], self._copies[writer], strict=True):
-            part.copy_(copy[: len(part)])
         its = SLOTS_AT + writer * LINE
+        row = words[its + KEPT_FROM]
+        for part, copy in zip(self._blocks[block][row:], self._copies[writer][row:], strict=True):
+            part.copy_(copy[: len(part)])
         words[at + ROUND], words[at + ADDED] = words[its + KEPT_ROUND], words[its + KEPT_ADDED]
         words[at] -= 1
 
     def progress(self, block: int) -> tuple[int, int]:
-        """Return how many rounds a block has behind it, and the bits of who added to the next."""
+        """Return a block's progress.
+
+        In rounds: how many it has behind it, and the bits of who has added to the next one;
+        otherwise how many pushes its weights have had, and of a relay how many the total has.
+        """
         at = BLOCKS_AT + block * LINE
         return self._words[at + ROUND], self._words[at + ADDED]
 
@@ -186,31 +196,28 @@ class Shard:
         at = BLOCKS_AT + block * LINE
         self._words[at + ROUND], self._words[at + ADDED] = rounds, added
 
-    def enter(self, rank: int, first_round: int) -> None:
-        """Say which learner has this slot, and from which round on it adds."""
-        at = SLOTS_AT + self.slot * LINE
-        self._words[at + JOINED] = first_round
-        self._words[at + RANK] = rank + 1
+    @property
+    def expected(self) -> int:
+        """How many learners are to join before the first round; 0: nobody has said."""
+        return self._words[EXPECTED]
 
-    def members(self) -> list[tuple[int, int, int]]:
-        """Return (rank, slot, first round) of all who have entered and are not known to be dead."""
-        words, found = self._words, []
-        for slot in range(SLOTS):
-            at = SLOTS_AT + slot * LINE
-            if rank := words[at + RANK]:
-                found.append((rank - 1, slot, words[at + JOINED]))
-        return found
+    @property
+    def rate(self) -> float:
+        """The newest learning rate that a learner of this node has given."""
+        return self._reals[RATE]
 
-    def strike_if_dead(self, slot: int) -> bool:
-        """Return whether the owner of another slot is gone; it is no member then."""
-        byte = 8 * (SLOTS_AT + slot * LINE)
-        try:
-            _lockf(self._descriptor, _TRY, 1, byte)
-        except (BlockingIOError, PermissionError):
-            return False
-        self._words[SLOTS_AT + slot * LINE + RANK] = 0
-        _lockf(self._descriptor, _UNLOCK, 1, byte)
-        return True
+    @rate.setter
+    def rate(self, rate: float) -> None:
+        self._reals[RATE] = rate
+
+    @property
+    def elsewhere(self) -> int:
+        """The smallest clock of other nodes' learners, as a relay's server was told last."""
+        return self._words[ELSEWHERE]
+
+    @elsewhere.setter
+    def elsewhere(self, clock: int) -> None:
+        self._words[ELSEWHERE] = clock
 
     def done(self, block: int) -> int:
         """Return how often a block was worked on."""
@@ -218,6 +225,26 @@ class Shard:
 
     def close(self) -> None:
         """Give the slot back. The memory goes when the file is removed and nobody maps it."""
-        self._words[SLOTS_AT + self.slot * LINE + RANK] = 0
+        self.members.remove(self.slot)
         self._blocks, self._asides, self._copies, self.rows = [], [], [], []
         os.close(self._descriptor)
+
+
+class ThreadedShard(Shard):
+    """The same for several threads of a process, which take turns."""
+
+    def __init__(self, path: Path, layout: ShardLayout, attempt: int) -> None:
+        self._turn = threading.Lock()
+        super().__init__(path, layout, attempt)
+
+    def read_block(self, block: int, operation: Operation) -> None:
+        """Look at one block."""
+        with self._turn:
+            super().read_block(block, operation)
+
+    def update_block(
+        self, block: int, operation: Operation, *, wait: bool = True, row: int = 0
+    ) -> bool:
+        """Work on one block; return False if it is locked, and `wait` is not set."""
+        with self._turn:
+            return super().update_block(block, operation, wait=wait, row=row)

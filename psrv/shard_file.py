@@ -2,14 +2,20 @@
 
 In 64-bit words of the machine's byte order:
 
-    0     magic, digest of the layout, attempt
-    64    a line of 8 words for each slot: process id, rank + 1, its first round, and two words
-          that were kept with its copy of a block
-    576   a line of 8 words for each block: sequence number, slot of its last writer, rounds that
-          are complete, bits of the ranks that have added to the next one
+    0     magic, digest of the layout, attempt, kind; how many learners are to join before a round;
+          the newest learning rate (float64); the smallest clock of the learners of other nodes
+    64    a line of 8 words for each slot: see psrv.members
+    576   a line of 8 words for each block: sequence number, slot of its last writer, and its
+          progress, two words. In rounds: rounds that are complete, and bits of the ranks that have
+          added to the next one. Otherwise: pushes that its weights have had, and, of a relay, how
+          many are in the total
 
 and from page to page the rows (the weights first), and for each slot a copy of one block of every
 row. Rows are padded to whole blocks.
+
+A *home* has the rows that the solver keeps, and in rounds the sum as its last one. A *relay*, on a
+node that is not the shard's home, has a replica of the weights, and the total (in rounds the sum)
+of what this node's learners have pushed since it went to the home.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +39,12 @@ LINE = 8
 """Words that a slot or a block has to itself: a cache line."""
 SLOTS_AT = 64
 BLOCKS_AT = SLOTS_AT + SLOTS * LINE
-MAGIC, DIGEST, ATTEMPT = 0, 1, 2
-_MAGIC = int.from_bytes(b"DLshard1", "little")
+MAGIC, DIGEST, ATTEMPT, KIND, EXPECTED, RATE, ELSEWHERE = range(7)
+HOME, RELAY = 1, 2
+"""Kinds of shards: see the module."""
+NEVER = 1 << 62
+"""The clock of nobody: it is waited for by none."""
+_MAGIC = int.from_bytes(b"DLshard2", "little")
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,7 @@ class ShardLayout:
     """Of the rows, the weights' first."""
     model: str
     """Tells models apart: a digest of names, shapes and dtypes."""
+    kind: int = HOME
 
     @property
     def block_count(self) -> int:
@@ -77,7 +89,7 @@ class ShardLayout:
 
     def digest(self) -> int:
         """Return a number that differs where learners' models or solvers do."""
-        text = f"{self.count} {self.dtypes} {self.model} {BLOCK_BYTES} {SLOTS}"
+        text = f"{self.count} {self.dtypes} {self.model} {self.kind} {BLOCK_BYTES} {SLOTS}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
 
     def rows(self, memory: torch.Tensor) -> list[torch.Tensor]:
@@ -98,8 +110,23 @@ class ShardLayout:
         return found
 
 
-def create_shard(path: Path, layout: ShardLayout, attempt: int) -> None:
-    """Make a shard of zeros. It appears under its name when it is whole.
+def create_shard(
+    path: Path,
+    layout: ShardLayout,
+    attempt: int,
+    *,
+    learners: int = 0,
+    fill: Callable[[Sequence[torch.Tensor]], None] | None = None,
+) -> None:
+    """Make a shard. It appears under its name when it is whole.
+
+    Args:
+        path: Where.
+        layout: What it holds.
+        attempt: Of the training.
+        learners: How many are to join before the first round: of a home all learners, of a relay
+            those of its node. 0: as many as those who join say.
+        fill: Gets the rows, which are zeros; see `from_snapshot`.
 
     Raises:
         ServerError: there is not enough shared memory; with both numbers.
@@ -108,19 +135,82 @@ def create_shard(path: Path, layout: ShardLayout, attempt: int) -> None:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
+        _reserve(descriptor, layout, path)
+        header = memoryview(bytearray(8 * SLOTS_AT)).cast("q")
+        header[MAGIC], header[DIGEST], header[ATTEMPT] = _MAGIC, layout.digest(), attempt
+        header[KIND], header[EXPECTED] = layout.kind, learners
+        header[ELSEWHERE] = NEVER if layout.kind == HOME else 0
+        os.pwrite(descriptor, header, 0)
+        if fill is not None:
+            mapping = mmap.mmap(descriptor, layout.size_bytes)
+            fill(layout.rows(torch.frombuffer(mapping, dtype=torch.uint8)))
+        unfinished.rename(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _reserve(descriptor: int, layout: ShardLayout, path: Path) -> None:
+    try:
         os.posix_fallocate(descriptor, 0, layout.rows_at_bytes)
         os.ftruncate(descriptor, layout.size_bytes)
         # All rows now: a full /dev/shm is said here, and not by SIGBUS later.
         os.posix_fallocate(descriptor, 0, layout.copies_at_bytes)
-        header = memoryview(bytearray(24)).cast("q")
-        header[MAGIC], header[DIGEST], header[ATTEMPT] = _MAGIC, layout.digest(), attempt
-        os.pwrite(descriptor, header, 0)
-        unfinished.rename(path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise no_room(path.parent, layout.copies_at_bytes, error) from error
-    finally:
-        os.close(descriptor)
+
+
+def from_snapshot(path: Path, rows: int) -> Callable[[Sequence[torch.Tensor]], None]:
+    """Return a `fill` that reads so many rows of a file that has them one after another, raw.
+
+    Raises (when it is called):
+        ServerError: there is no such file, or it ends too early.
+    """
+
+    def fill(into: Sequence[torch.Tensor]) -> None:
+        for number, row in enumerate(into[:rows]):
+            read_row(path, number, row)
+
+    return fill
+
+
+def read_row(path: Path, number: int, into: torch.Tensor) -> None:
+    """Read a row of a snapshot.
+
+    Raises:
+        ServerError: there is no such file, or it ends too early.
+    """
+    wanted = into.numel() * into.element_size()
+    try:
+        with path.open("rb") as file:
+            file.seek(number * wanted)
+            found = file.readinto(into.view(torch.uint8).numpy().data) if wanted else 0
+    except OSError as error:
+        raise ServerError(f"{path} can't be read: {error.strerror}") from error
+    if found != wanted:
+        raise ServerError(
+            f"{path} is no snapshot of this shard: its row {number} has {found} of {wanted} bytes"
+        )
+
+
+def kind_of(path: Path) -> int:
+    """Return whether a shard is a home or a relay; not for a process that has it mapped.
+
+    (POSIX locks go when a process closes any descriptor of their file.)
+
+    Raises:
+        ServerError: it is no shard, or not there.
+    """
+    try:
+        with path.open("rb") as file:
+            words = memoryview(file.read(8 * SLOTS_AT).ljust(8 * SLOTS_AT, b"\0")).cast("q")
+    except OSError as error:
+        raise ServerError(f"there is no parameter server at {path}: {error.strerror}") from error
+    if words[MAGIC] != _MAGIC or words[KIND] not in (HOME, RELAY):
+        raise ServerError(f"{path} is no shard of a parameter server")
+    return words[KIND]
 
 
 def no_room(folder: Path, size_bytes: int, error: OSError) -> ServerError:

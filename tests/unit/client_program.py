@@ -16,7 +16,9 @@ from pathlib import Path
 import torch
 from shard_program import fork
 
-from psrv.client import divide, join
+from dlctl.contract import Parameters
+from psrv.client import join
+from psrv.placing import layout_of
 from psrv.rules import (
     DiLoCo,
     Downpour,
@@ -28,7 +30,7 @@ from psrv.rules import (
     Solver,
 )
 from psrv.shard import Shard
-from psrv.shard_file import ShardLayout, create_shard
+from psrv.shard_file import HOME, create_shard
 
 COUNT, LEARNERS, STEPS = 300_000, 3, 400
 SOLVERS: dict[str, tuple[Solver | RoundSolver, float]] = {
@@ -43,15 +45,14 @@ SOLVERS: dict[str, tuple[Solver | RoundSolver, float]] = {
 solver, rate = SOLVERS[sys.argv[1]]
 folder = Path(sys.argv[2])
 in_rounds = isinstance(solver, RoundSolver)
-dtypes = (torch.float32,) * (1 + solver.rows + in_rounds)
-ranges = divide(COUNT, 2, ShardLayout(COUNT, dtypes, "").block_count)
-layouts = [ShardLayout(stop - start, dtypes, "quadratic") for start, stop in ranges]
+parameters = Parameters(COUNT, "float32", 1 + solver.rows, "quadratic")
+layouts = [layout_of(parameters, 2, shard, solver, HOME) for shard in range(2)]
 paths = [folder / f"shard-{n}" for n in range(len(layouts))]
 
 
 def learn(rank: int, steps: int) -> None:
     """Train on (w − 1)² / 2."""
-    client = join(paths, layouts, solver, 1, timeout_s=30, rank=rank, learners=LEARNERS)
+    client = join(folder, parameters, 2, solver, 1, timeout_s=30, rank=rank, learners=LEARNERS)
     weights = torch.empty(COUNT)
     client.pull(weights).wait()
     for _ in range(steps):
@@ -84,7 +85,7 @@ def main() -> None:
         rounds = {view.progress(block) for view, block in blocks}
         print("pushes:", len(rounds) == 1, rounds >= {(STEPS, 0)})
     else:
-        pushes = {view.done(block) for view, block in blocks}
+        pushes = {view.progress(block)[0] for view, block in blocks}
         print("pushes:", len(pushes) <= 2, min(pushes) >= LEARNERS * STEPS)
 
 

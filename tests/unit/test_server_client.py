@@ -15,14 +15,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psrv.client import Client, divide, join
+from dlctl.contract import Parameters
+from psrv.client import Client, join
 from psrv.errors import ServerError
+from psrv.placing import divide, layout_of
 from psrv.rules import Downpour
-from psrv.shard_file import ShardLayout, create_shard
+from psrv.shard_file import HOME, create_shard
 
 PROGRAM = Path(__file__).with_name("client_program.py")
-COUNTS = (100_000, 70_000)
-LAYOUTS = [ShardLayout(count, (torch.float32,), "model") for count in COUNTS]
+PARAMETERS = Parameters(170_000, "float32", 1, "model")
 
 
 @pytest.fixture
@@ -32,12 +33,16 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+def make(folder: Path) -> None:
+    for shard in range(2):
+        layout = layout_of(PARAMETERS, 2, shard, Slow(), HOME)
+        create_shard(folder / f"shard-{shard}", layout, 1)
+
+
 @pytest.fixture
 def client(folder: Path) -> Iterator[Client]:
-    paths = [folder / "0", folder / "1"]
-    for path, layout in zip(paths, LAYOUTS, strict=True):
-        create_shard(path, layout, 1)
-    client = join(paths, LAYOUTS, Slow(), 1, timeout_s=1)
+    make(folder)
+    client = join(folder, PARAMETERS, 2, Slow(), 1, timeout_s=1)
     yield client
     client.leave()
 
@@ -110,8 +115,8 @@ def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None
 
 
 def test_a_server_that_does_not_come_is_said(folder: Path) -> None:
-    with pytest.raises(ServerError, match=r"no parameter server has made .*/0 for 0\.1 s"):
-        join([folder / "0"], LAYOUTS[:1], Downpour(), 1, timeout_s=0.1)
+    with pytest.raises(ServerError, match=r"no parameter server has made .*/shard-0 for 0\.1 s"):
+        join(folder, PARAMETERS, 2, Downpour(), 1, timeout_s=0.1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+"""How far a learner may be ahead of the others: bounded staleness.
+
+Each learner counts its pushes: its clock. (Ho et al., More Effective Distributed ML via a Stale
+Synchronous Parallel Parameter Server, 2013, section 2.) Clocks of other nodes come with the weights
+from the home: of the slowest one only, and it may have gone on since.
+"""
+
+from __future__ import annotations
+
+import time
+
+from psrv.shard import Shard
+from psrv.shard_file import NEVER
+
+_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
+_LOOK_FOR_DEAD_S = 0.05
+
+
+class Gate:
+    """A learner's clock, on the first of its shards; it begins at that of the slowest other.
+
+    Args:
+        shard: not entered yet: nobody is to wait for a clock that is still 0.
+        staleness: How many pushes it may be ahead of the slowest; None: any number.
+    """
+
+    def __init__(self, shard: Shard, staleness: int | None) -> None:
+        self._shard = shard
+        self._staleness = staleness
+        shard.members.strike_dead()
+        slowest = self._slowest()
+        self.pushes = 0 if slowest == NEVER else slowest
+        """This learner's clock."""
+        self._show()
+
+    def pushed(self) -> None:
+        """Count a push."""
+        self.pushes += 1
+        self._show()
+
+    def wait(self) -> float:
+        """Wait until this learner may go on; return the seconds that it took."""
+        if self._staleness is None or not self._ahead():
+            return 0.0
+        begin = time.monotonic()
+        nap_s, look_at = _NAP_S, begin + _LOOK_FOR_DEAD_S
+        while self._ahead():
+            time.sleep(nap_s)
+            nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+            if time.monotonic() > look_at:
+                look_at = time.monotonic() + _LOOK_FOR_DEAD_S
+                self._shard.members.strike_dead()
+        return time.monotonic() - begin
+
+    def _ahead(self) -> bool:
+        assert self._staleness is not None
+        return self.pushes - self._slowest() > self._staleness
+
+    def _slowest(self) -> int:
+        others = self._shard.members.slowest(but=self._shard.slot)
+        return min(others, self._shard.elsewhere)
+
+    def _show(self) -> None:
+        self._shard.members.set_clock(self._shard.slot, self.pushes)

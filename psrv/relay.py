@@ -1,0 +1,208 @@
+"""A shard whose home is another node: what this node's learners push goes there, block by block.
+
+`AtOnceRelay` takes the total of a block as soon as something is in it and nothing of the block is
+on its way; `RoundsRelay` sends the sum of a block once all living learners of the node have added.
+Neither knows connections: psrv.link asks both for frames to send, and gives them the answers.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from psrv.rounds import missing
+from psrv.rules import Solver
+from psrv.shard import ThreadedShard
+from psrv.transport.base import Frame, Kind
+from psrv.window import Place, Window
+
+Sending = tuple[Frame, memoryview]
+"""A frame and its payload."""
+_COUNT_BITS = 20
+_COUNT = (1 << _COUNT_BITS) - 1
+"""Of the second word of a block's progress: how many pushes the total has; the rest is the number
+of the exchange that is on its way."""
+_NUMBERS = 1 << 42
+_LOOK_FOR_DEAD_S = 0.05
+
+
+class Relay(ABC):
+    """What psrv.link asks of either kind."""
+
+    def __init__(self, number: int, shard: ThreadedShard) -> None:
+        self.number = number
+        """The shard's."""
+        self.shard = shard
+        step = shard.layout.block_count
+        self._lengths = [len(part) for part in torch.split(shard.rows[0], step)]
+
+    def length(self, block: int) -> int:
+        """Return the number of elements of a block."""
+        return self._lengths[block]
+
+    @abstractmethod
+    def ready(self, blocks: Sequence[int]) -> list[int]:
+        """Return those blocks of which there is something to send."""
+
+    @abstractmethod
+    def take(self, block: int) -> Sending | None:
+        """Return what is to be sent of a block; None: nothing, or there is no room now."""
+
+    @abstractmethod
+    def on_its_way(self, blocks: Iterable[int]) -> list[Sending]:
+        """Return what was sent and not answered; another connection is to send it again."""
+
+    @abstractmethod
+    def give(self, frame: Frame, weights: torch.Tensor) -> None:
+        """Take the home's answer to a total."""
+
+    def pull(self, block: int) -> Frame:
+        """Return the question for newer weights."""
+        had, _ = self.shard.progress(block)
+        return Frame(Kind.PULL, self.number, block, had)
+
+    @abstractmethod
+    def pulled(self, frame: Frame, weights: torch.Tensor) -> None:
+        """Take the answer to it; of no elements, if there are no newer ones."""
+
+
+class AtOnceRelay(Relay):
+    """Of a solver that takes pushes in as they come.
+
+    A total is kept in the window from when it is taken out of the shard, as one operation with
+    that, until the home has answered.
+    """
+
+    def __init__(self, number: int, shard: ThreadedShard, solver: Solver, window: Window) -> None:
+        super().__init__(number, shard)
+        self._solver = solver
+        self._window = window
+
+    def exchanges(self) -> set[int]:
+        """Return the numbers of all exchanges that are on their way."""
+        return {added >> _COUNT_BITS for _, added in self.shard.all_progress()} - {0}
+
+    def ready(self, blocks: Sequence[int]) -> list[int]:
+        """Return the blocks with pushes in their total, and nothing on its way."""
+        progress = self.shard.all_progress()
+        return [block for block in blocks if 0 < progress[block][1] <= _COUNT]
+
+    def take(self, block: int) -> Sending | None:
+        """Take the total out of the shard."""
+        place = self._window.take(timeout_s=0.5)
+        if place is None:
+            return None
+        number = 1 + secrets.randbelow(_NUMBERS)
+        self.shard.update_block(block, lambda parts, _: self._take(parts, block, place, number),
+                                row=1)  # fmt: skip
+        if place.number == number:
+            return place.frame, place.payload
+        self._window.give_back(place)
+        return None
+
+    def _take(self, parts: Sequence[torch.Tensor], block: int, place: Place, number: int) -> None:
+        had, added = self.shard.progress(block)
+        if not 0 < added <= _COUNT:
+            return
+        frame = Frame(Kind.TOTAL, self.number, block, number, pushes=added, rate=self.shard.rate)
+        place.keep(frame, parts[1])
+        parts[1].zero_()
+        self.shard.set_progress(block, had, number << _COUNT_BITS)
+
+    def on_its_way(self, blocks: Iterable[int]) -> list[Sending]:
+        """Find the totals in the window."""
+        progress = self.shard.all_progress()
+        numbers = [progress[block][1] >> _COUNT_BITS for block in blocks]
+        places = [self._window.find(number) for number in numbers if number]
+        return [(place.frame, place.payload) for place in places]
+
+    def give(self, frame: Frame, weights: torch.Tensor) -> None:
+        """Put the weights into the replica; the window's place is free again."""
+        place: Place | None = None
+
+        def work(parts: Sequence[torch.Tensor], block: int) -> None:
+            nonlocal place
+            _, added = self.shard.progress(block)
+            if number := added >> _COUNT_BITS:
+                self._replace(parts, weights)
+                self.shard.set_progress(block, frame.number, added & _COUNT)
+                place = self._window.find(number)
+
+        self.shard.update_block(frame.block, work)
+        if place is not None:
+            self._window.give_back(place)
+
+    def _replace(self, parts: Sequence[torch.Tensor], weights: torch.Tensor) -> None:
+        parts[0].copy_(weights)
+        if self._solver.total_is_step:
+            parts[0].add_(parts[1])  # what the home has not had yet
+
+    def pulled(self, frame: Frame, weights: torch.Tensor) -> None:
+        """Put them into the replica, unless a total is on its way: its answer is newer."""
+
+        def work(parts: Sequence[torch.Tensor], block: int) -> None:
+            _, added = self.shard.progress(block)
+            if added <= _COUNT:
+                self._replace(parts, weights)
+                self.shard.set_progress(block, frame.number, added)
+
+        if len(weights):
+            self.shard.update_block(frame.block, work)
+
+
+class RoundsRelay(Relay):
+    """Of a solver in rounds: a sum stays in the shard until the answer ends its round."""
+
+    def __init__(self, number: int, shard: ThreadedShard) -> None:
+        super().__init__(number, shard)
+        sums = torch.split(shard.rows[-1], shard.layout.block_count)
+        self._sums = [memoryview(part.numpy()).cast("B") for part in sums]
+        self._sent: dict[int, int] = {}
+        """Of which block the sum of which round is on its way."""
+        self._looked = 0.0
+
+    def ready(self, blocks: Sequence[int]) -> list[int]:
+        """Return the blocks that all living learners have added to and that were not sent."""
+        shard = self.shard
+        if time.monotonic() > self._looked + _LOOK_FOR_DEAD_S:
+            self._looked = time.monotonic()
+            shard.members.strike_dead()
+        progress = shard.all_progress()
+        added_to = [b for b in blocks if progress[b][1] and self._sent.get(b) != progress[b][0]]
+        return [block for block in added_to if not missing(shard, *progress[block])]
+
+    def take(self, block: int) -> Sending | None:
+        """Send it from where it lies: nobody adds to it before the answer."""
+        rounds, added = self.shard.progress(block)
+        self._sent[block] = rounds
+        return self._frame(block, rounds, added), self._sums[block]
+
+    def _frame(self, block: int, rounds: int, added: int) -> Frame:
+        pushes, rate = added.bit_count(), self.shard.rate
+        return Frame(Kind.TOTAL, self.number, block, rounds, added, pushes, rate)
+
+    def on_its_way(self, blocks: Iterable[int]) -> list[Sending]:
+        """Return none: they are `ready` again."""
+        for block in blocks:
+            self._sent.pop(block, None)
+        return []
+
+    def give(self, frame: Frame, weights: torch.Tensor) -> None:
+        """End the round, if it has not ended."""
+
+        def work(parts: Sequence[torch.Tensor], block: int) -> None:
+            rounds, _ = self.shard.progress(block)
+            if frame.number > rounds:
+                parts[0].copy_(weights)
+                self.shard.set_progress(block, frame.number, 0)
+
+        if len(weights):
+            self.shard.update_block(frame.block, work)
+
+    def pulled(self, frame: Frame, weights: torch.Tensor) -> None:
+        """Go on to the home's round: this node's learners take no part in it."""
+        self.give(frame, weights)
