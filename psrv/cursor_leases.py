@@ -88,15 +88,18 @@ class LeaseFile:
         """Check that this learner counts as alive, which changes only with CHANGES."""
         if self._table.record(self._slot)[0] != self._learner:
             raise CursorError(
-                f"this learner was found dead in {self.path}, and its chunks were given out again",
-                hint="its locks were lost: open the file nowhere else in this process, and keep it "
-                "on a file system whose locks hold on all nodes",
+                f"this learner was found dead or expelled in {self.path}, and its chunks were "
+                "given out again",
+                hint="its node was given up; or else its locks were lost: open the file nowhere "
+                "else in this process, on a file system whose locks hold on all nodes",
             )
         self._changes = self._table.get(CHANGES)
 
     def _is_alive(self, slot: int) -> bool:
         if slot == self._slot:
             return True
+        if self._table.record(slot)[0] < 0:
+            return False
         if free := self._locks.try_hold(slot_byte(slot)):
             self._locks.release(slot_byte(slot))
         return not free
@@ -106,12 +109,8 @@ class LeaseFile:
         if self._table.get(SPARE_COUNT):
             return
         for slot, record in self._table.records():
-            byte = slot_byte(slot)
-            if slot != self._slot and any(record[2:]) and self._locks.try_hold(byte):
-                try:
-                    self._table.take_back(slot)
-                finally:
-                    self._locks.release(byte)
+            if slot != self._slot and any(record[2:]) and not self._is_alive(slot):
+                self._table.take_back(slot)
                 return
 
     # The file -----------------------------------------------------------------------------------

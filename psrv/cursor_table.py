@@ -40,7 +40,8 @@ WORDS = _RECORDS + SLOTS * _STRIDE
 SIZE_BYTES = 8 * WORDS
 
 Record = Sequence[int]
-"""Owner (> 0; < 0 once it was found dead), chunks reported done, and LEASES × (start, stop)."""
+"""Owner (> 0; < 0 once it was found dead, or was expelled), chunks reported done, and LEASES ×
+(start, stop)."""
 
 
 def slot_byte(slot: int) -> int:
@@ -182,6 +183,16 @@ class Table:
         words[to + SPARE_COUNT] = len(list(ranges(words[to + HELD : to + _END])))
         for word in range(to + HELD, to + _END):
             words[word] = 0
+        words[to + OWNER] = -abs(words[to + OWNER])
+        words[to + CHANGES] += 1
+        self.commit()
+
+    def expel(self, slot: int) -> None:
+        """Count a learner as dead, as an operation of its own; its leases are given out again."""
+        if not self.get(SPARE_COUNT):
+            self.take_back(slot)
+            return
+        to, words = self.edit(slot), self.words
         words[to + OWNER] = -abs(words[to + OWNER])
         words[to + CHANGES] += 1
         self.commit()

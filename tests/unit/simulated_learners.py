@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 from psrv import cursor_leases
 from psrv.cursor_file import FileCursor
-from psrv.cursor_table import Table
+from psrv.cursor_table import SIZE_BYTES, Table
 
 
 class Killed(BaseException):
@@ -103,6 +104,17 @@ class World:
         learner.fuse = fuse or Fuse()
         learner.__init__(self.path, self.samples, self.passes, look_every_s=0)
         return learner
+
+    def expel(self, learner: Any, fuse: Fuse | None = None) -> None:
+        """Do what psrv.cursor_overseer does once it has the lock; the learner lives on."""
+        with self.path.open("r+b") as file, mmap.mmap(file.fileno(), SIZE_BYTES) as memory:
+            words = memoryview(memory).cast("q")
+            table = Table(Words(words, fuse or Fuse()))  # type: ignore[arg-type]
+            try:
+                table.load()
+                table.expel(next(s for s, r in table.records() if r[0] == learner.learner))
+            finally:
+                table.close()
 
     def kill(self, learner: Any) -> None:
         """End a learner as kill -9 does: nothing of its own runs."""

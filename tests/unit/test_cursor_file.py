@@ -19,6 +19,7 @@ from psrv import cursor_locks, cursor_table
 from psrv.cursor import Chunk, CursorError, make_state, read_state
 from psrv.cursor_file import FileCursor
 from psrv.cursor_locks import locks_work
+from psrv.cursor_overseer import expel, reported
 
 LEARNER = """\
 import sys
@@ -132,6 +133,39 @@ def test_a_learner_that_lost_its_locks_is_told_so(tmp_path: Path, start) -> None
         assert "found dead" in learner.ask("cursor.take(1)")
         cursor.done(Chunk(0, 0, 30))
         assert cursor.reported == 1
+
+
+def test_an_expelled_learner_that_lives_has_no_part_any_more(tmp_path: Path, start) -> None:
+    """Its node was given up, and it holds its locks."""
+    learner, path = start(), tmp_path / "cursor"
+    assert expel(path, 7)
+    number = learner.ask("cursor.learner")
+    assert learner.ask("cursor.take(30)") == Chunk(0, 0, 30)
+    assert learner.ask("cursor.take(30, done=Chunk(0, 0, 30))") == Chunk(0, 30, 60)
+    assert expel(path, number)
+    assert reported(path) == {number: 1}
+    with opened(tmp_path) as cursor:
+        assert cursor.take(30) == Chunk(0, 30, 60)
+        assert "expelled" in learner.ask("cursor.done(Chunk(0, 30, 60))")
+        assert "expelled" in learner.ask("cursor.take(1)")
+        assert "expelled" in learner.ask("cursor.state()")
+        (entry,) = [each for each in cursor.learners() if each.learner == number]
+        assert (entry.alive, entry.reported, entry.leases) == (False, 1, ())
+        cursor.done(Chunk(0, 30, 60))
+        assert cursor.take(100) == Chunk(0, 60, 100)
+
+
+def test_who_expels_waits_for_nobody(tmp_path: Path, start) -> None:
+    path = tmp_path / "cursor"
+    assert (expel(path, 7), reported(path)) == (True, None)
+    path.touch()
+    assert (expel(path, 7), reported(path)) == (False, None)
+    learner = start()
+    number = learner.ask("cursor.learner")
+    assert learner.ask("cursor._locks.lock()") is None
+    assert (expel(path, number), reported(path)) == (False, None)
+    assert learner.ask("cursor._locks.unlock()") is None
+    assert (expel(path, number), reported(path)) == (True, {number: 0})
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and newer
@@ -317,6 +351,7 @@ PROVER = """\
 import sys
 from pathlib import Path
 from psrv.cursor_locks import locks_work
+from psrv.cursor_overseer import expel, reported
 print(locks_work(Path(sys.argv[1]), sys.argv[2] == "0", lambda: (print("here"), input())))
 """
 

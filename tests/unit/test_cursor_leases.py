@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulated_learners import Fuse, Killed, World
 
-from psrv.cursor import Chunk, read_state
+from psrv.cursor import Chunk, CursorError, read_state
 from psrv.cursor_table import LEASES
 
 
@@ -32,6 +32,7 @@ class Learners(RuleBasedStateMachine):
         self.samples, self.total = samples, samples * passes
         self.history: Counter[int] = Counter()
         self.held: dict[Any, list[Chunk]] = {}
+        self.expelled: list[Any] = []
         self.reported: dict[Any, int] = {}
         self.saved: tuple[dict[str, Any], Counter[int]] | None = None
         self.join()
@@ -87,6 +88,32 @@ class Learners(RuleBasedStateMachine):
             learner.fuse.left = None
             self._keep(learner, taken, done, samples)
 
+    @precondition(lambda self: len(self.held) > 1)
+    @rule(data=st.data(), store=st.integers(0, 60))
+    def one_is_expelled_and_lives(self, data: st.DataObject, store: int) -> None:
+        """Killed at some store, who expels tries again."""
+        learner = data.draw(st.sampled_from(list(self.held)))
+        fuse = Fuse()
+        fuse.left = store
+        try:
+            self.world.expel(learner, fuse)
+        except Killed:
+            if next(e for e in self._entries(learner) if e.learner == learner.learner).alive:
+                self.world.expel(learner)
+        mine = self.held.pop(learner) or [Chunk(0, 0, 1)]
+        for call in (lambda: learner.take(3), learner.state, lambda: list(map(learner.done, mine))):
+            with pytest.raises(CursorError, match="expelled"):
+                call()
+        self.expelled.append(learner)
+
+    def _entries(self, learner: Any) -> list[Any]:
+        return next(other for other in self.held if other is not learner).learners()
+
+    @precondition(lambda self: self.expelled)
+    @rule()
+    def an_expelled_one_dies(self) -> None:
+        self.world.kill(self.expelled.pop())
+
     @precondition(lambda self: self.held)
     @rule()
     def save(self) -> None:
@@ -97,6 +124,8 @@ class Learners(RuleBasedStateMachine):
     def all_die_and_go_on_from_what_was_saved(self) -> None:
         for learner in list(self.held):
             self._bury(learner)
+        while self.expelled:  # the simulated locks know no second file
+            self.an_expelled_one_dies()
         state, history = self.saved
         learner = self.world.join()
         learner.restore(state)
@@ -135,6 +164,8 @@ class Learners(RuleBasedStateMachine):
             return
         for learner in list(self.held):
             self._bury(learner)
+        for learner in self.expelled:
+            self.world.kill(learner)
         last = self.world.join()
         chunk = last.take(7)
         while chunk is not None:
