@@ -23,7 +23,7 @@ from psrv.placing import layout_of
 from psrv.pushes import AtOnce, InRounds, Pushes, copying
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Shard
-from psrv.shard_file import HOME, kind_of, read_row
+from psrv.shard_file import COUNT, HOME, kind_of, read_row
 
 _LOOK_EVERY_S = 0.05
 
@@ -186,7 +186,8 @@ class Client:
         """Return how many pushes the first block has had; in rounds, this learner's own."""
         if not self._at_once or not self._shards[0].layout.blocks:
             return self._gate.pushes
-        return sum(self._shards[0].progress(0))
+        pushes, gathered = self._shards[0].progress(0)
+        return pushes + (gathered & COUNT)
 
     def _see(self) -> None:
         self._seen = self._pushes(), self._gate.pushes

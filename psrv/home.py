@@ -14,6 +14,7 @@ import torch
 from psrv.rounds import Step, add_to_sum, before, missing, settle
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Shard
+from psrv.shard_file import COUNT_BITS
 
 
 def merge(
@@ -23,6 +24,7 @@ def merge(
     total: torch.Tensor,
     pushes: int,
     rate: float,
+    number: int,
     into: torch.Tensor,
 ) -> int:
     """Take in what a node's learners have gathered, and copy the new weights; solvers at once.
@@ -34,6 +36,7 @@ def merge(
         total: What was gathered, of the block's length; may be overwritten.
         pushes: How many pushes that is of. 0: the weights are only copied.
         rate: The learning rate.
+        number: Of the exchange; one that this block has had last is not taken in again.
         into: Gets the weights.
 
     Returns:
@@ -43,10 +46,11 @@ def merge(
 
     def work(parts: Sequence[torch.Tensor], block: int) -> None:
         nonlocal seen
-        seen = shard.progress(block)[0] + pushes
-        if pushes:
+        seen, last = shard.progress(block)
+        if pushes and last >> COUNT_BITS != number:
             solver.merge(parts, total, pushes, rate)
-            shard.set_progress(block, seen, 0)
+            seen += pushes
+            shard.set_progress(block, seen, number << COUNT_BITS)
         into.copy_(parts[0])
 
     if pushes:

@@ -55,7 +55,8 @@ class AtOnce:
             solver.push(parts, sent[block], scratch[: len(sent[block])], rate)
             if taken is not None:
                 solver.answer(parts, taken[block])
-            shard.set_progress(block, shard.progress(block)[0] + 1, 0)
+            pushes, exchange = shard.progress(block)
+            shard.set_progress(block, pushes + 1, exchange)
 
         def gather(parts: Sequence[torch.Tensor], block: int) -> None:
             mine = sent[block]

@@ -17,15 +17,12 @@ import torch
 from psrv.rounds import missing
 from psrv.rules import Solver
 from psrv.shard import ThreadedShard
+from psrv.shard_file import COUNT, COUNT_BITS
 from psrv.transport.base import Frame, Kind
 from psrv.window import Place, Window
 
 Sending = tuple[Frame, memoryview]
 """A frame and its payload."""
-_COUNT_BITS = 20
-_COUNT = (1 << _COUNT_BITS) - 1
-"""Of the second word of a block's progress: how many pushes the total has; the rest is the number
-of the exchange that is on its way."""
 _NUMBERS = 1 << 42
 _LOOK_FOR_DEAD_S = 0.05
 
@@ -84,12 +81,12 @@ class AtOnceRelay(Relay):
 
     def exchanges(self) -> set[int]:
         """Return the numbers of all exchanges that are on their way."""
-        return {added >> _COUNT_BITS for _, added in self.shard.all_progress()} - {0}
+        return {added >> COUNT_BITS for _, added in self.shard.all_progress()} - {0}
 
     def ready(self, blocks: Sequence[int]) -> list[int]:
         """Return the blocks with pushes in their total, and nothing on its way."""
         progress = self.shard.all_progress()
-        return [block for block in blocks if 0 < progress[block][1] <= _COUNT]
+        return [block for block in blocks if 0 < progress[block][1] <= COUNT]
 
     def take(self, block: int) -> Sending | None:
         """Take the total out of the shard."""
@@ -106,17 +103,17 @@ class AtOnceRelay(Relay):
 
     def _take(self, parts: Sequence[torch.Tensor], block: int, place: Place, number: int) -> None:
         had, added = self.shard.progress(block)
-        if not 0 < added <= _COUNT:
+        if not 0 < added <= COUNT:
             return
         frame = Frame(Kind.TOTAL, self.number, block, number, pushes=added, rate=self.shard.rate)
         place.keep(frame, parts[1])
         parts[1].zero_()
-        self.shard.set_progress(block, had, number << _COUNT_BITS)
+        self.shard.set_progress(block, had, number << COUNT_BITS)
 
     def on_its_way(self, blocks: Iterable[int]) -> list[Sending]:
         """Find the totals in the window."""
         progress = self.shard.all_progress()
-        numbers = [progress[block][1] >> _COUNT_BITS for block in blocks]
+        numbers = [progress[block][1] >> COUNT_BITS for block in blocks]
         places = [self._window.find(number) for number in numbers if number]
         return [(place.frame, place.payload) for place in places]
 
@@ -127,9 +124,9 @@ class AtOnceRelay(Relay):
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
             nonlocal place
             _, added = self.shard.progress(block)
-            if number := added >> _COUNT_BITS:
+            if number := added >> COUNT_BITS:
                 self._replace(parts, weights)
-                self.shard.set_progress(block, frame.number, added & _COUNT)
+                self.shard.set_progress(block, frame.number, added & COUNT)
                 place = self._window.find(number)
 
         self.shard.update_block(frame.block, work)
@@ -146,7 +143,7 @@ class AtOnceRelay(Relay):
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
             _, added = self.shard.progress(block)
-            if added <= _COUNT:
+            if added <= COUNT:
                 self._replace(parts, weights)
                 self.shard.set_progress(block, frame.number, added)
 
@@ -160,7 +157,7 @@ class RoundsRelay(Relay):
     def __init__(self, number: int, shard: ThreadedShard) -> None:
         super().__init__(number, shard)
         sums = torch.split(shard.rows[-1], shard.layout.block_count)
-        self._sums = [memoryview(part.numpy()).cast("B") for part in sums]
+        self._sums = [part.numpy().data.cast("B") for part in sums]
         self._sent: dict[int, int] = {}
         """Of which block the sum of which round is on its way."""
         self._looked = 0.0

@@ -27,8 +27,10 @@ from psrv.shard_file import (
     EXPECTED,
     LINE,
     RATE,
+    REFRESHED,
     SLOTS,
     SLOTS_AT,
+    WANTED,
     ShardLayout,
     check_header,
     no_room,
@@ -186,10 +188,18 @@ class Shard:
         """Return a block's progress.
 
         In rounds: how many it has behind it, and the bits of who has added to the next one;
-        otherwise how many pushes its weights have had, and of a relay how many the total has.
+        otherwise how many pushes its weights have had, and, from bit COUNT_BITS on, the number of
+        an exchange (of a relay: that is on its way; of a home: of the last one); in the bits below
+        how many pushes the total of a relay has.
         """
         at = BLOCKS_AT + block * LINE
         return self._words[at + ROUND], self._words[at + ADDED]
+
+    def all_progress(self) -> list[tuple[int, int]]:
+        """Return the progress of every block, each as it was at some moment of late."""
+        first, end = BLOCKS_AT, BLOCKS_AT + self.layout.blocks * LINE
+        rounds = self._words[first + ROUND : end : LINE].tolist()
+        return list(zip(rounds, self._words[first + ADDED : end : LINE].tolist(), strict=True))
 
     def set_progress(self, block: int, rounds: int, added: int) -> None:
         """Set that; only as part of an operation on the block, with which it is undone."""
@@ -218,6 +228,24 @@ class Shard:
     @elsewhere.setter
     def elsewhere(self, clock: int) -> None:
         self._words[ELSEWHERE] = clock
+
+    @property
+    def refresh_wanted(self) -> int:
+        """How often a learner has wanted the home's newest weights in a relay; it counts up."""
+        return self._words[WANTED]
+
+    @refresh_wanted.setter
+    def refresh_wanted(self, count: int) -> None:
+        self._words[WANTED] = count
+
+    @property
+    def refreshed(self) -> int:
+        """What `refresh_wanted` was when all blocks were last asked for, and have come since."""
+        return self._words[REFRESHED]
+
+    @refreshed.setter
+    def refreshed(self, count: int) -> None:
+        self._words[REFRESHED] = count
 
     def done(self, block: int) -> int:
         """Return how often a block was worked on."""

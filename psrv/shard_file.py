@@ -3,12 +3,13 @@
 In 64-bit words of the machine's byte order:
 
     0     magic, digest of the layout, attempt, kind; how many learners are to join before a round;
-          the newest learning rate (float64); the smallest clock of the learners of other nodes
+          the newest learning rate (float64); the smallest clock of the learners of other nodes;
+          how often a learner has wanted a relay to be brought up to date, and which time it was
     64    a line of 8 words for each slot: see psrv.members
     576   a line of 8 words for each block: sequence number, slot of its last writer, and its
           progress, two words. In rounds: rounds that are complete, and bits of the ranks that have
-          added to the next one. Otherwise: pushes that its weights have had, and, of a relay, how
-          many are in the total
+          added to the next one. Otherwise: pushes that its weights have had; and from COUNT_BITS on
+          the number of an exchange with another node, below how many are in the total of a relay
 
 and from page to page the rows (the weights first), and for each slot a copy of one block of every
 row. Rows are padded to whole blocks.
@@ -39,7 +40,10 @@ LINE = 8
 """Words that a slot or a block has to itself: a cache line."""
 SLOTS_AT = 64
 BLOCKS_AT = SLOTS_AT + SLOTS * LINE
-MAGIC, DIGEST, ATTEMPT, KIND, EXPECTED, RATE, ELSEWHERE = range(7)
+MAGIC, DIGEST, ATTEMPT, KIND, EXPECTED, RATE, ELSEWHERE, WANTED, REFRESHED = range(9)
+COUNT_BITS = 20
+COUNT = (1 << COUNT_BITS) - 1
+"""Of a block's second word of progress, but in rounds: how many pushes the total of a relay has."""
 HOME, RELAY = 1, 2
 """Kinds of shards: see the module."""
 NEVER = 1 << 62

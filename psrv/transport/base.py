@@ -20,8 +20,13 @@ class Kind(enum.IntEnum):
     """Relay to home: what a node's learners have pushed to a block. Payload: its elements."""
     WEIGHTS = 2
     """Home to relay, for every TOTAL: the weights with it. Payload: the block's elements."""
-    CLOCK = 3
-    """To every server: the smallest clock of the sender's living learners. No payload."""
+    PULL = 3
+    """Relay to home: the weights are wanted, if they are newer than `number`."""
+    PULLED = 4
+    """Home to relay, for every PULL. Payload: the block's elements, or nothing."""
+    CLOCK = 5
+    """Relay to home: who lives on the node (`mask`) and the smallest of their clocks (`number`).
+    Home to relay, for every CLOCK: the smallest of the others."""
 
 
 class Frame(NamedTuple):
@@ -31,11 +36,13 @@ class Frame(NamedTuple):
     shard: int = 0
     block: int = 0
     number: int = 0
-    """Of an exchange: counted for each block, or its round. Of a clock: the clock."""
+    """In rounds: how many a block has behind it. Otherwise, to a home: which exchange it is (random
+    bits), or with PULL how many pushes the weights here have had; from a home: how many they have
+    had."""
     mask: int = 0
-    """Solvers in rounds: bits of the ranks that a total is of."""
+    """Bits of the ranks that a total is of, or that live."""
     pushes: int = 0
-    """How many pushes a total holds; with weights, how many the home has had from others."""
+    """How many pushes a total holds."""
     rate: float = 0.0
     """The learning rate of this moment."""
     size: int = 0

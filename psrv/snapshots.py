@@ -1,0 +1,110 @@
+"""Snapshots of shards: their rows one after another, raw, in a file that is whole or not there.
+
+Behind the rows a snapshot says which request it answers. For a checkpoint learner 0 asks all homes
+for new ones: a number in a file, for which the servers look; it waits until each snapshot has it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from dlctl.contract import (
+    WRITING,
+    snapshot_file,
+    snapshot_request_file,
+    sync_directory,
+    write_whole,
+)
+from psrv.errors import ServerError
+
+_TRAILER = struct.Struct("=8sQ")
+_MAGIC = b"DLrows1\n"
+_LOOK_EVERY_S = 0.05
+
+
+def write_snapshot(
+    path: Path, blocks: Iterable[tuple[int, Sequence[torch.Tensor]]], count: int, request: int = 0
+) -> None:
+    """Write a snapshot; readers see the old one or this one, also after a crash.
+
+    Args:
+        path: Where.
+        blocks: First element and all rows' parts of each block; together they are the shard.
+        count: Elements of a row.
+        request: The number of the request that it answers.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=WRITING, dir=path.parent)
+    try:
+        end = 0
+        for first, parts in blocks:
+            for row, part in enumerate(parts):
+                at = (row * count + first) * part.element_size()
+                end = max(end, at + _write(descriptor, part, at))
+        os.pwrite(descriptor, _TRAILER.pack(_MAGIC, request), end)
+        os.fsync(descriptor)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    sync_directory(path.parent)
+
+
+def _write(descriptor: int, part: torch.Tensor, at: int) -> int:
+    """Write a tensor at a place in a file; return its size in bytes."""
+    data, done = part.numpy().data.cast("B") if part.numel() else b"", 0
+    while done < len(data):
+        done += os.pwrite(descriptor, data[done:], at + done)
+    return done
+
+
+def request_answered(path: Path) -> int:
+    """Return the number of the request that a snapshot answers; 0: of none, or it is not there."""
+    with suppress(OSError), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TRAILER.size))
+        trailer = file.read(_TRAILER.size)
+        if len(trailer) == _TRAILER.size and trailer.startswith(_MAGIC):
+            return int(_TRAILER.unpack(trailer)[1])
+    return 0
+
+
+def wanted_request(job_dir: Path, attempt: int) -> int:
+    """Return the number of the newest request for snapshots; 0: there is none."""
+    with suppress(OSError, ValueError):
+        return int((job_dir / snapshot_request_file(attempt)).read_text())
+    return 0
+
+
+def fresh_snapshots(job_dir: Path, attempt: int, shards: int, timeout_s: float) -> list[Path]:
+    """Have all homes write snapshots now, and wait for them; for one process at a time.
+
+    Raises:
+        ServerError: a home has not done so in time.
+    """
+    request = wanted_request(job_dir, attempt) + 1
+    write_whole(job_dir / snapshot_request_file(attempt), f"{request}\n")
+    deadline = time.monotonic() + timeout_s
+    paths = [job_dir / snapshot_file(attempt, shard) for shard in range(shards)]
+    for shard, path in enumerate(paths):
+        while request_answered(path) < request:
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"no snapshot of shard {shard} of the parameter server for {timeout_s:g} s",
+                    hint="the log of its home's server says why: see `dlctl logs`",
+                )
+            time.sleep(_LOOK_EVERY_S)
+    return paths

@@ -1,0 +1,138 @@
+"""Totals on their way to a home: kept in shared memory until the home has answered.
+
+A connection that ends, or a server that is killed, so loses no push: whoever comes next sends the
+same total again, under the same number, and the home takes none in twice.
+
+The file has a line of 8 words for each place (number of the exchange, shard, block, pushes, rate as
+float64, elements), and from the next page on room for a block each.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from pathlib import Path
+
+import torch
+
+from psrv.errors import ServerError
+from psrv.shard_file import BLOCK_BYTES, LINE, no_room
+from psrv.transport.base import Frame, Kind
+
+_NUMBER, _SHARD, _BLOCK, _PUSHES, _RATE, _ELEMENTS = range(6)
+
+
+class Place:
+    """Room for one block's total."""
+
+    def __init__(
+        self, words: memoryview, reals: memoryview[float], room: torch.Tensor, dtype: torch.dtype
+    ) -> None:
+        self._words = words
+        self._reals = reals
+        self._room = room.view(dtype)
+        self._bytes: memoryview = room.numpy().data
+
+    def keep(self, frame: Frame, total: torch.Tensor) -> None:
+        """Keep what is going to be sent; whole or not at all, whenever we are killed."""
+        words = self._words
+        words[_NUMBER] = 0
+        self._room[: len(total)].copy_(total)
+        words[_SHARD], words[_BLOCK], words[_PUSHES] = frame.shard, frame.block, frame.pushes
+        self._reals[_RATE] = frame.rate
+        words[_ELEMENTS] = len(total)
+        words[_NUMBER] = frame.number
+
+    @property
+    def number(self) -> int:
+        """The number of the exchange, 0 for none."""
+        return self._words[_NUMBER]
+
+    @property
+    def frame(self) -> Frame:
+        """What is kept."""
+        return Frame(
+            Kind.TOTAL,
+            shard=self._words[_SHARD],
+            block=self._words[_BLOCK],
+            number=self._words[_NUMBER],
+            pushes=self._words[_PUSHES],
+            rate=self._reals[_RATE],
+        )
+
+    @property
+    def payload(self) -> memoryview:
+        """The total's bytes."""
+        return self._bytes[: self._words[_ELEMENTS] * self._room.element_size()]
+
+
+class Window:
+    """The places of a node's server, for several threads.
+
+    Args:
+        path: Of the file; what an earlier server has left there is kept.
+        places: How many.
+        dtype: Of the totals.
+
+    Raises:
+        ServerError: there is no room.
+    """
+
+    def __init__(self, path: Path, places: int, dtype: torch.dtype) -> None:
+        lines = -(-8 * LINE * places // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = lines + places * BLOCK_BYTES
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            mapping = mmap.mmap(descriptor, size)
+        except OSError as error:
+            raise no_room(path.parent, size, error) from error
+        finally:
+            os.close(descriptor)
+        words, reals = memoryview(mapping)[:lines].cast("q"), memoryview(mapping)[:lines].cast("d")
+        memory = torch.frombuffer(mapping, dtype=torch.uint8)
+        self._places = [
+            Place(
+                words[n * LINE : (n + 1) * LINE],
+                reals[n * LINE : (n + 1) * LINE],
+                memory[lines + n * BLOCK_BYTES : lines + (n + 1) * BLOCK_BYTES],
+                dtype,
+            )
+            for n in range(places)
+        ]
+        self._free = [place for place in self._places if not place.number]
+        self._changed = threading.Condition()
+
+    def find(self, number: int) -> Place:
+        """Return the place that keeps an exchange.
+
+        Raises:
+            ServerError: there is none.
+        """
+        for place in self._places:
+            if place.number == number:
+                return place
+        raise ServerError(f"an exchange on its way ({number:x}) is kept nowhere")
+
+    def free_but(self, numbers: set[int]) -> None:
+        """Free all places but those of these exchanges, which are on their way."""
+        with self._changed:
+            for place in self._places:
+                if place.number not in numbers:
+                    place._words[_NUMBER] = 0
+            self._free = [place for place in self._places if not place.number]
+
+    def take(self, timeout_s: float) -> Place | None:
+        """Return a free place, or None: there is none for so long."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._free, timeout_s):
+                return None
+            return self._free.pop()  # the last one given back: its memory is in the cache
+
+    def give_back(self, place: Place) -> None:
+        """Free a place."""
+        with self._changed:
+            place._words[_NUMBER] = 0
+            self._free.append(place)
+            self._changed.notify()
