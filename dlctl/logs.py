@@ -21,7 +21,9 @@ _FASTEST_S, _SLOWEST_S = 0.2, 2.0
 """How often is looked: fast while lines come, slower while nothing does."""
 _STATE_EVERY_S = 2.0
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-_NAME = re.compile(r"attempts/(\d+)/(?:learner-(\d+)\.log|slurm\.out)")
+_NAME = re.compile(r"attempts/(\d+)/(?:(server|learner)-(\d+)\.log|slurm\.out)")
+_KINDS = (None, "server", "learner")
+"""In the order in which they are told."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Piece:
 
     attempt: int
     source: str
-    """`job`, or `learner-<rank>`."""
+    """`job`, `server-<node>`, or `learner-<rank>`."""
     content: bytes
 
 
@@ -70,18 +72,19 @@ class LogReader:
     def _globs(self) -> list[str]:
         if self.learner is not None:
             return [f"attempts/*/learner-{self.learner}.log"]
-        return ["attempts/*/slurm.out", "attempts/*/learner-*.log"]
+        return [f"attempts/*/{name}" for name in ("slurm.out", "server-*.log", "learner-*.log")]
 
     def _piece(self, name: str, content: bytes) -> Piece | None:
         found = _NAME.fullmatch(name)
         if not found or int(found[1]) < self.first_attempt:
             return None
-        return Piece(int(found[1]), "job" if found[2] is None else f"learner-{found[2]}", content)
+        source = "job" if found[2] is None else f"{found[2]}-{found[3]}"
+        return Piece(int(found[1]), source, content)
 
 
-def _order(name: str) -> tuple[int, int]:
+def _order(name: str) -> tuple[int, int, int]:
     found = _NAME.fullmatch(name)
-    return (int(found[1]), -1 if found[2] is None else int(found[2])) if found else (0, 0)
+    return (int(found[1]), _KINDS.index(found[2]), int(found[3] or 0)) if found else (0, 0, 0)
 
 
 def read(transport: Transport, reader: LogReader) -> Iterator[Piece]:

@@ -17,6 +17,8 @@ from dlctl.store import Record
 
 FRESH_S = 60.0
 """A heartbeat younger than this proves that the job lives."""
+LOST_S = 300.0
+"""After so long a silence of a job that runs, its first node is rather lost than slow."""
 SETTLE_S = 30.0
 """Shared file systems show a file this late at the worst; only then is a silence believed."""
 
@@ -138,9 +140,10 @@ def _gone(record: Record, seen: Observation, wall_s: float) -> Record:
 
 def _why(verdict: Verdict) -> str:
     guilty, told = verdict.guilty, verdict.reason.lower()
-    if not guilty or guilty.role != "learner" or f"learner {guilty.rank} " in told:
+    if not guilty or guilty.role not in ("learner", "server"):
         return verdict.reason
-    return f"{verdict.reason} (learner {guilty.rank} on {guilty.host})"
+    name = f"{guilty.role} {guilty.rank}"
+    return verdict.reason if f"{name} " in told else f"{verdict.reason} ({name} on {guilty.host})"
 
 
 def _heartbeat_age_s(seen: Observation) -> float:
@@ -185,16 +188,19 @@ def _running(record: Record, seen: Observation, wall_s: float, suspended: bool =
     if status is None:
         return _told(record, wall_s, State.DEPLOYING, "the job has started")
     age_s = _heartbeat_age_s(seen)
-    reason = status.reason
+    reason, hint = status.reason, ""
     if suspended:
         reason = "suspended by the scheduler"
     elif age_s > FRESH_S:
         reason = f"no heartbeat for {age_s:.0f} s, but the scheduler says that the job runs"
+        # With --no-kill a job stays in the queue without its script when its first node is lost.
+        if age_s > LOST_S:
+            hint = f"dlctl cancel {record.training_id}; dlctl resume {record.training_id}"
     elif seen.cancel_asked:
         reason = "is being cancelled"
     elif seen.halt_asked:
         reason = "is being halted: saves a checkpoint"
-    return _told(record, wall_s, status.state, reason)
+    return _told(record, wall_s, status.state, reason, hint)
 
 
 _ENDINGS = {

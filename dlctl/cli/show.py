@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
 from dlctl.cli.common import ago, plain, shown_state
+from dlctl.cli.show_server import METRICS, print_servers, server_line
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 _SHARES = {"exchange_s": "exchange", "data_wait_s": "data", "checkpoint_stall_s": "checkpoint"}
 """Seconds of an average step, in the learners' metrics → the word for them."""
-_LESS_TOLD = ("learning_rate", "samples_per_s", "step_s", "memory_bytes", *_SHARES)
+_LESS_TOLD = ("learning_rate", "samples_per_s", "step_s", "memory_bytes", *_SHARES, *METRICS)
 
 
 def gather(session: Session, record: Record, store: Store) -> dict[str, Any]:
@@ -46,6 +47,7 @@ def print_details(details: dict[str, Any]) -> None:
         "job directory": details["job_dir"],
         "asked": _asked(plan["resources"]) if plan else "",
         "learners": _per_attempt(details.get("attempts") or []),
+        "parameter server": server_line(details),
         "runs": _runs(plan["framework"]) if plan else "",
     })  # fmt: skip
     for note in plan.get("not_in_this_version", []):
@@ -56,6 +58,8 @@ def print_details(details: dict[str, Any]) -> None:
                      [_learner(status) for status in learners])  # fmt: skip
         if speed := speed_line([status["metrics"] for status in learners], plan):
             output.line(speed)
+    if plan.get("parameter_server"):
+        print_servers(details)
     _print_last_words(details.get("verdict") or {})
     if words := details.get("job_output"):
         output.line("\nlast lines of the job's output:")

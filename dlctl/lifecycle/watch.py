@@ -176,10 +176,13 @@ def details(session: Session, record: Record) -> dict[str, object]:
     files_of = read_all(session.transport, record)
     plan = files_of[-1].plan
     n, job_dir = record.attempt, record.job_dir
-    names = [contract.status_file(n, "learner", r) for r in range(plan.resources.learners)]
-    paths = [f"{job_dir}/{name}" for name in [contract.verdict_file(n), *names]]
-    files = read_files(session.transport, paths)
-    verdict = files[paths[0]]
+    learners = [contract.status_file(n, "learner", r) for r in range(plan.resources.learners)]
+    nodes = range(plan.resources.nodes if plan.parameter_server else 0)
+    servers = [contract.status_file(n, "server", node) for node in nodes]
+    names = [contract.verdict_file(n), contract.homes_file(n), *learners, *servers]
+    found = read_files(session.transport, [f"{job_dir}/{name}" for name in names])
+    files = {name: found[f"{job_dir}/{name}"] for name in names}
+    verdict = files[contract.verdict_file(n)]
     return {
         "plan": dataclasses.asdict(plan),
         "attempts": [
@@ -187,9 +190,9 @@ def details(session: Session, record: Record) -> dict[str, object]:
             for files in files_of
         ],
         "verdict": _as_plain(contract.Verdict, verdict),
-        "learners": [
-            plain for path in paths[1:] if (plain := _as_plain(contract.Status, files[path]))
-        ],
+        "learners": [s for name in learners if (s := _as_plain(contract.Status, files[name]))],
+        "servers": [s for name in servers if (s := _as_plain(contract.Status, files[name]))],
+        "homes": _as_plain(contract.Homes, files[contract.homes_file(n)]),
         # Where a verdict names the guilty one, that one's log says more.
         "job_output": _last_lines(session, record)
         if record.state is State.FAILED and not verdict

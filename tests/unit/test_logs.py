@@ -51,6 +51,16 @@ def test_attempts_and_learners_come_in_order(job):
     ]  # fmt: skip
 
 
+def test_servers_come_between_the_job_and_its_learners(job):
+    for name in ("learner-0.log", "server-10.log", "server-2.log", "slurm.out", "server-x.log"):
+        write(job, name, b"hello\n")
+    pieces = list(read(LocalTransport(), LogReader(str(job))))
+    assert [p.source for p in pieces] == ["job", "server-2", "server-10", "learner-0"]
+    assert [p.source for p in read(LocalTransport(), LogReader(str(job), learner=0))] == [
+        "learner-0"
+    ]  # fmt: skip
+
+
 def test_only_one_learner_and_only_later_attempts(job):
     for attempt in (1, 2):
         for rank in (0, 1):

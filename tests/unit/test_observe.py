@@ -61,6 +61,8 @@ TABLE = [
     ({"verdict": verdict(), "queue_answered": False}, {}, State.COMPLETED, ""),
     ({"verdict": verdict(State.FAILED, guilty=Guilty("learner", 3, "n2", 1, None))}, {},
      State.FAILED, "(learner 3 on n2)"),
+    ({"verdict": verdict(State.FAILED, guilty=Guilty("server", 1, "n2", 3, None))}, {},
+     State.FAILED, "(server 1 on n2)"),
     # the job is over, and there is no verdict
     ({"job": FAILED}, {}, State.FAILED, "exit code 1:0"),
     ({"job": COMPLETED, "supervisor": supervisor(300)}, {}, State.FAILED, "without a verdict"),
@@ -116,6 +118,13 @@ def test_what_is_seen_gives_the_state(look, known, state, reason):
     assert told.state is state
     assert reason in told.reason
     assert told.stale_since is None
+
+
+@pytest.mark.parametrize(("age_s", "hint"), [
+    (200, ""), (400, "dlctl cancel t-1; dlctl resume t-1"),
+])  # fmt: skip
+def test_a_job_whose_first_node_was_lost_may_run_for_ever(age_s, hint):
+    assert derive(record(), seen(job=RUNNING, supervisor=supervisor(age_s)), NOW).hint == hint
 
 
 def test_every_final_word_of_a_scheduler_has_an_ending():

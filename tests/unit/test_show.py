@@ -1,9 +1,18 @@
 """What `dlctl show` tells of several attempts, and of where the time of a step goes."""
 
+import dataclasses
+import time
+
 import pytest
+from login_side import MANIFEST, make_site, plan_of
 
 from dlctl.cli.show import _per_attempt, print_details, speed_line
+from dlctl.cli.show_server import server_line
 
+KNOWN = dict.fromkeys(
+    ("training_id", "name", "shown_state", "reason", "site", "attempt", "job_id", "created_at",
+     "folder", "job_dir", "hint"), ""
+)  # fmt: skip
 PLAN = {"training": {"batch_size": 50}}
 
 
@@ -48,15 +57,63 @@ def test_the_shares_stand_below_the_learners_and_not_in_their_row(capsys):
     learner = {"rank": 0, "host": "n1", "state": "TRAINING", "epoch": 1, "step": 9,
                "exit_code": None, "signal": None, "heartbeat_at": 0.0,
                "metrics": {"loss": 0.5, "step_s": 0.1, "exchange_s": 0.003}}  # fmt: skip
-    known = dict.fromkeys(
-        ("training_id", "name", "shown_state", "reason", "site", "attempt", "job_id", "created_at",
-         "folder", "job_dir", "hint"), ""
-    )  # fmt: skip
     plan = {**PLAN, "resources": resources(1), "framework": {"command": None, "job": "train.py"}}
     both = [{"attempt": 1, "resources": resources(2)}, {"attempt": 2, "resources": resources(1)}]
-    print_details({**known, "plan": plan, "learners": [learner], "attempts": both})
+    print_details({**KNOWN, "plan": plan, "learners": [learner], "attempts": both})
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "exchange 3 % of a step"
     assert "loss=0.5" in lines[-2]
     assert "exchange_s" not in "".join(lines)
     assert any("2 in attempt 1, 1 from attempt 2 on" in line for line in lines)
+
+
+def with_server(settings="push_every: 5, shards: 3", **more):
+    site = make_site(more="partitions: {two: {cpus_per_node: 2}}")
+    text = f"{MANIFEST}parameter_server: {{{settings}}}\n"
+    return {**KNOWN, "plan": dataclasses.asdict(plan_of(text, site=site, learners=4)), **more}
+
+
+def process(role, rank, host, **metrics):
+    return {"role": role, "rank": rank, "host": host, "state": "TRAINING", "reason": "",
+            "epoch": 3, "step": 1200, "exit_code": None, "signal": None,
+            "heartbeat_at": time.time() - 2, "metrics": metrics}  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "told"), [
+    ("push_every: 5, shards: 3", "elastic_averaging, 3 shards on node 0, node 1\n"
+     "push every 5 batches, no bound on staleness"),
+    ("solver: downpour_sgd, staleness: 2, pull_every: 3, shards: 1", "downpour_sgd, 1 shard on "
+     "node 0\npush every batch, pull every 3 batches, staleness at most 2"),
+    ("solver: diloco", "diloco, 2 shards on node 0, node 1\n"
+     "push every batch, all wait for one another"),
+])  # fmt: skip
+def test_the_parameter_server_in_two_lines(settings, told):
+    assert server_line(with_server(settings)) == told
+
+
+def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(capsys):
+    learners = [
+        process("learner", 0, "n1", loss=0.1, batches=310.0, pushes=62.0, pushes_per_s=12.0,
+                staleness=1.96, wait_share=0.043, restarts=2.0),
+        process("learner", 1, "n2", pushes_per_s=8.0, wait_share=None),
+    ]  # fmt: skip
+    servers = [process("server", 0, "n1"), process("server", 1, "n2")]
+    homes = {"shard_nodes": [0, 0, 0], "lost_nodes": [1]}
+    print_details(with_server(learners=learners, servers=servers, homes=homes))
+    out = capsys.readouterr().out
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    assert "parameter server elastic_averaging, 3 shards on n1" in rows
+    assert "0 n1 TRAINING 3 1200 loss=0.1 2 s ago" in rows
+    assert "0 310 12 2.0 4 % 2" in rows
+    assert "1 - 8 - - -" in rows
+    assert "800 samples/s · 20 pushes/s in all" in rows  # each push 5 batches of 32 / 4
+    assert "0 n1 TRAINING 0, 1, 2 2 s ago" in rows
+    assert "1 n2 lost - 2 s ago" in rows
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_of_a_program_only_the_pushes_are_known(capsys):
+    known = with_server(learners=[process("learner", 0, "n1", pushes_per_s=3.0)])
+    known["plan"]["framework"] |= {"job": None, "command": "python mine.py"}
+    print_details(known)
+    assert capsys.readouterr().out.splitlines()[-1] == "3 pushes/s in all"

@@ -1,0 +1,99 @@
+"""What `dlctl show` tells of a parameter server: its shards, its servers, and how learners push."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from dlctl.cli import output
+from dlctl.cli.common import ago
+
+METRICS = ("staleness", "pushes", "pushes_per_s", "wait_share", "batches", "restarts")
+"""Of learners' metrics, those that stand in columns of their own."""
+
+
+def server_line(details: dict[str, Any]) -> str:
+    """Return solver, shards and their nodes; how often is pushed, and how far learners drift."""
+    server = (details.get("plan") or {}).get("parameter_server")
+    if not server:
+        return ""
+    homes = shard_nodes(details)
+    hosts = {status["rank"]: status["host"] for status in details.get("servers") or []}
+    where = ", ".join(hosts.get(node) or f"node {node}" for node in dict.fromkeys(homes))
+    pushes = f"push every {_batches(server['push_every'])}"
+    if server["pull_every"] != server["push_every"]:
+        pushes += f", pull every {_batches(server['pull_every'])}"
+    shards = "1 shard" if len(homes) == 1 else f"{len(homes)} shards"
+    return f"{server['solver']}, {shards} on {where}\n{pushes}, {_drift(server['staleness'])}"
+
+
+def _batches(count: int) -> str:
+    return "batch" if count == 1 else f"{count} batches"
+
+
+def _drift(staleness: int | None) -> str:
+    if staleness is None:
+        return "no bound on staleness"
+    return f"staleness at most {staleness}" if staleness else "all wait for one another"
+
+
+def shard_nodes(details: dict[str, Any]) -> list[int]:
+    """Return the node of each shard: as planned, or where it is since a node was lost."""
+    homes = details.get("homes") or details["plan"]["parameter_server"]
+    return list(homes["shard_nodes"])
+
+
+def print_servers(details: dict[str, Any]) -> None:
+    """Print a row for each learner's pushes, and one for each node's server."""
+    learners, servers = details.get("learners") or [], details.get("servers") or []
+    if any("pushes_per_s" in status["metrics"] for status in learners):
+        output.line("")
+        output.table(["learner", "batches", "pushes/s", "staleness", "waits", "restarts"],
+                     [_pushes(status) for status in learners])  # fmt: skip
+        output.line(rates(learners, details["plan"]))
+    if servers:
+        homes = shard_nodes(details)
+        lost = (details.get("homes") or {}).get("lost_nodes") or []
+        output.line("")
+        output.table(["server", "host", "state", "shards", "heartbeat"],
+                     [_server(status, homes, lost) for status in servers])  # fmt: skip
+
+
+def _server(status: dict[str, Any], homes: list[int], lost: list[int]) -> list[str]:
+    node = status["rank"]
+    mine = [str(shard) for shard, home in enumerate(homes) if home == node]
+    state = "lost" if node in lost else status["state"]
+    return [
+        str(node), status["host"], f"{state}: {status['reason']}" if status["reason"] else state,
+        _ranges(mine) or "-", ago(time.time() - status["heartbeat_at"]),
+    ]  # fmt: skip
+
+
+def _ranges(shards: list[str]) -> str:
+    return ", ".join(shards) if len(shards) <= 8 else f"{len(shards)} shards"
+
+
+def _pushes(status: dict[str, Any]) -> list[str]:
+    known = status["metrics"]
+    waits = known.get("wait_share")
+    return [
+        str(status["rank"]), _number(known.get("batches"), ".0f"),
+        _number(known.get("pushes_per_s"), ".3g"), _number(known.get("staleness"), ".1f"),
+        "-" if waits is None else f"{100 * waits:.0f} %", _number(known.get("restarts"), ".0f"),
+    ]  # fmt: skip
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def rates(learners: list[dict[str, Any]], plan: dict[str, Any]) -> str:
+    """Return samples and pushes a second of all learners that run; samples of the loop only."""
+    running = [status["metrics"].get("pushes_per_s") or 0.0 for status in learners
+               if status["exit_code"] is None and status["signal"] is None]  # fmt: skip
+    pushes = f"{sum(running):.3g} pushes/s in all"
+    if not plan["framework"]["job"] or not sum(running):
+        return pushes
+    batch = plan["training"]["batch_size"] / plan["resources"]["learners"]
+    samples = sum(running) * plan["parameter_server"]["push_every"] * batch
+    return f"{samples:.0f} samples/s · {pushes}"
