@@ -245,3 +245,45 @@ def test_the_record_remembers_what_was_asked_until_an_attempt_has_it():
     assert pending(asked, 2) == Overrides(learners=4, partition="big")
     assert pending(asked, 3) == Overrides()
     assert submitted_with(asked) == Overrides(learners=2, set=("a=b",))
+
+
+@pytest.fixture
+def served(scene):
+    """A training with a parameter server on two nodes."""
+    text = WHOLE.replace("learners: 2", "learners: 5") + "parameter_server: {shards: 3}\n"
+    (scene.work / "manifest.yml").write_text(text)
+    return scene
+
+
+def test_a_parameter_server_is_planned_anew_for_other_learners(served):
+    failed(served)
+    assert plan_of(served, 1).parameter_server.shard_nodes == [0, 1, 0]
+    go_on(served, learners=2)
+    again = plan_of(served, 2)
+    assert (again.launch.kind, again.parameter_server.shard_nodes) == ("each", [0, 0, 0])
+    assert again.parameter_server.min_learners == 1
+    fail_newest(served)
+    go_on(served, learners=1)
+    alone = plan_of(served, 3)
+    assert (alone.launch.kind, alone.parameter_server) == ("direct", None)
+    assert "One learner needs no parameter server" in alone.not_in_this_version[0]
+    assert "--no-kill" not in (job_dir(served) / contract.script_file(3)).read_text()
+    fail_newest(served)
+    go_on(served, learners=4)
+    assert plan_of(served, 4).not_in_this_version == []
+    assert "--no-kill" in (job_dir(served) / contract.script_file(4)).read_text()
+
+
+def test_details_have_the_servers_and_where_the_shards_are_now(served):
+    record = send(served)
+    told = details(served.session, record)
+    assert (told["servers"], told["homes"]) == ([], None)
+    for node in (0, 1):
+        status = contract.Status("server", node, 1, contract.State.TRAINING, host=f"n{node}")
+        path = job_dir(served) / contract.status_file(1, "server", node)
+        contract.write_whole(path, contract.to_json(status))
+    homes = contract.Homes(2, [0, 0, 0], [1])
+    contract.write_whole(job_dir(served) / contract.homes_file(1), contract.to_json(homes))
+    told = details(served.session, record)
+    assert [status["host"] for status in told["servers"]] == ["n0", "n1"]
+    assert told["homes"]["lost_nodes"] == [1]
