@@ -280,7 +280,7 @@ def _from_yaml(load: Callable[[], Document], overrides: Overrides | None) -> Man
         # No chain: pydantic's error holds the input.
         problems += sentences(error, Manifest, document, options)
         raise _error(problems) from None
-    for trail, what in conflicts(manifest):
+    for trail, what in sorted(conflicts(manifest), key=lambda found: document.order(found[0])):
         problems.append(f"{named(place(document, trail, options, key=True), trail)}: {what}")
     if problems:
         raise _error(problems)
@@ -346,9 +346,24 @@ def _lower_top_keys(document: Document) -> list[str]:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a manifest, for editors."""
-    schema = Manifest.model_json_schema(mode="validation")
+    schema = _with_bounds(Manifest.model_json_schema(mode="validation"))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "dlctl manifest",
         **{key: value for key, value in schema.items() if key != "title"},
     }
+
+
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
+def _with_bounds(schema: Any) -> Any:
+    """Say bounds in JSON Schema's words: within `anyOf` pydantic 2 leaves them in its own."""
+    if isinstance(schema, list):
+        return [_with_bounds(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    known = {key: _with_bounds(value) for key, value in schema.items()}
+    if "type" not in known:
+        return known
+    return {_BOUNDS.get(key, key): value for key, value in known.items()}

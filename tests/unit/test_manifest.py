@@ -338,6 +338,14 @@ def test_yaml_problems_are_manifest_errors() -> None:
     assert "is there twice" in problems(SMALL + "learners: 1\nLearners: 2\n")[0]
 
 
+def test_the_schema_says_bounds_in_its_own_words() -> None:
+    server = json_schema()["$defs"]["ParameterServer"]["properties"]
+    assert server["staleness"]["anyOf"][0] == {"type": "integer", "minimum": 0}
+    momentum = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
+    assert server["momentum"]["anyOf"][0] == momentum
+    assert server["push_every"]["minimum"] == 1
+
+
 def test_the_schema_describes_every_key() -> None:
     schema = json_schema()
     json.dumps(schema)

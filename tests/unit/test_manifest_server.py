@@ -100,11 +100,11 @@ def test_what_contradicts_is_said_at_its_key(settings, sentence):
 
 def test_all_problems_are_told_at_once_with_their_places():
     found = problems(
-        "solver: diloco, staleness: 1, pull_every: 3",
+        "solver: diloco, pull_every: 3, staleness: 1",
         "training: {average_every_steps: 4, exchange: shm}\n",
     )
     assert [problem.split(": ")[1] for problem in found] == [
-        "parameter_server.staleness", "parameter_server.pull_every",
+        "parameter_server.pull_every", "parameter_server.staleness",
         "training.average_every_steps", "training.exchange",
     ]  # fmt: skip
     assert found[2].startswith("manifest.yml:5:12: ")
