@@ -89,7 +89,8 @@ def add_sum(
     now, added = shard.progress(block)
     if now > rounds or (now == rounds and added & mask):
         return True
-    if now < rounds or before(missing(shard, now, added), mask):
+    waited_for = [m for m in missing(shard, now, added) if not m.mask & mask]  # but for itself
+    if now < rounds or before(waited_for, mask):
         return False
     add_to_sum(shard, block, rounds, mask, total)
     if not missing(shard, *shard.progress(block)):

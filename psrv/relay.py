@@ -8,12 +8,12 @@ Neither knows connections: psrv.link asks both for frames to send, and gives the
 from __future__ import annotations
 
 import secrets
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 import torch
 
+from psrv.pushes import copying
 from psrv.rounds import missing
 from psrv.rules import Solver
 from psrv.shard import ThreadedShard
@@ -24,7 +24,6 @@ from psrv.window import Place, Window
 Sending = tuple[Frame, memoryview]
 """A frame and its payload."""
 _NUMBERS = 1 << 42
-_LOOK_FOR_DEAD_S = 0.05
 
 
 class Relay(ABC):
@@ -61,6 +60,14 @@ class Relay(ABC):
         """Return the question for newer weights."""
         had, _ = self.shard.progress(block)
         return Frame(Kind.PULL, self.number, block, had)
+
+    @abstractmethod
+    def settled(self, into: torch.Tensor) -> None:
+        """Copy the weights, without what was gathered here and is still to go to a home.
+
+        Args:
+            into: Shape (count,), the shard's.
+        """
 
     @abstractmethod
     def pulled(self, frame: Frame, weights: torch.Tensor) -> None:
@@ -138,6 +145,19 @@ class AtOnceRelay(Relay):
         if self._solver.total_is_step:
             parts[0].add_(parts[1])  # what the home has not had yet
 
+    def settled(self, into: torch.Tensor) -> None:
+        """Copy the replica; less the total, where `gather` has added that to it, too."""
+        taken = torch.split(into, self.shard.layout.block_count)
+
+        def copy(parts: Sequence[torch.Tensor], block: int) -> None:
+            taken[block].copy_(parts[0])
+            if self._solver.total_is_step:
+                taken[block].sub_(parts[1])
+                if number := self.shard.progress(block)[1] >> COUNT_BITS:
+                    taken[block].sub_(self._window.find(number).total)
+
+        self.shard.read(copy)
+
     def pulled(self, frame: Frame, weights: torch.Tensor) -> None:
         """Put them into the replica, unless a total is on its way: its answer is newer."""
 
@@ -160,14 +180,10 @@ class RoundsRelay(Relay):
         self._sums = [part.numpy().data.cast("B") for part in sums]
         self._sent: dict[int, int] = {}
         """Of which block the sum of which round is on its way."""
-        self._looked = 0.0
 
     def ready(self, blocks: Sequence[int]) -> list[int]:
         """Return the blocks that all living learners have added to and that were not sent."""
         shard = self.shard
-        if time.monotonic() > self._looked + _LOOK_FOR_DEAD_S:
-            self._looked = time.monotonic()
-            shard.members.strike_dead()
         progress = shard.all_progress()
         added_to = [b for b in blocks if progress[b][1] and self._sent.get(b) != progress[b][0]]
         return [block for block in added_to if not missing(shard, *progress[block])]
@@ -199,6 +215,10 @@ class RoundsRelay(Relay):
 
         if len(weights):
             self.shard.update_block(frame.block, work)
+
+    def settled(self, into: torch.Tensor) -> None:
+        """Copy the replica."""
+        self.shard.read(copying(self.shard, into))
 
     def pulled(self, frame: Frame, weights: torch.Tensor) -> None:
         """Go on to the home's round: this node's learners take no part in it."""

@@ -62,6 +62,11 @@ class Place:
         )
 
     @property
+    def total(self) -> torch.Tensor:
+        """The total."""
+        return self._room[: self._words[_ELEMENTS]]
+
+    @property
     def payload(self) -> memoryview:
         """The total's bytes."""
         return self._bytes[: self._words[_ELEMENTS] * self._room.element_size()]

@@ -176,13 +176,17 @@ class TcpListener:
         self._socket = _listen(host)
         self.port = int(self._socket.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
+
+    def start(self) -> None:
+        """Begin to let in; whoever came before waits for that, for a while."""
         self._thread.start()
 
     def close(self) -> None:
         """Let nobody in any more."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         self._socket.close()
 
     def _accept(self) -> None:

@@ -33,6 +33,7 @@ class Server:
             lambda greeting, connection: self.accepted.put((greeting, connection)),
             self.logged.append,
         )  # fmt: skip
+        self.listener.start()
 
     def dial(self, secret: bytes = SECRET) -> tcp.TcpConnection:
         return tcp.dial("127.0.0.1", self.listener.port, GREETING, secret)

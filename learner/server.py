@@ -1,0 +1,123 @@
+"""The server of a node, a step of its own: `python -m learner.server <job dir> <attempt> <node>`.
+
+Runs psrv.node_server for a job's plan, keeps its `Status` fresh, and ends with the supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from dlctl.contract import Plan, State
+from learner import processes
+from learner.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
+from learner.faults import UserFault
+from learner.heartbeat import Heartbeat
+from learner.launcher import read_plan
+from learner.preflight import own_address
+from learner.server_solver import solver_of_job
+from learner.shared_memory import make_segment_folder, remove_segment_folder, segment_folder
+from learner.signals import HaltFlag
+from psrv.errors import ServerError
+from psrv.node_server import NodeServer, Settings
+
+EXIT_NO_RESTART = 3
+"""Exit code where no restart would help."""
+_ASK_OUTSIDE_EVERY_S = 0.5
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until told to end; return the exit code."""
+    job_dir, attempt, node = Path(arguments[0]), int(arguments[1]), int(arguments[2])
+    ended = HaltFlag(signal.SIGTERM, signal.SIGHUP, signal.SIGINT).install()
+    HaltFlag(signal.SIGUSR2).install()  # a halt is the learners' business
+    processes.end_with_parent()
+    heart = Heartbeat(job_dir, "server", node, attempt)
+    heart.set(reason="starting")
+    try:
+        plan = read_plan(job_dir, attempt)
+        _serve(plan, job_dir, attempt, node, ended, heart)
+    except (ServerError, UserFault) as error:
+        return _say(heart, node, error)
+    remove_segment_folder(plan.training_id, attempt)
+    heart.set(state=State.COMPLETED, reason="ended with the training", exit_code=0)
+    return 0
+
+
+def _serve(
+    plan: Plan, job_dir: Path, attempt: int, node: int, ended: HaltFlag, heart: Heartbeat
+) -> None:
+    torch.set_num_threads(1)  # a block is too small for more, and its threads are the connections
+    make_segment_folder(plan.training_id, attempt)
+    stopped = _Stopped(job_dir, attempt, node, ended)
+
+    def log(line: str) -> None:
+        print(f"{_place(node)} {line}", flush=True)
+
+    def beat(doing: str) -> None:
+        heart.beat(state=State.TRAINING if doing == "serves" else State.DEPLOYING, reason=doing)
+
+    folder = segment_folder(plan.training_id, attempt)
+    server = NodeServer(job_dir, folder, _settings(plan, job_dir, attempt, node), log)
+    server.run(stopped, beat)
+    if stopped.reason:
+        log(f"ends: {stopped.reason}")
+
+
+def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
+    asked = plan.parameter_server
+    if asked is None:
+        raise ServerError(f"the plan of attempt {attempt} has no parameter server")
+    return Settings(
+        attempt=attempt,
+        node=node,
+        learners_per_node=plan.resources.learners_per_node,
+        solver=solver_of_job(plan, job_dir),
+        host=own_address(plan),
+        timeout_s=asked.timeout_s,
+        snapshot_every_s=asked.snapshot_every_s,
+        gated=bool(asked.staleness),
+    )
+
+
+class _Stopped:
+    """Whether to end: told so by the supervisor, or nobody waits for us any more."""
+
+    def __init__(self, job_dir: Path, attempt: int, node: int, ended: HaltFlag) -> None:
+        lost_s = float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
+        self._outside = Outside(job_dir, attempt, lost_s, node)
+        self._ended = ended
+        self._due = 0.0
+        self.reason = ""
+
+    def __call__(self) -> bool:
+        if self._ended:
+            return True
+        if not self.reason and time.monotonic() > self._due:
+            self._due = time.monotonic() + _ASK_OUTSIDE_EVERY_S
+            self.reason = self._outside.abandoned() or self._outside.expelled()
+        return bool(self.reason)
+
+
+def _say(heart: Heartbeat, node: int, error: ServerError | UserFault) -> int:
+    """Tell why this server can't go on, in its log and its status."""
+    lines = str(error).splitlines()
+    for line in lines:
+        print(f"{_place(node)} {line}", file=sys.stderr, flush=True)
+    code = EXIT_NO_RESTART
+    heart.set(state=State.FAILED, exit_code=code, reason=error.message, last_lines=lines)
+    return code
+
+
+def _place(node: int) -> str:
+    return f"[server {node} on {socket.gethostname()}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""A shard whose home this node is, for the servers of all other nodes."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from psrv.errors import ServerError
+from psrv.home import merge, next_round
+from psrv.members import RANKS
+from psrv.rules import RoundSolver, Solver
+from psrv.shard import ThreadedShard
+from psrv.shard_file import no_room
+from psrv.transport.base import DisconnectedError, Frame
+
+
+class Merged:
+    """Which exchange each node had last of each block, in shared memory: none is taken in twice.
+
+    A server that takes over finds it there; what was being merged when the one before was killed,
+    the block itself says (second word of its progress).
+    """
+
+    def __init__(self, path: Path, nodes: int, blocks: int) -> None:
+        size = max(mmap.PAGESIZE, 8 * nodes * blocks)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            self._words = memoryview(mmap.mmap(descriptor, size)).cast("q")
+        except OSError as error:
+            raise no_room(path.parent, size, error) from error
+        finally:
+            os.close(descriptor)
+        self._blocks = blocks
+
+    def last(self, node: int, block: int) -> int:
+        """Return the number of the last exchange, 0 for none."""
+        return self._words[node * self._blocks + block]
+
+    def note(self, node: int, block: int, number: int) -> None:
+        """Remember it."""
+        self._words[node * self._blocks + block] = number
+
+
+class Home:
+    """One shard, for all connections.
+
+    Args:
+        number: Its number.
+        shard: Its file.
+        solver: The training's.
+        nodes: How many nodes the training began with.
+    """
+
+    def __init__(
+        self, number: int, shard: ThreadedShard, solver: Solver | RoundSolver, nodes: int
+    ) -> None:
+        self.number = number
+        self.shard = shard
+        self.solver = solver
+        self._merged = Merged(
+            shard.path.with_name(f"{shard.path.name}.merged"), nodes, shard.layout.blocks
+        )
+        masks = {member.slot: member.mask for member in shard.members.all()}
+        self._masks = {node: masks.get(n, 0) for node, n in shard.members.proxies().items()}
+        self._lock = threading.Lock()
+        step = shard.layout.block_count
+        self._lengths = [len(part) for part in torch.split(shard.rows[0], step)]
+
+    def length(self, frame: Frame) -> int:
+        """Return the number of elements of a frame's block.
+
+        Raises:
+            DisconnectedError: there is no such block.
+        """
+        if frame.block >= len(self._lengths):
+            raise DisconnectedError(f"shard {self.number} has no block {frame.block}")
+        return self._lengths[frame.block]
+
+    def merge(self, node: int, frame: Frame, total: torch.Tensor, into: torch.Tensor) -> int:
+        """Take in a total, unless it was before; return how many pushes the weights have had."""
+        assert not isinstance(self.solver, RoundSolver)
+        known = self._merged.last(node, frame.block) == frame.number
+        pushes = 0 if known else frame.pushes
+        had = merge(
+            self.shard, frame.block, self.solver, total, pushes, frame.rate, frame.number, into
+        )
+        self._merged.note(node, frame.block, frame.number)
+        return had
+
+    def weights(self, frame: Frame, into: torch.Tensor) -> tuple[int, bool]:
+        """Copy the weights, if they are newer than asked for; return their number, and whether."""
+        newer, number = False, 0
+
+        def work(parts: Sequence[torch.Tensor], block: int) -> None:
+            nonlocal newer, number
+            number, _ = self.shard.progress(block)
+            newer = number != frame.number
+            if newer:
+                into.copy_(parts[0])
+
+        self.shard.read_block(frame.block, work)
+        return number, newer
+
+    def begun(self) -> bool:
+        """Return whether rounds have begun: once all have joined who are to."""
+        shard = self.shard
+        return any(shard.progress(0)) or shard.members.ranks().bit_count() >= shard.expected
+
+    def note_clock(self, node: int, frame: Frame) -> int:
+        """Take in who lives on a node, and its clock; return the slowest clock of the others."""
+        members = self.shard.members
+        with self._lock:
+            slot = members.proxy(node)
+            if slot is None:
+                raise ServerError(f"all slots of {self.shard.path} are taken")
+            if not frame.mask:
+                members.pause(slot)
+            elif isinstance(self.solver, RoundSolver):
+                self._enter(node, slot, frame)
+            else:
+                members.set_clock(slot, frame.number)
+                members.enter(slot, 1 << node % RANKS)
+            return members.slowest(but=slot)
+
+    def _enter(self, node: int, slot: int, frame: Frame) -> None:
+        """Let a node's learners take part in rounds, from the first one on that nobody is in."""
+        known = self._masks.get(node, 0)
+        if not frame.mask & ~known and any(m.slot == slot for m in self.shard.members.all()):
+            return
+        # Whoever has been there stays in the mask: it says whose turn it is, not who lives.
+        self._masks[node] = known | frame.mask
+        self.shard.members.enter(slot, self._masks[node], max(next_round(self.shard), frame.number))
+
+    def pause(self, node: int) -> None:
+        """Wait for a node's learners no longer."""
+        with self._lock:
+            slot = self.shard.members.proxies().get(node)
+            if slot is not None and self.shard.members.proxy(node) is not None:
+                self.shard.members.pause(slot)
+
+    def remove(self, node: int) -> None:
+        """Take a node's proxy away."""
+        with self._lock:
+            slot = self.shard.members.proxies().get(node)
+            if slot is not None:
+                self.shard.members.remove(slot)

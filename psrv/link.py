@@ -1,0 +1,363 @@
+"""One node's connections to the home of some of its shards: totals there, weights back.
+
+Blocks are striped over several connections. Each has two threads: one sends what relays have ready,
+up to so many blocks ahead of the answers; the other receives the answers. A connection that ends is
+opened again, for as long as the node is the home of these shards, and what had no answer is sent
+again. One connection more carries clocks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from psrv.relay import Relay, RoundsRelay
+from psrv.transport.base import Connection, DisconnectedError, Frame, Kind, Purpose, RefusedError
+
+STRIPES = 2
+"""Connections for blocks."""
+AHEAD = 8
+"""Blocks of a connection that may be without an answer."""
+_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
+_REFRESH_EVERY_S = 1.0
+"""So often an idle relay asks for newer weights."""
+_DIAL_AGAIN_S, _LONGEST_DIAL_S = 0.05, 1.0
+_CLOCK_EVERY_S, _SLOW_CLOCK_EVERY_S = 0.01, 0.2
+
+Dial = Callable[[Purpose, int], Connection]
+"""Opens a connection: what for, and which stripe."""
+
+
+class _Thread:
+    """A connection that is opened again whenever it ends; a subclass says what goes over it."""
+
+    def __init__(
+        self, name: str, dial: Dial, purpose: Purpose, stripe: int, log: Callable[[str], None]
+    ) -> None:
+        self._name = name
+        self._dial = dial
+        self._purpose = purpose
+        self._stripe = stripe
+        self._log = log
+        self._said = ""
+        self._stopped = threading.Event()
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Do so until `stop`."""
+        nap_s = _DIAL_AGAIN_S
+        while not self._stopped.is_set():
+            try:
+                connection = self._open()
+                nap_s = _DIAL_AGAIN_S
+                self._say("connected")
+                self.use(connection)
+            except (DisconnectedError, RefusedError) as error:
+                if not self._stopped.is_set():
+                    self._say(error.message)
+            finally:
+                self._close()
+            self._stopped.wait(nap_s)
+            nap_s = min(2 * nap_s, _LONGEST_DIAL_S)
+
+    def stop(self) -> None:
+        """End it soon."""
+        self._stopped.set()
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+
+    def _open(self) -> Connection:
+        connection = self._dial(self._purpose, self._stripe)
+        with self._lock:
+            self._connection = connection
+        if self._stopped.is_set():
+            raise DisconnectedError("this server ends the connection")
+        return connection
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    def _say(self, what: str) -> None:
+        """Log what is new."""
+        if what != self._said:
+            self._said = what
+            self._log(f"{self._name}: {what}")
+
+    def use(self, connection: Connection) -> None:
+        """Do the work until DisconnectedError, or until stopped."""
+        raise NotImplementedError
+
+
+class Stripe(_Thread):
+    """One of the connections for blocks.
+
+    Args:
+        relays: All whose home is at the other end.
+        stripe: This one's number of `stripes`.
+        ahead: See AHEAD.
+        fail: Gets what must end the server.
+    """
+
+    def __init__(
+        self,
+        relays: Sequence[Relay],
+        dial: Dial,
+        stripe: int,
+        stripes: int,
+        ahead: int,
+        name: str,
+        log: Callable[[str], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(f"{name}, connection {stripe}", dial, Purpose.EXCHANGE, stripe, log)
+        self._relays = {relay.number: relay for relay in relays}
+        self._blocks = {
+            relay.number: range(stripe, relay.shard.layout.blocks, stripes) for relay in relays
+        }
+        self._ahead = ahead
+        self._fail = fail
+        self._answered = threading.Condition()
+        self._waited_for = 0
+        """Frames without an answer."""
+        self._broken = False
+        self._pulls: dict[int, int] = {}
+        """Of each shard, how many of its pulls are without an answer."""
+        self.refreshed = dict.fromkeys(self._relays, 0)
+        """Of each shard, which refresh all blocks of this stripe have behind them."""
+
+    def use(self, connection: Connection) -> None:
+        """Send, while another thread receives."""
+        self._waited_for, self._broken = 0, False
+        self._pulls = dict.fromkeys(self._relays, 0)
+        receiver = threading.Thread(
+            target=self._receive, args=(connection,), name=f"{self._name}, answers", daemon=True
+        )
+        receiver.start()
+        try:
+            self._send_all(connection)
+        finally:
+            connection.close()
+            receiver.join()
+
+    def _send_all(self, connection: Connection) -> None:
+        for number, relay in self._relays.items():
+            for frame, payload in relay.on_its_way(self._blocks[number]):
+                self._send(connection, frame, payload)
+        nap_s, busy_at = _NAP_S, dict.fromkeys(self._relays, time.monotonic())
+        while not self._stopped.is_set() and not self._broken:
+            sent = 0
+            for number, relay in self._relays.items():
+                count = self._send_ready(connection, relay)
+                if count or self._refresh(connection, relay, busy_at[number]):
+                    busy_at[number] = time.monotonic()
+                sent += count
+            if sent:
+                nap_s = _NAP_S
+            else:
+                time.sleep(nap_s)
+                nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+
+    def _send_ready(self, connection: Connection, relay: Relay) -> int:
+        ready = relay.ready(self._blocks[relay.number])
+        for block in ready:
+            if not self._wait_for_room():
+                break
+            if (sending := relay.take(block)) is not None:
+                self._send(connection, *sending)
+        return len(ready)
+
+    def _wait_for_room(self) -> bool:
+        """Wait until not too much is without an answer; return False when it is all over."""
+        with self._answered:
+            self._answered.wait_for(
+                lambda: self._waited_for < self._ahead or self._broken or self._stopped.is_set()
+            )
+            return not self._broken and not self._stopped.is_set()
+
+    def _send(self, connection: Connection, frame: Frame, payload: memoryview | None) -> None:
+        with self._answered:
+            self._waited_for += 1
+        connection.send(frame, payload)
+
+    def _refresh(self, connection: Connection, relay: Relay, busy_at: float) -> bool:
+        """Ask for newer weights if a learner wants them, or if nothing has come for long."""
+        number, wanted = relay.number, relay.shard.refresh_wanted
+        if self._pulls[number]:
+            return False
+        idle = time.monotonic() > busy_at + _REFRESH_EVERY_S
+        if wanted <= self.refreshed[number] and not idle:
+            return False
+        with self._answered:
+            self._pulls[number] += 1
+        for block in self._blocks[number]:
+            if not self._wait_for_room():
+                return True
+            with self._answered:
+                self._pulls[number] += 1
+            self._send(connection, relay.pull(block), None)
+        self._end_pull(number, wanted)
+        return True
+
+    def _end_pull(self, number: int, wanted: int) -> None:
+        """Note a refresh once its last answer has come."""
+        with self._answered:
+            self._pulls[number] -= 1
+            self._answered.wait_for(lambda: not self._pulls[number] or self._broken)
+            if not self._broken:
+                self.refreshed[number] = max(wanted, self.refreshed[number])
+
+    def _receive(self, connection: Connection) -> None:
+        """Give the answers to the relays."""
+        first = next(iter(self._relays.values()))
+        room = torch.empty(first.shard.layout.block_count, dtype=first.shard.rows[0].dtype)
+        into = room.numpy().data.cast("B")
+        try:
+            while True:
+                self._take_in(connection.receive(into), room)
+        except DisconnectedError as error:
+            if not self._stopped.is_set():
+                self._say(error.message)
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            with self._answered:
+                self._broken = True
+                self._answered.notify_all()
+
+    def _take_in(self, frame: Frame, room: torch.Tensor) -> None:
+        relay = self._relays.get(frame.shard)
+        if relay is None or frame.block not in self._blocks[frame.shard]:
+            raise DisconnectedError(f"an answer came for block {frame.block} of {frame.shard}")
+        weights = room[: frame.size // room.element_size()]
+        if frame.kind is Kind.PULLED:
+            if len(weights):
+                relay.pulled(frame, weights)
+        elif frame.kind is Kind.WEIGHTS and len(weights) == relay.length(frame.block):
+            relay.give(frame, weights)
+        else:
+            raise DisconnectedError(f"{frame.kind.name} of {frame.size} bytes came as an answer")
+        with self._answered:
+            self._waited_for -= 1
+            self._pulls[frame.shard] -= frame.kind is Kind.PULLED
+            self._answered.notify()
+
+
+class Clocks(_Thread):
+    """The connection for clocks: who lives on this node, and how far the others are."""
+
+    def __init__(
+        self,
+        relays: Sequence[Relay],
+        dial: Dial,
+        often: bool,
+        name: str,
+        log: Callable[[str], None],
+    ) -> None:
+        super().__init__(f"{name}, clocks", dial, Purpose.CLOCKS, 0, log)
+        self._relays = {relay.number: relay for relay in relays}
+        self._every_s = _CLOCK_EVERY_S if often else _SLOW_CLOCK_EVERY_S
+
+    def use(self, connection: Connection) -> None:
+        """Tell and ask, when something is new here and every so often."""
+        told: dict[int, tuple[int, int]] = {}
+        due = 0.0
+        while not self._stopped.is_set():
+            again = time.monotonic() > due
+            for number, relay in self._relays.items():
+                mask, clock = own_clock(relay)
+                if again or told.get(number) != (mask, clock):
+                    told[number] = mask, clock
+                    self._exchange(connection, relay, mask, clock)
+            if again:
+                due = time.monotonic() + self._every_s
+            self._stopped.wait(_CLOCK_EVERY_S)
+
+    def _exchange(self, connection: Connection, relay: Relay, mask: int, clock: int) -> None:
+        connection.send(Frame(Kind.CLOCK, relay.number, number=clock, mask=mask))
+        frame = connection.receive(memoryview(bytearray()))
+        if frame.kind is not Kind.CLOCK or frame.shard != relay.number:
+            raise DisconnectedError(f"{frame.kind.name} came as an answer to a clock")
+        relay.shard.elsewhere = frame.number
+
+
+def own_clock(relay: Relay) -> tuple[int, int]:
+    """Return the bits of who lives on this node, and how far they are.
+
+    In rounds: the first one from which on they take part in all; otherwise the smallest clock.
+    """
+    members = relay.shard.members
+    everyone = members.all()
+    mask = 0
+    for member in everyone:
+        mask |= member.mask
+    if not isinstance(relay, RoundsRelay):
+        return mask, members.slowest(proxies=False)
+    begun = max((rounds for rounds, _ in relay.shard.all_progress()), default=0)
+    return mask, max(begun, min((member.first_round for member in everyone), default=0))
+
+
+class Link:
+    """All connections to one home.
+
+    Args:
+        name: Of the home, for the log.
+        relays: Of the shards whose home it is.
+        dial: Opens a connection.
+        often: Whether learners wait for one another's clocks.
+        ahead: See AHEAD.
+        log: Gets a line for each thing that is new.
+        fail: Gets what must end the server.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        relays: Sequence[Relay],
+        dial: Dial,
+        *,
+        often: bool,
+        ahead: int,
+        log: Callable[[str], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._relays = list(relays)
+        self._stripes = [
+            Stripe(relays, dial, stripe, STRIPES, ahead, name, log, fail)
+            for stripe in range(STRIPES)
+        ]
+        ends: list[_Thread] = [*self._stripes, Clocks(relays, dial, often, name, log)]
+        self._ends = ends
+        self._fail = fail
+        self._threads = [
+            threading.Thread(target=self._run, args=(end,), name=name, daemon=True) for end in ends
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, end: _Thread) -> None:
+        try:
+            end.run()
+        except BaseException as error:
+            self._fail(error)
+
+    def note_refreshes(self) -> None:
+        """Tell learners which refreshes are done, by all connections."""
+        for relay in self._relays:
+            done = min(stripe.refreshed[relay.number] for stripe in self._stripes)
+            if done > relay.shard.refreshed:
+                relay.shard.refreshed = done
+
+    def close(self) -> None:
+        """End all connections and threads; what has no answer stays kept."""
+        for end in self._ends:
+            end.stop()
+        for thread in self._threads:
+            thread.join()

@@ -1,0 +1,304 @@
+"""The server of one node: owns the node's shards, and stands between them and other nodes' servers.
+
+On a training of one node it opens no port. It comes and goes with the attempt: killed, it is
+started again and takes over what lies in shared memory; ended, it leaves the removal of that to its
+program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from dlctl.contract import (
+    ContractError,
+    Homes,
+    Parameters,
+    ServerPlace,
+    homes_file,
+    parameters_file,
+    read_record,
+    server_dir,
+    server_file,
+    server_secret,
+    to_json,
+    write_whole,
+)
+from psrv.errors import ServerError
+from psrv.node_shards import NodeShards
+from psrv.own_shards import OwnShards
+from psrv.rules import RoundSolver, Solver
+from psrv.snapshots import wanted_request
+from psrv.transport.base import Connection, DisconnectedError, Greeting, Purpose
+from psrv.transport.tcp import TcpListener, dial
+
+_LOOK_EVERY_S = 0.05
+_READ_EVERY_S = 0.3
+"""Files of the job directory are read so often: other nodes write them."""
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a node's server has to know.
+
+    See dlctl.contract.ParameterServer for what is not said here.
+    """
+
+    attempt: int
+    node: int
+    learners_per_node: list[int]
+    solver: Solver | RoundSolver
+    host: str
+    """This node's address on the job's network."""
+    timeout_s: float = 120.0
+    snapshot_every_s: float = 60.0
+    gated: bool = False
+    """Whether learners wait for one another's clocks."""
+
+
+class NodeServer:
+    """One node's server; `run` is its whole life.
+
+    Args:
+        job_dir: Of the training.
+        folder: For its shards, in shared memory.
+        settings: See there.
+        log: Gets a line for each thing that is new; never a secret.
+    """
+
+    def __init__(
+        self, job_dir: Path, folder: Path, settings: Settings, log: Callable[[str], None]
+    ) -> None:
+        self._job_dir = job_dir
+        self._folder = folder
+        self._settings = settings
+        self._log = log
+        self._run = secrets.randbits(63)
+        self._homes = self._read(Homes, homes_file(settings.attempt))
+        self._failures: list[BaseException] = []
+        self._parameters: Parameters | None = None
+        self._shards: NodeShards | None = None
+        self._listener: TcpListener | None = None
+        self._secret = b""
+        self._snapshots: threading.Thread | None = None
+        self._snapshots_due = time.monotonic() + settings.snapshot_every_s
+        self._answered = 0
+
+    def run(self, stopped: Callable[[], bool], beat: Callable[[str], None]) -> None:
+        """Serve until stopped, or until this node is given up.
+
+        Args:
+            stopped: Asked often.
+            beat: Called often, with what this server is doing.
+
+        Raises:
+            ServerError: it can't go on.
+        """
+        try:
+            self._open_port()
+            self._parameters = self._wait_for_parameters(stopped, beat)
+            if self._parameters is None:
+                return
+            self._make_shards()
+            self._serve(stopped, beat)
+        finally:
+            self._close()
+
+    @property
+    def lost(self) -> bool:
+        """Whether this node was given up."""
+        return self._settings.node in self._homes.lost_nodes
+
+    def _open_port(self) -> None:
+        """Say where this server is; a training of one node needs no port."""
+        settings = self._settings
+        port = 0
+        if len(settings.learners_per_node) > 1:
+            path = self._job_dir / server_secret(settings.attempt)
+            try:
+                self._secret = path.read_bytes().strip()
+            except OSError as error:
+                raise ServerError(f"{path} can't be read: {error.strerror}") from error
+            self._listener = TcpListener(
+                settings.host, self._secret, self._refuse, self._welcome, self._log
+            )
+            port = self._listener.port
+        place = ServerPlace(
+            node=settings.node,
+            host=socket.gethostname(),
+            address=settings.host,
+            port=port,
+            pid=os.getpid(),
+        )
+        path = self._job_dir / server_file(settings.attempt, settings.node)
+        write_whole(path, to_json(place))
+
+    def _wait_for_parameters(
+        self, stopped: Callable[[], bool], beat: Callable[[str], None]
+    ) -> Parameters | None:
+        """Return what learner 0 says that all shards hold; None: stopped before."""
+        path = self._job_dir / parameters_file(self._settings.attempt)
+        deadline = time.monotonic() + self._settings.timeout_s
+        while not stopped():
+            beat("waits for learner 0 to build the model")
+            _refresh(path.parent)
+            if (found := read_record(Parameters, path)) is not None:
+                return found
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"learner 0 has not said what the parameter server holds for "
+                    f"{self._settings.timeout_s:g} s",
+                    hint="its log says why; or give it more time: parameter_server.timeout",
+                )
+            time.sleep(_LOOK_EVERY_S)
+        return None
+
+    def _make_shards(self) -> None:
+        settings, parameters = self._settings, self._parameters
+        assert parameters is not None
+        files = OwnShards(
+            self._job_dir,
+            self._folder,
+            settings.attempt,
+            parameters,
+            len(self._homes.shard_nodes),
+            settings.solver,
+            sum(settings.learners_per_node),
+            settings.learners_per_node[settings.node],
+        )
+        self._shards = NodeShards(
+            files,
+            self._homes,
+            settings.node,
+            len(settings.learners_per_node),
+            settings.solver,
+            gated=settings.gated,
+            dial=self._dial,
+            log=self._log,
+            fail=self._failures.append,
+        )
+        if self._listener is not None:
+            self._listener.start()
+
+    def _serve(self, stopped: Callable[[], bool], beat: Callable[[str], None]) -> None:
+        assert self._shards is not None
+        read_due = 0.0
+        while not stopped():
+            beat("serves")
+            if self._failures:
+                raise self._failures[0]
+            self._shards.look_around()
+            if time.monotonic() > read_due:
+                read_due = time.monotonic() + _READ_EVERY_S
+                _refresh(self._job_dir / server_dir(self._settings.attempt))
+                self._follow()
+                if self.lost:
+                    self._log("this node was given up: its server ends")
+                    return
+                self._take_snapshots(stopped)
+            time.sleep(_LOOK_EVERY_S)
+
+    def _follow(self) -> None:
+        """See whether homes have moved, or nodes were given up."""
+        try:
+            homes = self._read(Homes, homes_file(self._settings.attempt))
+        except ServerError as error:  # a file system that is away for a moment
+            self._log(error.message)
+            return
+        if homes.generation > self._homes.generation and self._shards is not None:
+            self._homes = homes
+            self._log(f"homes {homes.generation}: {homes.shard_nodes}, lost {homes.lost_nodes}")
+            if not self.lost:
+                self._shards.follow(homes)
+
+    def _take_snapshots(self, stopped: Callable[[], bool]) -> None:
+        """Write snapshots, in a thread of their own, when they are due or wanted."""
+        if self._snapshots is not None and self._snapshots.is_alive():
+            return
+        wanted = wanted_request(self._job_dir, self._settings.attempt)
+        if wanted == self._answered and time.monotonic() < self._snapshots_due:
+            return
+        assert self._shards is not None
+        self._answered = wanted
+        self._snapshots_due = time.monotonic() + self._settings.snapshot_every_s
+        self._snapshots = threading.Thread(
+            target=self._shards.write_snapshots, args=(wanted, stopped), name="snapshots"
+        )
+        self._snapshots.start()
+
+    def _refuse(self, greeting: Greeting) -> str:
+        settings, parameters = self._settings, self._parameters
+        assert parameters is not None
+        if greeting.attempt != settings.attempt:
+            return f"it is of attempt {greeting.attempt}, and this is attempt {settings.attempt}"
+        if greeting.node in self._homes.lost_nodes:
+            return f"node {greeting.node} was given up"
+        if greeting.to_node != settings.node or greeting.node >= len(settings.learners_per_node):
+            return f"node {greeting.node} looks for node {greeting.to_node}: this is another one"
+        if greeting.digest != digest(parameters):
+            return f"node {greeting.node} has another model, or another solver"
+        return ""
+
+    def _welcome(self, greeting: Greeting, connection: Connection) -> None:
+        assert self._shards is not None
+        try:
+            self._shards.serving.serve(greeting, connection)
+        except BaseException as error:
+            self._failures.append(error)
+
+    def _dial(self, node: int, purpose: Purpose, stripe: int) -> Connection:
+        """Open a connection to another node's server, wherever it is now."""
+        settings, parameters = self._settings, self._parameters
+        assert parameters is not None
+        path = self._job_dir / server_file(settings.attempt, node)
+        _refresh(path.parent)
+        try:
+            place = read_record(ServerPlace, path)
+        except (OSError, ContractError) as error:
+            raise DisconnectedError(f"{path} can't be read: {error}") from error
+        if place is None:
+            raise DisconnectedError(f"the server of node {node} has not said where it is")
+        greeting = Greeting(
+            settings.attempt, settings.node, node, purpose, self._run, digest(parameters), stripe
+        )
+        return dial(place.address, place.port, greeting, self._secret)
+
+    def _close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        if self._snapshots is not None:
+            self._snapshots.join()
+        if self._shards is not None:
+            self._shards.close()
+
+    def _read(self, kind: type[R], name: str) -> R:
+        path = self._job_dir / name
+        try:
+            found = read_record(kind, path)
+        except (OSError, ContractError) as error:
+            raise ServerError(f"{path} can't be read: {error}") from error
+        if found is None:
+            raise ServerError(f"there is no {path}", hint="the supervisor writes it first")
+        return found
+
+
+def digest(parameters: Parameters) -> int:
+    """Return a number that tells other parameters apart."""
+    text = f"{parameters.count} {parameters.dtype} {parameters.rows} {parameters.model}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _refresh(folder: Path) -> None:
+    """Make a network file system look again: it may remember for long that a file is absent."""
+    with suppress(OSError), os.scandir(folder):
+        pass

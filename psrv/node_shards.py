@@ -1,0 +1,187 @@
+"""All shards of a node in its server: homes and relays, and the links to other homes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+import torch
+
+from dlctl.contract import Homes
+from psrv.homes import Home
+from psrv.link import AHEAD, STRIPES, Link
+from psrv.own_shards import OwnShards
+from psrv.relay import AtOnceRelay, Relay, RoundsRelay
+from psrv.rules import RoundSolver, Solver
+from psrv.serving import Serving
+from psrv.shard import Operation, ThreadedShard
+from psrv.shard_file import HOME
+from psrv.snapshots import write_snapshot
+from psrv.transport.base import Connection, Purpose
+from psrv.window import Window
+
+Dial = Callable[[int, Purpose, int], Connection]
+"""Opens a connection: to which node, what for, which stripe."""
+_FEWEST_AHEAD, _PLACES = 2, 64
+
+
+class NodeShards:
+    """Opens them, and follows where homes go.
+
+    Args:
+        files: Makes and opens the files.
+        homes: Who is home of what, now.
+        node: This one.
+        nodes: How many the training began with.
+        solver: The training's.
+        gated: Whether learners wait for one another's clocks.
+        dial: Opens connections.
+        log: Gets a line for each thing that is new.
+        fail: Gets what must end the server.
+    """
+
+    def __init__(
+        self,
+        files: OwnShards,
+        homes: Homes,
+        node: int,
+        nodes: int,
+        solver: Solver | RoundSolver,
+        *,
+        gated: bool,
+        dial: Dial,
+        log: Callable[[str], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._files = files
+        self._node = node
+        self._nodes = nodes
+        self._solver = solver
+        self._gated = gated
+        self._dial = dial
+        self._log = log
+        self._fail = fail
+        self._shards = [
+            files.open(number, home == node) for number, home in enumerate(homes.shard_nodes)
+        ]
+        have = [n for n, shard in enumerate(self._shards) if shard.layout.kind == HOME]
+        first = self._shards[0]
+        self.serving = Serving(
+            [self._home(number, self._shards[number]) for number in have],
+            first.rows[0].dtype,
+            first.layout.block_count,
+        )
+        self._masters: list[ThreadedShard] = []
+        self._relays = self._make_relays()
+        self._links: list[Link] = []
+        self._followed = homes
+        self.follow(homes)
+
+    def _home(self, number: int, shard: ThreadedShard) -> Home:
+        return Home(number, shard, self._solver, self._nodes)
+
+    def _make_relays(self) -> dict[int, Relay]:
+        """Make the relays; what is kept of a server before this one is on its way again."""
+        kept = {n: s for n, s in enumerate(self._shards) if s.layout.kind != HOME}
+        if isinstance(self._solver, RoundSolver) or not kept:
+            return {number: RoundsRelay(number, shard) for number, shard in kept.items()}
+        first = next(iter(kept.values()))
+        places = min(_PLACES, AHEAD * STRIPES * max(1, self._nodes - 1))
+        window = Window(first.path.with_name("window"), places, first.rows[0].dtype)
+        relays = {n: AtOnceRelay(n, shard, self._solver, window) for n, shard in kept.items()}
+        window.free_but({number for relay in relays.values() for number in relay.exchanges()})
+        return dict(relays)
+
+    def follow(self, homes: Homes) -> None:
+        """Take over shards whose home this node is now, refuse lost nodes, and link anew."""
+        self.serving.give_up(homes.lost_nodes)
+        have = {home.number for home in self.serving.all()}
+        for number, home in enumerate(homes.shard_nodes):
+            if home == self._node and number not in have:
+                master = self._files.open_master(self._relays[number])
+                self._masters.append(master)
+                self.serving.add(self._home(number, master))
+                self._log(f"this node is the home of shard {number} now")
+        self._followed = homes
+        for link in self._links:
+            link.close()
+        self._links = [self._link(home) for home in sorted(self._targets())]
+
+    def _targets(self) -> set[int]:
+        return {self._followed.shard_nodes[number] for number in self._relays}
+
+    def _link(self, home: int) -> Link:
+        relays = [
+            relay
+            for number, relay in self._relays.items()
+            if self._followed.shard_nodes[number] == home
+        ]
+        stripes = STRIPES * len(self._targets())
+        return Link(
+            f"home on node {home}",
+            relays,
+            lambda purpose, stripe: self._dial(home, purpose, stripe),
+            often=self._gated,
+            ahead=min(AHEAD, max(_FEWEST_AHEAD, _PLACES // stripes)),
+            log=self._log,
+            fail=self._fail,
+        )
+
+    def look_around(self) -> None:
+        """Strike off who is dead or absent, and tell learners what was brought up to date."""
+        for shard in [*self._shards, *self._masters]:
+            shard.members.strike_dead()
+        for node in self.serving.strike_absent():
+            self._log(f"node {node} has no connection any more: nobody waits for its learners")
+        for link in self._links:
+            link.note_refreshes()
+
+    def write_snapshots(self, request: int, stopped: Callable[[], bool]) -> None:
+        """Write a snapshot of each shard whose home this node is.
+
+        A disk that is full ends no training: it is logged, and the old one stays.
+        """
+        for home in self.serving.all():
+            if stopped():
+                return
+            begin = time.monotonic()
+            path = self._files.snapshot(home.number)
+            rows = self._files.rows
+            try:
+                write_snapshot(path, blocks_of(home.shard, rows), home.shard.layout.count, request)
+            except OSError as error:
+                self._log(f"{path} can't be written: {error.strerror}")
+            else:
+                took_s = time.monotonic() - begin
+                self._log(f"snapshot of shard {home.number} in {took_s:.2f} s")
+
+    def close(self) -> None:
+        """End all connections; the files stay."""
+        for link in self._links:
+            link.close()
+        if not self.serving.close():
+            return  # a thread still works on a shard: the process's end closes them
+        for shard in [*self._shards, *self._masters]:
+            with suppress(OSError):
+                shard.close()
+
+
+def blocks_of(shard: ThreadedShard, rows: int) -> Iterator[tuple[int, list[torch.Tensor]]]:
+    """Yield first element and a copy of the first rows of each block, as it is now."""
+    step = shard.layout.block_count
+    room = torch.empty(rows, step, dtype=shard.rows[0].dtype)
+    for block in range(shard.layout.blocks):
+        length = min(step, shard.layout.count - block * step)
+        parts = [row[:length] for row in room]
+        shard.read_block(block, _copying(parts))
+        yield block * step, parts
+
+
+def _copying(into: list[torch.Tensor]) -> Operation:
+    def copy(parts: Sequence[torch.Tensor], block: int) -> None:
+        del block
+        for to, part in zip(into, parts, strict=False):
+            to.copy_(part)
+
+    return copy

@@ -1,0 +1,118 @@
+"""The files of a node's shards: made of snapshots, or taken over from a server that was killed.
+
+Or made anew on a node that survives when a shard has lost its home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from dlctl.contract import Parameters, snapshot_file
+from psrv.errors import ServerError
+from psrv.placing import layout_of
+from psrv.relay import Relay
+from psrv.rules import RoundSolver, Solver
+from psrv.shard import ThreadedShard
+from psrv.shard_file import (
+    HOME,
+    RELAY,
+    ShardLayout,
+    create_shard,
+    from_snapshot,
+    kind_of,
+    read_row,
+)
+
+
+class OwnShards:
+    """Makes and opens the files of one node.
+
+    Args:
+        job_dir: Where the snapshots are.
+        folder: In shared memory.
+        attempt: Of the training.
+        parameters: What all shards hold together.
+        shards: How many there are.
+        solver: The training's.
+        learners: Of the whole training.
+        learners_here: Of this node.
+    """
+
+    def __init__(
+        self,
+        job_dir: Path,
+        folder: Path,
+        attempt: int,
+        parameters: Parameters,
+        shards: int,
+        solver: Solver | RoundSolver,
+        learners: int,
+        learners_here: int,
+    ) -> None:
+        if parameters.rows != 1 + solver.rows:
+            raise ServerError(
+                f"learner 0 has snapshots of {parameters.rows} rows, and this server's solver "
+                f"keeps {1 + solver.rows}",
+                hint="all must have the same solver with the same settings",
+            )
+        self._job_dir = job_dir
+        self._folder = folder
+        self._attempt = attempt
+        self._parameters = parameters
+        self._shards = shards
+        self._solver = solver
+        self._learners = {HOME: learners, RELAY: learners_here}
+
+    @property
+    def rows(self) -> int:
+        """Rows of a snapshot."""
+        return self._parameters.rows
+
+    def snapshot(self, number: int) -> Path:
+        """Return where the newest snapshot of a shard is."""
+        return self._job_dir / snapshot_file(self._attempt, number)
+
+    def open(self, number: int, is_home: bool) -> ThreadedShard:
+        """Return a shard of this node; what a server before this one has left is taken over.
+
+        Raises:
+            ServerError: there is no room, or the snapshot is not what it should be.
+        """
+        path = self._folder / f"shard-{number}"
+        if path.exists():
+            return ThreadedShard(path, self._layout(number, kind_of(path)), self._attempt)
+        kind = HOME if is_home else RELAY
+        layout = self._layout(number, kind)
+        rows = self._parameters.rows if is_home else 1
+        fill = from_snapshot(self.snapshot(number), rows)
+        create_shard(path, layout, self._attempt, learners=self._learners[kind], fill=fill)
+        return ThreadedShard(path, layout, self._attempt)
+
+    def open_master(self, relay: Relay) -> ThreadedShard:
+        """Return the home of a shard whose learners on this node keep their relay.
+
+        It is made of the weights that this node has, which are newer than the newest snapshot;
+        what the solver keeps is as it was in that.
+        """
+        number = relay.number
+        path = self._folder / f"shard-{number}.home"
+        layout = self._layout(number, HOME)
+        if path.exists():
+            return ThreadedShard(path, layout, self._attempt)
+
+        def fill(rows: Sequence[torch.Tensor]) -> None:
+            relay.settled(rows[0])
+            for row in range(1, self._parameters.rows):
+                read_row(self.snapshot(number), row, rows[row])
+
+        create_shard(path, layout, self._attempt, fill=fill)
+        master = ThreadedShard(path, layout, self._attempt)
+        for block, (had, _) in enumerate(relay.shard.all_progress()):
+            master.set_progress(block, had, 0)
+        return master
+
+    def _layout(self, number: int, kind: int) -> ShardLayout:
+        return layout_of(self._parameters, self._shards, number, self._solver, kind)

@@ -1,0 +1,228 @@
+"""What comes to the shards whose home this node is, from the servers of other nodes.
+
+Each connection has a thread, which receives a total, works on the block and sends the answer; the
+kernel receives the next one meanwhile. In rounds an answer waits for others, so totals are held
+until their round has ended, and the next ones are received in between.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from psrv.home import add_sum, step_of, weights_after
+from psrv.homes import Home
+from psrv.rounds import Step, missing, settle
+from psrv.rules import RoundSolver
+from psrv.shard import ThreadedShard
+from psrv.transport.base import (
+    Connection,
+    DisconnectedError,
+    Frame,
+    Greeting,
+    Kind,
+    Purpose,
+    RefusedError,
+)
+
+ABSENT_S = 20.0
+"""After so long without a connection to a node nobody waits for its learners any more."""
+_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
+_CLOSE_S = 2.0
+
+
+@dataclass
+class _Held:
+    """A total whose round has not ended."""
+
+    frame: Frame
+    home: Home
+    step: Step
+    room: torch.Tensor
+    added: bool = False
+
+
+class Serving:
+    """All homes of a node's server, and who is connected to them.
+
+    Args:
+        homes: By their shards' numbers; more may come.
+        dtype: Of the rows.
+        elements: Of a block.
+    """
+
+    def __init__(self, homes: Iterable[Home], dtype: torch.dtype, elements: int) -> None:
+        self._homes = {home.number: home for home in homes}
+        self._dtype = dtype
+        self._elements = elements
+        self._lock = threading.Lock()
+        self._connections: dict[Connection, int] = {}
+        self._gone_at: dict[int, float] = {}
+        self._lost: frozenset[int] = frozenset()
+
+    def add(self, home: Home) -> None:
+        """Become home of one more."""
+        self._homes[home.number] = home
+
+    def all(self) -> list[Home]:
+        """Return all homes."""
+        return list(self._homes.values())
+
+    def serve(self, greeting: Greeting, connection: Connection) -> None:
+        """Serve a connection until it ends, however.
+
+        Raises:
+            ServerError: this server can't go on.
+        """
+        node = greeting.node
+        with self._lock:
+            self._connections[connection] = node
+        try:
+            if greeting.purpose is Purpose.CLOCKS:
+                self._serve_clocks(node, connection)
+            elif any(isinstance(home.solver, RoundSolver) for home in self.all()):
+                self._serve_rounds(node, connection)
+            else:
+                self._serve_at_once(node, connection)
+        except (DisconnectedError, RefusedError):
+            pass
+        finally:
+            connection.close()
+            with self._lock:
+                del self._connections[connection]
+                self._gone_at[node] = time.monotonic()
+
+    def close(self) -> bool:
+        """End all connections; return whether all of their threads have ended."""
+        deadline = time.monotonic() + _CLOSE_S
+        while True:
+            with self._lock:
+                for connection in self._connections:
+                    connection.close()
+                if not self._connections or time.monotonic() > deadline:
+                    return not self._connections
+            time.sleep(_LONGEST_NAP_S)
+
+    def give_up(self, nodes: Iterable[int]) -> None:
+        """Refuse what comes from these nodes from now on, and wait for them no longer."""
+        self._lost = frozenset(nodes)
+        with self._lock:
+            for connection, node in self._connections.items():
+                if node in self._lost:
+                    connection.close()
+        for home in self.all():
+            for node in self._lost:
+                home.remove(node)
+
+    def strike_absent(self) -> list[int]:
+        """Wait no longer for nodes that have been without a connection; return who they are."""
+        with self._lock:
+            connected = set(self._connections.values())
+            long_ago = time.monotonic() - ABSENT_S
+            absent = [n for n, at in self._gone_at.items() if n not in connected and at < long_ago]
+            for node in absent:
+                del self._gone_at[node]
+        for node in absent:
+            for home in self.all():
+                home.pause(node)
+        return absent
+
+    def _home(self, node: int, frame: Frame) -> Home:
+        if node in self._lost:
+            raise RefusedError(f"node {node} was given up")
+        home = self._homes.get(frame.shard)
+        if home is None:
+            raise DisconnectedError(f"this node is not the home of shard {frame.shard}")
+        return home
+
+    def _serve_clocks(self, node: int, connection: Connection) -> None:
+        nothing = memoryview(bytearray())
+        while True:
+            frame = connection.receive(nothing)
+            slowest = self._home(node, frame).note_clock(node, frame)
+            connection.send(Frame(Kind.CLOCK, frame.shard, number=slowest))
+
+    def _serve_at_once(self, node: int, connection: Connection) -> None:
+        total, answer = torch.empty(2, self._elements, dtype=self._dtype)
+        received, sent = total.numpy().data.cast("B"), answer.numpy().data.cast("B")
+        while True:
+            frame = connection.receive(received)
+            home = self._home(node, frame)
+            if frame.kind is Kind.PULL:
+                self._answer_pull(home, frame, answer, connection)
+                continue
+            length = home.length(frame)
+            _check(frame, Kind.TOTAL, length * total.element_size())
+            had = home.merge(node, frame, total[:length], answer[:length])
+            reply = Frame(Kind.WEIGHTS, frame.shard, frame.block, had)
+            connection.send(reply, sent[: frame.size])
+
+    def _answer_pull(
+        self, home: Home, frame: Frame, answer: torch.Tensor, connection: Connection
+    ) -> None:
+        part = answer[: home.length(frame)]
+        number, newer = home.weights(frame, part)
+        reply = Frame(Kind.PULLED, frame.shard, frame.block, number)
+        connection.send(reply, part.numpy().data.cast("B") if newer else None)
+
+    def _serve_rounds(self, node: int, connection: Connection) -> None:
+        held: list[_Held] = []
+        free: list[torch.Tensor] = []
+        answer = torch.empty(self._elements, dtype=self._dtype)
+        nap_s = 0.0
+        while True:
+            if not held or connection.readable(nap_s):
+                room = free.pop() if free else torch.empty_like(answer)
+                frame = connection.receive(room.numpy().data.cast("B"))
+                home = self._home(node, frame)
+                if frame.kind is Kind.PULL:
+                    self._answer_pull(home, frame, answer, connection)
+                    free.append(room)
+                else:
+                    _check(frame, Kind.TOTAL, home.length(frame) * room.element_size())
+                    assert isinstance(home.solver, RoundSolver)
+                    held.append(_Held(frame, home, step_of(home.solver, frame.rate), room))
+                nap_s = 0.0
+            ended = [one for one in held if _advance(one, answer, connection)]
+            for one in ended:
+                held.remove(one)
+                free.append(one.room)
+            nap_s = 0.0 if ended else min(max(_NAP_S, 2 * nap_s), _LONGEST_NAP_S)
+
+
+def _check(frame: Frame, kind: Kind, size: int) -> None:
+    if frame.kind is not kind or frame.size != size:
+        raise DisconnectedError(f"{frame.kind.name} of {frame.size} bytes came")
+
+
+def _advance(held: _Held, answer: torch.Tensor, connection: Connection) -> bool:
+    """Add to the sum once it is its turn; send the answer once the round has ended."""
+    frame, home, shard = held.frame, held.home, held.home.shard
+    if not held.added:
+        if not home.begun():
+            return False
+        length = home.length(frame)
+        held.added = add_sum(
+            shard, frame.block, frame.number, frame.mask, held.room[:length], held.step
+        )
+        if not held.added:
+            _skip_rounds(shard, frame, held.step)
+            return False
+    part = answer[: home.length(frame)]
+    rounds = weights_after(shard, frame.block, frame.number + 1, held.step, part)
+    if rounds is None:
+        return False
+    reply = Frame(Kind.WEIGHTS, frame.shard, frame.block, rounds)
+    connection.send(reply, part.numpy().data.cast("B"))
+    return True
+
+
+def _skip_rounds(shard: ThreadedShard, frame: Frame, step: Step) -> None:
+    """End a round that is behind and that nobody is in: this home is new, the relays are ahead."""
+    rounds, added = shard.progress(frame.block)
+    if rounds < frame.number and not missing(shard, rounds, added):
+        settle(shard, frame.block, rounds, step)
