@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dlctl.contract import Guilty, Plan, Preflight
+from learner.launch import launcher_name
 from learner.preflight import MPI_PENDING
 
 
@@ -86,7 +87,7 @@ def _judge_silence(plan: Plan, findings: Findings) -> Objection | None:
         return None
     said = f": {findings.words[-1]}" if findings.words else "."
     code = findings.exit_code
-    how = "in time" if code is None else f"({plan.launch.kind} ended with exit code {code})"
+    how = "in time" if code is None else f"({launcher_name(plan)} ended with exit code {code})"
     return Objection(
         f"The preflight got no report of learner {silent[0] + 1} of {learners} {how}{said}",
         "Check that every node has the site's Python and sees its root folder: "

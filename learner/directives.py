@@ -7,7 +7,16 @@ import os
 import time
 from pathlib import Path
 
-from dlctl.contract import ContractError, Directive, directive_file, read_record, status_file
+from dlctl.contract import (
+    ContractError,
+    Directive,
+    Homes,
+    directive_file,
+    homes_file,
+    read_record,
+    status_file,
+    submit_begin,
+)
 
 POLL_S = 0.3
 SUPERVISOR_LOST_S = 120.0
@@ -22,9 +31,18 @@ def refresh(folder: Path) -> None:
 
 
 class Outside:
-    """Polls for the directive, the supervisor's heartbeat, and the parent process."""
+    """Polls for the directive, the supervisor's heartbeat, and the parent process.
 
-    def __init__(self, job_dir: Path, attempt: int, supervisor_lost_s: float) -> None:
+    Args:
+        node: which of a job's nodes this one is, where it can be given up alone.
+    """
+
+    def __init__(
+        self, job_dir: Path, attempt: int, supervisor_lost_s: float, node: int | None = None
+    ) -> None:
+        self._node = node
+        self._homes = job_dir / homes_file(attempt)
+        self._successor = job_dir / submit_begin(attempt + 1)
         self._directive = job_dir / directive_file(attempt)
         self._supervisor = job_dir / status_file(attempt, "supervisor", 0)
         self._lost_s = supervisor_lost_s
@@ -41,12 +59,33 @@ class Outside:
         except (OSError, ContractError):
             return None
 
+    def expelled(self) -> str:
+        """Return why this learner has no part in the training any more, or an empty text.
+
+        A node that was cut off, and comes back, finds that the others went on without it.
+        """
+        if self._node is None:
+            return ""
+        if self._successor.exists():
+            return "a later attempt has taken over"
+        try:
+            homes = read_record(Homes, self._homes)
+        except (OSError, ContractError):
+            return ""
+        lost = homes is not None and self._node in homes.lost_nodes
+        return "its node was given up" if lost else ""
+
+    @property
+    def supervisor_is_lost(self) -> bool:
+        """Return whether the supervisor has been silent for too long."""
+        return self._silent_s > self._lost_s
+
     def abandoned(self) -> str:
         """Return why nobody waits for us any more, or an empty text."""
         if os.getppid() != self._parent:
             return "the process that launched it is gone"
         self._listen()
-        if self._silent_s > self._lost_s:
+        if self.supervisor_is_lost:
             return f"no heartbeat of the supervisor for {self._silent_s:.0f} s"
         return ""
 

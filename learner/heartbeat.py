@@ -24,6 +24,8 @@ class Heartbeat:
         self.path = job_dir / status_file(attempt, role, rank)
         self.warning = ""
         """Why the last write failed, or nothing."""
+        self.silent = False
+        """Whether the file is somebody else's now: nothing is written any more."""
         self._due = 0.0
         self._written = False
         now = time.time()
@@ -53,6 +55,8 @@ class Heartbeat:
     def _write(self) -> bool:
         self._due = time.monotonic() + INTERVAL_S
         self.status = dataclasses.replace(self.status, heartbeat_at=time.time())
+        if self.silent:
+            return True
         try:
             if self._written and not self.path.parent.is_dir():
                 raise FileNotFoundError(2, "the job directory is gone")  # it stays so
@@ -83,12 +87,16 @@ def close_statuses(job_dir: Path, statuses: list[Status], verdict: Verdict) -> N
             write_whole(path, to_json(ended))
 
 
-def last_lines(path: Path, count: int = LAST_LINES) -> list[str]:
-    """Return the last lines of a log, whatever bytes are in it; none if it can't be read."""
+def last_lines(path: Path, count: int = LAST_LINES, since: int = 0) -> list[str]:
+    """Return the last lines of a log, whatever bytes are in it; none if it can't be read.
+
+    Args:
+        since: the byte before which nothing counts.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
+            file.seek(max(since, size - _TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []

@@ -1,26 +1,63 @@
-"""Start one job step: N processes under the plan's launcher, in a session of their own."""
+"""Start one job step in a session of its own: all learners, or one learner, or one server.
+
+With a parameter server each learner is a step by itself: where they share an MPI world or a step,
+the death of one ends them all.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-from dlctl.contract import Plan, attempt_dir
+from dlctl.contract import Plan, attempt_dir, server_log
 from learner import processes
 from learner.faults import UserFault
+from learner.heartbeat import last_lines
+from learner.ranks import RANK_VARIABLE, place_of
+
+if TYPE_CHECKING:
+    from learner.verdict import Failure
+
+EACH = "each"
+"""The kind of a launch in which every learner is a step of its own."""
+RESTARTS_VARIABLE = "DLCTL_RESTARTS"
+"""Tells a learner's watchdog how often the learner was started before."""
+
+
+class Running(Protocol):
+    """One step, or several that the supervisor watches as one."""
+
+    failure: Failure | None
+    """Why they were ended, where nobody's status says so."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return how it ended, None while it runs."""
+
+    def poll(self, *, halting: bool, silent: bool) -> None:
+        """Do what is to be done now; see learner.crew."""
+
+    def terminate(self) -> None:
+        """Ask for its end."""
+
+    def kill(self) -> None:
+        """End it outright."""
+
+
+def launcher_name(plan: Plan) -> str:
+    """Return what people call the plan's launcher."""
+    if plan.launch.kind != EACH:
+        return plan.launch.kind
+    return Path(plan.launch.argv[0]).name if plan.launch.argv else "its process"
 
 
 def step_log(job_dir: Path, attempt: int, name: str) -> Path:
     """Return where launcher and helpers of a step print; the learners have logs of their own."""
     return job_dir / attempt_dir(attempt) / f"{name}.log"
-
-
-def step_argv(plan: Plan, module: str, job_dir: Path, attempt: int) -> list[str]:
-    """Return the whole command of a step."""
-    python = [plan.environment.python, "-m", module, str(job_dir), str(attempt)]
-    return [*plan.launch.argv, *plan.environment.container, *python]
 
 
 def step_environment(plan: Plan) -> dict[str, str]:
@@ -35,17 +72,30 @@ def step_environment(plan: Plan) -> dict[str, str]:
 
 
 class Step:
-    """A running step."""
+    """A running step.
 
-    def __init__(self, plan: Plan, module: str, job_dir: Path, attempt: int, log: Path) -> None:
-        argv = step_argv(plan, module, job_dir, attempt)
-        log.parent.mkdir(parents=True, exist_ok=True)
+    Args:
+        prefix: the launcher and its options; nothing for a plain child process.
+        program: a module of ours and its arguments.
+        log: where launcher and program print.
+        variables: what the step gets beside our own environment.
+    """
+
+    def __init__(
+        self, plan: Plan, prefix: list[str], program: list[str], log: Path,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.failure: Failure | None = None
+        argv = [*prefix, *plan.environment.container, plan.environment.python, "-m", *program]
+        self._log = log
         try:
+            log.parent.mkdir(exist_ok=True)
             with log.open("ab") as output:
+                self._from = output.tell()
                 self._process = subprocess.Popen(
                     argv,
                     cwd=plan.runtime_dir,
-                    env=step_environment(plan),
+                    env=step_environment(plan) | dict(variables or {}),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -64,6 +114,13 @@ class Step:
         """Return the launcher's exit code, or None while it runs."""
         return self._process.poll()
 
+    def words(self) -> list[str]:
+        """Return the last lines that were printed since it was started."""
+        return last_lines(self._log, since=self._from)
+
+    def poll(self, *, halting: bool, silent: bool) -> None:
+        """Do nothing: one step needs nobody."""
+
     def terminate(self) -> None:
         """Ask the launcher to end the step (not SIGINT: srun only reports on the first one)."""
         self._send(signal.SIGTERM)
@@ -75,3 +132,77 @@ class Step:
     def _send(self, number: int) -> None:
         if self._process.poll() is None:
             self._process.send_signal(number)
+
+
+class Steps:
+    """Several steps as one, which has ended when all have."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.failure: Failure | None = None
+        self._steps = steps
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the first exit code that is not 0, or 0; None while one runs."""
+        codes = [step.exit_code for step in self._steps]
+        return None if None in codes else next(filter(None, codes), 0)
+
+    def poll(self, *, halting: bool, silent: bool) -> None:
+        """Do nothing: whatever ends stays so."""
+
+    def terminate(self) -> None:
+        """Ask all launchers to end their steps."""
+        for step in self._steps:
+            step.terminate()
+
+    def kill(self) -> None:
+        """End all launchers outright."""
+        for step in self._steps:
+            step.kill()
+
+
+def whole_step(plan: Plan, module: str, job_dir: Path, attempt: int, log: Path) -> Step:
+    """Start a module once for each learner, all in one step."""
+    return Step(plan, plan.launch.argv, [module, str(job_dir), str(attempt)], log)
+
+
+def learner_step(
+    plan: Plan, module: str, job_dir: Path, attempt: int, rank: int, host: str, log: Path,
+    restarts: int = 0,
+) -> Step:  # fmt: skip
+    """Start a module for one learner on its node."""
+    program = [module, str(job_dir), str(attempt)]
+    variables = {RANK_VARIABLE: str(rank), RESTARTS_VARIABLE: str(restarts)}
+    return Step(plan, on_host(plan.launch.argv, host), program, log, variables)
+
+
+def preflight_steps(
+    plan: Plan, job_dir: Path, attempt: int, hosts: list[str], log: Path
+) -> Steps:  # fmt: skip
+    """Start the preflight of each learner on its node, all at once."""
+    module, learners = "learner.preflight", range(plan.resources.learners)
+    return Steps(
+        [
+            learner_step(plan, module, job_dir, attempt, rank, hosts[node], log)
+            for rank in learners
+            for node in (place_of(plan, rank).node_rank,)
+        ]
+    )
+
+
+def server_step(plan: Plan, job_dir: Path, attempt: int, node: int, host: str) -> Step:
+    """Start the parameter server of one node."""
+    argv = plan.parameter_server.argv if plan.parameter_server else []
+    program = ["learner.server", str(job_dir), str(attempt), str(node)]
+    return Step(plan, on_host(argv, host), program, job_dir / server_log(attempt, node))
+
+
+def on_host(argv: list[str], host: str) -> list[str]:
+    """Return a launcher's command for one host; without a launcher there is but this one."""
+    return [*argv, f"--nodelist={host}"] if argv else []
+
+
+def beside(program: str, name: str) -> str:
+    """Return a command of Slurm's from the folder of srun, if that was given with one."""
+    there = Path(program).with_name(name)
+    return str(there) if "/" in program and there.exists() else name

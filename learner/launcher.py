@@ -6,9 +6,11 @@ its watchdog. No torch and no MPI here: the learner calls MPI_Init itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +22,7 @@ from learner.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outs
 from learner.environment import PROGRESS_FILE, learner_environment, quiet_mpi, resolve_secrets
 from learner.faults import UserFault
 from learner.heartbeat import Heartbeat
+from learner.launch import EACH, RESTARTS_VARIABLE, beside
 from learner.ranks import Place, find_place
 from learner.shared_memory import make_segment_folder, remove_segment_folder
 from learner.signals import EXIT_HALTED, HaltFlag
@@ -27,7 +30,7 @@ from learner.watchdog import Program, Watchdog
 
 _PRELUDE = f"trap 'exit {EXIT_HALTED}' USR2\n"
 """The shell outlives the signal, lets the running program save, and starts no further one."""
-_ENDED_GRACE_S = {"srun": 20.0, "mpirun": 0.4, "direct": 5.0}
+_ENDED_GRACE_S = {"srun": 20.0, "mpirun": 0.4, "direct": 5.0, EACH: 20.0}
 """From SIGTERM on: Slurm waits KillWait (30 s), OpenMPI's mpirun one second until SIGKILL."""
 
 
@@ -49,14 +52,19 @@ def main(arguments: list[str]) -> int:
     try:
         program = make_program(plan, job_dir, attempt, place, scratch)
         processes.adopt_orphans()
-        return Watchdog(program, heart, _outside(job_dir, attempt), ended).run()
+        outside = _outside(plan, job_dir, attempt, place)
+        code = Watchdog(program, heart, outside, ended).run()
+        if outside.supervisor_is_lost:
+            _end_allocation(plan)
+        return code
     except (UserFault, OSError) as fault:
         heart.set(state=State.FAILED, exit_code=1, reason=str(fault), last_lines=[str(fault)])
         print(f"dlctl: learner {place.rank}: {fault}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        remove_segment_folder(plan.training_id, attempt)
+        if plan.launch.kind != EACH:  # there it is the server's
+            remove_segment_folder(plan.training_id, attempt)
 
 
 def read_plan(job_dir: Path, attempt: int) -> Plan:
@@ -84,7 +92,8 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, place: Place, scratch:
         raise UserFault("The preflight's report of rank 0 is gone.", hint="Submit again.")
     secrets = resolve_secrets(plan, os.environ)
     env = learner_environment(plan, job_dir, place, meeting_point, os.environ, secrets)
-    env.update(make_segment_folder(plan.training_id, attempt))
+    if plan.launch.kind != EACH:
+        env.update(make_segment_folder(plan.training_id, attempt))
     env.update(quiet_mpi(env))
     env[PROGRESS_FILE] = str(scratch / "progress.json")
     command = plan.framework.command
@@ -102,12 +111,29 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, place: Place, scratch:
         progress=scratch / "progress.json",
         ended_grace_s=_ENDED_GRACE_S[plan.launch.kind],
         secrets=list(secrets.values()),
+        metrics=_restarts(),
     )
 
 
-def _outside(job_dir: Path, attempt: int) -> Outside:
+def _restarts() -> dict[str, float]:
+    count = int(os.environ.get(RESTARTS_VARIABLE) or 0)
+    return {"restarts": float(count)} if count else {}
+
+
+def _outside(plan: Plan, job_dir: Path, attempt: int, place: Place) -> Outside:
     lost_s = float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
-    return Outside(job_dir, attempt, lost_s)
+    node = place.node_rank if plan.launch.kind == EACH else None
+    return Outside(job_dir, attempt, lost_s, node)
+
+
+def _end_allocation(plan: Plan) -> None:
+    """End a job that Slurm keeps without its script: its first node is lost (--no-kill)."""
+    job_id = os.environ.get("SLURM_JOB_ID", "")
+    if plan.launch.kind != EACH or not plan.launch.argv or not job_id:
+        return
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        argv = [beside(plan.launch.argv[0], "scancel"), job_id]
+        subprocess.run(argv, timeout=30, capture_output=True, check=False)
 
 
 if __name__ == "__main__":

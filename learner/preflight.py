@@ -18,9 +18,10 @@ from dlctl import contract
 from dlctl.contract import Plan, Preflight, preflight_file, to_json, write_whole
 from learner.environment import resolve_secrets
 from learner.faults import UserFault
+from learner.launch import EACH
 from learner.launcher import read_plan
 from learner.ranks import find_place
-from learner.shared_memory import make_segment_folder
+from learner.shared_memory import make_segment_folder, remove_earlier
 
 MPI_PENDING = "starting"
 """`mpi_library` while MPI_Init runs: stays there if that ends the process."""
@@ -47,6 +48,8 @@ def main(arguments: list[str]) -> int:
         problems=find_problems(plan, job_dir),
     )
     path = job_dir / preflight_file(attempt, place.rank)
+    if plan.launch.kind == EACH:
+        remove_earlier(plan.training_id, attempt)
     if wants_mpi(plan):
         write_whole(path, to_json(dataclasses.replace(report, mpi_library=MPI_PENDING)))
         os.environ.update(make_segment_folder(plan.training_id, attempt))
@@ -73,7 +76,7 @@ def find_problems(plan: Plan, job_dir: Path) -> list[str]:
 
 def wants_mpi(plan: Plan) -> bool:
     """Return whether the world's size is to be compared."""
-    if plan.launch.kind == "direct" or plan.resources.learners == 1:
+    if plan.launch.kind in ("direct", EACH) or plan.resources.learners == 1:
         return False
     return importlib.util.find_spec("mpi4py") is not None
 
@@ -124,7 +127,7 @@ def own_address(plan: Plan) -> str:
 def _check_modules(plan: Plan) -> list[str]:
     if plan.framework.kind == "command":
         return []
-    needed = ["numpy", "torch", "h5py"] + ["mpi4py"] * (plan.launch.kind != "direct")
+    needed = ["numpy", "torch", "h5py"] + ["mpi4py"] * (plan.launch.kind not in ("direct", EACH))
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if not missing:
         return []

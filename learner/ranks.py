@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from dlctl.contract import Plan
 from learner.faults import UserFault
 
+RANK_VARIABLE = "DLCTL_RANK"
+"""Says which learner a step is that was started for one of them alone."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -33,9 +36,29 @@ def find_place(plan: Plan, env: Mapping[str, str] = os.environ) -> Place:
     """
     if plan.launch.kind == "direct":
         return Place(0, 1, 0, 1, 0)
+    if plan.launch.kind == "each":
+        return _own_place(plan, env)
     if plan.launch.kind == "srun":
         return _slurm_place(env)
     return _mpi_place(plan, env)
+
+
+def place_of(plan: Plan, rank: int) -> Place:
+    """Return the place of a learner that is a step of its own: blocks of the plan's sizes."""
+    per_node = plan.resources.learners_per_node
+    node, first = node_of(rank, per_node)
+    return Place(rank, plan.resources.learners, rank - first, per_node[node], node)
+
+
+def _own_place(plan: Plan, env: Mapping[str, str]) -> Place:
+    rank = _number(env, RANK_VARIABLE)
+    if rank is None or rank >= plan.resources.learners:
+        seen = env.get(RANK_VARIABLE)
+        raise UserFault(
+            f"{RANK_VARIABLE} is {seen!r}; the plan has {plan.resources.learners} learners.",
+            hint="Check that `launcher` and containers of the site file pass the environment on.",
+        )
+    return place_of(plan, rank)
 
 
 def _slurm_place(env: Mapping[str, str]) -> Place:

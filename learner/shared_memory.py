@@ -1,13 +1,16 @@
-"""A folder in shared memory for the MPI segments of one attempt on one node.
+"""A folder in shared memory for one attempt on one node: MPI's segments, or a server's shards.
 
 An MPI rank that is killed leaves its segments in /dev/shm for ever (seen with Open MPI 5). The
 launchers, which outlive their learners, name a folder for them and remove it with all it holds.
+With a parameter server the folder is the server's; for one that was killed the supervisor runs
+`python -m learner.shared_memory <training id> <attempt>` on its node.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - shared memory is what it is for
@@ -27,15 +30,26 @@ def make_segment_folder(training_id: str, attempt: int) -> dict[str, str]:
     """
     folder = segment_folder(training_id, attempt)
     try:
-        for other in _SHARED_MEMORY.glob(f"dlctl-{os.getuid()}-{training_id}.*"):
-            if other != folder:
-                shutil.rmtree(other, ignore_errors=True)
+        remove_earlier(training_id, attempt)
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError:
         return {}
     return {name: str(folder) for name in _VARIABLES if name not in os.environ}
 
 
+def remove_earlier(training_id: str, attempt: int) -> None:
+    """Remove what other attempts left on this node, killed with all who would have done so."""
+    folder = segment_folder(training_id, attempt)
+    for other in _SHARED_MEMORY.glob(f"dlctl-{os.getuid()}-{training_id}.*"):
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+
+
 def remove_segment_folder(training_id: str, attempt: int) -> None:
     """Remove the folder: whoever has mapped a segment keeps it until its end."""
     shutil.rmtree(segment_folder(training_id, attempt), ignore_errors=True)
+
+
+if __name__ == "__main__":
+    remove_earlier(sys.argv[1], int(sys.argv[2]))
+    remove_segment_folder(sys.argv[1], int(sys.argv[2]))

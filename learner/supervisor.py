@@ -6,7 +6,7 @@ decides on halting. Whatever happens, a verdict is left behind.
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import os
 import signal
 import sys
@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import ContractError, Directive, Plan, State, Status, Verdict, to_json
 from learner.faults import UserFault
-from learner.heartbeat import Heartbeat, close_statuses, last_lines, write_patiently
+from learner.heartbeat import Heartbeat, close_statuses, last_lines
+from learner.leaving import crash_verdict, fault_verdict, job_id, leave, reserve_file, say
 from learner.reserve import Reserve
 from learner.signals import HaltFlag
 
 if TYPE_CHECKING:
     from learner.control import Control
-    from learner.launch import Step
+    from learner.launch import Running
 
 MINIMUM_PYTHON = (3, 10)
 PREFLIGHT_S = 300.0
@@ -36,11 +37,6 @@ OVERTIME_S = 15.0
 """What the watchdogs get beyond the grace period before the launcher is ended."""
 
 
-def say(text: str) -> None:
-    """Print one line with the time, for people who read the job's output."""
-    print(time.strftime("%H:%M:%S"), text, flush=True)
-
-
 def main(arguments: list[str]) -> int:
     """Supervise one attempt; return 0 for COMPLETED and HALTED."""
     job_dir, attempt = Path(arguments[0]), int(arguments[1])
@@ -49,60 +45,15 @@ def main(arguments: list[str]) -> int:
         _check_python(job_dir)
         return _supervise(job_dir, attempt)
     except UserFault as fault:
-        verdict = _fault_verdict(job_dir, attempt, fault)
+        verdict = fault_verdict(job_dir, attempt, fault)
     except BaseException as error:  # the last resort: no attempt ends without a verdict
         traceback.print_exc()
-        verdict = _crash_verdict(job_dir, attempt, error)
+        verdict = crash_verdict(job_dir, attempt, error)
     return leave(job_dir, verdict)
-
-
-def leave(job_dir: Path, verdict: Verdict) -> int:
-    """Write the verdict, tell of it, and return the exit code that goes with it."""
-    if not (job_dir / contract.PLAN).exists() and not _folder(job_dir, verdict.attempt).is_dir():
-        return 1  # somebody removed the job directory: it stays so
-    verdict = dataclasses.replace(verdict, finished_at=time.time())
-    path = job_dir / contract.verdict_file(verdict.attempt)
-    _reserve_file(job_dir, verdict.attempt).unlink(missing_ok=True)
-    say(f"{verdict.state}: {verdict.reason}")
-    if verdict.hint:
-        say(f"  {verdict.hint}")
-    _tell_last_words(job_dir, verdict)
-    if not write_patiently(path, to_json(verdict)):
-        say(f"The verdict can't be written to {str(path)!r}: disk full or read-only.")
-        return 1
-    return 0 if verdict.state in (State.COMPLETED, State.HALTED) else 1
-
-
-def _tell_last_words(job_dir: Path, verdict: Verdict) -> None:
-    """Name the guilty learner's log; print its last words where they are in no such log."""
-    if verdict.guilty is None:
-        return
-    log = job_dir / contract.learner_log(verdict.attempt, verdict.guilty.rank)
-    if verdict.guilty.role == "learner" and log.exists():
-        say(f"  see {log.name}")
-        return
-    for line in verdict.guilty.last_lines:
-        print("  |", line, flush=True)
-
-
-def _folder(job_dir: Path, attempt: int) -> Path:
-    return job_dir / contract.attempt_dir(attempt)
-
-
-def _reserve_file(job_dir: Path, attempt: int) -> Path:
-    return _folder(job_dir, attempt) / ".reserve"
 
 
 def _learners(count: int) -> str:
     return "1 learner" if count == 1 else f"{count} learners"
-
-
-def job_id(job_dir: Path, attempt: int) -> str:
-    """Return the scheduler's id of this job, from the claim or from Slurm."""
-    try:
-        return (job_dir / contract.claim(attempt)).read_text().strip()
-    except OSError:
-        return os.environ.get("SLURM_JOB_ID", "")
 
 
 def _check_python(job_dir: Path) -> None:
@@ -129,19 +80,6 @@ def _site(job_dir: Path) -> str:
     return plan.site if plan else "NAME"
 
 
-def _fault_verdict(job_dir: Path, attempt: int, fault: UserFault) -> Verdict:
-    number = job_id(job_dir, attempt)
-    return Verdict(attempt, number, State.FAILED, fault.message, fault.hint)
-
-
-def _crash_verdict(job_dir: Path, attempt: int, error: BaseException) -> Verdict:
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    reason = f"The supervisor failed: {type(error).__name__}: {error}{where}."
-    hint = "This is a fault of dlctl or of the file system: see the job's output, dlctl logs."
-    return Verdict(attempt, job_id(job_dir, attempt), State.FAILED, reason, hint)
-
-
 def _supervise(job_dir: Path, attempt: int) -> int:
     from learner.control import Control
     from learner.launcher import read_plan
@@ -154,7 +92,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
         try:
             verdict = supervisor.run()
         except UserFault as fault:
-            verdict = _fault_verdict(job_dir, attempt, fault)
+            verdict = fault_verdict(job_dir, attempt, fault)
         code = leave(job_dir, verdict)
         # After the verdict: a final state without a verdict would look like a crash.
         supervisor.heart.set(state=verdict.state, reason=verdict.reason)
@@ -172,6 +110,7 @@ class Supervisor:
         self.control = control
         self.job_id = job_id(job_dir, attempt)
         self.heart = Heartbeat(job_dir, "supervisor", 0, attempt)
+        self._hosts: list[str] = []
         self._silent: dict[int, tuple[float, float]] = {}
         self._warned = ""
 
@@ -195,7 +134,7 @@ class Supervisor:
         names = (contract.CONTROL, contract.CHECKPOINTS, contract.METRICS, contract.RESULTS)
         for name in (*names, contract.LOGS, contract.JOB_STATE):
             (self.job_dir / name).mkdir(parents=True, exist_ok=True)
-        Reserve(_reserve_file(self.job_dir, self.attempt))
+        Reserve(reserve_file(self.job_dir, self.attempt))
 
     def _early_end(self) -> Verdict | None:
         """Return the verdict if the end is wanted before the learners have started."""
@@ -209,10 +148,16 @@ class Supervisor:
 
     def _preflight(self) -> Verdict | None:
         from learner.agreement import Findings, judge
-        from learner.launch import Step, step_log
+        from learner.launch import EACH, preflight_steps, step_log, whole_step
+        from learner.nodes import job_hosts
 
         log = step_log(self.job_dir, self.attempt, "preflight")
-        step = Step(self.plan, "learner.preflight", self.job_dir, self.attempt, log)
+        step: Running
+        if self.plan.launch.kind == EACH:
+            self._hosts = job_hosts(self.plan)
+            step = preflight_steps(self.plan, self.job_dir, self.attempt, self._hosts, log)
+        else:
+            step = whole_step(self.plan, "learner.preflight", self.job_dir, self.attempt, log)
         limit_s = float(os.environ.get(PREFLIGHT_VARIABLE) or PREFLIGHT_S)
         exit_code = self._wait_for(step, time.monotonic() + limit_s)
         if exit_code is None and self.control.wish() is not None:
@@ -227,7 +172,7 @@ class Supervisor:
             objection.guilty,
         )  # fmt: skip
 
-    def _wait_for(self, step: Step, until: float) -> int | None:
+    def _wait_for(self, step: Running, until: float) -> int | None:
         """Return a short step's exit code; None if it had to be ended."""
         while step.exit_code is None:
             self.control.wait(0.05)
@@ -237,7 +182,7 @@ class Supervisor:
                 return None
         return step.exit_code
 
-    def _end(self, step: Step) -> None:
+    def _end(self, step: Running) -> None:
         step.terminate()
         until = time.monotonic() + 10
         while step.exit_code is None:
@@ -267,34 +212,59 @@ class Supervisor:
             say(f"  {line}")
 
     def _train(self) -> Verdict:
-        from learner.launch import Step, step_log
-        from learner.verdict import Ending, decide
+        from learner.launch import EACH, step_log, whole_step
 
         self._enter(State.TRAINING, self.plan.framework.command or str(self.plan.framework.job))
+        if self.plan.launch.kind == EACH:
+            return self._train_each()
         log = step_log(self.job_dir, self.attempt, "launcher")
-        step = Step(self.plan, "learner.launcher", self.job_dir, self.attempt, log)
+        step = whole_step(self.plan, "learner.launcher", self.job_dir, self.attempt, log)
         self._watch(step)
+        return self._conclude(step, last_lines(log), {})
+
+    def _train_each(self) -> Verdict:
+        """Train with a parameter server, learners and servers in steps of their own."""
+        from learner.crew import Crew
+        from learner.nodes import Nodes
+
+        slurm_id = os.environ.get("SLURM_JOB_ID", "")
+        nodes = Nodes(self.plan, self._hosts, slurm_id)
+        crew = Crew(self.plan, self.job_dir, self.attempt, nodes, say)
+        with contextlib.closing(crew):
+            self._watch(crew)
+        return self._conclude(crew, crew.words(), crew.lost)
+
+    def _conclude(self, step: Running, words: list[str], lost: dict[int, str]) -> Verdict:
+        """Judge how the learners ended, close their statuses, store the results."""
+        from learner.verdict import Ending, decide
+
         if self.control.removed():
             return Verdict(self.attempt, self.job_id, State.FAILED, "Its job directory is gone.")
+        statuses = [status for status in self._statuses() if status.rank not in lost]
         ending = Ending(
-            statuses := self._statuses(),
+            statuses,
             step.exit_code,
-            last_lines(log),
+            words,
             self.control.wish(),
             {s.rank: last_lines(self._log(s.rank)) for s in statuses if not s.state.final},
+            lost,
+            step.failure,
         )
         verdict = decide(self.plan, self.attempt, self.job_id, ending)
         close_statuses(self.job_dir, statuses, verdict)
         return self._store(verdict)
 
-    def _watch(self, step: Step) -> None:
+    def _watch(self, step: Running) -> None:
         """Wait for the learners' end; pass on what is wanted of them, and see to it."""
+        from learner.launch import launcher_name
+
         delivered, end_at, kill_at = "", float("inf"), float("inf")
         look_at = 0.0
         while step.exit_code is None:
             self.control.wait(TICK_S)
             now = time.monotonic()
             wish = self.control.wish()
+            step.poll(halting=wish is not None, silent=bool(self.heart.status.reason))
             if wish is not None and wish.action != delivered:
                 if not delivered or end_at == float("inf") or wish.action == "stop":
                     end_at = now + wish.grace_s + OVERTIME_S
@@ -304,7 +274,7 @@ class Supervisor:
                 elif self._direct(wish.action, wish.reason, wish.grace_s):
                     delivered = wish.action
             if now >= end_at:
-                say(f"The launcher did not end in time: ending {self.plan.launch.kind}.")
+                say(f"The launcher did not end in time: ending {launcher_name(self.plan)}.")
                 step.terminate()
                 end_at, kill_at = float("inf"), now + 10
             if now >= kill_at:
@@ -387,7 +357,7 @@ class Supervisor:
             f"Training ended well, but its results can't be indexed: {error}.",
             hint="Free space on the site's file system, and submit again.",
         )  # fmt: skip
-        return _fault_verdict(self.job_dir, self.attempt, fault)
+        return fault_verdict(self.job_dir, self.attempt, fault)
 
 
 if __name__ == "__main__":

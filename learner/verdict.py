@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dlctl.contract import Guilty, Plan, State, Status, Verdict
 from learner.control import Wish
+from learner.launch import launcher_name
 from learner.watchdog import UNFINISHED
 
 _SIGNALS = {
@@ -20,6 +21,15 @@ _SIGNALS = {
     11: "segmentation fault",
     15: "SIGTERM",
 }
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why the learners were ended, known to who ended them."""
+
+    reason: str
+    hint: str
+    guilty: Guilty
 
 
 @dataclass(frozen=True)
@@ -33,24 +43,49 @@ class Ending:
     wish: Wish | None
     logs: dict[int, list[str]] = field(default_factory=dict)
     """The last lines of the learners that could not say them any more."""
+    lost: dict[int, str] = field(default_factory=dict)
+    """Learners that were given up while enough others went on, and why; no status of theirs."""
+    failure: Failure | None = None
 
 
 def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
     """Return the verdict over an attempt whose learners ran."""
     states = [status.state for status in ending.statuses]
-    complete = len(states) == plan.resources.learners
+    complete = len(states) + len(ending.lost) == plan.resources.learners
     if ending.wish is not None and ending.wish.state is State.CANCELLED:
         return Verdict(attempt, job_id, State.CANCELLED, _sentence(ending.wish.reason))
+    if (why := ending.failure) is not None:
+        return Verdict(attempt, job_id, State.FAILED, why.reason, why.hint, why.guilty)
     if complete and all(state is State.COMPLETED for state in states):
-        learners = "The learner" if len(states) == 1 else f"All {len(states)} learners"
+        learners = _how_many(len(states), plan.resources.learners)
         warning = next((f"; {s.reason}" for s in ending.statuses if s.reason), "")
-        reason = f"{learners} ended with exit code 0{warning}."
+        reason = f"{learners} ended with exit code 0{warning}{_tell_lost(ending.lost)}."
         return Verdict(attempt, job_id, State.COMPLETED, reason)
     if complete and _halted(states, ending.wish):
-        why = ending.wish.reason if ending.wish else "the learners saved and stopped"
+        wish = ending.wish.reason if ending.wish else "the learners saved and stopped"
         hint = f"Go on with: dlctl resume {plan.training_id}"
-        return Verdict(attempt, job_id, State.HALTED, _sentence(why), hint)
+        reason = _sentence(wish.rstrip(".") + _tell_lost(ending.lost))
+        return Verdict(attempt, job_id, State.HALTED, reason, hint)
     return _failed(plan, attempt, job_id, ending)
+
+
+def _how_many(count: int, learners: int) -> str:
+    if count < learners:
+        return f"{count} of {learners} learners"
+    return "The learner" if count == 1 else f"All {count} learners"
+
+
+def _tell_lost(lost: dict[int, str]) -> str:
+    """Return which learners were given up, those with the same reason together."""
+    parts = []
+    for why in dict.fromkeys(lost.values()):
+        ranks = [str(rank) for rank in sorted(lost) if lost[rank] == why]
+        if len(ranks) == 1:
+            parts.append(f"; learner {ranks[0]} {why}")
+        else:
+            many = re.sub(r"^was\b", "were", why)
+            parts.append(f"; learners {', '.join(ranks[:-1])} and {ranks[-1]} {many}")
+    return "".join(parts)
 
 
 def _halted(states: list[State], wish: Wish | None) -> bool:
@@ -98,7 +133,9 @@ def _vanished(
     guilty = Guilty("learner", status.rank, status.host, status.exit_code, status.signal, words)
     if told := _told_by_slurm(plan, ending.launcher_words):
         return Verdict(attempt, job_id, State.FAILED, *told, guilty)
-    said = f" {plan.launch.kind} said: {ending.launcher_words[-1]}" if ending.launcher_words else ""
+    said = (
+        f" {launcher_name(plan)} said: {ending.launcher_words[-1]}" if ending.launcher_words else ""
+    )
     reason = f"{_who(status)} vanished with its watchdog; killed from outside.{said}"
     return Verdict(attempt, job_id, State.FAILED, reason, _memory_hint(plan), guilty)
 
@@ -187,7 +224,7 @@ _WORDS: list[tuple[str, str]] = [
 ]
 
 
-_SPEAKER = re.compile(r"\[rank \d+ on [^\]]*\] ?")
+_SPEAKER = re.compile(r"\[(?:rank|server) \d+ on [^\]]*\] ?")
 
 
 def _own_words(lines: list[str]) -> list[str]:

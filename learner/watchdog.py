@@ -28,6 +28,8 @@ from learner.signals import EXIT_HALTED, HaltFlag
 TICK_S = 0.1
 TERM_S = 5.0
 """Between SIGTERM and SIGKILL."""
+EXPELLED_S = 0.5
+"""What a learner gets that has no part in the training any more: it may save nothing."""
 LEFTOVER_S = 2.0
 """How long processes that the learner left behind may take to end on SIGTERM."""
 
@@ -57,6 +59,8 @@ class Program:
     """How long the learner may go on saving once the launcher ends this process."""
     secrets: list[str] = field(default_factory=list)
     """Values that must not reach a status file."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What is told of it beside the learner's own metrics."""
 
 
 def decode_exit(returncode: int, is_command: bool) -> tuple[int | None, int | None]:
@@ -181,6 +185,9 @@ class Watchdog:
         self.heart.beat(**progress)
 
     def _look_outside(self) -> None:
+        if not self.heart.silent and (why := self.outside.expelled()):
+            self.heart.silent = True  # whoever gave it up has written its status
+            self._cancel(EXPELLED_S, why)
         if self.stop is Stop.NONE and (why := self.outside.abandoned()):
             self._halt(Stop.ENDED, self.program.ended_grace_s, why)
         if self.stop is Stop.CANCEL or (directive := self.outside.directive()) is None:
@@ -259,8 +266,8 @@ class Watchdog:
             }
             warning = str(told.get("warning") or "")
         except (OSError, ValueError, TypeError, AttributeError):
-            return {}, ""
-        return {**numbers, "metrics": metrics}, warning
+            numbers, metrics, warning = {}, {}, ""
+        return {**numbers, "metrics": {**metrics, **self.program.metrics}}, warning
 
     def _report(self, returncode: int) -> int:
         is_command = self.program.is_command

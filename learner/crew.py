@@ -1,0 +1,344 @@
+"""The learners and servers of one attempt, each in a step of its own, watched as one.
+
+A learner that dies is started again, alone, and no other waits. A node that Slurm has taken away,
+or on which nothing can be started, is given up with its learners; the training goes on while
+`min_learners` are left. An error of the user's ends all. Servers end after the last learner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import Plan, State, Status
+from learner.failures import NO_RESTART_HELPS, learner_failure, server_failure
+from learner.faults import UserFault
+from learner.homes import (
+    first_homes,
+    make_secret,
+    remove_what_is_of_no_use,
+    without_node,
+    write_homes,
+)
+from learner.launch import Step, learner_step, on_host, server_step, step_log
+from learner.member import SERVER_DEATHS, LearnerMember, Member
+from learner.nodes import Nodes, says_lost
+from learner.ranks import place_of
+from learner.restarts import VANISHED, how_it_died, is_too_slow, is_user_error
+from learner.verdict import Failure
+from psrv.cursor import CursorError
+from psrv.cursor_overseer import expel
+
+_LIVED_S = 30.0
+"""A server that lived so long has done something."""
+_TERM_S = 30.0
+"""From SIGTERM to SIGKILL; the watchdogs give their learners 20 s."""
+_STOP_S = 15.0
+"""What servers get to remove their memory, and others to do it for them."""
+
+
+class Crew:
+    """Starts the servers and learners of a plan; `poll` does all the work.
+
+    Args:
+        say: prints a line for people.
+    """
+
+    def __init__(
+        self, plan: Plan, job_dir: Path, attempt: int, nodes: Nodes, say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        assert plan.parameter_server is not None
+        self.plan = plan
+        self.failure: Failure | None = None
+        self._server = plan.parameter_server
+        self._job_dir, self._attempt = job_dir, attempt
+        self._nodes, self._say, self._clock = nodes, say, clock
+        self._homes = first_homes(plan)
+        self._homes_told = False
+        self._ending = False
+        self._kill_at = self._stop_by = float("inf")
+        self._to_expel: list[int] = []
+        self._leaving: list[tuple[Step, float]] = []
+        self._cleaners: list[Step] | None = None
+        self._done = False
+        self.learners = [self._learner(rank) for rank in range(plan.resources.learners)]
+        self.servers = [self._node_server(node) for node in range(plan.resources.nodes)]
+        make_secret(job_dir, attempt)
+        self._tell_homes()
+        for server in self.servers:
+            server.start_if_due(clock())
+
+    def _learner(self, rank: int) -> LearnerMember:
+        node = place_of(self.plan, rank).node_rank
+        host = self._nodes.hosts[node]
+        log = step_log(self._job_dir, self._attempt, f"launcher-{rank}")
+
+        def start(starts: int) -> Step:
+            return learner_step(
+                self.plan, "learner.launcher", self._job_dir, self._attempt, rank, host, log,
+                starts,
+            )  # fmt: skip
+
+        return LearnerMember(rank, node, host, start, self._job_dir, self._attempt)
+
+    def _node_server(self, node: int) -> Member:
+        host = self._nodes.hosts[node]
+
+        def start(_starts: int) -> Step:
+            return server_step(self.plan, self._job_dir, self._attempt, node, host)
+
+        return Member(f"the server on {host}", node, host, SERVER_DEATHS, start)
+
+    # What the supervisor calls ------------------------------------------------------------------
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return 0 once every learner that was not given up has ended, and all servers."""
+        return None if not self._done else int(self.failure is not None)
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """Return which learners were given up, and why."""
+        return {learner.rank: learner.lost for learner in self.learners if learner.lost}
+
+    def words(self) -> list[str]:
+        """Return the last lines of the launchers of learners that did not say how they ended."""
+        return [line for learner in self.learners for line in learner.words()][-20:]
+
+    def terminate(self) -> None:
+        """End the learners; the servers follow when they are gone."""
+        self._ending = True
+        self._kill_at = min(self._kill_at, self._clock() + _TERM_S)
+        for learner in self.learners:
+            if learner.step is not None:
+                learner.step.terminate()
+
+    def kill(self) -> None:
+        """End the learners outright."""
+        self._ending = True
+        for learner in self.learners:
+            if learner.step is not None:
+                learner.step.kill()
+
+    def close(self) -> None:
+        """Ask no more, and remove what is of no use after the attempt."""
+        self._nodes.close()
+        with contextlib.suppress(OSError):
+            remove_what_is_of_no_use(self._job_dir, self._attempt)
+
+    def poll(self, *, halting: bool, silent: bool) -> None:
+        """Start again what died, give up what is lost, stop servers that nobody needs any more."""
+        now = self._clock()
+        if silent:
+            self._nodes.ask()
+        for node in self._nodes.gone() - set(self._homes.lost_nodes):
+            self._lose_node(node, "Slurm took it out of the job")
+        for learner in self.learners:
+            self._tend_learner(learner, now, halting)
+        for server in self.servers:
+            self._tend_server(server, now)
+        self._do_what_is_left(now)
+        if all(learner.over for learner in self.learners):
+            self._stop_servers(now)
+
+    # Learners -----------------------------------------------------------------------------------
+
+    def _tend_learner(self, learner: LearnerMember, now: float, halting: bool) -> None:
+        if learner.over or learner.runs:
+            return
+        # Learner 0 makes the checkpoint: even then it is needed.
+        wanted = not self._ending and (learner.rank == 0 or not halting)
+        if learner.step is None:
+            if wanted:
+                learner.start_if_due(now)
+            else:
+                self._leave_out(learner, halting)
+            return
+        status = learner.status()
+        lost = says_lost(learner.words())
+        if lost and learner.node:
+            self._lose_node(learner.node, lost)
+        elif learner.is_settled(status, now):
+            self._judge(learner, status, now, halting, wanted)
+
+    def _judge(
+        self, learner: LearnerMember, status: Status | None, now: float, halting: bool,
+        wanted: bool,
+    ) -> None:  # fmt: skip
+        state = status.state if status is not None and status.state.final else None
+        stopped = state is State.CANCELLED and halting
+        slow = status is not None and halting and learner.rank == 0 and is_too_slow(status)
+        if self._ending or stopped or slow or state in (State.COMPLETED, State.HALTED):
+            learner.over = True
+        elif status is not None and is_user_error(status):
+            learner.over = True
+            self.terminate()
+        elif not wanted:
+            self._leave_out(learner, halting)
+        else:
+            self._restart(learner, status, now)
+
+    def _leave_out(self, learner: LearnerMember, halting: bool) -> None:
+        """Let a learner that died stay away: its work was given back."""
+        learner.over = True
+        if halting:
+            learner.close(State.HALTED, "died while the others were stopping")
+        else:
+            learner.close(State.CANCELLED, "ended with the others")
+
+    def _restart(self, learner: LearnerMember, status: Status | None, now: float) -> None:
+        how = how_it_died(status)
+        wait_s = learner.restarts.died(progress=learner.did_something(status))
+        self._nodes.ask()  # perhaps it died with its node
+        if wait_s is None:
+            times = learner.restarts.limit
+            self._give_up(learner, f"{how}, {times} times in a row without a chunk done", status)
+            return
+        number = learner.take_number()
+        if how == VANISHED:
+            self._to_expel.append(number)
+        self._say(f"{learner.name} {how}: starting it again in {wait_s:g} s.")
+        learner.say_waiting(f"{how}; starting again")
+        learner.wait(now, wait_s)
+
+    def _give_up(self, learner: LearnerMember, why: str, status: Status | None) -> None:
+        """Go on without a learner, if enough are left."""
+        self._say(f"Giving up {learner.name}: it {why}.")
+        learner.lost, learner.over = why, True
+        learner.close(State.FAILED, why)
+        self._to_expel.append(learner.take_number())
+        if learner.step is not None:
+            self._dismiss(learner.step)
+        left, needed = len(self.learners) - len(self.lost), self._server.min_learners
+        if learner.rank == 0 or left < needed:
+            self._fail(learner_failure(self.plan, learner, status, left))
+
+    # Servers ------------------------------------------------------------------------------------
+
+    def _tend_server(self, server: Member, now: float) -> None:
+        if server.over or self._stop_by < float("inf"):
+            return
+        server.start_if_due(now)
+        if not server.has_ended or server.step is None:
+            return
+        words, code = server.words(), server.step.exit_code
+        lost = says_lost(words)
+        if lost and server.node:
+            self._lose_node(server.node, lost)
+            return
+        self._nodes.ask()
+        lived = now - server.started_at >= _LIVED_S
+        wait_s = None if code == NO_RESTART_HELPS else server.restarts.died(progress=lived)
+        if wait_s is None:
+            self._without_server(server, words, code)
+            return
+        said = f": {words[-1]}" if words else ""
+        self._say(f"{server.name} ended ({code}), starting it again in {wait_s:g} s{said}")
+        server.wait(now, wait_s)
+
+    def _without_server(self, server: Member, words: list[str], code: int | None) -> None:
+        """Give up a node on which nothing can be started; fail where only its server can't."""
+        alone = not any(each.runs for each in self.learners if each.node == server.node)
+        if code != NO_RESTART_HELPS and server.node and alone:
+            said = f": {words[-1]}" if words else ""
+            self._lose_node(server.node, f"no step can be started there{said}")
+            return
+        server.over = True
+        self._fail(server_failure(self.plan, server, words, code))
+
+    def _fail(self, failure: Failure) -> None:
+        if self.failure is None:
+            self.failure = failure
+            self._say(failure.reason)
+        self.terminate()
+
+    # Nodes --------------------------------------------------------------------------------------
+
+    def _lose_node(self, node: int, why: str) -> None:
+        """Go on without a node: first tell all that it has no part any more."""
+        if node in self._homes.lost_nodes or node == 0:
+            return  # this script runs on node 0
+        host = self._nodes.hosts[node]
+        self._say(f"Node {host} is lost: {why.rstrip('.')}.")
+        self._homes = without_node(self._homes, node, len(self._nodes.hosts))
+        self._homes_told = False
+        self._tell_homes()
+        server = self.servers[node]
+        server.over = True
+        if server.step is not None:
+            self._dismiss(server.step)
+        for learner in self.learners:
+            if learner.node == node and not learner.over:
+                self._give_up(learner, f"was lost with node {host}", None)
+
+    def _tell_homes(self) -> None:
+        with contextlib.suppress(OSError):  # the disk is full: at the next poll
+            if not (self._job_dir / contract.PLAN).exists() and self._homes.generation > 1:
+                return  # somebody removed the job directory: it stays so
+            write_homes(self._job_dir, self._attempt, self._homes)
+            self._homes_told = True
+
+    def _dismiss(self, step: Step) -> None:
+        step.terminate()
+        self._leaving.append((step, self._clock() + _TERM_S))
+
+    # The end ------------------------------------------------------------------------------------
+
+    def _do_what_is_left(self, now: float) -> None:
+        if not self._homes_told:
+            self._tell_homes()
+        self._to_expel = [number for number in self._to_expel if not self._expel(number)]
+        for step, until in self._leaving:
+            if now >= until:
+                step.kill()
+        self._leaving = [each for each in self._leaving if each[0].exit_code is None]
+        if now >= self._kill_at:
+            self.kill()
+
+    def _expel(self, number: int) -> bool:
+        """Have chunks given out again, though their learner may live; False: try again."""
+        with contextlib.suppress(CursorError):
+            return not number or expel(self._job_dir / contract.cursor_file(self._attempt), number)
+        return False
+
+    def _stop_servers(self, now: float) -> None:
+        if self._stop_by == float("inf"):
+            self._stop_by = now + _STOP_S
+            for learner in self.learners:
+                if learner.lost:  # a watchdog that was cut off may have written since
+                    learner.close(State.FAILED, learner.lost)
+            for server in self.servers:
+                if server.step is not None:
+                    server.step.terminate()
+        serving = [s.step for s in self.servers if s.runs and not s.over and s.step is not None]
+        if now >= self._stop_by:
+            for step in [*serving, *(self._cleaners or []), *(step for step, _ in self._leaving)]:
+                step.kill()
+        if serving:
+            return
+        if self._cleaners is None:
+            self._cleaners = self._clean()
+            self._stop_by = now + _STOP_S
+        self._done = not self._leaving and all(s.exit_code is not None for s in self._cleaners)
+
+    def _clean(self) -> list[Step]:
+        """Remove the shared memory of servers that were killed, on nodes that are there."""
+        program = ["learner.shared_memory", self.plan.training_id, str(self._attempt)]
+        log = step_log(self._job_dir, self._attempt, "launcher")
+        unclean = [
+            server for server in self.servers
+            if server.node not in self._homes.lost_nodes
+            and (server.step is None or server.step.exit_code != 0)
+        ]  # fmt: skip
+        if not log.parent.is_dir():
+            return []  # somebody removed the job directory: it stays so
+        with contextlib.suppress(UserFault):
+            return [
+                Step(self.plan, on_host(self._server.argv, each.host), program, log)
+                for each in unclean
+            ]
+        return []

@@ -1,0 +1,42 @@
+"""Why a training with a parameter server has to end before its learners have. Pure."""
+
+from __future__ import annotations
+
+from dlctl.contract import Guilty, Plan, Status
+from learner.member import LearnerMember, Member
+from learner.verdict import Failure, explain, read_words
+
+NO_RESTART_HELPS = 3
+"""Exit code of a server whose next life would end as this one did."""
+
+
+def learner_failure(
+    plan: Plan, learner: LearnerMember, status: Status | None, left: int
+) -> Failure:
+    """Return why the training can't do without a learner that was given up.
+
+    Args:
+        status: its last one, unless its node was lost.
+        left: how many learners are not given up.
+    """
+    needed = plan.parameter_server.min_learners if plan.parameter_server else 0
+    enough = f"{left} of {plan.resources.learners} learners are left, min_learners is {needed}"
+    why = "it validates and saves" if learner.rank == 0 else enough
+    hint = f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
+    code = number = None
+    words = learner.words()
+    if status is not None and status.signal is not None:
+        code, number, words = status.exit_code, status.signal, status.last_lines
+        hint = explain(plan, status)[1]
+    guilty = Guilty("learner", learner.rank, learner.host, code, number, words)
+    name = learner.name[:1].upper() + learner.name[1:]
+    return Failure(f"{name} {learner.lost}: {why}.", hint, guilty)
+
+
+def server_failure(plan: Plan, server: Member, words: list[str], code: int | None) -> Failure:
+    """Return why the training can't have a server."""
+    told, hint = read_words(plan, words, code)
+    name = server.name[:1].upper() + server.name[1:]
+    times = "" if code == NO_RESTART_HELPS else f" {server.restarts.limit} times in a row"
+    guilty = Guilty("server", server.node, server.host, code, None, words)
+    return Failure(f"{name} failed{times} with exit code {code}: {told}", hint, guilty)

@@ -1,0 +1,73 @@
+"""Where supervisor, servers and learners find each other: the homes of the shards, the secret.
+
+Only the supervisor writes these files; each change of the homes has a higher generation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from collections import Counter
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import Homes, Plan
+
+SECRET_BYTES = 32
+
+
+def first_homes(plan: Plan) -> Homes:
+    """Return the homes that the plan gives the shards."""
+    server = plan.parameter_server
+    return Homes(1, list(server.shard_nodes) if server else [])
+
+
+def without_node(homes: Homes, node: int, nodes: int) -> Homes:
+    """Return the homes once a node is lost: its shards go to those that have the fewest.
+
+    Args:
+        nodes: how many the job had at its start.
+    """
+    lost = sorted({*homes.lost_nodes, node})
+    left = [other for other in range(nodes) if other not in lost]
+    load = Counter(home for home in homes.shard_nodes if home in left)
+    places = list(homes.shard_nodes)
+    for shard, home in enumerate(places):
+        if home in lost and left:
+            places[shard] = min(left, key=lambda other: (load[other], other))
+            load[places[shard]] += 1
+    return dataclasses.replace(
+        homes, generation=homes.generation + 1, shard_nodes=places, lost_nodes=lost
+    )
+
+
+def write_homes(job_dir: Path, attempt: int, homes: Homes) -> None:
+    """Tell servers and watchdogs.
+
+    Raises:
+        OSError: the disk is full, or the job directory is gone.
+    """
+    contract.write_whole(job_dir / contract.homes_file(attempt), contract.to_json(homes))
+
+
+def make_secret(job_dir: Path, attempt: int) -> None:
+    """Make the secret that servers ask of whoever connects; nobody else can read it.
+
+    Raises:
+        FileExistsError: this attempt has one, which somebody else made.
+    """
+    path = job_dir / contract.server_secret(attempt)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(SECRET_BYTES))
+
+
+def remove_what_is_of_no_use(job_dir: Path, attempt: int) -> None:
+    """Remove the secret and the snapshots: a later attempt goes on from the checkpoint."""
+    folder = job_dir / contract.server_dir(attempt)
+    (job_dir / contract.server_secret(attempt)).unlink(missing_ok=True)
+    for pattern in ("shard-*.rows", f"{contract.WRITING}*"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,84 @@
+"""How an attempt is left: its verdict is made, told and written, whatever happened."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+import traceback
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import State, Verdict, to_json
+from learner.faults import UserFault
+from learner.heartbeat import write_patiently
+
+
+def say(text: str) -> None:
+    """Print one line with the time, for people who read the job's output."""
+    print(time.strftime("%H:%M:%S"), text, flush=True)
+
+
+def leave(job_dir: Path, verdict: Verdict) -> int:
+    """Write the verdict, tell of it, and return the exit code that goes with it."""
+    if (
+        not (job_dir / contract.PLAN).exists()
+        and not attempt_folder(job_dir, verdict.attempt).is_dir()
+    ):
+        return 1  # somebody removed the job directory: it stays so
+    verdict = dataclasses.replace(verdict, finished_at=time.time())
+    path = job_dir / contract.verdict_file(verdict.attempt)
+    reserve_file(job_dir, verdict.attempt).unlink(missing_ok=True)
+    say(f"{verdict.state}: {verdict.reason}")
+    if verdict.hint:
+        say(f"  {verdict.hint}")
+    _tell_last_words(job_dir, verdict)
+    if not write_patiently(path, to_json(verdict)):
+        say(f"The verdict can't be written to {str(path)!r}: disk full or read-only.")
+        return 1
+    return 0 if verdict.state in (State.COMPLETED, State.HALTED) else 1
+
+
+def _tell_last_words(job_dir: Path, verdict: Verdict) -> None:
+    """Name the guilty learner's log; print its last words where they are in no such log."""
+    if verdict.guilty is None:
+        return
+    log = job_dir / contract.learner_log(verdict.attempt, verdict.guilty.rank)
+    if verdict.guilty.role == "learner" and log.exists():
+        say(f"  see {log.name}")
+        return
+    for line in verdict.guilty.last_lines:
+        print("  |", line, flush=True)
+
+
+def attempt_folder(job_dir: Path, attempt: int) -> Path:
+    """Return the folder of an attempt."""
+    return job_dir / contract.attempt_dir(attempt)
+
+
+def reserve_file(job_dir: Path, attempt: int) -> Path:
+    """Return the file that keeps space for the verdict."""
+    return attempt_folder(job_dir, attempt) / ".reserve"
+
+
+def job_id(job_dir: Path, attempt: int) -> str:
+    """Return the scheduler's id of this job, from the claim or from Slurm."""
+    try:
+        return (job_dir / contract.claim(attempt)).read_text().strip()
+    except OSError:
+        return os.environ.get("SLURM_JOB_ID", "")
+
+
+def fault_verdict(job_dir: Path, attempt: int, fault: UserFault) -> Verdict:
+    """Return the verdict over an attempt that a fault of the user's ended."""
+    number = job_id(job_dir, attempt)
+    return Verdict(attempt, number, State.FAILED, fault.message, fault.hint)
+
+
+def crash_verdict(job_dir: Path, attempt: int, error: BaseException) -> Verdict:
+    """Return the verdict over an attempt whose supervisor failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    reason = f"The supervisor failed: {type(error).__name__}: {error}{where}."
+    hint = "This is a fault of dlctl or of the file system: see the job's output, dlctl logs."
+    return Verdict(attempt, job_id(job_dir, attempt), State.FAILED, reason, hint)

@@ -1,0 +1,145 @@
+"""A learner or a node's server as the supervisor sees it: its step, its deaths, its status file."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import ContractError, State, Status
+from learner.launch import Step
+from learner.restarts import Restarts
+from psrv.cursor import CursorError
+from psrv.cursor_overseer import reported
+
+LEARNER_DEATHS = 3
+"""So many in a row without a chunk done in between, and a learner is given up."""
+SERVER_DEATHS = 5
+SETTLED_S = 3.0
+"""A shared file system may show a status that late."""
+
+
+class Member:
+    """A process that is started again when it dies.
+
+    Args:
+        start: starts its step; it is told how often it was started before.
+    """
+
+    def __init__(
+        self, name: str, node: int, host: str, deaths: int, start: Callable[[int], Step]
+    ) -> None:
+        self.name = name
+        self.node = node
+        self.host = host
+        self.restarts = Restarts(deaths)
+        self.starts = 0
+        self.over = False
+        """Nothing runs any more, and nothing will."""
+        self.step: Step | None = None
+        self.start_at = 0.0
+        self.started_at = 0.0
+        self._start = start
+
+    def start_if_due(self, now: float) -> None:
+        """Start it, once the wait after a death is over."""
+        if self.step is None and now >= self.start_at:
+            self.step = self._start(self.starts)
+            self.starts += 1
+            self.started_at = now
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether its step ended."""
+        return self.step is not None and self.step.exit_code is not None
+
+    @property
+    def runs(self) -> bool:
+        """Return whether its step runs."""
+        return self.step is not None and self.step.exit_code is None
+
+    def words(self) -> list[str]:
+        """Return the last lines of its step's launcher."""
+        return [] if self.step is None else self.step.words()
+
+    def wait(self, now: float, seconds: float) -> None:
+        """Forget the step that ended; the next one is due in so many seconds."""
+        self.step, self.start_at = None, now + seconds
+
+
+class LearnerMember(Member):
+    """A learner: how its life ended, and what it did, is in files."""
+
+    def __init__(
+        self, rank: int, node: int, host: str, start: Callable[[int], Step],
+        job_dir: Path, attempt: int,
+    ) -> None:  # fmt: skip
+        super().__init__(f"learner {rank} on {host}", node, host, LEARNER_DEATHS, start)
+        self.rank = rank
+        self.lost = ""
+        """Why it was given up: the end of a sentence about it."""
+        self._ended_at: float | None = None
+        self._attempt = attempt
+        self._status_file = job_dir / contract.status_file(attempt, "learner", rank)
+        self._number_file = job_dir / contract.cursor_learner_file(attempt, rank)
+        self._cursor_file = job_dir / contract.cursor_file(attempt)
+
+    # Its status ---------------------------------------------------------------------------------
+
+    def status(self) -> Status | None:
+        """Return its newest status."""
+        with contextlib.suppress(ContractError, OSError):
+            return contract.read_record(Status, self._status_file)
+        return None
+
+    def is_settled(self, status: Status | None, now: float) -> bool:
+        """Return whether the status of a step that ended can be believed: it says how, or never."""
+        self._ended_at = now if self._ended_at is None else self._ended_at
+        final = status is not None and status.state.final
+        return final or now - self._ended_at >= SETTLED_S
+
+    def say_waiting(self, reason: str) -> None:
+        """Say in its status that it will be started again."""
+        self._ended_at = None
+        self._rewrite(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
+                      last_lines=[])  # fmt: skip
+
+    def close(self, state: State, reason: str) -> None:
+        """Say for it how it ended."""
+        self._rewrite(state=state, reason=reason)
+
+    def _rewrite(self, **changes: object) -> None:
+        old = self.status() or Status("learner", self.rank, self._attempt, State.DEPLOYING)
+        new = dataclasses.replace(old, host=old.host or self.host, **changes)  # type: ignore[arg-type]
+        if not self._status_file.parent.is_dir():
+            return  # somebody removed the job directory: it stays so
+        with contextlib.suppress(OSError):  # a full disk: the verdict matters more
+            contract.write_whole(self._status_file, contract.to_json(new))
+
+    # Its work -----------------------------------------------------------------------------------
+
+    def did_something(self, status: Status | None) -> bool:
+        """Return whether it has trained on a chunk since it was started.
+
+        The step in its status is the whole training's, and says nothing about it alone.
+        """
+        if status is not None and status.pid and (status.metrics.get("batches") or 0) > 0:
+            return True
+        with contextlib.suppress(CursorError):
+            return bool((reported(self._cursor_file) or {}).get(self._number()))
+        return False
+
+    def take_number(self) -> int:
+        """Return the number that it drew in the cursor, and forget it; 0: it drew none."""
+        number = self._number()
+        with contextlib.suppress(OSError):
+            self._number_file.unlink(missing_ok=True)
+        return number
+
+    def _number(self) -> int:
+        try:
+            return int(self._number_file.read_text())
+        except (OSError, ValueError):
+            return 0

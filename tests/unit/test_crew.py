@@ -1,0 +1,251 @@
+"""Learners and servers in steps of their own: deaths, lost nodes, halting; with stand-ins."""
+
+from __future__ import annotations
+
+import pytest
+from crew_job import CrewJob
+from node_job import alive, kill, wait_until
+
+from dlctl import contract
+from dlctl.contract import State
+
+
+def finished(job: CrewJob, **ending) -> contract.Verdict:
+    """Return the verdict of a job that left nothing behind."""
+    process = ending.get("process") or job.start()
+    job.hurry()
+    verdict = job.finish(process)
+    assert job.shared_memory() == []
+    folder = job.dir / contract.server_dir(1)
+    assert not (folder / "secret").exists()
+    assert not any(alive(pid) for rank in range(9) for pid in job.lives(rank))
+    return verdict
+
+
+def test_each_learner_is_a_step_and_servers_go_last(tmp_path):
+    job = CrewJob(tmp_path, 3, samples=200)
+    verdict = finished(job)
+    assert verdict.state is State.COMPLETED, job.output
+    assert verdict.reason == "All 3 learners ended with exit code 0."
+    assert job.done() == list(range(0, 200, 5))
+    assert [job.status(rank).state for rank in range(3)] == [State.COMPLETED] * 3
+    assert job.homes() == contract.Homes(1, [0])
+
+
+def test_a_killed_learner_is_started_again_alone(tmp_path):
+    job = CrewJob(tmp_path, 3)
+    process = job.start()
+    others = [job.living(0), job.living(2)]
+    for _ in range(4):  # more often than it may die without having done anything
+        pid = job.living(1)
+        life = job.dir / "lives" / f"1-{pid}"
+        wait_until(lambda life=life: life.stat().st_size > 0)
+        kill(pid)
+        wait_until(lambda pid=pid: job.lives(1)[-1] != pid)
+    verdict = finished(job, process=process)
+    assert verdict.state is State.COMPLETED, job.output
+    assert [job.lives(0), job.lives(2)] == [[other] for other in others]
+    assert job.output.count("learner 1 on") == 4
+    assert "was killed by signal 9: starting it again in 0.5 s" in job.output
+    assert job.status(1).metrics["restarts"] == 4
+    # What a learner reported and had no time to note here is the only difference.
+    assert 0 <= len(range(0, 20_000, 5)) - len(job.done()) <= 4
+    assert len(set(job.done())) == len(job.done())
+
+
+def test_a_watchdog_that_is_killed_with_its_learner(tmp_path):
+    job = CrewJob(tmp_path, 2)
+    process = job.start()
+    pid = job.living(1)
+    kill(job.status(1).pid)
+    wait_until(lambda: not alive(pid) and job.lives(1)[-1] != pid)
+    verdict = finished(job, process=process)
+    assert verdict.state is State.COMPLETED, job.output
+    assert "vanished: starting it again" in job.output
+
+
+KILLS_ITSELF = "os.kill(os.getpid(), 9)"
+
+
+@pytest.mark.parametrize(
+    ("rank", "least", "state", "words"),
+    [
+        (2, 2, State.COMPLETED, "2 of 3 learners ended with exit code 0; learner 2 was killed by "
+         "signal 9, 3 times in a row without a chunk done."),
+        (2, 3, State.FAILED, "2 of 3 learners are left, min_learners is 3."),
+        (0, 1, State.FAILED, "without a chunk done: it validates and saves."),
+    ],
+)  # fmt: skip
+def test_a_learner_that_only_dies_is_given_up(tmp_path, rank, least, state, words):
+    job = CrewJob(tmp_path, 3, min_learners=least)
+    (job.dir / f"bad-learner-{rank}").write_text(KILLS_ITSELF)
+    process = job.start()
+    wait_until(lambda: job.status(rank) and job.status(rank).state is State.FAILED
+               and "3 times" in job.status(rank).reason)  # fmt: skip
+    verdict = finished(job, process=process)
+    assert verdict.state is state, job.output
+    assert words in verdict.reason
+    if state is State.FAILED:
+        assert verdict.guilty.rank == rank
+        assert verdict.guilty.signal == 9
+        assert "--memory" in verdict.hint
+        assert "Traceback" not in job.output
+
+
+def test_an_error_of_the_users_ends_all(tmp_path):
+    job = CrewJob(tmp_path, 3)
+    (job.dir / "bad-learner-1").write_text("time.sleep(0.5); raise ValueError('so it goes')")
+    verdict = job.finish(job.start())
+    assert verdict.state is State.FAILED
+    assert "ValueError: so it goes" in verdict.reason
+    assert (verdict.guilty.role, verdict.guilty.rank) == ("learner", 1)
+    assert [job.status(rank).state for rank in (0, 2)] == [State.CANCELLED] * 2
+
+
+# Servers -----------------------------------------------------------------------------------------
+
+
+def test_a_killed_server_is_started_again(tmp_path):
+    job = CrewJob(tmp_path, 2)
+    process = job.start()
+    pid = 0
+    for _ in range(2):
+        job.living(1)
+        pid = job.server_pid(but=pid)
+        kill(pid)
+    job.server_pid(but=pid)
+    verdict = finished(job, process=process)
+    assert verdict.state is State.COMPLETED, job.output
+    assert job.output.count("the server on") == 2
+    assert len(job.lives(0)) == len(job.lives(1)) == 1
+
+
+def test_shared_memory_of_a_server_that_was_killed_at_the_end_is_removed(tmp_path):
+    job = CrewJob(tmp_path, 1, samples=30)
+    (job.dir / "bad-server-0").write_text("9")
+    verdict = finished(job)
+    assert verdict.state is State.COMPLETED, job.output
+
+
+@pytest.mark.parametrize(("code", "times"), [(3, 1), (1, 5)])
+def test_a_server_that_cant_be_had_is_guilty(tmp_path, code, times):
+    job = CrewJob(tmp_path, 2)
+    (job.dir / "bad-server-0").write_text(str(code))
+    verdict = job.finish(job.start())
+    assert job.shared_memory() == []
+    assert verdict.state is State.FAILED
+    assert "it is all wrong" in verdict.reason
+    assert ("5 times in a row" in verdict.reason) == (times == 5)
+    assert verdict.hint == "make it right"
+    assert (verdict.guilty.role, verdict.guilty.rank) == ("server", 0)
+    log = (job.dir / contract.server_log(1, 0)).read_text()
+    assert log.count("it is all wrong") == times
+    assert "  | [server 0 on h] it is all wrong" in job.output
+
+
+# Nodes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["lost", "cut off"])
+def test_the_others_go_on_without_a_lost_node(tmp_path, how):
+    """Cut off, its learner lives and computes until its watchdog sees that it has no part."""
+    job = CrewJob.on_fake_slurm(tmp_path, 4, 2)
+    process = job.start()
+    cut_off = [job.living(2), job.living(3)]
+    (tmp_path / "down-n2").write_text(how)
+    wait_until(lambda: job.homes().generation == 2)
+    assert job.homes() == contract.Homes(2, [0, 0], [1])
+    wait_until(lambda: not any(map(alive, cut_off)))
+    job.hurry()
+    verdict = job.finish(process)
+    assert verdict.state is State.COMPLETED, job.output
+    assert verdict.reason == (
+        "2 of 4 learners ended with exit code 0; learners 2 and 3 were lost with node n2."
+    )
+    assert "Node n2 is lost: srun: error: Node failure on n2." in job.output
+    for rank in (2, 3):
+        assert job.status(rank).state is State.FAILED
+        assert job.status(rank).reason == "was lost with node n2"
+    assert len(set(job.done())) == len(job.done())
+    assert 0 <= len(range(0, 20_000, 5)) - len(job.done()) <= 2
+
+
+def test_a_node_that_slurm_has_taken_away_quietly(tmp_path):
+    """srun waits for ever, heartbeats are silent or a step died: Slurm is asked."""
+    job = CrewJob.on_fake_slurm(tmp_path, 2, 2)
+    process = job.start()
+    (tmp_path / "gone-n2").touch()
+    kill(job.living(1))
+    wait_until(lambda: job.homes().generation == 2)
+    verdict = finished(job, process=process)
+    assert verdict.state is State.COMPLETED, job.output
+    assert "Node n2 is lost: Slurm took it out of the job." in job.output
+    assert verdict.reason.endswith("learner 1 was lost with node n2.")
+
+
+def test_too_few_learners_left(tmp_path):
+    job = CrewJob.on_fake_slurm(tmp_path, 4, 2, min_learners=3)
+    process = job.start()
+    job.living(3)
+    (tmp_path / "down-n2").write_text("lost")
+    verdict = job.finish(process)
+    assert verdict.state is State.FAILED
+    assert "2 of 4 learners are left, min_learners is 3" in verdict.reason or (
+        "3 of 4 learners are left" in verdict.reason
+    )
+    assert "dlctl resume" in verdict.hint
+
+
+# The end that somebody wants ---------------------------------------------------------------------
+
+
+def test_halting_stops_all_of_them(tmp_path):
+    job = CrewJob(tmp_path, 3)
+    process = job.start()
+    for rank in range(3):
+        job.living(rank)
+    job.ask(contract.HALT_REQUEST)
+    verdict = job.finish(process)
+    assert job.shared_memory() == []
+    assert verdict.state is State.HALTED, job.output
+    assert [job.status(rank).state for rank in range(3)] == [State.HALTED] * 3
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_learner_that_dies_while_halting(tmp_path, rank):
+    """Only learner 0 is needed then: it saves."""
+    job = CrewJob(tmp_path, 3)
+    (job.dir / f"bad-learner-{rank}").write_text(
+        "signal.signal(signal.SIGUSR2, lambda *_: os.kill(os.getppid(), 9))\n"
+        "life.touch()\n"
+        f"Path(os.environ['MODEL_DIR'], '..', 'bad-learner-{rank}').unlink()\n"
+        "time.sleep(600)\n"
+    )
+    process = job.start()
+    for each in range(3):
+        job.living(each)
+    job.ask(contract.HALT_REQUEST)
+    verdict = job.finish(process)
+    assert job.shared_memory() == []
+    assert verdict.state is State.HALTED, job.output
+    assert [job.status(each).state for each in range(3)] == [State.HALTED] * 3
+    assert ("starting it again" in job.output) == (rank == 0)
+
+
+def test_cancelling_ends_all_of_them(tmp_path):
+    job = CrewJob(tmp_path, 2)
+    process = job.start()
+    job.living(1)
+    job.ask(contract.CANCEL_REQUEST)
+    assert job.finish(process).state is State.CANCELLED
+    assert job.shared_memory() == []
+
+
+def test_kill_of_the_supervisor_leaves_no_process(tmp_path):
+    job = CrewJob(tmp_path, 2)
+    process = job.start()
+    pids = [job.living(0), job.living(1), job.server_pid()]
+    kill(process.pid)
+    process.communicate()
+    wait_until(lambda: not any(map(alive, pids)))
+    assert job.shared_memory() == []
