@@ -45,7 +45,7 @@ class ParameterServer(Part):
         None, ge=1, description="With fewer the training ends; by default half of them."
     )
     transport: Literal["tcp", "mpi"] = Field(
-        "tcp", description="Between nodes; mpi does not survive the loss of a learner."
+        "tcp", description="Between nodes; mpi survives the loss of no server and no node."
     )
     learning_rate: Real | None = Field(
         None, gt=0, description="Of the server's steps; the optimizer's by default."

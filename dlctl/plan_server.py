@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dlctl import contract
+from dlctl.errors import PlanError
 from dlctl.units import parse_duration
 
 if TYPE_CHECKING:
@@ -28,19 +29,23 @@ def wanted(manifest: Manifest) -> bool:
 
 
 def parameter_server(manifest: Manifest, site: Site, nodes: int) -> contract.ParameterServer | None:
-    """Return how the learners share their parameters; None without a server."""
+    """Return how the learners share their parameters; None without a server.
+
+    Raises:
+        PlanError: the site can't start servers that talk MPI.
+    """
     asked, learners = manifest.parameter_server, manifest.learners
     if asked is None or not wanted(manifest):
         return None
     return contract.ParameterServer(
         solver=asked.solver,
         shard_nodes=[shard % nodes for shard in range(asked.shards or nodes)],
-        argv=server_argv(manifest, site),
+        argv=server_argv(site, nodes, asked.transport),
         push_every=asked.push_every,
         pull_every=asked.pull_every or asked.push_every,
         staleness=0 if asked.in_rounds else asked.staleness,
         min_learners=min(asked.min_learners or -(-learners // 2), learners),
-        transport=asked.transport,
+        transport=asked.transport if nodes > 1 else "tcp",
         learning_rate=_or(asked.learning_rate, asked, diloco=_OUTER_LEARNING_RATE),
         momentum=_or(asked.momentum, asked, diloco=_OUTER_MOMENTUM),
         adagrad=bool(asked.adagrad),
@@ -67,13 +72,26 @@ def learner_argv(manifest: Manifest, site: Site) -> list[str]:
     return _step(site, [cpus, "--exact", gpus])
 
 
-def server_argv(manifest: Manifest, site: Site) -> list[str]:
-    """Return what goes before the server of one node.
+def server_argv(site: Site, nodes: int, transport: str) -> list[str]:
+    """Return what goes before the server of one node; with MPI before those of all nodes together.
 
     `--overlap`: it takes no CPU away from the learners' steps, and may run on any of theirs.
+
+    Raises:
+        PlanError: MPI, but the site starts worlds by mpirun, whose own step would take all CPUs.
     """
-    del manifest
-    return _step(site, ["--overlap", "--cpu-bind=none", "--gres=none"])
+    beside = ["--overlap", "--cpu-bind=none", "--gres=none"]
+    if transport != "mpi" or nodes == 1:
+        return _step(site, beside)
+    launcher = site.launcher
+    if launcher.kind != "srun":
+        raise PlanError(
+            f"parameter_server.transport mpi needs srun; the site {site.name} has {launcher.kind}",
+            hint="use transport tcp, which also survives the loss of a node",
+        )
+    mpi = [f"--mpi={launcher.mpi}"] if launcher.mpi else []
+    shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--mem=0"]
+    return [launcher.executable or "srun", *mpi, *shape, *beside, *launcher.extra]
 
 
 def _step(site: Site, shape: list[str]) -> list[str]:

@@ -146,7 +146,7 @@ class ParameterServer:
     shard_nodes: list[int]
     """For each shard the number of the node that is its home; the same partition everywhere."""
     argv: list[str] = field(default_factory=list)
-    """What goes before the program of one node's server."""
+    """What goes before the program of one node's server; with `mpi` before those of all nodes."""
     push_every: int = 1
     """Batches of a learner between pushes: a chunk of the global cursor is so many batches."""
     pull_every: int = 1
