@@ -77,10 +77,13 @@ def _pushes(status: dict[str, Any]) -> list[str]:
     known = status["metrics"]
     waits = known.get("wait_share")
     return [
-        str(status["rank"]), _number(known.get("batches"), ".0f"),
-        _number(known.get("pushes_per_s"), ".3g"), _number(known.get("staleness"), ".1f"),
-        "-" if waits is None else f"{100 * waits:.0f} %", _number(known.get("restarts", 0.0), ".0f"),
-    ]  # fmt: skip
+        str(status["rank"]),
+        _number(known.get("batches"), ".0f"),
+        _number(known.get("pushes_per_s"), ".3g"),
+        _number(known.get("staleness"), ".1f"),
+        "-" if waits is None else f"{100 * waits:.0f} %",
+        _number(known.get("restarts", 0.0), ".0f"),
+    ]
 
 
 def _number(value: float | None, form: str) -> str:
