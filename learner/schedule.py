@@ -122,3 +122,24 @@ def set_learning_rate(group: dict[str, Any], rate: float) -> None:
         group["lr"].fill_(rate)
     else:
         group["lr"] = rate
+
+
+class UsedRate:
+    """The learning rate of this moment, for steps that the optimizer does not take itself.
+
+    Args:
+        optimizer: what the schedule changes; at its beginning.
+        rate: the rate that the schedule's factor is for; None: the optimizer's, of its first group.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, rate: float | None = None) -> None:
+        self._group = optimizer.param_groups[0]
+        self._base = float(self._group.get("initial_lr", self._group["lr"]))
+        self._rate = self._base if rate is None else rate
+
+    def now(self) -> float:
+        """Return it."""
+        rate = float(self._group["lr"])
+        if self._rate == self._base:
+            return rate
+        return self._rate * (rate / self._base if self._base else 1.0)

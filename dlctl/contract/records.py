@@ -126,7 +126,9 @@ class Parameters:
     rows: int
     """Rows of a snapshot: the weights, and what the solver keeps."""
     model: str
-    """Digest of names, shapes and dtypes, and of the solver."""
+    """Digest of `description`."""
+    description: list[str] = field(default_factory=list)
+    """Names, shapes and dtypes, the solver, and whatever else must be the same on all learners."""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -151,4 +153,6 @@ class Homes:
     shard_nodes: list[int]
     lost_nodes: list[int] = field(default_factory=list)
     """What comes from them is refused, even if they were only cut off and go on."""
+    ended: bool = False
+    """No learner needs a server any more."""
     schema_version: int = SCHEMA_VERSION

@@ -58,6 +58,16 @@ class ShardedState(Protocol):
         """
 
 
+class ServerState(Protocol):
+    """What a parameter server has beside the model, and where its learners stand."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Take a state back; None: the checkpoint is of a training without a server."""
+
+
 @dataclass(frozen=True)
 class Trained:
     """The objects whose state a checkpoint holds."""
@@ -67,6 +77,8 @@ class Trained:
     device: torch.device
     sharded: ShardedState | None = None
     """Where the optimizer's state is not whole in every learner."""
+    server: ServerState | None = None
+    """Where there is a parameter server."""
 
 
 class CheckpointKeeper:
@@ -189,6 +201,8 @@ class CheckpointKeeper:
             "schedule": trained.schedule.state_dict(),
             "position": asdict(position),
         }
+        if trained.server is not None:
+            tree["server"] = trained.server.state_dict()
         own = {"random": random_states.capture(trained.device), "buffers": self._own_buffers(model)}
         return tree, own
 
@@ -231,6 +245,8 @@ class CheckpointKeeper:
         if trained.sharded is None:
             restore_optimizer(trained.parts.optimizer, state["optimizer"], name)
         trained.schedule.load_state_dict(state["schedule"])
+        if trained.server is not None:
+            trained.server.load_state_dict(state.get("server"))
         position = Position(**state["position"])
         self._asked_step = position.step
         if marker.learners == self._exchange.size:
@@ -242,6 +258,11 @@ class CheckpointKeeper:
     def _read(self, loaded: Loaded, trained: Trained) -> tuple[Marker, Any, list[Any]]:
         check_settings(loaded.marker.settings, self._settings, loaded.directory)
         tree = loaded.tree()
+        if trained.server is None and tree.pop("server", None) is not None:
+            self._say(
+                "the checkpoint is of a training with a parameter server: weights, place in the "
+                "data and learner 0's optimizer are taken over, what its solver keeps is not"
+            )
         if trained.sharded is not None:
             check_optimizer(trained.parts.optimizer, tree["optimizer"], loaded.directory.name)
             optimizer = tree.pop("optimizer")

@@ -1,0 +1,222 @@
+"""What learner 0 does beside its own chunks: the ends of epochs, and checkpoints.
+
+An epoch is over when all chunks of its pass are done. Learner 0 looks for that between its own
+chunks, and validates the server's weights with its own buffers, while the others go on. The
+training loss is that of its own samples since the epoch before.
+
+A checkpoint holds the cursor's state, and the server's weights as they are just after it: of pushes
+that came in between the chunks are done again after `resume`. When all have left, it is exact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from dlctl.contract import Training
+from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
+from learner.data import batch_count
+from learner.evaluation import Evaluation
+from learner.exchange.single import SingleExchange
+from learner.loop import Reports
+from learner.metrics import StepTimes, readable
+from learner.schedule import UsedRate
+from learner.served_model import ServedModel
+from learner.server_state import SavedServer, passes_done, place_in_pass
+from learner.signals import HaltFlag
+from psrv.cursor import CursorState, read_state
+from psrv.cursor_file import FileCursor
+
+_LOOK_EVERY_S = 0.05
+
+
+class FirstLearner:
+    """Learner 0's duties.
+
+    Args:
+        settings: the manifest's.
+        trained: the model and what belongs to it.
+        served: its parameters.
+        rate: the learning rate of pushes.
+        saved: what a checkpoint keeps of the server.
+        cursor: of the training samples, with a pass for each epoch.
+        keeper: of the checkpoints.
+        reports: where it says what it does.
+        halt: ends a validation.
+        note: gets the position after each epoch.
+    """
+
+    def __init__(
+        self,
+        settings: Training,
+        trained: Trained,
+        served: ServedModel,
+        rate: UsedRate,
+        saved: SavedServer,
+        cursor: FileCursor,
+        keeper: CheckpointKeeper,
+        reports: Reports,
+        halt: HaltFlag,
+        note: Callable[[Position], None],
+    ) -> None:
+        self._settings = settings
+        self._trained = trained
+        self._served = served
+        self._rate = rate
+        self._saved = saved
+        self._cursor = cursor
+        self._keeper = keeper
+        self._reports = reports
+        self._halt = halt
+        self._note = note
+        self._evaluation = Evaluation(trained.parts, trained.device)
+        self._steps = batch_count(len(trained.parts.train), settings.batch_size)
+        self._times = StepTimes()
+        self._seen_step = 0
+        self._epoch_began = time.monotonic()
+        self.position = Position()
+
+    def begin(self, position: Position) -> None:
+        """Go on from a position."""
+        self.position = position
+        self._seen_step = position.step
+        self._times.begin()
+
+    # After a chunk ------------------------------------------------------------------------------
+
+    def after_chunk(
+        self,
+        pass_number: int,
+        step: int,
+        totals: list[float],
+        samples: int,
+        batches: int,
+        times: dict[str, float],
+        values: dict[str, float],
+    ) -> None:
+        """Do what is due.
+
+        Args:
+            pass_number: The chunk's.
+            step: Of the training, at the chunk's end.
+            totals: Sums over its samples, of the evaluation's names.
+            samples: How many they are.
+            batches: And how many batches.
+            times: What these took in all, in seconds, by name.
+            values: What else is to be told of it.
+        """
+        position = self.position
+        for name, total in zip(self._evaluation.names, totals, strict=True):
+            position.sums[name] = position.sums.get(name, 0.0) + total
+        position.samples += samples
+        self._keeper.prepare(self._trained, position)
+        times = {**times, "checkpoint_stall_s": self._keeper.stall_s}
+        self._times.add(samples, batches, **times)
+        save_due = self._keeper.overdue()
+        for passed in range(self._seen_step + 1, step + 1):
+            save_due = self._keeper.due_after_step(passed) or save_due
+        every = max(1, self._settings.log_every_steps)
+        if step // every > self._seen_step // every:
+            self._record(step, {**values, **self._times.read()})
+        self._seen_step = max(self._seen_step, step)
+        if pass_number > position.epoch:
+            self.end_epochs()
+        if save_due:
+            self.save()
+
+    # Epochs -------------------------------------------------------------------------------------
+
+    def end_epochs(self) -> None:
+        """Tell the epochs that are over since this was last called.
+
+        Raises:
+            HaltedInValidation: the epoch's end is done again after `resume`.
+        """
+        state = self._state()
+        while self.position.epoch < min(passes_done(state), self._settings.epochs):
+            self._end_epoch(state)
+
+    def _end_epoch(self, state: CursorState) -> None:
+        position, times = self.position, self._times.read()  # validation is no step
+        self._go_to(state)
+        values = {name: total / position.samples for name, total in position.sums.items()}
+        if self._validation_due():
+            values.update(self._validate())
+        began, self._epoch_began = self._epoch_began, time.monotonic()
+        values["learning_rate"] = self._rate.now()
+        values["samples_per_s"] = state.samples / max(self._epoch_began - began, 1e-9)
+        position.epoch += 1
+        position.samples, position.sums = 0, {}
+        position.history.append({"epoch": position.epoch, **values})
+        self._record(position.step, {**times, **values}, epoch=position.epoch)
+        self._reports.say(
+            f"epoch {position.epoch}/{self._settings.epochs}  step {position.step}  "
+            f"{readable(values)}"
+        )
+        self._note(position)
+        self._times.begin()
+        if self._keeper.due_after_epoch(position.epoch):
+            self.save()
+
+    def _validation_due(self) -> bool:
+        epoch = self.position.epoch + 1
+        every = max(1, self._settings.validate_every_epochs)
+        last = epoch == self._settings.epochs
+        return self._trained.parts.validation is not None and (last or epoch % every == 0)
+
+    def _validate(self) -> dict[str, float]:
+        self._served.join()
+        try:
+            with self._served.as_on_server():
+                return self._evaluation.validate(
+                    self._settings.batch_size, SingleExchange(), lambda: self._halt.is_set
+                )
+        finally:
+            self._trained.parts.model.train()
+
+    def _record(self, step: int, values: dict[str, float], *, epoch: int | None = None) -> None:
+        epoch = self.position.epoch + 1 if epoch is None else epoch
+        self._reports.progress.update(step, epoch, values, force=True)
+        if self._reports.metrics is not None:
+            self._reports.metrics.append(step, epoch, values)
+
+    # Checkpoints --------------------------------------------------------------------------------
+
+    def save(self, *, final: bool = False) -> bool:
+        """Save the server's weights and the cursor's state; see CheckpointKeeper.save."""
+        self._served.join()
+        state = self._state()  # before the weights: what is done is in them
+        self._saved.cursor = state.to_dict()
+        self._go_to(state)
+        with self._served.as_on_server():
+            return self._keeper.save(self._trained, self.position, final=final)
+
+    def save_last(self, timeout_s: float) -> bool:
+        """Save once the others have left after a halt, or the time limit is over."""
+        deadline = time.monotonic() + timeout_s
+        while self._others_train() and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
+        return self.save(final=True)
+
+    def finish(self) -> None:
+        """End the training: the model has the server's weights from here on."""
+        self._served.join()
+        self.end_epochs()
+        self.save(final=True)
+        self._served.pull()
+
+    def _others_train(self) -> bool:
+        mine = self._cursor.learner
+        return any(entry.alive and entry.learner != mine for entry in self._cursor.learners())
+
+    def _state(self) -> CursorState:
+        return read_state(self._cursor.state(), self._cursor.samples, self._cursor.passes)
+
+    def _go_to(self, state: CursorState) -> None:
+        """Note how far all learners are."""
+        epochs, done = divmod(state.done_samples, state.samples)
+        self.position.step = epochs * self._steps + done // self._settings.batch_size
+        # For an allreduce that goes on from here: it knows no gaps.
+        told = passes_done(state) == self.position.epoch
+        batch = place_in_pass(state) // self._settings.batch_size
+        self.position.batch = batch if told else self._steps

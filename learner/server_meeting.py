@@ -1,0 +1,105 @@
+"""How the learners of an attempt meet at its parameter server: by files of the job directory.
+
+Learner 0 writes the first snapshot of every shard, and then says what they hold; the servers make
+their shards of that, and the other learners compare it with what they have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+import torch
+
+from dlctl import contract
+from dlctl.contract import Parameters
+from learner.faults import UserFault
+from learner.seat import Seat
+from psrv.placing import ranges_of
+from psrv.snapshots import write_snapshot
+
+_LOOK_EVERY_S = 0.1
+
+
+def make_parameters(
+    count: int, dtype: torch.dtype, solver_rows: int, description: Sequence[str]
+) -> Parameters:
+    """Return the record of what a learner has.
+
+    Args:
+        count: Elements of the flat parameters.
+        dtype: Theirs.
+        solver_rows: What the solver keeps beside the weights.
+        description: What must be the same on all learners, one line each.
+    """
+    digest = hashlib.sha256("\n".join(description).encode()).hexdigest()
+    name = str(dtype).removeprefix("torch.")
+    return Parameters(count, name, 1 + solver_rows, digest, list(description))
+
+
+def has_begun(seat: Seat) -> bool:
+    """Return whether learner 0 has told the servers what they hold: it was started again then."""
+    return _place(seat).exists()
+
+
+def tell(seat: Seat, parameters: Parameters, rows: Sequence[torch.Tensor]) -> None:
+    """Write the first snapshots, and then say what they hold (learner 0).
+
+    Args:
+        seat: Learner 0's.
+        parameters: What it has.
+        rows: The weights and what the solver keeps, each of shape (count,).
+    """
+    for shard, (start, stop) in enumerate(ranges_of(parameters, shard_count(seat))):
+        path = seat.directory / contract.snapshot_file(seat.attempt, shard)
+        write_snapshot(path, [(0, [row[start:stop] for row in rows])], stop - start)
+    contract.write_whole(_place(seat), contract.to_json(parameters))
+
+
+def wait_for_first(
+    seat: Seat, mine: Parameters, timeout_s: float, stopped: Callable[[], bool] = lambda: False
+) -> bool:
+    """Wait until learner 0 has said what the shards hold; return False if `stopped` comes first.
+
+    Raises:
+        UserFault: it does not in time, or has something else than this learner.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (first := contract.read_record(Parameters, _place(seat))) is None:
+        if stopped():
+            return False
+        if time.monotonic() > deadline:
+            raise UserFault(
+                f"learner 0 has told no parameters to the parameter server for {timeout_s:g} s",
+                hint="its log says why: see `dlctl logs`; or give parameter_server.timeout more",
+            )
+        time.sleep(_LOOK_EVERY_S)
+    _compare(first, mine)
+    return True
+
+
+def _compare(first: Parameters, mine: Parameters) -> None:
+    if first.model == mine.model:
+        return
+    pairs = zip_longest(first.description, mine.description, fillvalue="nothing")
+    theirs, ours = next(((a, b) for a, b in pairs if a != b), (first.model, mine.model))
+    raise UserFault(
+        f"this learner has another model than learner 0, whose the parameter server has: learner 0 "
+        f"has {theirs!r}, this one {ours!r}",
+        hint="build the same on every learner, from the same arguments; and resume or submit "
+        "again where the code has changed",
+    )
+
+
+def shard_count(seat: Seat) -> int:
+    """Return how many shards the plan has."""
+    settings = seat.plan.parameter_server
+    assert settings is not None
+    return len(settings.shard_nodes)
+
+
+def _place(seat: Seat) -> Path:
+    return seat.directory / contract.parameters_file(seat.attempt)

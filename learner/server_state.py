@@ -1,0 +1,74 @@
+"""What a checkpoint keeps of a training on a parameter server, beside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from learner.served_model import ServedModel
+from psrv.cursor import CursorState, make_state
+
+
+class SavedServer:
+    """What learner.checkpoint.keeper.ServerState asks for.
+
+    Args:
+        solver: names what the rows belong to.
+        served: the model, joined when it is saved.
+        say: prints a line on learner 0.
+    """
+
+    def __init__(self, solver: str, served: ServedModel, say: Callable[[str], None]) -> None:
+        self._solver = solver
+        self._served = served
+        self._say = say
+        self.cursor: dict[str, Any] | None = None
+        """Its state: the one to save, or the one that was loaded."""
+        self.rows: torch.Tensor | None = None
+        """What the solver kept, if it was loaded: shape (rows, count)."""
+        self.scheduled = 0
+        """How often the user's schedule was stepped."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        return {
+            "solver": self._solver,
+            "rows": self._served.solver_rows(),
+            "cursor": self.cursor,
+            "scheduled": self.scheduled,
+        }
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Take a state back; None: the checkpoint is of a training without a server."""
+        if state is None:
+            self._say(
+                "the checkpoint is of a training without a parameter server: weights, optimizer "
+                "and place in the data are taken over, what the solver keeps begins at zero"
+            )
+            return
+        self.cursor, self.scheduled = state["cursor"], state["scheduled"]
+        if state["solver"] == self._solver:
+            self.rows = state["rows"]
+        elif len(state["rows"]):
+            self._say(
+                f"the checkpoint is of the solver {state['solver']}, and this attempt has "
+                f"{self._solver}: what it keeps begins at zero"
+            )
+
+
+def passes_done(state: CursorState) -> int:
+    """Return how many passes are over: all of their chunks are done."""
+    return min([state.next, *(start for start, _ in state.undone)]) // state.samples
+
+
+def place_in_pass(state: CursorState) -> int:
+    """Return how many samples of the first pass that is not over are done without a gap."""
+    return min([state.next, *(start for start, _ in state.undone)]) % state.samples
+
+
+def cursor_at(samples: int, passes: int, epoch: int, place: int) -> dict[str, Any]:
+    """Return the state of a cursor of which all before a place of an epoch is done."""
+    done = epoch * samples + min(place, samples)
+    return make_state(samples, passes, done, ()).to_dict()

@@ -1,0 +1,230 @@
+"""The built-in loop's program where there is a parameter server: how a learner begins and ends.
+
+No MPI: learners know each other by the shards, the cursor and the job directory only. Learner 0
+writes the first snapshots of the shards, from the model as it was built or from the newest
+checkpoint. Whoever is started again joins what is there and goes on with other chunks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from dlctl import contract
+from dlctl.contract import Parameters, ParameterServer
+from learner.checkpoint.keeper import Position, Trained
+from learner.checkpoint.process import WriterProcess
+from learner.checkpoint.random_states import seed_all
+from learner.chunks import told_as_fault
+from learner.device import prepare
+from learner.exchange.single import SingleExchange
+from learner.faults import UserFault
+from learner.first_learner import FirstLearner
+from learner.flat_parameters import FlatParameters
+from learner.heap import keep_freed_memory
+from learner.job import Job
+from learner.same_model import describe
+from learner.schedule import UsedRate
+from learner.served_model import ServedModel
+from learner.server_loop import ServerLoop
+from learner.server_meeting import has_begun, make_parameters, shard_count, tell, wait_for_first
+from learner.server_solver import AnySolver, describe_solver, find_solver
+from learner.server_state import SavedServer, cursor_at
+from learner.shared_memory import segment_folder
+from learner.signals import HaltFlag
+from psrv import client
+from psrv.cursor_file import FileCursor
+
+_LONGEST_HALT_S = 30.0
+"""So long learner 0 waits at a halt until the others have pushed what they were at."""
+
+
+def train_on_server(job: Job, halt: HaltFlag) -> bool:
+    """Train to the end (True) or to a halt (False)."""
+    writer = WriterProcess() if job.rank == 0 else None  # before torch's threads
+    keep_freed_memory()
+    device = prepare(job.plan.resources, int(os.environ.get("LOCAL_RANK", "0")), job.warn)
+    with told_as_fault():
+        return _Learner(job, halt, device, writer).run()
+
+
+class _Learner:
+    """What one learner has."""
+
+    def __init__(
+        self, job: Job, halt: HaltFlag, device: torch.device, writer: WriterProcess | None
+    ) -> None:
+        settings = job.plan.parameter_server
+        assert settings is not None
+        self._job = job
+        self._halt = halt
+        self._server: ParameterServer = settings
+        self._learners = job.plan.resources.learners
+        self._parts = parts = job.build(device)
+        self._solver = find_solver(settings, self._learners, parts.solver)
+        self._check()
+        self._rate = UsedRate(parts.optimizer, self._own_rate())
+        weights = self._solver.sends_weights
+        self._flat = FlatParameters(
+            parts.model.parameters(), gradients=not weights, accrue=settings.push_every > 1
+        )
+        self._parameters = self._describe()
+        self._served = ServedModel(self._flat, self._solver, settings, self._connect)
+        self._saved = SavedServer(_name(settings, self._solver), self._served, job.say)
+        self._trained = Trained(parts, job.schedule(parts), device, server=self._saved)
+        self._keeper = job.keeper(parts, SingleExchange(), writer)
+
+    def run(self) -> bool:
+        """Train; see train_on_server."""
+        self._keeper.check(self._trained)
+        if self._job.rank == 0:
+            position = self._begin_again() if has_begun(self._job) else self._begin()
+        elif not self._begin_later():
+            return False
+        with contextlib.closing(self._open_cursor()) as cursor:
+            self._served.join()
+            seed_all(self._job.plan.training.seed, self._job.rank, cursor.state()["next"])
+            if self._job.rank == 0:
+                return self._train_first(cursor, position)
+            finished = self._loop(cursor, None).run()
+            self._served.leave()
+        return finished
+
+    def _train_first(self, cursor: FileCursor, position: Position) -> bool:
+        job = self._job
+        first = FirstLearner(
+            job.plan.training, self._trained, self._served, self._rate, self._saved, cursor,
+            self._keeper, job.reports(), self._halt, self._note,
+        )  # fmt: skip
+        first.begin(position)
+        finished = self._loop(cursor, first).run()
+        if finished:
+            first.finish()
+        else:
+            saved = first.save_last(min(_LONGEST_HALT_S, job.plan.resources.halt_margin_s / 4))
+            job.say_halted(position, saved=saved)
+        self._served.leave()
+        self._keeper.close()
+        if finished:
+            job.export(self._parts, position)
+        return finished
+
+    def _loop(self, cursor: FileCursor, first: FirstLearner | None) -> ServerLoop:
+        training = self._job.plan.training
+        batch = -(-training.batch_size // self._learners)
+        sizes = (batch * self._server.push_every, batch)
+        return ServerLoop(
+            training, self._trained, self._served, self._saved, self._rate, cursor, sizes,
+            self._job.reports(), self._halt, first,
+        )  # fmt: skip
+
+    # What there is ------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        job, parts = self._job, self._parts
+        if isinstance(parts.schedule, ReduceLROnPlateau):
+            raise UserFault(
+                "build returned the schedule ReduceLROnPlateau, which needs the validation loss, "
+                "and with a parameter_server learner 0 alone has that",
+                hint="use another schedule, or training.learning_rate_schedule in the manifest",
+            )
+        if parts.solver is not None and self._server.solver != "own":
+            job.say(f"the solver of build is not used: the manifest has {self._server.solver}")
+        group, kind = parts.optimizer.param_groups[0], type(parts.optimizer).__name__
+        plain = kind == "SGD" and not (group["momentum"] or group["weight_decay"])
+        one = len({float(group["lr"]) for group in parts.optimizer.param_groups}) == 1
+        if not self._solver.sends_weights and not (plain and one):
+            own = self._own_rate()
+            used = f"its learning rate ({float(group['lr']):g})" if own is None else "nothing"
+            job.say(
+                f"with {self._server.solver} the server takes the steps: of the optimizer {kind} "
+                f"{used} is used"
+            )
+
+    def _own_rate(self) -> float | None:
+        """Return the rate that the manifest has for the server's steps."""
+        return None if self._server.solver == "diloco" else self._server.learning_rate
+
+    def _describe(self) -> Parameters:
+        settings, flat, solver = self._server, self._flat, self._solver
+        lines = [*describe(self._parts), describe_solver(settings, solver)]
+        return make_parameters(flat.count, flat.dtype, solver.rows, lines)
+
+    def _connect(self) -> client.Client:
+        job, settings = self._job, self._server
+        return client.join(
+            segment_folder(job.plan.training_id, job.attempt), self._parameters, shard_count(job),
+            self._solver, job.attempt, settings.timeout_s, rank=job.rank, learners=self._learners,
+            staleness=settings.staleness, snapshots=self._snapshot,
+        )  # fmt: skip
+
+    def _snapshot(self, shard: int) -> Path:
+        return self._job.directory / contract.snapshot_file(self._job.attempt, shard)
+
+    def _open_cursor(self) -> FileCursor:
+        job = self._job
+        path = job.directory / contract.cursor_file(job.attempt)
+        cursor = FileCursor(path, len(self._parts.train), job.plan.training.epochs)
+        name = contract.cursor_learner_file(job.attempt, job.rank)
+        contract.write_whole(job.directory / name, f"{cursor.learner}\n")
+        return cursor
+
+    # How it begins ------------------------------------------------------------------------------
+
+    def _begin(self) -> Position:
+        """Begin the attempt (learner 0): from the newest checkpoint, or from nothing."""
+        job, saved = self._job, self._saved
+        position = job.start(self._keeper, self._trained)
+        samples, training = len(self._parts.train), job.plan.training
+        if saved.cursor is None:
+            place = position.batch * training.batch_size
+            saved.cursor = cursor_at(samples, training.epochs, position.epoch, place)
+        with contextlib.closing(self._open_cursor()) as cursor:
+            cursor.restore(saved.cursor)
+        rows = saved.rows
+        if rows is None:
+            rows = torch.zeros(self._solver.rows, self._flat.count, dtype=self._flat.dtype)
+        tell(job, self._parameters, [self._flat.gather(), *rows])
+        saved.rows = None
+        return position
+
+    def _begin_again(self) -> Position:
+        """Go on after a death of learner 0: what the server and the cursor have is newer."""
+        job = self._job
+        wait_for_first(job, self._parameters, self._server.timeout_s)
+        position = self._keeper.load(self._trained) or Position()
+        noted = job.directory / contract.position_file(job.attempt)
+        if noted.exists():
+            position = max(position, Position(**json.loads(noted.read_text())), key=_age)
+        job.say(f"learner 0 was started again, in epoch {position.epoch + 1}")
+        return position
+
+    def _begin_later(self) -> bool:
+        """Wait for learner 0; return False if a halt comes first."""
+        job, timeout_s = self._job, self._server.timeout_s
+        if not wait_for_first(job, self._parameters, timeout_s, lambda: self._halt.is_set):
+            return False
+        try:  # buffers, frozen parameters, the optimizer's state: as learner 0 had them
+            job.start(self._keeper, self._trained)
+        except UserFault as fault:
+            job.warn(f"goes on without the newest checkpoint: {fault.message}")
+        return True
+
+    def _note(self, position: Position) -> None:
+        path = self._job.directory / contract.position_file(self._job.attempt)
+        with contextlib.suppress(OSError):  # a full disk
+            contract.write_whole(path, json.dumps(asdict(position)))
+
+
+def _name(settings: ParameterServer, solver: AnySolver) -> str:
+    return f"{settings.solver}, {type(solver).__name__}"
+
+
+def _age(position: Position) -> int:
+    return position.epoch

@@ -1,0 +1,281 @@
+"""The built-in loop on a parameter server: real learners on one node, without a supervisor."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import server_job
+import torch
+from server_job import DIGITS, ServedJob, Zygote, make_served_job, resources, wait_for
+
+from dlctl import contract
+from dlctl.contract import CheckpointPolicy, LearningRateSchedule, ParameterServer, Training
+from learner.checkpoint.load import Loaded, filled, headers
+from learner.signals import EXIT_HALTED
+
+SAMPLES = 120
+PROGRAM = """\
+import os
+import time
+from pathlib import Path
+import torch
+from torch import nn
+
+class Seen(torch.utils.data.Dataset):
+    def __len__(self):
+        return {samples}
+    def __getitem__(self, n):
+        line = f"{{n}} {{os.environ['RANK']}} {{os.getpid()}}\\n"
+        descriptor = os.open("../seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, line.encode())
+        os.close(descriptor)
+        time.sleep({sleep_s})
+        x = torch.sin(torch.arange(4.0) * (n + 1))
+        return x, x.sum().reshape(1)
+
+{more}
+
+def build(arguments):
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, {width}), nn.BatchNorm1d({width}), nn.Linear({width}, 1))
+    validation = [(torch.ones(4) * n, torch.ones(1) * 4 * n) for n in range(3)]
+    parts = {{"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.02),
+             "loss": nn.MSELoss(), "train": Seen(), "validation": validation}}
+    {change}
+    return parts
+"""
+
+
+def program(**changes: Any) -> str:
+    words = {"samples": SAMPLES, "sleep_s": 0.004, "width": 8, "more": "", "change": ""}
+    return PROGRAM.format(**{**words, **changes})
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, zygote: Zygote) -> Iterator[Callable[..., ServedJob]]:
+    jobs: list[ServedJob] = []
+
+    def make(
+        code: Path | str, learners: int, solver: str, fields: Any = None, **settings: Any
+    ) -> ServedJob:
+        server = ParameterServer(solver, settings.pop("shard_nodes", [0]), **settings)
+        directory = tmp_path / f"job {len(jobs)}"
+        jobs.append(make_served_job(directory, zygote, code, learners, server, **fields or {}))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.end()
+
+
+def seen(job: ServedJob) -> Counter[int]:
+    """How often each sample was read for training."""
+    lines = (job.directory / "seen").read_text().splitlines()
+    return Counter(int(line.split()[0]) for line in lines)
+
+
+def checkpoint(job: ServedJob) -> Any:
+    """The state in the newest checkpoint."""
+    header = next(headers(job.directory / contract.CHECKPOINTS, []))
+    loaded = Loaded(header)
+    try:
+        return filled(loaded.tree())
+    finally:
+        loaded.close()
+
+
+# Learning ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("solver", "learners", "settings", "least"),
+    [
+        ("parallel_sgd", 2, {"learning_rate": 0.1, "momentum": 0.9}, 0.95),
+        ("parallel_sgd", 4, {"learning_rate": 0.1, "momentum": 0.9, "staleness": 2}, 0.85),
+        ("downpour_sgd", 4, {"learning_rate": 0.005, "adagrad": True}, 0.9),
+        ("downpour_sgd", 2, {"learning_rate": 0.1, "push_every": 2, "pull_every": 4}, 0.8),
+        ("elastic_averaging", 2, {"push_every": 2, "moving_rate": 0.4}, 0.85),
+        ("model_averaging", 2, {"push_every": 4}, 0.9),
+        ("diloco", 2, {"push_every": 4}, 0.85),
+    ],
+)
+def test_every_solver_learns_the_digits(
+    make_job: Callable[..., ServedJob], solver: str, learners: int, settings: Any, least: float
+) -> None:
+    training = Training(
+        epochs=5, batch_size=64, seed=1, log_every_steps=20,
+        learning_rate_schedule=LearningRateSchedule("cosine"),
+    )  # fmt: skip
+    job = make_job(DIGITS, learners, solver, {"training": training}, shard_nodes=[0, 0], **settings)
+    job.start()
+    assert job.codes() == [0] * learners, job.say(0)
+    metrics = job.metrics()
+    assert metrics["learners"] == learners and metrics["steps"] == 5 * 23
+    assert [epoch["epoch"] for epoch in metrics["history"]] == [1, 2, 3, 4, 5]
+    assert metrics["final"]["validation_accuracy"] >= least
+    lines = job.lines()
+    assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
+    told = {"loss", "staleness", "pushes", "pushes_per_s", "wait_share", "step_s", "data_wait_s"}
+    assert told <= lines[0].keys()
+    status = json.loads((job.directory / f"progress-{learners - 1}").read_text())
+    assert {"loss", "accuracy", "pushes", "wait_share", "batches"} <= status["metrics"].keys()
+    assert checkpoint(job)["server"]["cursor"]["undone"] == []
+
+
+# Faults ------------------------------------------------------------------------------------------
+
+
+def test_killed_learners_are_replaced_and_every_sample_is_trained_on(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    training = Training(epochs=4, batch_size=12, log_every_steps=5)
+    job = make_job(
+        program(), 3, "downpour_sgd", {"training": training, "checkpoint": CheckpointPolicy(100)}
+    )
+    job.start()
+    noted = job.file(contract.position_file)
+    wait_for(noted.exists)
+    job.kill(1)
+    job.start(1)
+    job.kill(0)  # it has told one epoch, and there is no checkpoint
+    job.start(0)
+    wait_for(lambda: json.loads(noted.read_text())["epoch"] >= 2)
+    job.kill(2)  # and stays away
+    del job.pids[2]
+    assert job.codes() == [0, 0], job.say(0) + job.say(1)
+    assert "learner 0 was started again, in epoch 2" in job.say(0)
+    history = job.metrics()["history"]
+    assert [epoch["epoch"] for epoch in history] == [1, 2, 3, 4]
+    assert all("validation_loss" in epoch for epoch in history)
+    cursor = checkpoint(job)["server"]["cursor"]
+    assert (cursor["next"], cursor["undone"]) == (4 * SAMPLES, [])
+    times = seen(job)
+    # What a killed learner was at is given out again: a chunk of 4.
+    assert min(times.values()) >= 4 and len(times) == SAMPLES
+    assert sum(times.values()) <= 4 * SAMPLES + 3 * 4
+
+
+def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    training = Training(epochs=3, batch_size=12, log_every_steps=5)
+    change = "parts['optimizer'] = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)"
+    job = make_job(
+        program(change=change), 2, "elastic_averaging", {"training": training}, push_every=2
+    )
+    job.start()
+    wait_for(job.file(contract.position_file).exists)
+    time.sleep(0.05)
+    for rank in (0, 1):
+        job.kill(rank, signal.SIGUSR2)
+    assert job.codes() == [EXIT_HALTED] * 2, job.say(0) + job.say(1)
+    assert "with a checkpoint" in job.say(0)
+    state = checkpoint(job)
+    cursor = state["server"]["cursor"]
+    assert sum(seen(job).values()) == cursor["next"] - sum(b - a for a, b in cursor["undone"])
+    job.change(2, resources=resources(3))
+    job.start()
+    assert job.codes() == [0, 0, 0], job.say(0)
+    assert f"going on from the checkpoint at step {state['position']['step']}" in job.say(0)
+    assert set(seen(job).values()) == {3}
+    assert [epoch["epoch"] for epoch in job.metrics()["history"]] == [1, 2, 3]
+    assert job.metrics()["steps"] == 30
+
+
+def test_from_a_server_to_allreduce_and_back(make_job: Callable[..., ServedJob]) -> None:
+    training = Training(epochs=1, batch_size=12)
+    job = make_job(
+        program(), 2, "downpour_sgd", {"training": training}, momentum=0.5, learning_rate=0.01
+    )
+    job.start()
+    assert job.codes() == [0, 0], job.say(0)
+    rows = checkpoint(job)["server"]["rows"]
+    assert rows.shape[0] == 1 and rows.any()
+    server = job.plan.parameter_server
+    job.change(
+        2, parameter_server=None, resources=resources(1), training=replace(training, epochs=2)
+    )
+    job.start()
+    assert job.codes() == [0], job.say(0)
+    assert "the checkpoint is of a training with a parameter server" in job.say(0)
+    assert job.metrics()["steps"] == 20 and set(seen(job).values()) == {2}
+    job.change(
+        3, parameter_server=server, resources=resources(2), training=replace(training, epochs=3)
+    )
+    job.start()
+    assert job.codes() == [0, 0], job.say(0)
+    assert "the checkpoint is of a training without a parameter server" in job.say(0)
+    assert job.metrics()["steps"] == 30 and set(seen(job).values()) == {3}
+    assert len(job.metrics()["history"]) == 3
+
+
+def test_a_learner_with_another_model_is_refused(make_job: Callable[..., ServedJob]) -> None:
+    job = make_job(program(width="8 + int(os.environ['RANK'])"), 2, "downpour_sgd")
+    job.start()
+    assert job.codes() == [0, 1], job.say(0)
+    assert "learner 0 has 'parameter 0.weight (8, 4) float32', this one" in job.say(1)
+    assert "'parameter 0.weight (9, 4) float32'" in job.say(1) and "Traceback" not in job.say(1)
+
+
+def test_what_a_parameter_server_can_not_do_is_said(make_job: Callable[..., ServedJob]) -> None:
+    schedule = "torch.optim.lr_scheduler.ReduceLROnPlateau(parts['optimizer'])"
+    for change, words in (
+        (f"parts['schedule'] = {schedule}", "needs the validation loss"),
+        ("model.to(torch.complex64)", "which a parameter server can't hold"),
+    ):
+        job = make_job(program(change=change), 1, "downpour_sgd")
+        job.start()
+        assert job.codes() == [1] and words in job.say(0), job.say(0)
+
+
+def test_a_server_that_does_not_come_is_said(make_job: Callable[..., ServedJob]) -> None:
+    job = make_job(program(), 2, "downpour_sgd", timeout_s=0.3)
+    job._serve = lambda: None  # type: ignore[method-assign]
+    job.start()
+    assert job.codes() == [1, 1]
+    assert "no parameter server has made" in job.say(0), job.say(0)
+    job = make_job(program(), 2, "downpour_sgd", timeout_s=0.3)
+    job._serve = lambda: None  # type: ignore[method-assign]
+    job.start(1)
+    assert job.codes() == [1] and "learner 0 has told no parameters" in job.say(1)
+
+
+# The user's own ----------------------------------------------------------------------------------
+
+SIGNS = """
+from psrv.rules import Solver
+
+class Signs(Solver):
+    rows = 1
+    def push(self, server, mine, scratch, rate):
+        server[1].mul_(0.5).add_(mine)
+        server[0].add_(torch.sign(server[1], out=scratch), alpha=-rate)
+"""
+
+
+def test_an_own_solver(make_job: Callable[..., ServedJob], monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[str, Any] = {"torch": torch}
+    exec(SIGNS, names)
+    monkeypatch.setitem(server_job.OWN_SOLVER, "own", names["Signs"])
+    change = "parts['solver'] = Signs()"
+    job = make_job(program(more=SIGNS, change=change), 2, "own", learning_rate=0.005)
+    job.start()
+    assert job.codes() == [0, 0], job.say(0)
+    losses = [epoch["loss"] for epoch in job.metrics()["history"]]
+    assert losses[-1] < 0.7 * losses[0]
+    assert checkpoint(job)["server"]["rows"].shape[0] == 1

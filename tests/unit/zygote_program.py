@@ -1,0 +1,56 @@
+"""Forks learners that others ask for: see server_job.py. Not a test itself.
+
+A request is a line of JSON, and so is its answer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+import torch
+
+import learner.train
+
+torch.optim.Adam([torch.ones(1)])  # loads more of torch, which takes as long as all before
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+
+
+def become(arguments: list[str], log: str, cwd: str, env: dict[str, str]) -> NoReturn:
+    """Be a learner, in a fork of this process."""
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, descriptor in enumerate((nothing, written, written)):
+        os.dup2(descriptor, number)
+    os.chdir(cwd)
+    os.environ.update(env)
+    sys.stdout = os.fdopen(1, "w", buffering=1)
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    learner.train.leave(learner.train.main(arguments))
+
+
+def main() -> None:
+    """Answer until nobody asks."""
+    ended: dict[int, int] = {}
+    for line in sys.stdin:
+        request: dict[str, Any] = json.loads(line)
+        answer: Any
+        if "start" in request:
+            answer = os.fork()
+            if not answer:
+                become(request["start"], request["log"], request["cwd"], request["env"])
+        else:
+            pid = request["poll"]
+            if pid not in ended and (found := os.waitpid(pid, os.WNOHANG))[0]:
+                ended[pid] = os.waitstatus_to_exitcode(found[1])
+            answer = {"code": ended[pid]} if pid in ended else None
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
