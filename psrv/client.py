@@ -23,9 +23,9 @@ from psrv.placing import layout_of
 from psrv.pushes import AtOnce, InRounds, Pushes, copying
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Shard
-from psrv.shard_file import COUNT, HOME, kind_of, read_row
+from psrv.shard_file import COUNT, HOME, RELAY, kind_of, read_row
 
-_LOOK_EVERY_S = 0.05
+_NAP_S, _LONGEST_NAP_S = 1e-3, 0.05
 
 
 class Handle:
@@ -66,6 +66,7 @@ class Client:
         shards: all of them, joined.
         pushes: how each is worked on.
         gate: of the first of them.
+        timeout_s: How long the servers are waited for.
         snapshots: The newest snapshot of each shard, for rows that are not on this node.
     """
 
@@ -74,6 +75,7 @@ class Client:
         shards: Sequence[Shard],
         pushes: Sequence[Pushes],
         gate: Gate,
+        timeout_s: float,
         snapshots: Callable[[int], Path] | None = None,
     ) -> None:
         self._shards = list(shards)
@@ -82,6 +84,7 @@ class Client:
         self._parts = list(zip(pushes, self._ranges, strict=True))
         self._at_once = isinstance(pushes[0], AtOnce)
         self._gate = gate
+        self._timeout_s = timeout_s
         self._snapshots = snapshots
         self._seen = (0, 0)
         """At the last pull: all pushes that the weights had had, and this learner's."""
@@ -145,10 +148,34 @@ class Client:
         """
         self._begin(lambda: self._read_rows(into)).wait()
 
+    def refresh(self, timeout_s: float) -> None:
+        """Bring the replicas on this node up to date with their homes; then pull.
+
+        Raises:
+            ServerError: a home has not answered in time.
+        """
+        relays = self._relays()
+        self._begin(lambda: self._want(relays)).wait()
+        wanted = [shard.refresh_wanted for shard in relays]
+
+        def stale() -> bool:
+            return any(s.refreshed < n for s, n in zip(relays, wanted, strict=True))
+
+        if not _until(lambda: not stale(), timeout_s):
+            raise ServerError(
+                f"another node's parameter server has not answered for {timeout_s:g} s",
+                hint="its log says why: see `dlctl logs`",
+            )
+
     def leave(self) -> None:
-        """Finish what was begun, and give the slots back."""
+        """Finish what was begun, and give the slots back.
+
+        Pushes at once get to their homes first, if that takes no longer than the time limit.
+        """
         try:
             self.wait()
+            if self._at_once:
+                _until(lambda: not any(map(_is_pending, self._relays())), self._timeout_s)
         finally:
             self._thread.shutdown()
             for shard in self._shards:
@@ -181,6 +208,16 @@ class Client:
                     shard.read(copying(shard, kept, 1 + row))
                 elif self._snapshots is not None:
                     read_row(self._snapshots(number), 1 + row, kept)
+
+    def _relays(self) -> list[Shard]:
+        return [s for s in self._shards if s.layout.kind == RELAY and s.layout.blocks]
+
+    def _want(self, relays: Sequence[Shard]) -> None:
+        def count(_: Sequence[torch.Tensor], __: int) -> None:
+            shard.refresh_wanted += 1
+
+        for shard in relays:
+            shard.read_block(0, count)  # under a lock: two learners may want it
 
     def _pushes(self) -> int:
         """Return how many pushes the first block has had; in rounds, this learner's own."""
@@ -238,7 +275,7 @@ def join(
             else AtOnce(shard, solver, rank)
             for shard in joined
         ]
-        return Client(joined, pushes, gate, snapshots)
+        return Client(joined, pushes, gate, timeout_s, snapshots)
     except BaseException:
         for shard in joined:
             shard.close()
@@ -246,12 +283,25 @@ def join(
 
 
 def _wait_for(paths: Sequence[Path], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
     for path in paths:
-        while not path.exists():
-            if time.monotonic() > deadline:
-                raise ServerError(
-                    f"no parameter server has made {path} for {timeout_s:g} s",
-                    hint="its log says why: see `dlctl logs`",
-                )
-            time.sleep(_LOOK_EVERY_S)
+        if not _until(path.exists, timeout_s):
+            raise ServerError(
+                f"no parameter server has made {path} for {timeout_s:g} s",
+                hint="its log says why: see `dlctl logs`",
+            )
+
+
+def _until(true: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait for something; return whether it has come."""
+    deadline, nap_s = time.monotonic() + timeout_s, _NAP_S
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(nap_s)
+        nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+    return True
+
+
+def _is_pending(shard: Shard) -> bool:
+    """Return whether pushes of this node are still to go to the home."""
+    return any(added for _, added in shard.all_progress())

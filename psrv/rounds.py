@@ -42,9 +42,13 @@ def missing(shard: Shard, rounds: int, added: int) -> list[Member]:
 
 
 def before(members: Sequence[Member], mask: int) -> list[Member]:
-    """Return those whose turn comes before that of the lowest rank in a mask."""
+    """Return those of others whose turn comes before that of the lowest rank in a mask."""
     lowest = mask & -mask
-    return [member for member in members if member.mask & -member.mask < lowest]
+    return [
+        member
+        for member in members
+        if member.mask & -member.mask < lowest and not member.mask & mask
+    ]
 
 
 def settle(shard: Shard, block: int, rounds: int, step: Step) -> None:

@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def fork(learner: Callable[[], None]) -> int:
         try:
             learner()
             os._exit(0)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(1)
     return child

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from psrv.client import Client, join
 from psrv.errors import ServerError
 from psrv.placing import divide, layout_of
 from psrv.rules import Downpour
-from psrv.shard_file import HOME, create_shard
+from psrv.shard_file import HOME, RELAY, create_shard
 
 PROGRAM = Path(__file__).with_name("client_program.py")
 PARAMETERS = Parameters(170_000, "float32", 1, "model")
@@ -117,6 +118,89 @@ def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None
 def test_a_server_that_does_not_come_is_said(folder: Path) -> None:
     with pytest.raises(ServerError, match=r"no parameter server has made .*/shard-0 for 0\.1 s"):
         join(folder, PARAMETERS, 2, Downpour(), 1, timeout_s=0.1)
+
+
+def test_what_the_solver_keeps_is_read_for_a_checkpoint(folder: Path) -> None:
+    solver = Downpour(momentum=0.5)
+    for shard, kind in enumerate((HOME, RELAY)):
+        layout = layout_of(PARAMETERS, 2, shard, solver, kind)
+        create_shard(folder / f"shard-{shard}", layout, 1)
+        snapshot = torch.full((2, layout.count), 3.0)
+        (folder / f"rows-{shard}").write_bytes(snapshot.numpy().tobytes())
+    client = join(
+        folder, PARAMETERS, 2, solver, 1, timeout_s=0.1,
+        snapshots=lambda shard: folder / f"rows-{shard}",
+    )  # fmt: skip
+    client.push(torch.ones(170_000), 0.1)
+    rows = torch.empty(1, 170_000)
+    client.solver_rows(rows)
+    count = layout_of(PARAMETERS, 2, 0, solver, HOME).count
+    assert rows[0, :count].eq(1).all() and rows[0, count:].eq(3).all()
+    client.leave()  # nobody takes what is to go to the home: it is waited for 0.1 s only
+
+
+def test_replicas_are_refreshed_when_asked_for(folder: Path) -> None:
+    solver = Downpour()
+    for shard, kind in enumerate((HOME, RELAY)):
+        layout = layout_of(PARAMETERS, 2, shard, solver, kind)
+        create_shard(folder / f"shard-{shard}", layout, 1)
+    client = join(folder, PARAMETERS, 2, solver, 1, timeout_s=1)
+    with pytest.raises(ServerError, match="another node's parameter server has not answered"):
+        client.refresh(0.01)
+    server = client._shards[1]  # one object for a file and a process
+    assert server.refresh_wanted == 1
+    server.refreshed = 2
+    client.refresh(1)
+    client.leave()
+
+
+def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[str]:
+    code = (
+        "import sys, torch; from pathlib import Path; sys.path.insert(0, sys.argv[4])\n"
+        "from test_server_client import *\n"
+        "client = join(Path(sys.argv[1]), PARAMETERS, 2, Downpour(), 1, 10, rank=1, learners=2,\n"
+        "              staleness=int(sys.argv[2]))\n"
+        "for n in range(int(sys.argv[3])):\n"
+        "    client.wait_for_others()\n"
+        "    client.push(torch.ones(170_000), 1.0).wait()\n"
+        "    print(client._gate.pushes, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(folder), str(staleness), str(pushes),
+         str(Path(__file__).parent)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_nobody_is_further_ahead_than_the_staleness_and_the_dead_are_not_waited_for(
+    folder: Path,
+) -> None:
+    make(folder)
+    client = join(folder, PARAMETERS, 2, Downpour(), 1, 10, rank=0, learners=2, staleness=2)
+    members, gradient = client._shards[0].members, torch.ones(170_000)
+    with fork_learner(folder, staleness=2, pushes=4) as other:
+        assert other.stdout is not None
+        assert [other.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
+        assert client.pushes_by_others() == 3
+        time.sleep(0.1)
+        assert client.pushes_by_others() == 3  # it waits
+        client.push_pull(gradient, gradient, 0.0).wait()
+        assert other.stdout.readline() == "4\n"
+        assert client.pushes_by_others() == 1
+        other_slot = 1 - client._shards[0].slot
+        assert members.clock(other_slot) == 4 and members.slowest(but=client._shards[0].slot) == 4
+        for _ in range(5):
+            client.push(gradient, 0.0).wait()
+        assert client.wait_for_others() == 0
+        client.push(gradient, 0.0).wait()
+        threading.Timer(0.2, other.kill).start()
+        assert 0.1 < client.wait_for_others() < 5
+    with fork_learner(folder, staleness=2, pushes=1) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "8\n"  # it begins where the slowest is
+        other.kill()
+    client.leave()
 
 
 @pytest.mark.parametrize(

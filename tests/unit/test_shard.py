@@ -7,15 +7,26 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 from psrv.errors import ServerError
-from psrv.shard import Shard
-from psrv.shard_file import LINE, SLOTS, SLOTS_AT, ShardLayout, create_shard
+from psrv.shard import Shard, ThreadedShard
+from psrv.shard_file import (
+    LINE,
+    RELAY,
+    SLOTS,
+    SLOTS_AT,
+    ShardLayout,
+    create_shard,
+    from_snapshot,
+    kind_of,
+)
 
 LAYOUT = ShardLayout(150_000, (torch.float32, torch.float32), "model")
 PROGRAM = Path(__file__).with_name("shard_program.py")
@@ -79,7 +90,11 @@ def test_what_is_not_this_learners_is_refused(shard: Shard, path: Path) -> None:
         Shard(path, LAYOUT, 2)
     with pytest.raises(ServerError, match="there is no parameter server at"):
         Shard(path.with_name("shard-1"), LAYOUT, 3)
+    with pytest.raises(ServerError, match="there is no parameter server at"):
+        kind_of(path.with_name("shard-1"))
     path.with_name("shard-2").write_bytes(bytes(LAYOUT.size_bytes))
+    with pytest.raises(ServerError, match="is no shard"):
+        kind_of(path.with_name("shard-2"))
     with pytest.raises(ServerError, match="is no shard"):
         Shard(path.with_name("shard-2"), LAYOUT, 3)
 
@@ -102,6 +117,71 @@ def test_no_more_learners_than_slots(path: Path) -> None:
             Shard(path, LAYOUT, 3)
         holder.stdin.close()
     Shard(path, LAYOUT, 3).close()
+
+
+def test_rows_that_an_operation_only_reads_are_not_copied(shard: Shard) -> None:
+    def fail(parts: Sequence[torch.Tensor], block: int) -> None:
+        parts[1].fill_(7)
+        raise ValueError("no")
+
+    shard.update(lambda parts, block: [part.fill_(block + 1) for part in parts])
+    aside = [copy.clone() for copy in shard._asides[0]]
+    shard.update_block(0, lambda parts, block: parts[1].fill_(5), row=1)
+    assert torch.equal(shard._asides[0][0], aside[0])
+    with pytest.raises(ValueError, match="no"):
+        shard.update_block(0, fail, row=1)
+    assert [set(row[: LAYOUT.block_count].tolist()) for row in shard.rows] == [{1.0}, {5.0}]
+
+
+def test_threads_of_a_process_take_turns(path: Path) -> None:
+    create_shard(path, LAYOUT, 3)
+    shard = ThreadedShard(path, LAYOUT, 3)
+    inside = 0
+
+    def work(parts: Sequence[torch.Tensor], block: int) -> None:
+        nonlocal inside
+        assert (inside := inside + 1) == 1
+        time.sleep(1e-4)
+        parts[0].add_(1)
+        inside -= 1
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(shard.update, work) for _ in range(40)]:
+            done.result()
+    assert shard.rows[0].eq(40).all()
+    shard.close()
+
+
+def test_a_shard_is_filled_from_a_snapshot_before_it_appears(path: Path) -> None:
+    snapshot = path.with_name("snapshot")
+    rows = torch.arange(300_000.0)
+    snapshot.write_bytes(rows.numpy().tobytes() + b"what else may follow")
+    create_shard(path, LAYOUT, 3, learners=5, fill=from_snapshot(snapshot, 2))
+    shard = Shard(path, LAYOUT, 3)
+    assert torch.equal(torch.cat(shard.rows), rows) and shard.expected == 5
+    shard.close()
+    relay = ShardLayout(150_000, (torch.float32, torch.float32), "model", RELAY)
+    create_shard(path, relay, 3, fill=from_snapshot(snapshot, 1))
+    assert kind_of(path) == RELAY
+    with pytest.raises(ServerError, match="has another model"):
+        Shard(path, LAYOUT, 3)
+    shard = Shard(path, relay, 3)
+    assert torch.equal(shard.rows[0], rows[:150_000]) and not shard.rows[1].any()
+    shard.close()
+    path.unlink()
+    snapshot.write_bytes(bytes(1_000_000))
+    with pytest.raises(ServerError, match="row 1 has 400000 of 600000 bytes"):
+        create_shard(path, LAYOUT, 3, fill=from_snapshot(snapshot, 2))
+    assert list(path.parent.iterdir()) == [snapshot]
+
+
+def test_a_shard_of_nothing(path: Path) -> None:
+    layout = ShardLayout(0, (torch.float32,), "model")
+    create_shard(path, layout, 3)
+    shard = Shard(path, layout, 3)
+    shard.update(lambda parts, block: parts[0].fill_(1))
+    assert shard.all_progress() == []
+    shard.close()
 
 
 def test_too_little_shared_memory_is_said_with_both_numbers(path: Path) -> None:

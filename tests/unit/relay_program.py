@@ -1,0 +1,211 @@
+"""Run by test_relay.py: two nodes, whose learners are forks of a process of one thread.
+
+python relay_program.py bits|kills|count|elastic FOLDER
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from server_play import Pair, serve, whole
+from shard_program import fork
+
+from dlctl.contract import Parameters
+from psrv.placing import layout_of
+from psrv.pushes import AtOnce, InRounds
+from psrv.rules import Downpour, ElasticAveraging, RoundSolver, Solver
+from psrv.shard import Shard
+from psrv.shard_file import HOME, RELAY, ShardLayout, create_shard
+
+COUNT, LEARNERS, NODE_1 = 150_000, 4, 0b1100
+ROUNDS, KILLS, PUSHES = 200, 9, 150
+PARAMETERS = Parameters(COUNT, "float32", 2, "relay")
+
+
+class Counting:
+    """Checks that all elements of a sum are alike; its row counts who has added."""
+
+    rows = 1
+    sends_weights = False
+
+    def step(
+        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
+    ) -> None:
+        """Count."""
+        assert rate == 0.5
+        assert total.eq(count).all(), "a block was torn, or came twice, or not at all"
+        server[0].add_(total)
+        server[1].add_(count)
+
+
+class Descent(Counting):
+    """A step of SGD."""
+
+    rows = 0
+
+    def step(
+        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
+    ) -> None:
+        """Take it."""
+        server[0].sub_(total, alpha=rate / count)
+
+
+folder = Path(sys.argv[2])
+paths = folder / "home", folder / "relay"
+
+
+def make(solver: Solver | RoundSolver) -> list[ShardLayout]:
+    made = [layout_of(PARAMETERS, 1, 0, solver, kind) for kind in (HOME, RELAY)]
+    create_shard(paths[0], made[0], 1, learners=LEARNERS)
+    create_shard(paths[1], made[1], 1, learners=LEARNERS // 2)
+    return made
+
+
+def open_here(rank: int, made: list[ShardLayout]) -> Shard:
+    return Shard(paths[rank // 2], made[rank // 2], 1)
+
+
+def server(made: list[ShardLayout], solver: Solver | RoundSolver) -> None:
+    stop = folder / "stop"
+    serve([Pair(paths, made, solver, 1, NODE_1)], stop.exists)
+
+
+def wait_for(children: Sequence[int]) -> None:
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def kill(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def values(rank: int, number: int) -> torch.Tensor:
+    return torch.randn(COUNT, generator=torch.Generator().manual_seed(97 * number + rank))
+
+
+def bits() -> None:
+    """Compare with sums in rank order, in each node first, bit by bit."""
+    solver = Descent()
+    made = make(solver)
+
+    def learner(rank: int) -> None:
+        shard = open_here(rank, made)
+        pushes, weights = InRounds(shard, solver, rank, LEARNERS, 30), torch.empty(COUNT)
+        expected = torch.zeros(COUNT)
+        for number in range(3):
+            mine = [values(other, number) for other in range(LEARNERS)]
+            pushes.push(mine[rank], weights, 0.1)
+            pushes.answer(weights)
+            expected.sub_((mine[0] + mine[1]) + (mine[2] + mine[3]), alpha=0.1 / 4)
+            assert torch.equal(weights, expected), (rank, number)
+        shard.close()
+
+    serving = fork(lambda: server(made, solver))
+    wait_for([fork(lambda rank=rank: learner(rank)) for rank in range(LEARNERS)])
+    (folder / "stop").touch()
+    wait_for([serving])
+    print("bits")
+
+
+def kills() -> None:
+    """Kill learners of both nodes and the server at random: every round is whole."""
+    random.seed(int(os.environ.get("SEED", "3")))
+    solver = Counting()
+    made = make(solver)
+
+    def learner(rank: int) -> None:
+        shard = open_here(rank, made)
+        pushes, ones = InRounds(shard, solver, rank, LEARNERS, 30), torch.ones(COUNT)
+        weights = torch.empty(COUNT)
+        while shard.progress(0)[0] < ROUNDS:
+            pushes.push(ones, weights, 0.5)
+            pushes.answer(weights)
+        shard.close()
+
+    serving = fork(lambda: server(made, solver))
+    children = {rank: fork(lambda rank=rank: learner(rank)) for rank in range(LEARNERS)}
+    time.sleep(0.5)
+    for number in range(KILLS):
+        time.sleep(random.uniform(0.0, 0.1))
+        victims = random.sample(range(LEARNERS), random.choice((1, 2)))
+        victims = [2, 3] if number == KILLS // 2 else victims
+        for rank in victims:
+            kill(children[rank])
+        if number % 3 == 0:
+            kill(serving)
+            time.sleep(random.uniform(0.0, 0.1))
+            serving = fork(lambda: server(made, solver))
+        time.sleep(random.uniform(0.0, 0.1))
+        for rank in victims:
+            children[rank] = fork(lambda rank=rank: learner(rank))
+    wait_for(list(children.values()))
+    (folder / "stop").touch()
+    wait_for([serving])
+    home, relay = (Shard(path, layout, 1) for path, layout in zip(paths, made, strict=True))
+    print("rounds", torch.equal(home.rows[0], home.rows[1]),
+          torch.equal(home.rows[0], relay.rows[0]),
+          min(rounds for rounds, _ in home.all_progress()) >= ROUNDS)  # fmt: skip
+
+
+def count() -> None:
+    """Sum integers that learners of both nodes push; one of each node is killed meanwhile."""
+    solver = Downpour()
+    made = make(solver)
+
+    def learner(rank: int, steps: int) -> None:
+        shard = open_here(rank, made)
+        pushes, mine = AtOnce(shard, solver, rank), torch.full((COUNT,), -1.0)
+        for _ in range(steps):
+            pushes.push(mine, None, 1.0)
+        shard.close()
+
+    serving = fork(lambda: server(made, solver))
+    doomed = [fork(lambda rank=rank: learner(rank, 10**9)) for rank in (1, 3)]
+    time.sleep(0.3)
+    for child in doomed:
+        kill(child)
+    wait_for([fork(lambda rank=rank: learner(rank, PUSHES)) for rank in range(LEARNERS)])
+    (folder / "stop").touch()
+    wait_for([serving])
+    home, relay = (Shard(path, layout, 1) for path, layout in zip(paths, made, strict=True))
+    seen = [pushes for pushes, _ in home.all_progress()]
+    print("sums", whole(home), torch.equal(home.rows[0], relay.rows[0]),
+          [int(home.rows[0][n * home.layout.block_count]) for n in range(len(seen))] == seen,
+          min(seen) > LEARNERS * PUSHES)  # fmt: skip
+
+
+def elastic() -> None:
+    """Center and learners of both nodes draw each other, and none of it is lost on the way."""
+    solver = ElasticAveraging(0.2)
+    made = make(solver)
+
+    def learner(rank: int) -> None:
+        shard = open_here(rank, made)
+        pushes, mine = AtOnce(shard, solver, rank), torch.full((COUNT,), float(rank))
+        for _ in range(60):
+            pushes.push(mine, mine, 0.0)
+        shard.close()
+        torch.save(mine, folder / f"{rank}.pt")
+
+    serving = fork(lambda: server(made, solver))
+    wait_for([fork(lambda rank=rank: learner(rank)) for rank in range(LEARNERS)])
+    (folder / "stop").touch()
+    wait_for([serving])
+    home, relay = (Shard(path, layout, 1) for path, layout in zip(paths, made, strict=True))
+    ends = [torch.load(folder / f"{rank}.pt") for rank in range(LEARNERS)]
+    total = home.rows[0] + sum(ends)
+    print("center", bool((home.rows[0] - relay.rows[0]).abs().max() < 1e-4),
+          bool((total - sum(range(LEARNERS))).abs().max() < 1e-3))  # fmt: skip
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"bits": bits, "kills": kills, "count": count, "elastic": elastic}[sys.argv[1]]()

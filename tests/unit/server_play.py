@@ -1,0 +1,140 @@
+"""Plays the servers of two nodes in one process, without a network. Not a test by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from psrv import home
+from psrv.rounds import missing
+from psrv.rules import RoundSolver, Solver
+from psrv.shard import Shard, ThreadedShard
+from psrv.shard_file import ShardLayout
+
+LOOK_S = 0.02
+
+
+class Pair:
+    """A shard's home on one node and its relay on the other one, `node`, whose ranks `mask` has."""
+
+    def __init__(
+        self,
+        paths: tuple[Path, Path],
+        layouts: Sequence[ShardLayout],
+        solver: Solver | RoundSolver,
+        node: int,
+        mask: int,
+    ) -> None:
+        self.home = ThreadedShard(paths[0], layouts[0], 1)
+        self.relay = ThreadedShard(paths[1], layouts[1], 1)
+        self._solver = solver
+        self._mask = mask
+        self._number = 0
+        slot = self.home.members.proxy(node)
+        assert slot is not None
+        self._slot = slot
+        self._buffer = torch.empty(layouts[0].block_count)
+        self._answer = torch.empty(layouts[0].block_count)
+        self.run = self._rounds if isinstance(solver, RoundSolver) else self._at_once
+
+    def look(self) -> None:
+        """See who is there."""
+        for shard in (self.home, self.relay):
+            shard.members.strike_dead()
+        here, known = self.relay.members.ranks(), self.home.members.ranks() & self._mask
+        all_here = here.bit_count() >= self.relay.expected
+        begun = any(self.relay.progress(0)) or any(self.home.progress(0))
+        if here and not known and (all_here or begun):
+            self.home.members.enter(self._slot, self._mask, home.next_round(self.home))
+        elif known and not here:
+            self.home.members.pause(self._slot)
+        self.home.members.set_clock(self._slot, self.relay.members.slowest(proxies=False))
+        self.relay.elsewhere = self.home.members.slowest(but=self._slot)
+
+    def _cut(self, buffer: torch.Tensor, block: int) -> torch.Tensor:
+        step = self.home.layout.block_count
+        return buffer[: min(step, self.home.layout.count - block * step)]
+
+    def _rounds(self) -> bool:
+        assert isinstance(self._solver, RoundSolver)
+        step, did, relay = home.step_of(self._solver, self.relay.rate), False, self.relay
+        for block, (rounds, added) in enumerate(relay.all_progress()):
+            buffer = self._cut(self._buffer, block)
+            if added and not missing(relay, rounds, added):
+                relay.read_block(block, partial(_copy_sum, buffer))
+                home.add_sum(self.home, block, rounds, added, buffer, step)
+            if found := home.weights_after(self.home, block, rounds + 1, step, buffer):
+                self._end_round(block, found, buffer)
+                did = True
+        return did
+
+    def _end_round(self, block: int, rounds: int, weights: torch.Tensor) -> None:
+        def end(parts: Sequence[torch.Tensor], block: int) -> None:
+            parts[0].copy_(weights)
+            self.relay.set_progress(block, rounds, 0)
+
+        self.relay.update_block(block, end)
+
+    def _at_once(self) -> bool:
+        solver, any_pushes = self._solver, False
+        assert not isinstance(solver, RoundSolver)
+        for block in range(self.home.layout.blocks):
+            buffer, answer = self._cut(self._buffer, block), self._cut(self._answer, block)
+            pushes, self._number = self._take(block, buffer), self._number + 1
+            rate = self.relay.rate
+            seen = home.merge(self.home, block, solver, buffer, pushes, rate, self._number, answer)
+            if seen != self.relay.progress(block)[0]:
+                self._answer_to(block, answer, seen, solver.total_is_step)
+            any_pushes |= pushes > 0
+        return any_pushes
+
+    def _take(self, block: int, into: torch.Tensor) -> int:
+        pushes = 0
+
+        def take(parts: Sequence[torch.Tensor], block: int) -> None:
+            nonlocal pushes
+            had, pushes = self.relay.progress(block)
+            into.copy_(parts[1])
+            parts[1].zero_()
+            self.relay.set_progress(block, had, 0)
+
+        self.relay.update_block(block, take, row=1)
+        return pushes
+
+    def _answer_to(self, block: int, weights: torch.Tensor, had: int, add: bool) -> None:
+        def put(parts: Sequence[torch.Tensor], block: int) -> None:
+            parts[0].copy_(weights)
+            if add:
+                parts[0].add_(parts[1])
+            self.relay.set_progress(block, had, self.relay.progress(block)[1])
+
+        self.relay.update_block(block, put)
+
+
+def _copy_sum(into: torch.Tensor, parts: Sequence[torch.Tensor], block: int) -> None:
+    into.copy_(parts[-1])
+
+
+def serve(pairs: Sequence[Pair], until: Callable[[], bool] = lambda: False) -> None:
+    """Serve until told to end, and nothing is left to do."""
+    look_at = 0.0
+    while True:
+        ending = until()
+        if time.monotonic() > look_at:
+            for pair in pairs:
+                pair.look()
+            look_at = time.monotonic() + LOOK_S
+        if not any([pair.run() for pair in pairs]):
+            if ending:
+                return
+            time.sleep(1e-4)
+
+
+def whole(shard: Shard) -> bool:
+    """Return whether each block's weights are one number."""
+    step = shard.layout.block_count
+    return all(part.eq(part[0]).all() for part in shard.rows[0].split(step))
