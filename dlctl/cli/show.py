@@ -115,7 +115,8 @@ def speed_line(metrics: list[dict[str, float | None]], plan: dict[str, Any]) -> 
     step_s = _mean(metrics, "step_s")
     if step_s is None and rate:
         step_s = plan["training"]["batch_size"] / rate
-    parts = [f"{rate:.0f} samples/s"] if rate else []
+    # With a parameter server a learner knows its own rate only.
+    parts = [f"{rate:.0f} samples/s"] if rate and not plan.get("parameter_server") else []
     if memory := max((m.get("memory_bytes") or 0 for m in metrics), default=0):
         parts.append(f"{format_size(int(memory))} of memory each at most")
     means = {word: _mean(metrics, name) for name, word in _SHARES.items()} if step_s else {}

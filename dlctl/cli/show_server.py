@@ -50,7 +50,8 @@ def print_servers(details: dict[str, Any]) -> None:
         output.line("")
         output.table(["learner", "batches", "pushes/s", "staleness", "waits", "restarts"],
                      [_pushes(status) for status in learners])  # fmt: skip
-        output.line(rates(learners, details["plan"]))
+        if told := rates(learners, details["plan"]):
+            output.line(told)
     if servers:
         homes = shard_nodes(details)
         lost = (details.get("homes") or {}).get("lost_nodes") or []
@@ -62,10 +63,11 @@ def print_servers(details: dict[str, Any]) -> None:
 def _server(status: dict[str, Any], homes: list[int], lost: list[int]) -> list[str]:
     node = status["rank"]
     mine = [str(shard) for shard, home in enumerate(homes) if home == node]
-    state = "lost" if node in lost else status["state"]
+    state, reason = "lost" if node in lost else status["state"], status["reason"]
+    if reason and state != "TRAINING":
+        state = f"{state}: {reason}"
     return [
-        str(node), status["host"], f"{state}: {status['reason']}" if status["reason"] else state,
-        _ranges(mine) or "-", ago(time.time() - status["heartbeat_at"]),
+        str(node), status["host"], state, _ranges(mine) or "-", ago(time.time() - status["heartbeat_at"]),
     ]  # fmt: skip
 
 
@@ -91,11 +93,11 @@ def _number(value: float | None, form: str) -> str:
 
 
 def rates(learners: list[dict[str, Any]], plan: dict[str, Any]) -> str:
-    """Return samples and pushes a second of all learners that run; samples of the loop only."""
+    """Return samples (of the built-in loop) and pushes a second of all learners that run."""
     running = [status["metrics"].get("pushes_per_s") or 0.0 for status in learners
                if status["exit_code"] is None and status["signal"] is None]  # fmt: skip
-    pushes = f"{sum(running):.3g} pushes/s in all"
-    if not plan["framework"]["job"] or not sum(running):
+    pushes = f"{sum(running):.3g} pushes/s in all" if sum(running) else ""
+    if not plan["framework"]["job"] or not pushes:
         return pushes
     batch = plan["training"]["batch_size"] / plan["resources"]["learners"]
     samples = sum(running) * plan["parameter_server"]["push_every"] * batch

@@ -93,11 +93,14 @@ def test_the_parameter_server_in_two_lines(settings, told):
 
 def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(capsys):
     learners = [
-        process("learner", 0, "n1", loss=0.1, batches=310.0, pushes=62.0, pushes_per_s=12.0,
+        process("learner", 0, "n1", loss=0.1, samples_per_s=500.0, batches=310.0, pushes=62.0, pushes_per_s=12.0,
                 staleness=1.96, wait_share=0.043, restarts=2.0),
         process("learner", 1, "n2", pushes_per_s=8.0, wait_share=None),
     ]  # fmt: skip
-    servers = [process("server", 0, "n1"), process("server", 1, "n2")]
+    servers = [
+        {**process("server", 0, "n1"), "reason": "serves"},
+        {**process("server", 1, "n2"), "reason": "its node was given up"},
+    ]
     homes = {"shard_nodes": [0, 0, 0], "lost_nodes": [1]}
     print_details(with_server(learners=learners, servers=servers, homes=homes))
     out = capsys.readouterr().out
@@ -108,8 +111,15 @@ def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(cap
     assert "1 - 8 - - 0" in rows
     assert "800 samples/s · 20 pushes/s in all" in rows  # each push 5 batches of 32 / 4
     assert "0 n1 TRAINING 0, 1, 2 2 s ago" in rows
-    assert "1 n2 lost - 2 s ago" in rows
+    assert "1 n2 lost: its node was given up - 2 s ago" in rows
+    assert "500 samples/s" not in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_learners_that_have_ended_push_no_more(capsys):
+    ended = {**process("learner", 0, "n1", pushes_per_s=3.0), "exit_code": 0}
+    print_details(with_server(learners=[ended]))
+    assert "pushes/s in all" not in capsys.readouterr().out
 
 
 def test_of_a_program_only_the_pushes_are_known(capsys):
