@@ -66,9 +66,8 @@ def _server(status: dict[str, Any], homes: list[int], lost: list[int]) -> list[s
     state, reason = "lost" if node in lost else status["state"], status["reason"]
     if reason and state != "TRAINING":
         state = f"{state}: {reason}"
-    return [
-        str(node), status["host"], state, _ranges(mine) or "-", ago(time.time() - status["heartbeat_at"]),
-    ]  # fmt: skip
+    seen = ago(time.time() - status["heartbeat_at"])
+    return [str(node), status["host"], state, _ranges(mine) or "-", seen]
 
 
 def _ranges(shards: list[str]) -> str:

@@ -93,8 +93,8 @@ def test_the_parameter_server_in_two_lines(settings, told):
 
 def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(capsys):
     learners = [
-        process("learner", 0, "n1", loss=0.1, samples_per_s=500.0, batches=310.0, pushes=62.0, pushes_per_s=12.0,
-                staleness=1.96, wait_share=0.043, restarts=2.0),
+        process("learner", 0, "n1", loss=0.1, samples_per_s=500.0, batches=310.0, pushes=62.0,
+                pushes_per_s=12.0, staleness=1.96, wait_share=0.043, restarts=2.0),
         process("learner", 1, "n2", pushes_per_s=8.0, wait_share=None),
     ]  # fmt: skip
     servers = [
