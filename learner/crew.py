@@ -17,6 +17,7 @@ from dlctl.contract import Plan, State, Status
 from learner.failures import NO_RESTART_HELPS, learner_failure, server_failure
 from learner.faults import UserFault
 from learner.homes import (
+    at_the_end,
     first_homes,
     make_secret,
     remove_what_is_of_no_use,
@@ -36,8 +37,9 @@ _LIVED_S = 30.0
 """A server that lived so long has done something."""
 _TERM_S = 30.0
 """From SIGTERM to SIGKILL; the watchdogs give their learners 20 s."""
-_STOP_S = 15.0
-"""What servers get to remove their memory, and others to do it for them."""
+_STOP_S = 10.0
+"""What servers get to remove their memory, and others to do it for them, before SIGTERM; and
+before SIGKILL."""
 
 
 class Crew:
@@ -308,16 +310,15 @@ class Crew:
     def _stop_servers(self, now: float) -> None:
         if self._stop_by == float("inf"):
             self._stop_by = now + _STOP_S
+            self._homes = at_the_end(self._homes)
+            self._tell_homes()
             for learner in self.learners:
                 if learner.lost:  # a watchdog that was cut off may have written since
                     learner.close(State.FAILED, learner.lost)
-            for server in self.servers:
-                if server.step is not None:
-                    server.step.terminate()
         serving = [s.step for s in self.servers if s.runs and not s.over and s.step is not None]
         if now >= self._stop_by:
             for step in [*serving, *(self._cleaners or []), *(step for step, _ in self._leaving)]:
-                step.kill()
+                step.kill() if now >= self._stop_by + _STOP_S else step.terminate()
         if serving:
             return
         if self._cleaners is None:

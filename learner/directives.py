@@ -60,7 +60,7 @@ class Outside:
             return None
 
     def expelled(self) -> str:
-        """Return why this learner has no part in the training any more, or an empty text.
+        """Return why this node has no part in the training any more, or an empty text.
 
         A node that was cut off, and comes back, finds that the others went on without it.
         """
@@ -72,8 +72,9 @@ class Outside:
             homes = read_record(Homes, self._homes)
         except (OSError, ContractError):
             return ""
-        lost = homes is not None and self._node in homes.lost_nodes
-        return "its node was given up" if lost else ""
+        if homes is not None and self._node in homes.lost_nodes:
+            return "its node was given up"
+        return "the training has ended" if homes is not None and homes.ended else ""
 
     @property
     def supervisor_is_lost(self) -> bool:

@@ -42,6 +42,11 @@ def without_node(homes: Homes, node: int, nodes: int) -> Homes:
     )
 
 
+def at_the_end(homes: Homes) -> Homes:
+    """Return the homes that tell servers to leave; srun, told to end a step, would kill it."""
+    return dataclasses.replace(homes, generation=homes.generation + 1, ended=True)
+
+
 def write_homes(job_dir: Path, attempt: int, homes: Homes) -> None:
     """Tell servers and watchdogs.
 

@@ -29,7 +29,7 @@ def test_each_learner_is_a_step_and_servers_go_last(tmp_path):
     assert verdict.reason == "All 3 learners ended with exit code 0."
     assert job.done() == list(range(0, 200, 5))
     assert [job.status(rank).state for rank in range(3)] == [State.COMPLETED] * 3
-    assert job.homes() == contract.Homes(1, [0])
+    assert job.homes() == contract.Homes(2, [0], ended=True)
 
 
 def test_a_killed_learner_is_started_again_alone(tmp_path):
