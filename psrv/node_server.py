@@ -104,6 +104,9 @@ class NodeServer:
         Raises:
             ServerError: it can't go on.
         """
+        if self.lost:
+            self._log("this node was given up: its server ends")
+            return
         try:
             self._open_port()
             self._parameters = self._wait_for_parameters(stopped, beat)

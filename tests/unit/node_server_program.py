@@ -5,13 +5,18 @@ python node_server_program.py SCENARIO FOLDER
 
 from __future__ import annotations
 
+import hashlib
+import os
+import random
+import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-from server_nodes import Training, wait_for
+from server_nodes import Training, ended, until, wait_for
 
 from psrv.client import Client
 from psrv.rules import (
@@ -35,6 +40,7 @@ SOLVERS: dict[str, Solver | RoundSolver] = {
     "diloco": DiLoCo(0.5, 0.5),
 }
 RATES = {"downpour": 0.05, "momentum": 0.02, "adagrad": 0.2}
+"""Of the others 0.1."""
 FOLDER = Path(sys.argv[2])
 
 
@@ -55,24 +61,197 @@ def draw_to_one(training: Training, name: str, steps: int) -> Callable[[Client],
     return work
 
 
-def solver(name: str) -> None:
-    """Two nodes with two learners each reach the minimum."""
-    training = Training(FOLDER, SOLVERS[name], learners_per_node=[2, 2])
+def show_ones(training: Training) -> None:
+    """Say whether the weights have come to 1, on each node that has a server."""
+    for node in sorted(training.servers):
+        client = training.join(sum(training.learners_per_node[:node]))
+        client.refresh(60)
+        weights = torch.empty(training.count)
+        client.pull(weights).wait()
+        print(f"node {node} at 1:", float((weights - 1).abs().max()) < 0.05)
+        client.leave()
+
+
+def solvers(_: str) -> None:
+    """Two nodes with two learners each reach the minimum, with every solver."""
+    for name in SOLVERS:
+        (folder := FOLDER / name).mkdir()
+        training = Training(folder, SOLVERS[name], 150_000, learners_per_node=[2, 2])
+        for node in (0, 1):
+            training.serve(node)
+        training.begin(torch.zeros(training.count))
+        wait_for(*[training.learn(rank, draw_to_one(training, name, 80)) for rank in range(4)])
+        print(name)
+        show_ones(training)
+        training.end()
+
+
+def one_each(training: Training, steps: int) -> Callable[[Client], None]:
+    """Return what pushes ones so many times: the weights count pushes, exactly."""
+
+    def work(client: Client) -> None:
+        gradient, weights = torch.ones(training.count), torch.empty(training.count)
+        for _ in range(steps):
+            client.push_pull(gradient, weights, 1.0).wait(60)
+
+    return work
+
+
+def show_counts(training: Training) -> None:
+    """Say how many pushes each element has had, on each node that has a server."""
+    for node in sorted(training.servers):
+        client = training.join(sum(training.learners_per_node[:node]))
+        client.refresh(60)
+        weights = torch.empty(training.count)
+        client.pull(weights).wait()
+        print(f"node {node}:", *sorted({-int(weight) for weight in weights.unique()}))
+        client.leave()
+
+
+def play(training: Training, fault: str, learners: list[int], most: int) -> None:
+    """Cut connections or kill servers while learners live, but not more often than so."""
+    draw = random.Random(7)
+    until((training.node(1) / "shard-1").exists, "shards")
+    played = 0
+    while learners:
+        time.sleep(draw.uniform(0.3, 0.6) if fault == "kill" else draw.uniform(0.0, 0.05))
+        learners = [child for child in learners if not ended(child)]
+        if fault and learners and played < most:
+            node = draw.randrange(2)
+            played += 1
+            if fault == "cut":
+                training.cut(node)
+            else:
+                training.kill(node)
+                training.serve(node)
+    print("faults while learners pushed:", played == most)
+
+
+def exact(fault: str) -> None:
+    """Pushes are counted exactly while servers are killed, or their connections cut."""
+    training = Training(FOLDER, Downpour(), count=700_000, learners_per_node=[2, 2])
     for node in (0, 1):
         training.serve(node)
     training.begin(torch.zeros(training.count))
-    wait_for(*[training.learn(rank, draw_to_one(training, name, 150)) for rank in range(4)])
-    for rank in (0, 2):
+    learners = [training.learn(rank, one_each(training, 300)) for rank in range(4)]
+    play(training, fault, learners, 3 if fault == "kill" else 20)
+    show_counts(training)
+    training.end()
+
+
+def rounds(fault: str) -> None:
+    """Parallel SGD has the same bits each time, whoever comes first, whatever is cut."""
+    training = Training(FOLDER, ParallelSGD(momentum=0.5), 700_000, learners_per_node=[2, 2])
+    for node in (0, 1):
+        training.serve(node)
+    training.begin(torch.zeros(training.count))
+
+    def work(client: Client, rank: int) -> None:
+        draw, weights = torch.Generator().manual_seed(rank), torch.empty(training.count)
+        order = random.Random()
+        for _ in range(60):
+            gradient = torch.randn(training.count, generator=draw)
+            time.sleep(order.uniform(0, 0.01))
+            client.push_pull(gradient, weights, 0.1).wait(60)
+
+    learners = [training.learn(rank, partial(work, rank=rank)) for rank in range(4)]
+    play(training, fault, learners, {"": 0, "cut": 10, "kill": 2}[fault])
+    for node in (0, 1):
+        client = training.join(2 * node)
+        client.refresh(60)
         weights = torch.empty(training.count)
-        client = training.join(rank)
-        training.refresh(client)
         client.pull(weights).wait()
-        print(f"node {training.node_of(rank)} at 1:", float((weights - 1).abs().max()) < 0.05)
+        print(f"node {node}:", hashlib.sha256(weights.numpy()).hexdigest())
         client.leave()
     training.end()
 
 
-SCENARIOS = {"solver": solver}
+def lost(name: str) -> None:
+    """A node is lost with its learner; its shard moves, and the others go on."""
+    training = Training(FOLDER, SOLVERS[name], 500_000, [0, 1, 2], [1, 1, 1])
+    for node in range(3):
+        training.serve(node)
+    training.begin(torch.zeros(training.count))
+    work = draw_to_one(training, name, 150)
+    learners = [training.learn(rank, work) for rank in range(3)]
+    time.sleep(1.5)
+    os.kill(learners[1], signal.SIGKILL)
+    os.waitpid(learners.pop(1), 0)
+    training.kill(1)
+    time.sleep(0.5)
+    training.lose(1, [0, 2, 2])
+    wait_for(*learners)
+    show_ones(training)
+    training.end()
+
+
+def fenced(_: str) -> None:
+    """A node that was given up goes on; nothing of what it pushes then comes to the others."""
+    training = Training(FOLDER, Downpour(), 700_000, [0, 1, 2], [1, 1, 1])
+    for node in range(3):
+        training.serve(node)
+    training.begin(torch.zeros(training.count))
+    wait_for(*[training.learn(rank, one_each(training, 5)) for rank in range(3)])
+    show_counts(training)
+    cut_off = training.servers.pop(1)
+    os.kill(cut_off, signal.SIGSTOP)
+    training.lose(1, [0, 2, 2])
+    until(lambda: "home of shard 1 now" in training.log(2), "the new home")
+
+    def push_on(client: Client) -> None:
+        client.push(torch.full((training.count,), 1000.0), 1.0).wait()
+        os._exit(0)  # leaving would wait until it is at the home
+
+    wait_for(training.learn(1, push_on))
+    wait_for(*[training.learn(rank, one_each(training, 5)) for rank in (0, 2)])
+    os.kill(cut_off, signal.SIGCONT)
+    wait_for(cut_off)
+    print("it says:", *{line.split(" ", 1)[1] for line in training.log(1).splitlines()
+                        if "given up" in line})  # fmt: skip
+    show_counts(training)
+    training.serve(1)
+    wait_for(training.servers.pop(1))
+    training.end()
+
+
+def gate(_: str) -> None:
+    """With a staleness of 3 nobody is more than so many pushes ahead of a slow one elsewhere."""
+    training = Training(FOLDER, Downpour(scale=0.5), gated=True)
+    for node in (0, 1):
+        training.serve(node)
+    training.begin(torch.zeros(training.count))
+    shown = FOLDER / "pushes-1"
+    shown.write_text("0")
+
+    def work(client: Client, rank: int) -> None:
+        gradient, ahead = torch.ones(training.count), 0
+        (FOLDER / f"joined-{rank}").touch()
+        until(lambda: len(list(FOLDER.glob("joined-*"))) == 2, "the other one")
+        time.sleep(0.5)  # each knows the other's clock now
+        for push in range(60):
+            client.wait_for_others()
+            if rank == 0:
+                ahead = max(ahead, push - int(shown.read_text() or 0))
+            if rank == 1:
+                time.sleep(0.01)
+                (FOLDER / "new").write_text(str(push + 1))
+                (FOLDER / "new").replace(shown)
+            client.push(gradient, 1.0).wait()
+        if rank == 0:
+            print("ahead by 1 to 3:", 1 <= ahead <= 3, flush=True)
+
+    wait_for(*[training.learn(n, partial(work, rank=n), staleness=3) for n in (0, 1)])
+    training.end()
+
+
+SCENARIOS = {
+    "solvers": solvers,
+    "exact": exact,
+    "rounds": rounds,
+    "lost": lost,
+    "fenced": fenced,
+    "gate": gate,
+}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -11,18 +11,17 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from dlctl import contract
+from learner.processes import end_with_parent
 from psrv.client import Client, join
 from psrv.node_server import NodeServer, Settings
 from psrv.placing import ranges_of
 from psrv.rules import RoundSolver, Solver
-from psrv.shard_file import RELAY
 from psrv.snapshots import write_snapshot
 
 TIME_LIMIT_S = 60.0
@@ -33,6 +32,7 @@ def fork(name: str, work: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
         try:
+            end_with_parent()
             work()
             os._exit(0)
         except BaseException:
@@ -99,10 +99,20 @@ class Training:
                 self.job_dir, self.node(node), self.settings(node),
                 lambda line: print(f"{time.monotonic():.3f} {line}", file=log),
             )  # fmt: skip
+            signal.signal(signal.SIGUSR1, lambda *_: cut(server))
             server.run(lambda: bool(ended), lambda doing: None)
 
         self.node(node).mkdir(exist_ok=True)
         self.servers[node] = fork(f"server {node}", work)
+
+    def cut(self, node: int) -> None:
+        os.kill(self.servers[node], signal.SIGUSR1)
+
+    def lose(self, node: int, homes: list[int]) -> None:
+        """Give a node up, as the supervisor would."""
+        lost = [*self.homes.lost_nodes, node]
+        self.homes = contract.Homes(self.homes.generation + 1, homes, lost)
+        self.write_homes()
 
     def kill(self, node: int) -> None:
         os.kill(self.servers[node], signal.SIGKILL)
@@ -132,13 +142,6 @@ class Training:
 
         return fork(f"learner {rank}", learner)
 
-    def refresh(self, client: Client) -> None:
-        """Wait until the node has the homes' newest weights."""
-        for shard in client._shards:
-            if shard.layout.kind == RELAY:
-                shard.refresh_wanted = wanted = shard.refresh_wanted + 1
-                until(lambda shard=shard, wanted=wanted: shard.refreshed >= wanted, "a refresh")
-
     def log(self, node: int) -> str:
         return (self.folder / f"server-{node}.log").read_text()
 
@@ -152,11 +155,29 @@ class Training:
         self.servers.clear()
 
 
+def cut(server: NodeServer) -> None:
+    """End all connections, wherever they are."""
+    shards = server._shards
+    if shards is not None:
+        ends = [end._connection for link in shards._links for end in link._ends]
+        for connection in [*ends, *list(shards.serving._connections)]:
+            if connection is not None:
+                connection.close()
+
+
 def wait_for(*children: int) -> None:
     """Wait for learners, which must end well."""
     for child in children:
         if (status := os.waitpid(child, 0)[1]) != 0:
             print(f"a learner ended with {status}", file=sys.stderr)
+
+
+def ended(child: int) -> bool:
+    """Return whether a learner has ended, which must be well."""
+    pid, status = os.waitpid(child, os.WNOHANG)
+    if pid and status:
+        print(f"a learner ended with {status}", file=sys.stderr)
+    return bool(pid)
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -166,10 +187,3 @@ def until(condition: Callable[[], object], what: str) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(what)
         time.sleep(0.01)
-
-
-def remove(*children: int) -> None:
-    for child in children:
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)

@@ -16,24 +16,61 @@ Play = Callable[[str], str]
 
 
 @pytest.fixture
-def play() -> Iterator[Play]:
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="dlctl-test-", dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def play(folder: Path) -> Play:
     """Runs a scenario of the program; returns what it says."""
-    folder = Path(tempfile.mkdtemp(prefix="dlctl-test-", dir="/dev/shm"))
 
     def run(scenario: str) -> str:
+        own = folder / scenario
+        own.mkdir()
         done = subprocess.run(
-            [sys.executable, str(PROGRAM), scenario, str(folder)],
-            capture_output=True, text=True, check=False, timeout=120,
+            [sys.executable, str(PROGRAM), scenario, str(own)],
+            capture_output=True, text=True, check=False, timeout=200,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
         return done.stdout
 
-    yield run
-    shutil.rmtree(folder)
+    return run
 
 
-@pytest.mark.parametrize(
-    "solver", ["downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco"]
-)
-def test_learners_of_two_nodes_reach_the_minimum(play: Play, solver: str) -> None:
-    assert play(f"solver:{solver}") == "node 0 at 1: True\nnode 1 at 1: True\n"
+def test_learners_of_two_nodes_reach_the_minimum_with_every_solver(play: Play) -> None:
+    names = ("downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco")
+    both = "node 0 at 1: True\nnode 1 at 1: True\n"
+    assert play("solvers") == "".join(f"{name}\n{both}" for name in names)
+
+
+@pytest.mark.parametrize("fault", ["cut", "kill"])
+def test_no_push_is_lost_or_counted_twice(play: Play, fault: str) -> None:
+    faults = "faults while learners pushed: True\n"
+    assert play(f"exact:{fault}") == f"{faults}node 0: 1200\nnode 1: 1200\n"
+
+
+def test_rounds_have_the_same_bits_each_time_whatever_is_cut_or_killed(play: Play) -> None:
+    said = [play(f"rounds:{fault}") for fault in ("", "cut", "kill")]
+    faults, first, second = said[0].splitlines()
+    assert faults == "faults while learners pushed: True"
+    assert first.split()[2] == second.split()[2] and len(first.split()[2]) == 64
+    assert said == [said[0]] * 3
+
+
+@pytest.mark.parametrize("solver", ["downpour", "elastic", "parallel"])
+def test_a_lost_node_s_shard_goes_on_at_another_one(play: Play, solver: str) -> None:
+    assert play(f"lost:{solver}") == "node 0 at 1: True\nnode 2 at 1: True\n"
+
+
+def test_nothing_comes_from_a_node_that_was_given_up(play: Play) -> None:
+    assert play("fenced") == (
+        "node 0: 15\nnode 1: 15\nnode 2: 15\n"
+        "it says: this node was given up: its server ends\n"
+        "node 0: 25\nnode 2: 25\n"
+    )
+
+
+def test_learners_wait_for_a_slow_one_on_another_node(play: Play) -> None:
+    assert play("gate") == "ahead by 1 to 3: True\n"
