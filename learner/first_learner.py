@@ -74,6 +74,7 @@ class FirstLearner:
         self._times = StepTimes()
         self._seen_step = 0
         self._epoch_began = time.monotonic()
+        self._newest: dict[str, float] = {}
         self.position = Position()
 
     def begin(self, position: Position) -> None:
@@ -105,7 +106,7 @@ class FirstLearner:
             times: What these took in all, in seconds, by name.
             values: What else is to be told of it.
         """
-        position = self.position
+        position, self._newest = self.position, values
         for name, total in zip(self._evaluation.names, totals, strict=True):
             position.sums[name] = position.sums.get(name, 0.0) + total
         position.samples += samples
@@ -176,7 +177,7 @@ class FirstLearner:
 
     def _record(self, step: int, values: dict[str, float], *, epoch: int | None = None) -> None:
         epoch = self.position.epoch + 1 if epoch is None else epoch
-        self._reports.progress.update(step, epoch, values, force=True)
+        self._reports.progress.update(step, epoch, {**self._newest, **values}, force=True)
         if self._reports.metrics is not None:
             self._reports.metrics.append(step, epoch, values)
 
@@ -203,7 +204,7 @@ class FirstLearner:
         self._served.join()
         self.end_epochs()
         self.save(final=True)
-        self._served.pull()
+        self._served.pull(fresh=True)
 
     def _others_train(self) -> bool:
         mine = self._cursor.learner

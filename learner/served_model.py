@@ -19,6 +19,7 @@ from dlctl.contract import ParameterServer
 from learner.flat_parameters import FlatParameters
 from learner.server_solver import AnySolver
 from psrv.client import Client
+from psrv.errors import ServerError
 from psrv.rules import RoundSolver
 
 
@@ -30,6 +31,8 @@ class ServedModel:
         solver: the server's.
         settings: the plan's.
         connect: joins the server; called again after `leave`.
+        write_rows: has the homes on other nodes write what the solver keeps, for `solver_rows`.
+        warn: is told what a checkpoint or a validation has to do without.
     """
 
     def __init__(
@@ -38,10 +41,15 @@ class ServedModel:
         solver: AnySolver,
         settings: ParameterServer,
         connect: Callable[[], Client],
+        write_rows: Callable[[], object] = lambda: None,
+        warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.flat = flat
         self._solver = solver
         self._connect = connect
+        self._write_rows = write_rows
+        self._warn = warn
+        self._timeout_s = settings.timeout_s
         self._client: Client | None = None
         self._pull_every = max(1, settings.pull_every // settings.push_every)
         """Pushes from pull to pull."""
@@ -64,8 +72,13 @@ class ServedModel:
             client, self._client = self._client, None
             client.leave()
 
-    def pull(self) -> None:
-        """Take the server's weights."""
+    def pull(self, *, fresh: bool = False) -> None:
+        """Take the server's weights; `fresh`: as the shards' homes have them now."""
+        if fresh:
+            client, timeout_s = self._joined(), self._timeout_s
+            self._or_warn(
+                lambda: client.refresh(timeout_s), "the weights are as this node has them"
+            )
         self._joined().pull(self.flat.flat).wait()
         self.flat.scatter()
 
@@ -121,7 +134,7 @@ class ServedModel:
         if self._aside is None:
             self._aside = torch.empty_like(weights)
         self._aside.copy_(weights)
-        self.pull()
+        self.pull(fresh=True)
         try:
             yield
         finally:
@@ -131,8 +144,16 @@ class ServedModel:
     def solver_rows(self) -> torch.Tensor:
         """Return what the solver keeps on the server: shape (rows, count)."""
         rows = torch.empty(self._solver.rows, self.flat.count, dtype=self.flat.dtype)
-        self._joined().solver_rows(rows)
+        if self._solver.rows:
+            self._or_warn(self._write_rows, "of the solver the checkpoint has what was saved last")
+            self._joined().solver_rows(rows)
         return rows
+
+    def _or_warn(self, work: Callable[[], object], otherwise: str) -> None:
+        try:
+            work()
+        except ServerError as error:
+            self._warn(f"{error.message}; {otherwise}")
 
     def _joined(self) -> Client:
         assert self._client is not None, "has not joined"

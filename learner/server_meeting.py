@@ -1,7 +1,8 @@
 """How the learners of an attempt meet at its parameter server: by files of the job directory.
 
 Learner 0 writes the first snapshot of every shard, and then says what they hold; the servers make
-their shards of that, and the other learners compare it with what they have.
+their shards of that, and the other learners compare it with what they have. Then all join the
+shards of their node, and open the attempt's cursor.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ from pathlib import Path
 import torch
 
 from dlctl import contract
-from dlctl.contract import Parameters
+from dlctl.contract import Parameters, ParameterServer
 from learner.faults import UserFault
 from learner.seat import Seat
+from learner.server_solver import AnySolver
+from learner.shared_memory import segment_folder
+from psrv import client
+from psrv.client import Client
+from psrv.cursor_file import FileCursor
 from psrv.placing import ranges_of
-from psrv.snapshots import write_snapshot
+from psrv.snapshots import fresh_snapshots, write_snapshot
 
 _LOOK_EVERY_S = 0.1
 
@@ -53,7 +59,8 @@ def tell(seat: Seat, parameters: Parameters, rows: Sequence[torch.Tensor]) -> No
         parameters: What it has.
         rows: The weights and what the solver keeps, each of shape (count,).
     """
-    for shard, (start, stop) in enumerate(ranges_of(parameters, shard_count(seat))):
+    shards = len(settings_of(seat).shard_nodes)
+    for shard, (start, stop) in enumerate(ranges_of(parameters, shards)):
         path = seat.directory / contract.snapshot_file(seat.attempt, shard)
         write_snapshot(path, [(0, [row[start:stop] for row in rows])], stop - start)
     contract.write_whole(_place(seat), contract.to_json(parameters))
@@ -94,11 +101,45 @@ def _compare(first: Parameters, mine: Parameters) -> None:
     )
 
 
-def shard_count(seat: Seat) -> int:
-    """Return how many shards the plan has."""
-    settings = seat.plan.parameter_server
-    assert settings is not None
-    return len(settings.shard_nodes)
+def join_server(seat: Seat, parameters: Parameters, solver: AnySolver) -> Client:
+    """Map the shards of this learner's node; see psrv.client.join.
+
+    Raises:
+        ServerError: they are not there in time.
+    """
+    plan, settings = seat.plan, settings_of(seat)
+    return client.join(
+        segment_folder(plan.training_id, seat.attempt), parameters, len(settings.shard_nodes),
+        solver, seat.attempt, settings.timeout_s, rank=seat.rank,
+        learners=plan.resources.learners, staleness=settings.staleness,
+        snapshots=lambda shard: seat.directory / contract.snapshot_file(seat.attempt, shard),
+    )  # fmt: skip
+
+
+def write_remote_rows(seat: Seat) -> None:
+    """Have snapshots written now, if there are shards whose home is not learner 0's node.
+
+    Raises:
+        ServerError: a home has not done so in time.
+    """
+    settings = settings_of(seat)
+    if any(settings.shard_nodes):
+        shards = len(settings.shard_nodes)
+        fresh_snapshots(seat.directory, seat.attempt, shards, settings.timeout_s)
+
+
+def open_cursor(seat: Seat, samples: int, passes: int) -> FileCursor:
+    """Open the attempt's cursor, and say under which number this learner is in it."""
+    cursor = FileCursor(seat.directory / contract.cursor_file(seat.attempt), samples, passes)
+    name = contract.cursor_learner_file(seat.attempt, seat.rank)
+    contract.write_whole(seat.directory / name, f"{cursor.learner}\n")
+    return cursor
+
+
+def settings_of(seat: Seat) -> ParameterServer:
+    """Return what the plan says of the parameter server."""
+    assert seat.plan.parameter_server is not None
+    return seat.plan.parameter_server
 
 
 def _place(seat: Seat) -> Path:

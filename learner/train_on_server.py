@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -33,12 +32,19 @@ from learner.same_model import describe
 from learner.schedule import UsedRate
 from learner.served_model import ServedModel
 from learner.server_loop import ServerLoop
-from learner.server_meeting import has_begun, make_parameters, shard_count, tell, wait_for_first
+from learner.server_meeting import (
+    has_begun,
+    join_server,
+    make_parameters,
+    open_cursor,
+    tell,
+    wait_for_first,
+    write_remote_rows,
+)
 from learner.server_solver import AnySolver, describe_solver, find_solver
 from learner.server_state import SavedServer, cursor_at
-from learner.shared_memory import segment_folder
 from learner.signals import HaltFlag
-from psrv import client
+from psrv.client import Client
 from psrv.cursor_file import FileCursor
 
 _LONGEST_HALT_S = 30.0
@@ -75,7 +81,9 @@ class _Learner:
             parts.model.parameters(), gradients=not weights, accrue=settings.push_every > 1
         )
         self._parameters = self._describe()
-        self._served = ServedModel(self._flat, self._solver, settings, self._connect)
+        self._served = ServedModel(
+            self._flat, self._solver, settings, self._connect, self._write_rows, job.warn
+        )
         self._saved = SavedServer(_name(settings, self._solver), self._served, job.say)
         self._trained = Trained(parts, job.schedule(parts), device, server=self._saved)
         self._keeper = job.keeper(parts, SingleExchange(), writer)
@@ -156,24 +164,14 @@ class _Learner:
         lines = [*describe(self._parts), describe_solver(settings, solver)]
         return make_parameters(flat.count, flat.dtype, solver.rows, lines)
 
-    def _connect(self) -> client.Client:
-        job, settings = self._job, self._server
-        return client.join(
-            segment_folder(job.plan.training_id, job.attempt), self._parameters, shard_count(job),
-            self._solver, job.attempt, settings.timeout_s, rank=job.rank, learners=self._learners,
-            staleness=settings.staleness, snapshots=self._snapshot,
-        )  # fmt: skip
+    def _connect(self) -> Client:
+        return join_server(self._job, self._parameters, self._solver)
 
-    def _snapshot(self, shard: int) -> Path:
-        return self._job.directory / contract.snapshot_file(self._job.attempt, shard)
+    def _write_rows(self) -> None:
+        write_remote_rows(self._job)
 
     def _open_cursor(self) -> FileCursor:
-        job = self._job
-        path = job.directory / contract.cursor_file(job.attempt)
-        cursor = FileCursor(path, len(self._parts.train), job.plan.training.epochs)
-        name = contract.cursor_learner_file(job.attempt, job.rank)
-        contract.write_whole(job.directory / name, f"{cursor.learner}\n")
-        return cursor
+        return open_cursor(self._job, len(self._parts.train), self._job.plan.training.epochs)
 
     # How it begins ------------------------------------------------------------------------------
 
