@@ -76,6 +76,7 @@ def server_argv(site: Site, nodes: int, transport: str) -> list[str]:
     """Return what goes before the server of one node; with MPI before those of all nodes together.
 
     `--overlap`: it takes no CPU away from the learners' steps, and may run on any of theirs.
+    `--cpu-bind=none`: on all of them; where Slurm binds nothing it says so in the server's log.
 
     Raises:
         PlanError: MPI, but the site starts worlds by mpirun, whose own step would take all CPUs.

@@ -63,9 +63,11 @@ def print_servers(details: dict[str, Any]) -> None:
 def _server(status: dict[str, Any], homes: list[int], lost: list[int]) -> list[str]:
     node = status["rank"]
     mine = [str(shard) for shard, home in enumerate(homes) if home == node]
-    state, reason = "lost" if node in lost else status["state"], status["reason"]
+    state, reason = status["state"], status["reason"]
     if reason and state != "TRAINING":
         state = f"{state}: {reason}"
+    if node in lost:
+        state = "lost"
     seen = ago(time.time() - status["heartbeat_at"])
     return [str(node), status["host"], state, _ranges(mine) or "-", seen]
 
@@ -94,7 +96,7 @@ def _number(value: float | None, form: str) -> str:
 def rates(learners: list[dict[str, Any]], plan: dict[str, Any]) -> str:
     """Return samples (of the built-in loop) and pushes a second of all learners that run."""
     running = [status["metrics"].get("pushes_per_s") or 0.0 for status in learners
-               if status["exit_code"] is None and status["signal"] is None]  # fmt: skip
+               if status["state"] == "TRAINING" and status["exit_code"] is None]  # fmt: skip
     pushes = f"{sum(running):.3g} pushes/s in all" if sum(running) else ""
     if not plan["framework"]["job"] or not pushes:
         return pushes

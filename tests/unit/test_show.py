@@ -111,14 +111,15 @@ def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(cap
     assert "1 - 8 - - 0" in rows
     assert "800 samples/s · 20 pushes/s in all" in rows  # each push 5 batches of 32 / 4
     assert "0 n1 TRAINING 0, 1, 2 2 s ago" in rows
-    assert "1 n2 lost: its node was given up - 2 s ago" in rows
+    assert "1 n2 lost - 2 s ago" in rows
     assert "500 samples/s" not in out
     assert max(map(len, out.splitlines())) <= 80
 
 
 def test_learners_that_have_ended_push_no_more(capsys):
     ended = {**process("learner", 0, "n1", pushes_per_s=3.0), "exit_code": 0}
-    print_details(with_server(learners=[ended]))
+    lost = {**process("learner", 1, "n2", pushes_per_s=3.0), "state": "FAILED"}
+    print_details(with_server(learners=[ended, lost]))
     assert "pushes/s in all" not in capsys.readouterr().out
 
 
