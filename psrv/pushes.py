@@ -13,6 +13,7 @@ from psrv.rules import RoundSolver, Solver
 from psrv.shard import Operation, Shard
 from psrv.shard_file import HOME
 
+_Parts = Sequence[torch.Tensor]
 _GOLDEN = 616
 """997 times the golden ratio: multiples of it lie evenly in the whole, however many there are."""
 
@@ -30,6 +31,32 @@ class Pushes(Protocol):
         """Take the weights as they are; after a push in a round, as they are at its end."""
 
 
+class Cuts:
+    """Tensors cut into blocks; the last one's are kept, for learners push the same ones again."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._last: torch.Tensor | None = None
+        self._parts: Sequence[torch.Tensor] = ()
+
+    def of(self, whole: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return the blocks of a tensor of shape (count,)."""
+        last = self._last
+        if last is None or not _same(last, whole):
+            self._last, self._parts = whole, torch.split(whole, self._step)
+        return self._parts
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors, both alive, are the same memory."""
+    return (
+        one.data_ptr() == other.data_ptr()
+        and one.shape == other.shape
+        and one.dtype == other.dtype
+        and one.stride() == other.stride()
+    )
+
+
 class AtOnce:
     """The weights take every push in as it comes; the answer with it, while it is in the cache.
 
@@ -39,44 +66,56 @@ class AtOnce:
     def __init__(self, shard: Shard, solver: Solver, rank: int) -> None:
         self._shard = shard
         self._solver = solver
+        step = shard.layout.block_count
+        self._sent, self._taken = Cuts(step), Cuts(step)
+        room = torch.empty(step, dtype=shard.layout.dtypes[0])
+        self._scratch = [room[: len(part)] for part in torch.split(shard.rows[0], step)]
         # Far from where the others begin.
         self._first = shard.slot * _GOLDEN % 997 * shard.layout.blocks // 997
         shard.members.enter(shard.slot, 1 << rank % RANKS)
 
     def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
         """Work on every block."""
-        shard, solver, step = self._shard, self._solver, self._shard.layout.block_count
-        sent = torch.split(mine, step)
-        taken = None if into is None else torch.split(into, step)
-        scratch = torch.empty(step, dtype=mine.dtype)
+        shard = self._shard
         shard.rate = rate
-
-        def push(parts: Sequence[torch.Tensor], block: int) -> None:
-            solver.push(parts, sent[block], scratch[: len(sent[block])], rate)
-            if taken is not None:
-                solver.answer(parts, taken[block])
-            pushes, exchange = shard.progress(block)
-            shard.set_progress(block, pushes + 1, exchange)
-
-        def gather(parts: Sequence[torch.Tensor], block: int) -> None:
-            mine = sent[block]
-            solver.gather(parts[0], parts[1], mine, scratch[: len(mine)], rate)
-            if taken is not None:
-                solver.answer(parts[:1], taken[block])
-            pushes, gathered = shard.progress(block)
-            shard.set_progress(block, pushes, gathered + 1)
-
+        sent = self._sent.of(mine)
+        taken = None if into is None else self._taken.of(into)
         if shard.layout.kind == HOME:
-            shard.update(push, self._first)
+            shard.update(self._pushing(sent, taken, rate), self._first)
         else:
-            shard.update(gather, self._first, row=0 if solver.total_is_step else 1)
+            row = 0 if self._solver.total_is_step else 1
+            shard.update(self._gathering(sent, taken, rate), self._first, row=row)
+
+    def _pushing(self, sent: _Parts, taken: _Parts | None, rate: float) -> Operation:
+        scratch, count = self._scratch, self._shard.count_push
+        push, answer = self._solver.push, self._solver.answer
+
+        def work(parts: Sequence[torch.Tensor], block: int) -> None:
+            push(parts, sent[block], scratch[block], rate)
+            if taken is not None:
+                answer(parts, taken[block])
+            count(block)
+
+        return work
+
+    def _gathering(self, sent: _Parts, taken: _Parts | None, rate: float) -> Operation:
+        scratch, count = self._scratch, self._shard.count_push
+        gather, answer = self._solver.gather, self._solver.answer
+
+        def work(parts: Sequence[torch.Tensor], block: int) -> None:
+            gather(parts[0], parts[1], sent[block], scratch[block], rate)
+            if taken is not None:
+                answer(parts[:1], taken[block])
+            count(block)
+
+        return work
 
     def answer(self, into: torch.Tensor) -> None:
         """Do nothing: the push has done it."""
 
     def pull(self, into: torch.Tensor) -> None:
         """Copy every block."""
-        self._shard.read(copying(self._shard, into), self._first)
+        self._shard.read(_copying(self._taken.of(into)), self._first)
 
 
 class InRounds:
@@ -88,6 +127,8 @@ class InRounds:
         self._shard = shard
         self._solver = solver
         self._rounds = Rounds(shard, rank, learners, timeout_s)
+        step = shard.layout.block_count
+        self._sent, self._taken = Cuts(step), Cuts(step)
         self._open = False
         self._rate = 0.0
 
@@ -97,20 +138,20 @@ class InRounds:
         if self._open:
             self._rounds.finish(self._step, _ignore)
         self._open, self._rate, self._shard.rate = True, rate, rate
-        self._rounds.add(torch.split(mine, self._shard.layout.block_count), self._step)
+        self._rounds.add(self._sent.of(mine), self._step)
 
     def answer(self, into: torch.Tensor) -> None:
         """Wait for the end of the round, and take the weights."""
-        copy = copying(self._shard, into)
+        taken = self._taken.of(into)
         self._open = False
-        self._rounds.finish(self._step, lambda weights, block: copy([weights], block))
+        self._rounds.finish(self._step, lambda weights, block: _copy(weights, taken[block]))
 
     def pull(self, into: torch.Tensor) -> None:
         """Take the weights."""
         if self._open:
             self.answer(into)
         else:
-            self._shard.read(copying(self._shard, into))
+            self._shard.read(_copying(self._taken.of(into)))
 
     def _step(
         self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, block: int
@@ -121,12 +162,18 @@ class InRounds:
 
 def copying(shard: Shard, into: torch.Tensor, row: int = 0) -> Operation:
     """Return what copies a row of each block that is read."""
-    taken = torch.split(into, shard.layout.block_count)
+    return _copying(torch.split(into, shard.layout.block_count), row)
 
+
+def _copying(taken: _Parts, row: int = 0) -> Operation:
     def copy(parts: Sequence[torch.Tensor], block: int) -> None:
         taken[block].copy_(parts[row])
 
     return copy
+
+
+def _copy(weights: torch.Tensor, into: torch.Tensor) -> None:
+    into.copy_(weights)
 
 
 def _ignore(weights: torch.Tensor, block: int) -> None:

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import torch
 from psrv.errors import ServerError
 from psrv.shard import Shard, ThreadedShard
 from psrv.shard_file import (
+    BLOCKS_AT,
     LINE,
     RELAY,
     SLOTS,
@@ -55,8 +57,8 @@ def test_every_block_is_worked_on_once(shard: Shard) -> None:
         parts[0].add_(1)
         parts[1].sub_(block)
 
-    shard.update(work, first=2)
-    assert seen == [2, 0, 1] and LAYOUT.blocks == 3
+    shard.update(work)
+    assert seen == [0, 1, 2] and LAYOUT.blocks == 3
     assert [shard.done(block) for block in range(3)] == [1, 1, 1]
     assert shard.rows[0].eq(1).all() and len(shard.rows[0]) == 150_000
     assert set(shard.rows[1].tolist()) == {0.0, -1.0, -2.0}
@@ -77,8 +79,8 @@ def test_work_that_raises_is_undone(shard: Shard) -> None:
 def test_what_is_read_is_finished_work(shard: Shard) -> None:
     seen: list[tuple[int, set[float]]] = []
     shard.update(lambda parts, block: parts[0].fill_(block + 1))
-    shard.read(lambda parts, block: seen.append((block, set(parts[0].tolist()))), first=1)
-    assert seen == [(1, {2.0}), (2, {3.0}), (0, {1.0})]
+    shard.read(lambda parts, block: seen.append((block, set(parts[0].tolist()))))
+    assert seen == [(0, {1.0}), (1, {2.0}), (2, {3.0})]
     assert [shard.done(block) for block in range(3)] == [1, 1, 1]
 
 
@@ -99,24 +101,48 @@ def test_what_is_not_this_learners_is_refused(shard: Shard, path: Path) -> None:
         Shard(path.with_name("shard-2"), LAYOUT, 3)
 
 
-def test_no_more_learners_than_slots(path: Path) -> None:
-    create_shard(path, LAYOUT, 3)
+@contextmanager
+def locked(path: Path, start: int, words: int) -> Iterator[Callable[[], None]]:
+    """Have another process lock words of a shard, until what this yields is called."""
     code = (
         "import fcntl, os, sys\n"
         "fd = os.open(sys.argv[1], os.O_RDWR)\n"
         "fcntl.lockf(fd, fcntl.LOCK_EX, int(sys.argv[3]), int(sys.argv[2]))\n"
         "print(flush=True); sys.stdin.read()"
     )
-    arguments = [str(path), str(8 * SLOTS_AT), str(8 * LINE * SLOTS)]
+    arguments = [str(path), str(8 * start), str(8 * words)]
     with subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdout is not None and holder.stdin is not None
         holder.stdout.readline()
-        with pytest.raises(ServerError, match="all 64 slots"):
-            Shard(path, LAYOUT, 3)
-        holder.stdin.close()
+        yield holder.stdin.close
+
+
+def test_no_more_learners_than_slots(path: Path) -> None:
+    create_shard(path, LAYOUT, 3)
+    with (
+        locked(path, SLOTS_AT, LINE * SLOTS),
+        pytest.raises(ServerError, match="all 64 slots"),
+    ):
+        Shard(path, LAYOUT, 3)
     Shard(path, LAYOUT, 3).close()
+
+
+def test_what_others_have_locked_is_left_for_later(path: Path) -> None:
+    layout = ShardLayout(600_000, (torch.float32,), "model")
+    create_shard(path, layout, 3)
+    shard, seen = Shard(path, layout, 3), list[int]()
+    with locked(path, BLOCKS_AT + 5 * LINE, 1) as release:
+
+        def work(parts: Sequence[torch.Tensor], block: int) -> None:
+            seen.append(block)
+            if len(seen) == 6:
+                release()
+
+        shard.update(work, first=6)
+    assert seen == [8, 9, 0, 1, 2, 3, 4, 5, 6, 7]
+    shard.close()
 
 
 def test_rows_that_an_operation_only_reads_are_not_copied(shard: Shard) -> None:
