@@ -62,6 +62,7 @@ class NodeShards:
         self._dial = dial
         self._log = log
         self._fail = fail
+        files.check_room([home == node for home in homes.shard_nodes])
         self._shards = [
             files.open(number, home == node) for number, home in enumerate(homes.shard_nodes)
         ]

@@ -5,6 +5,7 @@ Or made anew on a node that survives when a shard has lost its home.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,6 +75,24 @@ class OwnShards:
     def snapshot(self, number: int) -> Path:
         """Return where the newest snapshot of a shard is."""
         return self._job_dir / snapshot_file(self._attempt, number)
+
+    def check_room(self, homes: Sequence[bool]) -> None:
+        """Raise ServerError, with both numbers, if not all shards that are to be made have room.
+
+        Args:
+            homes: Of each shard, whether this node is its home.
+        """
+        wanted = 0
+        for number, is_home in enumerate(homes):
+            if not (self._folder / f"shard-{number}").exists():
+                wanted += self._layout(number, HOME if is_home else RELAY).copies_at_bytes
+        free = os.statvfs(self._folder)
+        if wanted > (free_bytes := free.f_bavail * free.f_frsize):
+            raise ServerError(
+                f"{self._folder} can't hold the shards of the parameter server: "
+                f"{wanted / 2**20:,.0f} MiB are needed, {free_bytes / 2**20:,.0f} MiB are free",
+                hint="use more nodes, or give /dev/shm more room",
+            )
 
     def open(self, number: int, is_home: bool) -> ThreadedShard:
         """Return a shard of this node; what a server before this one has left is taken over.

@@ -12,13 +12,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from server_nodes import Training, ended, until, wait_for
 
+from dlctl import contract
 from psrv.client import Client
+from psrv.node_server import digest
 from psrv.rules import (
     DiLoCo,
     Downpour,
@@ -29,6 +32,8 @@ from psrv.rules import (
     RoundSolver,
     Solver,
 )
+from psrv.transport.base import Greeting, Purpose, RefusedError
+from psrv.transport.tcp import dial
 
 SOLVERS: dict[str, Solver | RoundSolver] = {
     "downpour": Downpour(),
@@ -244,13 +249,47 @@ def gate(_: str) -> None:
     training.end()
 
 
-SCENARIOS = {
+def refused(_: str) -> None:
+    """Whoever is not of this training is told so, and the server's log has it, not the secret."""
+    training = Training(FOLDER, Downpour())
+    training.serve(0)
+    training.begin(torch.zeros(training.count))
+    place = FOLDER / "job" / contract.server_file(1, 0)
+    until(lambda: (training.node(0) / "shard-1").exists() and place.exists(), "the server")
+    port = contract.from_json(contract.ServerPlace, place.read_text()).port
+    right = Greeting(1, 1, 0, Purpose.EXCHANGE, 1, digest(training.parameters))
+    other = replace(training.parameters, model="another")
+    for greeting, secret in [
+        (right, b"5ec7e7"),
+        (right, b"another"),
+        (right._replace(attempt=2), b"5ec7e7"),
+        (right._replace(digest=digest(other)), b"5ec7e7"),
+        (right._replace(to_node=1), b"5ec7e7"),
+        (right._replace(node=9), b"5ec7e7"),
+    ]:
+        try:
+            dial("127.0.0.1", port, greeting, secret).close()
+            print("let in")
+        except RefusedError as error:
+            print(error)
+    training.lose(1, [0, 0])
+    until(lambda: "lost [1]" in training.log(0), "the homes")
+    try:
+        dial("127.0.0.1", port, right, b"5ec7e7")
+    except RefusedError as error:
+        print(error)
+    training.end()
+    print("logged:", training.log(0).count("refused 127.0.0.1"), "5ec7e7" in training.log(0))
+
+
+SCENARIOS: dict[str, Callable[[str], None]] = {
     "solvers": solvers,
     "exact": exact,
     "rounds": rounds,
     "lost": lost,
     "fenced": fenced,
     "gate": gate,
+    "refused": refused,
 }
 
 if __name__ == "__main__":

@@ -74,3 +74,17 @@ def test_nothing_comes_from_a_node_that_was_given_up(play: Play) -> None:
 
 def test_learners_wait_for_a_slow_one_on_another_node(play: Play) -> None:
     assert play("gate") == "ahead by 1 to 3: True\n"
+
+
+def test_strangers_and_those_of_another_training_are_refused(play: Play) -> None:
+    assert play("refused").splitlines() == [
+        "let in",
+        "it does not know the secret of this training's attempt "
+        "(and says it is node 1 of attempt 1)",
+        "it is of attempt 2, and this is attempt 1",
+        "node 1 has another model, or another solver",
+        "node 1 looks for node 1: this is another one",
+        "node 9 looks for node 0: this is another one",
+        "node 1 was given up",
+        "logged: 6 False",
+    ]

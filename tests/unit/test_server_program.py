@@ -1,0 +1,144 @@
+"""The program of a node's server: how it begins and ends, and what it says when it can't go on."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from server_job import ServedJob, make_served_job
+
+from dlctl import contract
+from learner.shared_memory import segment_folder
+from psrv.placing import layout_of
+from psrv.rules import ParallelSGD
+from psrv.shard import Shard
+from psrv.shard_file import HOME
+from psrv.snapshots import request_answered, write_snapshot
+
+Wait = Callable[..., Any]
+COUNT = 100_000
+
+
+class Server:
+    """The program on a job of one node."""
+
+    def __init__(self, job: ServedJob) -> None:
+        self.job = job
+        self.log = job.directory / contract.server_log(1, 0)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        homes = contract.Homes(generation=1, shard_nodes=[0])
+        contract.write_whole(job.directory / contract.homes_file(1), contract.to_json(homes))
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "learner.server", str(self.job.directory), "1", "0"]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(argv, stdout=log, stderr=log, cwd=self.job.plan.runtime_dir)
+
+    def tell(self, count: int = COUNT, rows: int = 1) -> None:
+        """Say, as learner 0, what there is."""
+        if count == COUNT:
+            path = self.job.directory / contract.snapshot_file(1, 0)
+            write_snapshot(path, [(0, [torch.arange(float(count))])], count)
+        parameters = contract.Parameters(count, "float32", rows, "model", [])
+        path = self.job.directory / contract.parameters_file(1)
+        contract.write_whole(path, contract.to_json(parameters))
+
+    @property
+    def folder(self) -> Path:
+        return segment_folder(self.job.plan.training_id, 1)
+
+    def status(self) -> contract.Status:
+        path = self.job.directory / contract.status_file(1, "server", 0)
+        found = contract.read_record(contract.Status, path)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    settings = contract.ParameterServer("parallel_sgd", [0], timeout_s=60)
+    job = make_served_job(tmp_path, None, "", 2, settings)  # type: ignore[arg-type]
+    server = Server(job)
+    yield server
+    server.process.kill()
+    server.process.wait()
+    job.clean()
+
+
+def shard_of(server: Server) -> Shard:
+    parameters = contract.Parameters(COUNT, "float32", 1, "model", [])
+    layout = layout_of(parameters, 1, 0, ParallelSGD(), HOME)
+    return Shard(server.folder / "shard-0", layout, 1)
+
+
+def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_until: Wait) -> None:
+    server.tell()
+    path = server.folder / "shard-0"
+    wait_until(path.exists, what="the shard")
+    shard = shard_of(server)
+    assert torch.equal(shard.rows[0], torch.arange(float(COUNT)))
+    assert shard.expected == 2
+    place = contract.read_record(
+        contract.ServerPlace, server.job.directory / contract.server_file(1, 0)
+    )
+    assert place is not None and (place.port, place.pid) == (0, server.process.pid)
+    sockets = [str(fd.readlink()) for fd in Path(f"/proc/{place.pid}/fd").iterdir()]
+    assert not any(name.startswith("socket:") for name in sockets)  # nothing listens
+    wait_until(lambda: server.status().reason == "serves", what="its status")
+
+    shard.rows[0].fill_(7)
+    server.process.kill()
+    server.process.wait()
+    server.process = server.start()
+    request = server.job.directory / contract.snapshot_request_file(1)
+    request.write_text("3\n")
+    rows = server.job.directory / contract.snapshot_file(1, 0)
+    wait_until(lambda: request_answered(rows) == 3, what="a snapshot of what it has taken over")
+    found = torch.frombuffer(bytearray(rows.read_bytes()[: 4 * COUNT]), dtype=torch.float32)
+    assert found.eq(7).all()
+    shard.close()
+
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(20) == 0, server.log.read_text()
+    assert not server.folder.exists()
+    assert server.status().state is contract.State.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "said"),
+    [
+        (10**13, 1, r"can't hold the shards of the parameter server: "
+                    r"76,\d{3},\d{3} MiB are needed, [\d,]+ MiB are free"),
+        (COUNT, 2, "learner 0 has snapshots of 2 rows, and this server's solver keeps 1"),
+    ],
+)  # fmt: skip
+def test_what_no_restart_helps_is_said_before_training(
+    server: Server, count: int, rows: int, said: str
+) -> None:
+    server.tell(count, rows)
+    assert server.process.wait(60) == 3
+    line, hint = server.log.read_text().splitlines()[-2:]
+    assert line.startswith("[server 0 on ") and re.search(said, line), line
+    assert "HINT: " in hint
+    status = server.status()
+    assert status.state is contract.State.FAILED and status.exit_code == 3
+    assert re.search(said, status.reason)
+
+
+def test_learner_0_that_says_nothing_is_not_waited_for_for_ever(server: Server) -> None:
+    server.process.kill()
+    server.process.wait()
+    server.job.change(parameter_server=contract.ParameterServer("parallel_sgd", [0], timeout_s=0.2))
+    server.process = server.start()
+    assert server.process.wait(60) == 3
+    assert "learner 0 has not said what the parameter server holds for 0.2 s" in (
+        server.log.read_text()
+    )
