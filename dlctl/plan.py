@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dlctl import __version__
 from dlctl.contract import Batch, CheckpointPolicy, Environment, Framework, Launch, Plan, Resources
 from dlctl.errors import PlanError
-from dlctl.plan_server import learner_argv, parameter_server, wanted
+from dlctl.plan_server import learner_argv, parameter_server, server_memory_bytes, wanted
 from dlctl.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -151,9 +151,12 @@ def _refusals(manifest: Manifest, limits: Partition) -> list[str]:
     cpus, memory, gpus = manifest.cpus_per_learner(), manifest.memory_bytes, manifest.gpus
     if limits.cpus_per_node is not None and cpus > limits.cpus_per_node:
         reasons.append(f"a learner needs {cpus} CPUs, a node has {limits.cpus_per_node}")
-    if limits.memory_bytes_per_node is not None and (memory or 0) > limits.memory_bytes_per_node:
-        has = format_size(limits.memory_bytes_per_node)
-        reasons.append(f"a learner needs {format_size(memory or 0)}, a node has {has}")
+    server, has = server_memory_bytes(manifest), limits.memory_bytes_per_node
+    if has is not None and (memory or 0) + server > has:
+        more = f" and the parameter server {format_size(server)}" if server else ""
+        reasons.append(
+            f"a learner needs {format_size(memory or 0)}{more}, a node has {format_size(has)}"
+        )
     if gpus > limits.gpus_per_node:
         needed_gpus = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
         reasons.append(f"a learner needs {needed_gpus}, a node has {limits.gpus_per_node}")
@@ -177,6 +180,7 @@ def _machine_refusals(manifest: Manifest, machine: Partition) -> list[str]:
         return reasons
     learners = f"{manifest.learners} learners need"
     memory, gpus = (manifest.memory_bytes or 0) * manifest.learners, manifest.gpus
+    memory += server_memory_bytes(manifest)
     has = machine.memory_bytes_per_node
     if has is not None and memory > has:
         reasons.append(f"{learners} {format_size(memory)} together, it has {format_size(has)}")
@@ -191,7 +195,8 @@ def _learners_per_node(manifest: Manifest, limits: Partition) -> int:
     if limits.cpus_per_node is not None:
         fitting.append(limits.cpus_per_node // manifest.cpus_per_learner())
     if limits.memory_bytes_per_node is not None and manifest.memory_bytes:
-        fitting.append(limits.memory_bytes_per_node // manifest.memory_bytes)
+        room = limits.memory_bytes_per_node - server_memory_bytes(manifest)
+        fitting.append(room // manifest.memory_bytes)
     if manifest.gpus:
         fitting.append(limits.gpus_per_node // manifest.gpus)
     return max(1, min(fitting))
@@ -207,6 +212,7 @@ def _spread(learners: int, most_per_node: int) -> list[int]:
 def _resources(manifest: Manifest, placement: Placement) -> Resources:
     fullest = max(placement.learners_per_node)
     cpus, memory, time_s = manifest.cpus_per_learner(), manifest.memory_bytes, manifest.time_s
+    on_node = None if memory is None else memory * fullest + server_memory_bytes(manifest)
     return Resources(
         learners=manifest.learners,
         nodes=len(placement.learners_per_node),
@@ -215,7 +221,7 @@ def _resources(manifest: Manifest, placement: Placement) -> Resources:
         threads_per_learner=cpus,
         gpus_per_learner=manifest.gpus,
         memory_bytes_per_learner=memory,
-        memory_bytes_per_node=None if memory is None else memory * fullest,
+        memory_bytes_per_node=on_node,
         gpus_per_node=manifest.gpus * fullest,
         time_s=time_s,
         halt_margin_s=HALT_MARGIN_S if time_s is None else max(5, min(HALT_MARGIN_S, time_s // 4)),

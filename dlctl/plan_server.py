@@ -22,10 +22,18 @@ _ELASTICITY = 0.9
 _OUTER_LEARNING_RATE, _OUTER_MOMENTUM = 0.7, 0.9
 """DiLoCo's: Douillard et al., 2023, section 3.1."""
 
+_SERVER_MEMORY_BYTES = 512 * 2**20
+"""Of a node's server, beside the shards, which the learners' memory has to hold."""
+
 
 def wanted(manifest: Manifest) -> bool:
     """Return whether the training has a parameter server; one learner needs none."""
     return manifest.parameter_server is not None and manifest.learners > 1
+
+
+def server_memory_bytes(manifest: Manifest) -> int:
+    """Return what a node needs for its server beside its learners; 0 where nothing is limited."""
+    return _SERVER_MEMORY_BYTES if manifest.memory_bytes and wanted(manifest) else 0
 
 
 def parameter_server(manifest: Manifest, site: Site, nodes: int) -> contract.ParameterServer | None:

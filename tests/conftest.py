@@ -17,11 +17,16 @@ from typing import Any, TypeVar
 
 import pytest
 from cluster import Cluster, missing_programs, wipe_leftovers
+from hypothesis import settings
 from leftovers import SESSION_VARIABLE, left_behind, shared_memory
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI") == "true"
 T = TypeVar("T")
+
+# How long an example takes says more about the machine's load than about the code.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 # Waiting -----------------------------------------------------------------------------------------

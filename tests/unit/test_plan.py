@@ -187,6 +187,17 @@ def test_where_mpirun_starts_worlds_srun_starts_single_learners(scheduler, progr
         assert "none" not in argv
 
 
+def test_a_node_has_memory_for_its_server_beside_its_learners():
+    plan = plan_of(SERVER, site=SITE, learners=4, memory="30GiB")  # of nodes with 64 GiB
+    assert plan.resources.learners_per_node == [2, 2]
+    assert plan.resources.memory_bytes_per_node == 60 * 2**30 + 512 * 2**20
+    plan = plan_of(SERVER, site=SITE, learners=4, memory="32GiB")
+    assert plan.resources.learners_per_node == [1, 1, 1, 1]
+    with pytest.raises(PlanError, match="needs 64GiB and the parameter server 512MiB, a node has"):
+        plan_of(SERVER, site=SITE, learners=2, memory="64GiB")
+    assert plan_of(SERVER, site=SITE, learners=2).resources.memory_bytes_per_node is None
+
+
 def test_the_local_queue_starts_each_learner_itself():
     site = make_site(scheduler="{kind: local}", launcher="{kind: mpirun}")
     plan = plan_of(SERVER, site=site, learners=3)
