@@ -10,7 +10,6 @@ the lock puts the copy back: the writer was killed. (A kill keeps the order of t
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 import torch
 
 from psrv.errors import ServerError
+from psrv.mapping import map_file
 from psrv.members import KEPT_ADDED, KEPT_FROM, KEPT_ROUND, Members
 from psrv.shard_file import (
     BLOCK_BYTES,
@@ -73,16 +73,16 @@ class Shard:
                 f"there is no parameter server at {path}: {error.strerror}"
             ) from error
         try:
-            self._mapping = mmap.mmap(self._descriptor, layout.size_bytes)
-            self._words = memoryview(self._mapping)[: layout.rows_at_bytes].cast("q")
-            self._reals = memoryview(self._mapping)[: layout.rows_at_bytes].cast("d")
+            mapping = map_file(self._descriptor, layout.size_bytes)
+            self._words = mapping[: layout.rows_at_bytes].cast("q")
+            self._reals = mapping[: layout.rows_at_bytes].cast("d")
             check_header(self._words, layout, attempt, path)
             self.members = Members(self._descriptor, self._words)
             self.slot = self._take_slot()
         except BaseException:
             os.close(self._descriptor)
             raise
-        memory = torch.frombuffer(self._mapping, dtype=torch.uint8)
+        memory = torch.frombuffer(mapping, dtype=torch.uint8)
         self.rows = layout.rows(memory)
         """The weights, and what the solver keeps: each of shape (count,)."""
         step = layout.block_count

@@ -31,6 +31,7 @@ from pathlib import Path
 import torch
 
 from psrv.errors import ServerError
+from psrv.mapping import map_file, use_huge_pages
 
 BLOCK_BYTES = 256 * 1024
 """What is worked on at a time: the block, its copy and the learner's own values fit a cache."""
@@ -145,8 +146,9 @@ def create_shard(
         header[KIND], header[EXPECTED] = layout.kind, learners
         header[ELSEWHERE] = NEVER if layout.kind == HOME else 0
         os.pwrite(descriptor, header, 0)
+        mapping = map_file(descriptor, layout.size_bytes)
+        use_huge_pages(mapping, layout.copies_at_bytes)
         if fill is not None:
-            mapping = mmap.mmap(descriptor, layout.size_bytes)
             fill(layout.rows(torch.frombuffer(mapping, dtype=torch.uint8)))
         unfinished.rename(path)
     except BaseException:

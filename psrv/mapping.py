@@ -1,0 +1,74 @@
+"""Files in shared memory, mapped where huge pages fit.
+
+Pages of 2 MiB need addresses that are multiples of it, which mmap(2) gives such a file only where
+the system's settings turn huge pages on; `madvise(MADV_COLLAPSE)` (Linux 6.1) makes them whatever
+the settings say. Where that fails there are pages of 4 KiB, as ever. Measured (two learners, push
+and pull of 102 MB each, CPU time of an update): 27 to 29 ms with huge pages, 32 to 37 without.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import weakref
+from typing import Any
+
+_HUGE_BYTES = 2 * 2**20
+_COLLAPSE = 25
+"""MADV_COLLAPSE of madvise(2)."""
+_FIXED = 0x10
+"""MAP_FIXED of mmap(2)."""
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def map_file(descriptor: int, size_bytes: int) -> memoryview:
+    """Map a file to read and write, for as long as what this returns, or any view of it, is used.
+
+    Raises:
+        OSError: it can't be mapped.
+    """
+    if (library := _library()) is None:
+        return memoryview(mmap.mmap(descriptor, size_bytes))
+    reserved = size_bytes + _HUGE_BYTES
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    start = library.mmap(None, reserved, 0, private, -1, 0)
+    if start == _FAILED:
+        return memoryview(mmap.mmap(descriptor, size_bytes))
+    place = -(-start // _HUGE_BYTES) * _HUGE_BYTES
+    both = mmap.PROT_READ | mmap.PROT_WRITE
+    if library.mmap(place, size_bytes, both, mmap.MAP_SHARED | _FIXED, descriptor, 0) == _FAILED:
+        library.munmap(start, reserved)
+        return memoryview(mmap.mmap(descriptor, size_bytes))
+    array = (ctypes.c_ubyte * size_bytes).from_address(place)
+    # Not at the interpreter's end: other threads may still be at work.
+    weakref.finalize(array, library.munmap, start, reserved).atexit = False
+    return memoryview(array).cast("B")
+
+
+def use_huge_pages(memory: memoryview, size_bytes: int) -> bool:
+    """Put the first part of a mapping of `map_file` on huge pages; return whether that was done.
+
+    Args:
+        memory: The mapping. What it maps has its memory already.
+        size_bytes: Of that part; what is left over of a huge page stays as it is.
+    """
+    whole = size_bytes // _HUGE_BYTES * _HUGE_BYTES
+    library = _library()
+    if library is None or not whole:
+        return False
+    place = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+    return bool(library.madvise(place, whole, _COLLAPSE) == 0)
+
+
+def _library() -> Any:
+    """Return the C library, or None: it has no such functions."""
+    address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    try:
+        library = ctypes.CDLL(None)
+        library.mmap.restype = address
+        library.mmap.argtypes = [address, size, number, number, number, ctypes.c_long]
+        library.munmap.argtypes = [address, size]
+        library.madvise.argtypes = [address, size, number]
+    except (OSError, AttributeError):
+        return None
+    return library

@@ -1,0 +1,69 @@
+"""Mappings of files in shared memory: where they lie, and how long they live."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from psrv import mapping
+from psrv.mapping import map_file, use_huge_pages
+
+MIB = 2**20
+
+
+@pytest.fixture
+def descriptor() -> Iterator[int]:
+    descriptor, name = tempfile.mkstemp(prefix="dlctl-test-", dir="/dev/shm")
+    Path(name).unlink()
+    os.posix_fallocate(descriptor, 0, 5 * MIB)
+    os.pwrite(descriptor, b"first", 0)
+    os.pwrite(descriptor, b"last", 5 * MIB - 4)
+    yield descriptor
+    os.close(descriptor)
+
+
+def place(memory: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+
+
+def test_huge_pages_fit_and_nothing_changes(descriptor: int) -> None:
+    memory = map_file(descriptor, 5 * MIB)
+    assert place(memory) % (2 * MIB) == 0
+    assert use_huge_pages(memory, 5 * MIB) in (True, False)  # as the kernel can
+    assert not use_huge_pages(memory, MIB)
+    assert (bytes(memory[:5]), bytes(memory[-4:])) == (b"first", b"last")
+    memory[5] = 7
+    assert os.pread(descriptor, 1, 5) == b"\x07"
+    assert os.fstat(descriptor).st_blocks * 512 <= 6 * MIB
+
+
+def test_a_mapping_lives_as_long_as_its_last_view(descriptor: int) -> None:
+    memory = map_file(descriptor, 5 * MIB)
+    first = f"{place(memory):x}-"
+    tensor = torch.frombuffer(memory, dtype=torch.uint8)[3:5]
+    words = memory[:64].cast("q")
+    del memory
+    for held in (tensor, words):
+        gc.collect()
+        assert first in Path("/proc/self/maps").read_text()
+        del held
+    assert bytes(tensor.tolist()) == b"st"
+    del tensor, words
+    gc.collect()
+    assert first not in Path("/proc/self/maps").read_text()
+
+
+def test_without_those_functions_there_are_small_pages(
+    descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapping, "_library", lambda: None)
+    memory = map_file(descriptor, 5 * MIB)
+    assert not use_huge_pages(memory, 5 * MIB)
+    assert bytes(memory[:5]) == b"first"
