@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from psrv.shard_file import LINE, NEVER, SLOTS, SLOTS_AT
 
-PROCESS, MASK, JOINED, KEPT_ROUND, KEPT_ADDED, KEPT_FROM, CLOCK, NODE = range(LINE)
+PROCESS, MASK, JOINED, KEPT_ROUND, KEPT_ADDED, KEPT_ROWS, CLOCK, NODE = range(LINE)
 """Words of a slot: its owner; the bits of the ranks it speaks for, none if it is no member; its
-first round; the progress of the block in its copy, and the first row that was copied; how many
+first round; the progress of the block in its copy, and which of its rows were copied; how many
 pushes its learner has done; for which node it is a proxy, counted from 1."""
 RANKS = 62
 """Bits of a word, but for its sign."""

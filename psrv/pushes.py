@@ -11,7 +11,7 @@ from psrv.members import RANKS
 from psrv.rounds import Rounds
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Operation, Shard
-from psrv.shard_file import HOME
+from psrv.shard_file import COUNT, HOME
 
 _Parts = Sequence[torch.Tensor]
 _GOLDEN = 616
@@ -83,8 +83,14 @@ class AtOnce:
         if shard.layout.kind == HOME:
             shard.update(self._pushing(sent, taken, rate), self._first)
         else:
-            row = 0 if self._solver.total_is_step else 1
-            shard.update(self._gathering(sent, taken, rate), self._first, row=row)
+            shard.update(
+                self._gathering(sent, taken, rate), self._first, changes=self._gather_changes
+            )
+
+    def _gather_changes(self, block: int) -> tuple[int, int]:
+        """Return the rows: what is in an empty total means nothing, and needs no copy."""
+        empty = not self._shard.progress(block)[1] & COUNT
+        return 0 if self._solver.total_is_step else 1, 1 if empty else 2
 
     def _pushing(self, sent: _Parts, taken: _Parts | None, rate: float) -> Operation:
         scratch, count = self._scratch, self._shard.count_push
@@ -101,8 +107,11 @@ class AtOnce:
     def _gathering(self, sent: _Parts, taken: _Parts | None, rate: float) -> Operation:
         scratch, count = self._scratch, self._shard.count_push
         gather, answer = self._solver.gather, self._solver.answer
+        progress = self._shard.progress
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
+            if not progress(block)[1] & COUNT:
+                parts[1].zero_()
             gather(parts[0], parts[1], sent[block], scratch[block], rate)
             if taken is not None:
                 answer(parts[:1], taken[block])

@@ -24,6 +24,8 @@ from psrv.window import Place, Window
 Sending = tuple[Frame, memoryview]
 """A frame and its payload."""
 _NUMBERS = 1 << 42
+_REPLICA, _NO_ROW = (0, 1), (0, 0)
+"""What an operation changes; see psrv.shard."""
 
 
 class Relay(ABC):
@@ -102,7 +104,7 @@ class AtOnceRelay(Relay):
             return None
         number = 1 + secrets.randbelow(_NUMBERS)
         self.shard.update_block(block, lambda parts, _: self._take(parts, block, place, number),
-                                row=1)  # fmt: skip
+                                changes=_NO_ROW)  # fmt: skip
         if place.number == number:
             return place.frame, place.payload
         self._window.give_back(place)
@@ -114,7 +116,6 @@ class AtOnceRelay(Relay):
             return
         frame = Frame(Kind.TOTAL, self.number, block, number, pushes=added, rate=self.shard.rate)
         place.keep(frame, parts[1])
-        parts[1].zero_()
         self.shard.set_progress(block, had, number << COUNT_BITS)
 
     def on_its_way(self, blocks: Iterable[int]) -> list[Sending]:
@@ -132,17 +133,17 @@ class AtOnceRelay(Relay):
             nonlocal place
             _, added = self.shard.progress(block)
             if number := added >> COUNT_BITS:
-                self._replace(parts, weights)
+                self._replace(parts, weights, added)
                 self.shard.set_progress(block, frame.number, added & COUNT)
                 place = self._window.find(number)
 
-        self.shard.update_block(frame.block, work)
+        self.shard.update_block(frame.block, work, changes=_REPLICA)
         if place is not None:
             self._window.give_back(place)
 
-    def _replace(self, parts: Sequence[torch.Tensor], weights: torch.Tensor) -> None:
+    def _replace(self, parts: Sequence[torch.Tensor], weights: torch.Tensor, added: int) -> None:
         parts[0].copy_(weights)
-        if self._solver.total_is_step:
+        if self._solver.total_is_step and added & COUNT:
             parts[0].add_(parts[1])  # what the home has not had yet
 
     def settled(self, into: torch.Tensor) -> None:
@@ -152,8 +153,10 @@ class AtOnceRelay(Relay):
         def copy(parts: Sequence[torch.Tensor], block: int) -> None:
             taken[block].copy_(parts[0])
             if self._solver.total_is_step:
-                taken[block].sub_(parts[1])
-                if number := self.shard.progress(block)[1] >> COUNT_BITS:
+                added = self.shard.progress(block)[1]
+                if added & COUNT:
+                    taken[block].sub_(parts[1])
+                if number := added >> COUNT_BITS:
                     taken[block].sub_(self._window.find(number).total)
 
         self.shard.read(copy)
@@ -164,11 +167,11 @@ class AtOnceRelay(Relay):
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
             _, added = self.shard.progress(block)
             if added <= COUNT:
-                self._replace(parts, weights)
+                self._replace(parts, weights, added)
                 self.shard.set_progress(block, frame.number, added)
 
         if len(weights):
-            self.shard.update_block(frame.block, work)
+            self.shard.update_block(frame.block, work, changes=_REPLICA)
 
 
 class RoundsRelay(Relay):
@@ -214,7 +217,7 @@ class RoundsRelay(Relay):
                 self.shard.set_progress(block, frame.number, 0)
 
         if len(weights):
-            self.shard.update_block(frame.block, work)
+            self.shard.update_block(frame.block, work, changes=_REPLICA)
 
     def settled(self, into: torch.Tensor) -> None:
         """Copy the replica."""

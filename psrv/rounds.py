@@ -86,7 +86,7 @@ def add_to_sum(shard: Shard, block: int, rounds: int, mask: int, mine: torch.Ten
             shard.set_progress(block, now, added | mask)
             done = True
 
-    shard.update_block(block, add, row=len(shard.rows) - 1)
+    shard.update_block(block, add, changes=(len(shard.rows) - 1, len(shard.rows)))
     return done
 
 

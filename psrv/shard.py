@@ -19,7 +19,7 @@ import torch
 
 from psrv.errors import ServerError
 from psrv.mapping import map_file
-from psrv.members import KEPT_ADDED, KEPT_FROM, KEPT_ROUND, Members
+from psrv.members import KEPT_ADDED, KEPT_ROUND, KEPT_ROWS, Members
 from psrv.shard_file import (
     BLOCK_BYTES,
     BLOCKS_AT,
@@ -46,6 +46,11 @@ _GROUP = 4
 
 Operation = Callable[[Sequence[torch.Tensor], int], None]
 """Works in place on the parts of all rows that are in a block; also gets the block's number."""
+Changes = tuple[int, int] | Callable[[int], tuple[int, int]]
+"""Which rows an operation may change: the first one, and the one after the last; or says so of a
+block, asked under its lock. Of the others no copy is made for undoing."""
+_ROWS = 256
+_ALL = (0, _ROWS - 1)
 
 
 def _do_nothing(parts: Sequence[torch.Tensor], block: int) -> None:
@@ -118,17 +123,19 @@ class Shard:
             if self._words[at] % 2 and self._words[at + WRITER] == self.slot:
                 self.read_block(block, _do_nothing)
 
-    def update(self, operation: Operation, first: int = 0, *, row: int = 0) -> None:
+    def update(self, operation: Operation, first: int = 0, *, changes: Changes = _ALL) -> None:
         """Work on every block once, each whole or not at all, from about block number `first` on.
 
         What another learner has locked is left for later: nobody waits while there is something
-        else to do. Rows before number `row` are only read.
+        else to do.
         """
         busy = [
-            group for group in self._groups(first) if not self._update(*group, operation, row, _TRY)
+            group
+            for group in self._groups(first)
+            if not self._update(*group, operation, changes, _TRY)
         ]
         for group in busy:
-            self._update(*group, operation, row, _LOCK)
+            self._update(*group, operation, changes, _LOCK)
 
     def read(self, operation: Operation, first: int = 0) -> None:
         """Look at every block once, each as somebody's finished work has left it."""
@@ -145,13 +152,10 @@ class Shard:
         self._read(block, block + 1, operation)
 
     def update_block(
-        self, block: int, operation: Operation, *, wait: bool = True, row: int = 0
+        self, block: int, operation: Operation, *, wait: bool = True, changes: Changes = _ALL
     ) -> bool:
-        """Work on one block; return False if it is locked, and `wait` is not set.
-
-        Rows before number `row` are only read.
-        """
-        return self._update(block, block + 1, operation, row, _LOCK if wait else _TRY)
+        """Work on one block; return False if it is locked, and `wait` is not set."""
+        return self._update(block, block + 1, operation, changes, _LOCK if wait else _TRY)
 
     def _read(self, start: int, stop: int, operation: Operation) -> None:
         at, size = 8 * (BLOCKS_AT + start * LINE), 8 * LINE * (stop - start)
@@ -164,7 +168,9 @@ class Shard:
         finally:
             _lockf(self._descriptor, _UNLOCK, size, at)
 
-    def _update(self, start: int, stop: int, operation: Operation, row: int, lock: int) -> bool:
+    def _update(
+        self, start: int, stop: int, operation: Operation, changes: Changes, lock: int
+    ) -> bool:
         at, size = 8 * (BLOCKS_AT + start * LINE), 8 * LINE * (stop - start)
         try:
             _lockf(self._descriptor, lock, size, at)
@@ -172,7 +178,7 @@ class Shard:
             return False
         try:
             for block in range(start, stop):
-                self._work(block, operation, row)
+                self._work(block, operation, changes)
         except BaseException:
             for block in range(start, stop):
                 if self._words[BLOCKS_AT + block * LINE] % 2:
@@ -182,16 +188,17 @@ class Shard:
             _lockf(self._descriptor, _UNLOCK, size, at)
         return True
 
-    def _work(self, block: int, operation: Operation, row: int) -> None:
+    def _work(self, block: int, operation: Operation, changes: Changes) -> None:
         words, at, mine = self._words, BLOCKS_AT + block * LINE, self._line
         parts, asides = self._blocks[block], self._asides[block]
         if words[at] % 2:
             self._put_back(block)
-        for kept in range(row, len(parts)):
-            asides[kept].copy_(parts[kept])
+        first, end = changes(block) if callable(changes) else changes
+        for row in range(first, min(end, len(parts))):
+            asides[row].copy_(parts[row])
         words[mine + KEPT_ROUND] = words[at + ROUND]
         words[mine + KEPT_ADDED] = words[at + ADDED]
-        words[mine + KEPT_FROM] = row
+        words[mine + KEPT_ROWS] = first + _ROWS * end
         words[at + WRITER] = self.slot
         words[at] += 1
         operation(parts, block)
@@ -202,8 +209,9 @@ class Shard:
         at = BLOCKS_AT + block * LINE
         words, writer = self._words, self._words[at + WRITER]
         its = SLOTS_AT + writer * LINE
-        row = words[its + KEPT_FROM]
-        for part, copy in zip(self._blocks[block][row:], self._copies[writer][row:], strict=True):
+        first, end = words[its + KEPT_ROWS] % _ROWS, words[its + KEPT_ROWS] // _ROWS
+        parts, copies = self._blocks[block][first:end], self._copies[writer][first:end]
+        for part, copy in zip(parts, copies, strict=True):
             part.copy_(copy[: len(part)])
         words[at + ROUND], words[at + ADDED] = words[its + KEPT_ROUND], words[its + KEPT_ADDED]
         words[at] -= 1
@@ -297,6 +305,8 @@ class ThreadedShard(Shard):
         with self._turn:
             super()._read(start, stop, operation)
 
-    def _update(self, start: int, stop: int, operation: Operation, row: int, lock: int) -> bool:
+    def _update(
+        self, start: int, stop: int, operation: Operation, changes: Changes, lock: int
+    ) -> bool:
         with self._turn:
-            return super()._update(start, stop, operation, row, lock)
+            return super()._update(start, stop, operation, changes, lock)

@@ -102,7 +102,7 @@ class Pair:
             parts[1].zero_()
             self.relay.set_progress(block, had, 0)
 
-        self.relay.update_block(block, take, row=1)
+        self.relay.update_block(block, take, changes=(1, 2))
         return pushes
 
     def _answer_to(self, block: int, weights: torch.Tensor, had: int, add: bool) -> None:

@@ -152,10 +152,10 @@ def test_rows_that_an_operation_only_reads_are_not_copied(shard: Shard) -> None:
 
     shard.update(lambda parts, block: [part.fill_(block + 1) for part in parts])
     aside = [copy.clone() for copy in shard._asides[0]]
-    shard.update_block(0, lambda parts, block: parts[1].fill_(5), row=1)
+    shard.update_block(0, lambda parts, block: parts[1].fill_(5), changes=(1, 2))
     assert torch.equal(shard._asides[0][0], aside[0])
     with pytest.raises(ValueError, match="no"):
-        shard.update_block(0, fail, row=1)
+        shard.update_block(0, fail, changes=(1, 2))
     assert [set(row[: LAYOUT.block_count].tolist()) for row in shard.rows] == [{1.0}, {5.0}]
 
 
