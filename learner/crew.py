@@ -177,6 +177,7 @@ class Crew:
         if self._ending or stopped or slow or state in (State.COMPLETED, State.HALTED):
             learner.over = True
         elif status is not None and is_user_error(status):
+            self._say(f"{learner.name} failed ({status.reason}): ending the others.")
             learner.over = True
             self.terminate()
         elif not wanted:

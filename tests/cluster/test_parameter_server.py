@@ -1,0 +1,214 @@
+"""Learners on a parameter server, and what may happen to them: real learners, servers, nodes."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+
+import pytest
+from served import (
+    PAUSES,
+    assert_each_sample_was_done_once,
+    chunks_of,
+    homes_of,
+    hurry,
+    kill,
+    last_words,
+    learners_of,
+    processes_of,
+    servers_of,
+    shared_memory,
+    steps_of,
+    write_slow,
+)
+from trainings import REPOSITORY, change_site, run, state_of, submit, wait_for_state
+
+from dlctl import contract
+
+DIGITS, DIGITS_SAMPLES = REPOSITORY / "examples/digits", 1437
+
+
+def change_manifest(folder, **changes):
+    """Write an example's manifest with other keys; JSON is YAML."""
+    import yaml
+
+    asked = yaml.safe_load((DIGITS / "manifest-ps.yml").read_text())
+    for key, value in changes.items():
+        asked[key] = asked.get(key, {}) | value if isinstance(value, dict) else value
+    shutil.copytree(DIGITS, folder)
+    (folder / "manifest.yml").write_text(json.dumps(asked))
+    return folder
+
+
+def accuracy_of(site, training_id):
+    """Return the validation accuracy at the end."""
+    lines = (site.job_dir(training_id) / contract.metrics_file(1, 0)).read_text().splitlines()
+    told = [json.loads(line) for line in lines]
+    return [line["validation_accuracy"] for line in told if "validation_accuracy" in line][-1]
+
+
+@pytest.mark.parametrize("learners", [2, 4])
+def test_the_example_on_both_sites(dlctl, site, learners):
+    """On the cluster 2 learners are on one node, 4 on two."""
+    folder = change_manifest(dlctl.cwd / "digits", learners=learners)
+    done, training_id = run(dlctl, site, folder)
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert f"All {learners} learners ended with exit code 0" in done.stdout
+    assert accuracy_of(site, training_id) >= 0.97
+    job_dir = site.job_dir(training_id)
+    assert len(homes_of(job_dir).shard_nodes) == (learners // 2 if site.is_cluster else 1)
+    assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 20)
+    assert shared_memory(training_id, site) == []
+    assert not (job_dir / contract.server_secret(1)).exists()
+
+
+def test_20_kills_of_learners_and_2_of_servers(dlctl, cluster_site, wait_until):
+    """One training on two nodes: it finishes, as good as without, and no sample is lost."""
+    folder = change_manifest(
+        dlctl.cwd / "digits", training={"epochs": 40, "validate_every_epochs": 10}, time="20m"
+    )
+    with (folder / "train.py").open("a") as program:
+        program.write(PAUSES)
+    training_id = submit(dlctl, cluster_site, folder)
+    job_dir = cluster_site.job_dir(training_id)
+    wait_until(lambda: len(steps_of(job_dir)) == 4, 120)
+    chance, killed, servers = random.Random(4), 0, [1, 0]
+    while killed < 20:
+        if servers and killed == 7 * (3 - len(servers)):
+            assert kill(servers_of(job_dir)[servers.pop()])
+        assert not (job_dir / contract.verdict_file(1)).exists(), last_words(job_dir)
+        time.sleep(chance.uniform(0.0, 0.5))
+        living = sorted(learners_of(job_dir).items())
+        if len(living) < 3:
+            continue
+        rank, pid = chance.choice(living)
+        # One that only dies is given up: each has to have done something.
+        killed += chunks_of(job_dir, rank) > 0 and kill(pid)
+    hurry(job_dir)
+    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 240)
+    assert found["reason"] == "All 4 learners ended with exit code 0."
+    output = (job_dir / contract.job_output(1)).read_text()
+    assert output.count("was killed by signal 9: starting it again") == 20
+    assert output.count("the server on n") == 2
+    assert accuracy_of(cluster_site, training_id) >= 0.97
+    assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 40)
+    assert shared_memory(training_id, cluster_site) == []
+
+
+def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
+    dlctl, cluster_site, cluster, wait_until
+):
+    """The first node's learner goes on; the one that was cut off is refused when it comes back."""
+    folder = write_slow(dlctl.cwd / "job", learners=3, cpus=2, time="10m")
+    training_id = submit(dlctl, cluster_site, folder)
+    job_dir = cluster_site.job_dir(training_id)
+    wait_until(lambda: len(steps_of(job_dir)) == 3, 120)
+    cut_off = learners_of(job_dir)[1], servers_of(job_dir)[1]
+    cluster.node_cut(2)
+    cluster.node_kill(3)
+    wait_until(lambda: homes_of(job_dir).lost_nodes == [1, 2], 90)
+    assert set(homes_of(job_dir).shard_nodes) == {0}
+    before = steps_of(job_dir)[0]
+    wait_until(lambda: steps_of(job_dir)[0] > before + 20, 60)
+    cluster.node_heal(2)
+    gone = lambda: not {cut_off[0]} & set(learners_of(job_dir).values())  # noqa: E731
+    wait_until(gone, 30)
+    wait_until(lambda: cut_off[1] not in servers_of(job_dir).values(), 30)
+    hurry(job_dir)
+    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 120)
+    assert found["reason"] == (
+        "1 of 3 learners ended with exit code 0; learner 1 was lost with node n2; "
+        "learner 2 was lost with node n3."
+    )
+    assert_each_sample_was_done_once(job_dir, 240, 400)
+    status = json.loads((job_dir / contract.status_file(1, "learner", 1)).read_text())
+    assert (status["state"], status["reason"]) == ("FAILED", "was lost with node n2")
+    cluster.node_start(3)
+    assert shared_memory(training_id, cluster_site) == []
+
+
+def test_fewer_than_min_learners(dlctl, cluster_site, cluster, wait_until):
+    server = {"solver": "parallel_sgd", "min_learners": 3}
+    folder = write_slow(dlctl.cwd / "job", learners=4, parameter_server=server)
+    training_id = submit(dlctl, cluster_site, folder)
+    job_dir = cluster_site.job_dir(training_id)
+    wait_until(lambda: len(steps_of(job_dir)) == 4, 120)
+    cluster.exec("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
+    found = wait_for_state(dlctl, wait_until, training_id, "FAILED", 90)
+    assert "2 of 4 learners are left, min_learners is 3" in found["reason"]
+    assert "was lost with node n2" in found["reason"]
+
+
+def test_too_little_shared_memory_is_said_before_training(dlctl, cluster_site, cluster):
+    folder = change_manifest(dlctl.cwd / "digits", learners=2)
+    remount = ("mount", "-o")
+    try:
+        cluster.exec(*remount, "remount,size=1m", "/dev/shm", node=1)
+        done, training_id = run(dlctl, cluster_site, folder)
+    finally:
+        cluster.exec(*remount, "remount,size=50%", "/dev/shm", node=1)
+    assert done.exit_code == 10, (done.stdout, done.stderr)
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    assert "/dev/shm" in shown["reason"]
+    assert len([w for w in shown["reason"].split() if any(c.isdigit() for c in w)]) >= 2
+    assert shown["hint"]
+    assert "epoch 1" not in done.stdout
+    assert shared_memory(training_id, cluster_site) == []
+
+
+def test_a_learner_with_another_model(dlctl, local_site):
+    folder = write_slow(dlctl.cwd / "job", {"another": 2}, learners=2)
+    done, training_id = run(dlctl, local_site, folder)
+    assert done.exit_code == 10, (done.stdout, done.stderr)
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    assert shown["reason"].startswith("Learner 1 on")
+    assert "model" in shown["reason"]
+    assert "Traceback" not in done.stdout + done.stderr
+    assert shared_memory(training_id, local_site) == []
+
+
+def test_kill_of_everything_and_what_the_next_attempt_removes(dlctl, local_site, wait_until):
+    folder = write_slow(dlctl.cwd / "job", learners=2)
+    training_id = submit(dlctl, local_site, folder)
+    job_dir = local_site.job_dir(training_id)
+    wait_until(lambda: len(steps_of(job_dir)) == 2, 90)
+    wait_until(lambda: any((job_dir / contract.CHECKPOINTS).iterdir()), 90)
+    for module in ("supervisor", "launcher", "server", "train"):
+        for pid, _ in processes_of(job_dir, f"learner.{module}"):
+            kill(pid)
+    left = shared_memory(training_id, local_site)
+    assert len(left) == 1
+    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    hurry(job_dir)
+    done = dlctl("resume", training_id, "--follow")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert "going on from the checkpoint" in done.stdout
+    assert shared_memory(training_id, local_site) == []
+
+
+def test_the_loss_of_the_batch_host_and_a_halt(dlctl, cluster_site, cluster, xdg, wait_until):
+    """The node that is left ends the job; a new attempt goes on from the checkpoint."""
+    changed = change_site(
+        cluster_site, xdg.config, environment={"variables": {"DLCTL_SUPERVISOR_LOST_S": "8"}}
+    )
+    folder = write_slow(dlctl.cwd / "job", learners=2, cpus=2, time="10m")
+    training_id = submit(dlctl, changed, folder)
+    job_dir = changed.job_dir(training_id)
+    wait_until(lambda: len(steps_of(job_dir)) == 2, 120)
+    wait_until(lambda: any((job_dir / contract.CHECKPOINTS).iterdir()), 90)
+    cluster.node_kill(1)
+    wait_until(lambda: not learners_of(job_dir), 60)
+    wait_until(lambda: not cluster.exec("squeue", "-h").strip(), 60)
+    wait_until(lambda: state_of(dlctl, training_id)["state"] == "FAILED", 60)
+    dlctl("resume", training_id, ok=True)
+    wait_until(lambda: len(steps_of(job_dir, 2)) == 2, 120)
+    dlctl("halt", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    hurry(job_dir)
+    done = dlctl("resume", training_id, "--follow", timeout_s=240)
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert "going on from the checkpoint" in done.stdout
+    cluster.node_start(1)
+    assert shared_memory(training_id, changed) == []
