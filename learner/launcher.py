@@ -24,6 +24,7 @@ from learner.faults import UserFault
 from learner.heartbeat import Heartbeat
 from learner.launch import EACH, RESTARTS_VARIABLE, beside
 from learner.ranks import Place, find_place
+from learner.seat import ATTEMPT_VARIABLE, JOB_VARIABLE
 from learner.shared_memory import make_segment_folder, remove_segment_folder
 from learner.signals import EXIT_HALTED, HaltFlag
 from learner.watchdog import Program, Watchdog
@@ -96,6 +97,7 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, place: Place, scratch:
         env.update(make_segment_folder(plan.training_id, attempt))
     env.update(quiet_mpi(env))
     env[PROGRESS_FILE] = str(scratch / "progress.json")
+    env |= {JOB_VARIABLE: str(job_dir), ATTEMPT_VARIABLE: str(attempt)}
     command = plan.framework.command
     argv = (
         [sys.executable, "-m", "learner.train", str(job_dir), str(attempt)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def describe(parts: Parts) -> list[str]:
     """Return everything that must be the same on all learners, one line each."""
     lines = [f"model {type(parts.model).__name__}", f"optimizer {type(parts.optimizer).__name__}"]
-    lines += [f"parameter {name} {_parameter(p)}" for name, p in parts.model.named_parameters()]
+    lines += describe_parameters(parts.model.named_parameters())
     lines += [f"buffer {name} {_tensor(b)}" for name, b in parts.model.named_buffers()]
     for number, group in enumerate(parts.optimizer.param_groups):
         lines.append(f"optimizer group {number}: {len(group['params'])} parameters")
@@ -29,6 +29,11 @@ def describe(parts: Parts) -> list[str]:
         lines.append(f"validation samples {len(parts.validation)}")
     lines += [f"metric {name}" for name in parts.metrics]
     return lines
+
+
+def describe_parameters(named: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
+    """Return names, shapes and dtypes of parameters, one line each."""
+    return [f"parameter {name} {_parameter(parameter)}" for name, parameter in named]
 
 
 def check_same(parts: Parts, exchange: Exchange) -> None:

@@ -77,17 +77,25 @@ class ServedJob:
             self.directory / contract.plan_file(attempt), contract.to_json(self.plan)
         )
 
-    def start(self, *ranks: int) -> None:
-        """Start learners, all of them by default, and what serves them."""
+    def start(self, *ranks: int, program: str = "") -> None:
+        """Start learners, all of them by default, and what serves them.
+
+        Args:
+            ranks: Which.
+            program: A script of the user's own in the code directory, in the place of the loop.
+        """
         if self._server is None and self.plan.parameter_server is not None:
             self._server = threading.Thread(target=self._serve, daemon=True)
             self._server.start()
         for rank in ranks or range(self.plan.resources.learners):
             log = self.log(rank)
             log.parent.mkdir(parents=True, exist_ok=True)
+            script = self.directory / contract.CODE / program
+            loop = [str(self.directory), str(self.attempt)]
             self.pids[rank] = self.zygote.ask(
-                start=[str(self.directory), str(self.attempt)], log=str(log), cwd=str(REPOSITORY),
-                env={"RANK": str(rank), "LOCAL_RANK": str(rank),
+                start=[str(script)] if program else loop, log=str(log), cwd=str(REPOSITORY),
+                env={"RANK": str(rank), "LOCAL_RANK": str(rank), "DLCTL_JOB_DIR": loop[0],
+                     "DLCTL_ATTEMPT": loop[1],
                      "DLCTL_PROGRESS_FILE": str(self.directory / f"progress-{rank}")},
             )  # fmt: skip
 

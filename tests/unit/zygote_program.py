@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import runpy
 import signal
 import sys
 from typing import Any, NoReturn
@@ -31,6 +32,10 @@ def become(arguments: list[str], log: str, cwd: str, env: dict[str, str]) -> NoR
     os.environ.update(env)
     sys.stdout = os.fdopen(1, "w", buffering=1)
     sys.stderr = os.fdopen(2, "w", buffering=1)
+    if arguments[0].endswith(".py"):
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+        learner.train.leave(0)
     learner.train.leave(learner.train.main(arguments))
 
 

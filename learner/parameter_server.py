@@ -1,0 +1,292 @@
+"""The parameter server for a script of the user's own, in a dlctl job or alone.
+
+    from learner import parameter_server
+
+    with parameter_server.join(model, train, epochs=10, batch_size=32, lr=0.05) as server:
+        for inputs, targets in server.batches():
+            loss(model(*inputs), targets).backward()
+            server.step()
+
+With a solver that takes weights (elastic averaging, say) the script's own optimizer steps before
+`server.step()`, and clears its gradients itself. In a job the manifest's `parameter_server` says
+how, and the learners share the samples and the model. Alone, the same script has a private server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from dlctl.contract import Parameters, ParameterServer
+from learner.chunks import ChunkLoader
+from learner.faults import UserFault
+from learner.flat_parameters import FlatParameters
+from learner.metrics import Progress
+from learner.prefetch import Batch
+from learner.same_model import describe_parameters
+from learner.seat import Seat, find_seat
+from learner.served_model import ServedModel
+from learner.server_meeting import (
+    has_begun,
+    join_server,
+    make_parameters,
+    open_cursor,
+    tell,
+    wait_for_first,
+    write_remote_rows,
+)
+from learner.server_solver import OWN, AnySolver, describe_solver, find_solver
+from psrv import client
+from psrv.cursor_file import FileCursor
+from psrv.placing import layout_of
+from psrv.shard_file import HOME, create_shard
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - shared memory is what it is for
+_LINGER_S = 0.05
+_ALONE_TIMEOUT_S = 60.0
+
+
+def join(
+    model: torch.nn.Module | Iterable[torch.nn.Parameter],
+    dataset: Any,
+    *,
+    epochs: int,
+    batch_size: int,
+    seed: int = 0,
+    lr: float | None = None,
+    solver: Any = None,
+    settings: ParameterServer | None = None,
+    state: dict[str, Any] | None = None,
+) -> Server:
+    """Join the job's parameter server with a model; its weights are the server's from here on.
+
+    Args:
+        model: the same on all learners. Its parameters become views of memory made here.
+        dataset: the training samples, a map-style dataset; the same on all learners.
+        epochs: passes over it.
+        batch_size: samples of one learner's batch.
+        seed: with the epoch, fixes the order of the samples.
+        lr: the learning rate of the server's steps, where the manifest says none.
+        solver: the user's own (parameter_server.solver: own; or alone).
+        settings: what a manifest would say; for a script that runs alone.
+        state: of `Server.state`, to go on from, with the model's weights as they were; learner 0's
+            counts, at its first start in a job.
+
+    Raises:
+        UserFault: the job has no parameter server, or the learners' models differ.
+        psrv.errors.ServerError: there is no server in time.
+    """
+    seat = find_seat()
+    if seat is not None and seat.plan.parameter_server is None:
+        if seat.plan.resources.learners > 1:
+            raise UserFault(
+                "the manifest of this job has no parameter_server",
+                hint="add one, or use learner.ddl",
+            )
+        seat = None  # one learner needs no server
+    if seat is not None:
+        settings = seat.plan.parameter_server
+    settings = settings or ParameterServer("downpour_sgd" if solver is None else OWN, [0])
+    return Server(seat, settings, model, dataset, epochs, batch_size, seed, lr, solver, state)
+
+
+class Server(AbstractContextManager["Server"]):
+    """One learner's place at a parameter server; `join` makes one."""
+
+    def __init__(
+        self,
+        seat: Seat | None,
+        settings: ParameterServer,
+        model: torch.nn.Module | Iterable[torch.nn.Parameter],
+        dataset: Any,
+        epochs: int,
+        batch_size: int,
+        seed: int,
+        lr: float | None,
+        solver: Any,
+        state: dict[str, Any] | None,
+    ) -> None:
+        self._seat = seat
+        self._settings = settings
+        self.rank = 0 if seat is None else seat.rank
+        self.size = 1 if seat is None else seat.plan.resources.learners
+        self.epoch = 0
+        """Of the newest batch, counted from 0."""
+        self._solver = find_solver(settings, self.size, solver)
+        self._rate = settings.learning_rate if lr is None else lr
+        if self._rate is None and not self._solver.sends_weights:
+            raise UserFault(
+                f"with {settings.solver} the server takes the steps, and there is no learning rate",
+                hint="give lr, or parameter_server.learning_rate in the manifest",
+            )
+        named = list(model.named_parameters()) if isinstance(model, torch.nn.Module) else [
+            (str(number), parameter) for number, parameter in enumerate(model)
+        ]  # fmt: skip
+        self._flat = FlatParameters(
+            (parameter for _, parameter in named),
+            gradients=not self._solver.sends_weights, accrue=settings.push_every > 1,
+        )  # fmt: skip
+        lines = [*describe_parameters(named), describe_solver(settings, self._solver)]
+        self._parameters = make_parameters(
+            self._flat.count, self._flat.dtype, self._solver.rows, lines
+        )
+        self._served, self._cursor = self._begin(len(dataset), epochs, state)
+        self._loader = ChunkLoader(
+            dataset, self._cursor, samples=batch_size * settings.push_every, seed=seed,
+            batch_samples=batch_size,
+        )  # fmt: skip
+        self._batch_size = batch_size
+        self._last = False
+        self._stepped = True
+        progress = os.environ.get("DLCTL_PROGRESS_FILE")
+        self._progress = Progress(Path(progress) if progress else None)
+        self._served.join()
+
+    # Training -----------------------------------------------------------------------------------
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield (inputs, targets) until all epochs are done by all learners; `step` after each.
+
+        Inputs are the model's arguments, a tuple. What another learner was at when it died comes
+        again, to whoever asks next.
+        """
+        while True:
+            for chunk, batches in self._loader.chunks():
+                self._served.join()
+                self._served.begin()
+                self.epoch = chunk.pass_number
+                left = -(-chunk.samples // self._batch_size)
+                for batch in batches:
+                    left -= 1
+                    self._last, self._stepped = left == 0, False
+                    self._served.begin_batch()
+                    yield batch
+                    if not self._stepped:
+                        raise UserFault("a batch was followed by no server.step()")
+                self._loader.done()
+                self._tell(chunk.pass_number * self._cursor.samples + chunk.stop)
+            if self._cursor.finished:
+                return
+            if self._served.others_wait:
+                self._served.leave()
+            time.sleep(_LINGER_S)
+
+    def step(self, lr: float | None = None) -> None:
+        """Take in what the batch has done: after its backward pass, or the optimizer's step.
+
+        Args:
+            lr: the learning rate of this moment, from here on.
+        """
+        self._rate = self._rate if lr is None else lr
+        rate = self._rate or 0.0
+        self._served.step(rate, last=self._last)
+        if self._last:
+            self._served.exchange(rate)
+        self._stepped = True
+
+    def _tell(self, samples: int) -> None:
+        step = samples // (self._batch_size * self.size)
+        self._progress.update(step, self.epoch + 1, self._served.stats.read())
+
+    # Beside it ----------------------------------------------------------------------------------
+
+    def as_on_server(self) -> AbstractContextManager[None]:
+        """Have the server's weights in the model meanwhile: to validate, or to save them."""
+        self._served.join()
+        return self._served.as_on_server()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint has to keep beside the model's weights; see `join`.
+
+        Take it before the weights: what it says is done is in them then.
+        """
+        self._served.join()
+        return {"cursor": self._cursor.state(), "rows": self._served.solver_rows()}
+
+    def pull(self) -> None:
+        """Take the server's weights, as they are now: at the end."""
+        self._served.join()
+        self._served.pull(fresh=True)
+
+    def leave(self) -> None:
+        """Leave the server: what this learner has not done others get."""
+        self._loader.close()
+        self._served.leave()
+        self._cursor.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Pull at the end of the training, and leave."""
+        if kind is None:
+            self.pull()
+        self.leave()
+
+    # How it begins ------------------------------------------------------------------------------
+
+    def _begin(
+        self, samples: int, epochs: int, state: dict[str, Any] | None
+    ) -> tuple[ServedModel, FileCursor]:
+        seat, settings = self._seat, self._settings
+        if seat is None:
+            return self._begin_alone(samples, epochs, state)
+        if seat.rank == 0 and not has_begun(seat):
+            if state is not None:
+                with contextlib.closing(open_cursor(seat, samples, epochs)) as cursor:
+                    cursor.restore(state["cursor"])
+            tell(seat, self._parameters, [self._flat.gather(), *self._rows(state)])
+        wait_for_first(seat, self._parameters, settings.timeout_s)
+        served = ServedModel(
+            self._flat, self._solver, settings,
+            lambda: join_server(seat, self._parameters, self._solver),
+            lambda: write_remote_rows(seat), print,
+        )  # fmt: skip
+        return served, open_cursor(seat, samples, epochs)
+
+    def _rows(self, state: dict[str, Any] | None) -> torch.Tensor:
+        if state is not None:
+            return state["rows"]  # type: ignore[no-any-return]
+        return torch.zeros(self._solver.rows, self._flat.count, dtype=self._flat.dtype)
+
+    def _begin_alone(
+        self, samples: int, epochs: int, state: dict[str, Any] | None
+    ) -> tuple[ServedModel, FileCursor]:
+        """Make a server of this process alone; its files are gone once they are open."""
+        shared = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+        folder = Path(tempfile.mkdtemp(prefix=f"dlctl-{os.getuid()}-alone.", dir=shared))
+        try:
+            joined = _make_shard(folder, self._parameters, self._solver,
+                                 [self._flat.gather(), *self._rows(state)])  # fmt: skip
+            cursor = FileCursor(folder / "cursor", samples, epochs)
+            if state is not None:
+                cursor.restore(state["cursor"])
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return ServedModel(self._flat, self._solver, self._settings, lambda: joined), cursor
+
+
+def _make_shard(
+    folder: Path, parameters: Parameters, solver: AnySolver, rows: list[torch.Tensor]
+) -> client.Client:
+    """Make one shard that holds everything, and join it."""
+
+    def fill(into: Any) -> None:
+        for row, value in zip(into, rows, strict=False):  # the last may be a sum
+            row.copy_(value)
+
+    layout = layout_of(parameters, 1, 0, solver, HOME)
+    create_shard(folder / "shard-0", layout, 1, learners=1, fill=fill)
+    return client.join(folder, parameters, 1, solver, 1, _ALONE_TIMEOUT_S)

@@ -1,0 +1,143 @@
+"""The parameter server for a script of the user's own: alone, and in a job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from server_job import Zygote, make_served_job
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from dlctl.contract import ParameterServer
+from learner import parameter_server
+from learner.faults import UserFault
+
+INPUTS = torch.sin(torch.arange(200.0)).reshape(50, 4)
+TRAIN = TensorDataset(INPUTS, INPUTS.sum(dim=1, keepdim=True))
+PROGRAM = """\
+import sys
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+from learner import parameter_server
+
+inputs = torch.sin(torch.arange(200.0)).reshape(50, 4)
+train = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
+model = nn.Linear(4, 1)
+samples = 0
+with parameter_server.join(model, train, epochs=8, batch_size=5, lr=0.05) as server:
+    for (x,), y in server.batches():
+        nn.functional.mse_loss(model(x), y).backward()
+        server.step()
+        samples += len(x)
+error = nn.functional.mse_loss(model(inputs), inputs.sum(dim=1, keepdim=True))
+print(server.rank, server.size, samples, error.item())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DLCTL_JOB_DIR", raising=False)
+
+
+def shared_memory() -> list[str]:
+    return [path.name for path in Path("/dev/shm").glob("dlctl-*-alone.*")]
+
+
+def test_a_script_alone_takes_the_steps_of_sgd() -> None:
+    torch.manual_seed(0)
+    model, twin = nn.Linear(4, 1), nn.Linear(4, 1)
+    twin.load_state_dict(model.state_dict())
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    with parameter_server.join(model, TRAIN, epochs=2, batch_size=20, lr=0.1) as server:
+        assert not shared_memory()
+        for (x,), y in server.batches():
+            nn.functional.mse_loss(model(x), y).backward()
+            server.step()
+            optimizer.zero_grad()
+            nn.functional.mse_loss(twin(x), y).backward()
+            optimizer.step()
+            assert torch.equal(model.weight, twin.weight)
+        assert server.epoch == 1
+    assert (server.rank, server.size) == (0, 1)
+
+
+def test_weights_are_pushed_where_the_solver_takes_them() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings = ParameterServer("elastic_averaging", [0], push_every=2, moving_rate=0.25)
+    with parameter_server.join(model, TRAIN, epochs=4, batch_size=5, settings=settings) as server:
+        for (x,), y in server.batches():
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            server.step()
+        own = model.weight.clone()
+        with server.as_on_server():
+            center = model.weight.clone()
+        assert torch.equal(model.weight, own) and not torch.equal(center, own)
+    assert torch.equal(model.weight, center)
+
+
+def test_a_script_goes_on_from_its_state() -> None:
+    settings = ParameterServer("downpour_sgd", [0], momentum=0.9)
+
+    def train(model: nn.Module, stop_at: int, **more: object) -> dict[str, object]:
+        with parameter_server.join(
+            model, TRAIN, epochs=2, batch_size=5, lr=0.01, settings=settings, **more
+        ) as server:
+            state = {}
+            for number, ((x,), y) in enumerate(server.batches()):
+                if number == stop_at:
+                    state = server.state()
+                    break
+                nn.functional.mse_loss(model(x), y).backward()
+                server.step()
+        return state
+
+    torch.manual_seed(0)
+    whole, halves = nn.Linear(4, 1), nn.Linear(4, 1)
+    halves.load_state_dict(whole.state_dict())
+    train(whole, 100)
+    state = train(halves, 7)
+    assert state["rows"].any()
+    train(halves, 100, state=state)
+    assert torch.equal(whole.weight, halves.weight)
+
+
+def test_what_is_missing_is_said() -> None:
+    with pytest.raises(UserFault, match="there is no learning rate"):
+        parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5)
+    with (
+        pytest.raises(UserFault, match=r"no server\.step\(\)"),
+        parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5, lr=1.0) as server,
+    ):
+        list(server.batches())
+
+
+@pytest.fixture
+def zygote() -> Iterator[Zygote]:
+    made = Zygote()
+    yield made
+    made.close()
+
+
+def test_a_script_in_a_job(tmp_path: Path, zygote: Zygote) -> None:
+    job = make_served_job(
+        tmp_path / "job", zygote, PROGRAM, 2, ParameterServer("downpour_sgd", [0, 0])
+    )
+    job.start(program="train.py")
+    try:
+        assert job.codes() == [0, 0], job.say(0) + job.say(1)
+    finally:
+        job.end()
+    said = [job.say(rank).split() for rank in (0, 1)]
+    assert [line[:2] for line in said] == [["0", "2"], ["1", "2"]]
+    assert sum(int(line[2]) for line in said) == 8 * 50
+    assert float(said[0][3]) < 0.2
+    told = json.loads((job.directory / "progress-0").read_text())
+    assert told["metrics"]["pushes"] > 0
