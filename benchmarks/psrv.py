@@ -10,19 +10,22 @@ the others' (Downpour SGD); updates a second are over all learners, who don't wa
 Ours is `Client.push_pull` on one shard. Floor: each learner does the same arithmetic on memory of
 its own, nobody else's, with the copy of each block that lets a killed learner's work be undone.
 Peers, with a server process of their own: `mpi_two_sided`: MPI messages in slices of 4 MB;
-`torch_rpc`: torch.distributed.rpc, the gradient as argument and the weights as result.
+`torch_rpc`: torch.distributed.rpc, the gradient as argument and the weights as result; `ray`: an
+actor of Ray, in the same way, where Python's `ray` is installed.
 
 Each way has processes of its own, all alive at once; those whose turn it is not sleep in a read.
-torch_rpc is measured after the others, because its threads spin also while nothing is asked. That
-the weights are those of all updates is checked after the last round.
+torch_rpc and ray are measured after the others, each by itself, because their threads work also
+while nothing is asked. That the weights are those of all updates is checked after the last round.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from benchmarks import psrv_ray
 from benchmarks.report import Result, compare, main, medians
 from benchmarks.turns import LearnerSet, start
 
@@ -42,9 +45,20 @@ def measure(quick: bool = False) -> Iterator[Result]:
                 what, rates.pop("ours"), rates.pop("floor"), rates, unit="updates/s",
                 runs=runs, warm_up=warm_up,
             )  # fmt: skip
-        with _rates({"torch_rpc": learners + 1}, learners) as rates:
-            alone = {n: round(v, 4) for n, v in medians(rates, runs, warm_up).items()}
-        yield replace(result, peers={**result.peers, **alone})
+        alone = {}
+        for way in _restless():
+            with _rates({way: learners + 1}, learners) as rates:
+                alone.update(medians(rates, runs, warm_up))
+        peers = {name: round(value, 4) for name, value in alone.items()}
+        yield replace(result, peers={**result.peers, **peers})
+
+
+def _restless() -> list[str]:
+    """Return the ways whose processes also work while nothing is asked."""
+    if psrv_ray.is_installed():
+        return ["torch_rpc", "ray"]
+    print("no peer `ray`: it is not installed", file=sys.stderr)
+    return ["torch_rpc"]
 
 
 @contextlib.contextmanager
