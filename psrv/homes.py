@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -62,7 +63,9 @@ class Home:
     ) -> None:
         self.number = number
         self.shard = shard
-        self.solver = solver
+        self.in_rounds: RoundSolver | None = solver if isinstance(solver, RoundSolver) else None
+        """The solver, if it is one in rounds. (Asking for its type takes longer than a block.)"""
+        self._at_once = cast(Solver, solver)
         self._merged = Merged(
             shard.path.with_name(f"{shard.path.name}.merged"), nodes, shard.layout.blocks
         )
@@ -84,11 +87,10 @@ class Home:
 
     def merge(self, node: int, frame: Frame, total: torch.Tensor, into: torch.Tensor) -> int:
         """Take in a total, unless it was before; return how many pushes the weights have had."""
-        assert not isinstance(self.solver, RoundSolver)
         known = self._merged.last(node, frame.block) == frame.number
         pushes = 0 if known else frame.pushes
         had = merge(
-            self.shard, frame.block, self.solver, total, pushes, frame.rate, frame.number, into
+            self.shard, frame.block, self._at_once, total, pushes, frame.rate, frame.number, into
         )
         self._merged.note(node, frame.block, frame.number)
         return had
@@ -121,7 +123,7 @@ class Home:
                 raise ServerError(f"all slots of {self.shard.path} are taken")
             if not frame.mask:
                 members.pause(slot)
-            elif isinstance(self.solver, RoundSolver):
+            elif self.in_rounds is not None:
                 self._enter(node, slot, frame)
             else:
                 members.set_clock(slot, frame.number)

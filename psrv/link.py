@@ -21,7 +21,7 @@ STRIPES = 2
 """Connections for blocks."""
 AHEAD = 8
 """Blocks of a connection that may be without an answer."""
-_NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
+_NAP_S, _LONGEST_NAP_S = 100e-6, 1e-3
 _REFRESH_EVERY_S = 1.0
 """So often an idle relay asks for newer weights."""
 _DIAL_AGAIN_S, _LONGEST_DIAL_S = 0.05, 1.0

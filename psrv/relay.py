@@ -10,7 +10,9 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from itertools import count
 
+import numpy as np
 import torch
 
 from psrv.pushes import copying
@@ -19,7 +21,7 @@ from psrv.rules import Solver
 from psrv.shard import ThreadedShard
 from psrv.shard_file import COUNT, COUNT_BITS
 from psrv.transport.base import Frame, Kind
-from psrv.window import Place, Window
+from psrv.window import Window
 
 Sending = tuple[Frame, memoryview]
 """A frame and its payload."""
@@ -35,6 +37,7 @@ class Relay(ABC):
         self.number = number
         """The shard's."""
         self.shard = shard
+        self._added = shard.all_added()
         step = shard.layout.block_count
         self._lengths = [len(part) for part in torch.split(shard.rows[0], step)]
 
@@ -43,7 +46,7 @@ class Relay(ABC):
         return self._lengths[block]
 
     @abstractmethod
-    def ready(self, blocks: Sequence[int]) -> list[int]:
+    def ready(self, blocks: range) -> list[int]:
         """Return those blocks of which there is something to send."""
 
     @abstractmethod
@@ -87,36 +90,40 @@ class AtOnceRelay(Relay):
         super().__init__(number, shard)
         self._solver = solver
         self._window = window
+        # Never one that this node has had before: a server before this one has drawn others.
+        self._numbers = count(1 + secrets.randbelow(_NUMBERS))
 
     def exchanges(self) -> set[int]:
         """Return the numbers of all exchanges that are on their way."""
         return {added >> COUNT_BITS for _, added in self.shard.all_progress()} - {0}
 
-    def ready(self, blocks: Sequence[int]) -> list[int]:
+    def ready(self, blocks: range) -> list[int]:
         """Return the blocks with pushes in their total, and nothing on its way."""
-        progress = self.shard.all_progress()
-        return [block for block in blocks if 0 < progress[block][1] <= COUNT]
+        added = self._added[blocks.start : blocks.stop : blocks.step]
+        found = np.flatnonzero((added > 0) & (added <= COUNT)).tolist()
+        return [blocks[n] for n in found]
 
     def take(self, block: int) -> Sending | None:
         """Take the total out of the shard."""
         place = self._window.take(timeout_s=0.5)
         if place is None:
             return None
-        number = 1 + secrets.randbelow(_NUMBERS)
-        self.shard.update_block(block, lambda parts, _: self._take(parts, block, place, number),
-                                changes=_NO_ROW)  # fmt: skip
-        if place.number == number:
-            return place.frame, place.payload
+        shard, frame = self.shard, None
+
+        def work(parts: Sequence[torch.Tensor], block: int) -> None:
+            nonlocal frame
+            had, added = shard.progress(block)
+            if 0 < added <= COUNT:
+                number = next(self._numbers)
+                frame = Frame(Kind.TOTAL, self.number, block, number, 0, added, shard.rate)
+                self._window.keep(place, frame, parts[1])
+                shard.set_progress(block, had, number << COUNT_BITS)
+
+        shard.update_block(block, work, changes=_NO_ROW)
+        if frame is not None:
+            return frame, place.payload
         self._window.give_back(place)
         return None
-
-    def _take(self, parts: Sequence[torch.Tensor], block: int, place: Place, number: int) -> None:
-        had, added = self.shard.progress(block)
-        if not 0 < added <= COUNT:
-            return
-        frame = Frame(Kind.TOTAL, self.number, block, number, pushes=added, rate=self.shard.rate)
-        place.keep(frame, parts[1])
-        self.shard.set_progress(block, had, number << COUNT_BITS)
 
     def on_its_way(self, blocks: Iterable[int]) -> list[Sending]:
         """Find the totals in the window."""
@@ -127,7 +134,7 @@ class AtOnceRelay(Relay):
 
     def give(self, frame: Frame, weights: torch.Tensor) -> None:
         """Put the weights into the replica; the window's place is free again."""
-        place: Place | None = None
+        place = None
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
             nonlocal place
@@ -184,12 +191,16 @@ class RoundsRelay(Relay):
         self._sent: dict[int, int] = {}
         """Of which block the sum of which round is on its way."""
 
-    def ready(self, blocks: Sequence[int]) -> list[int]:
+    def ready(self, blocks: range) -> list[int]:
         """Return the blocks that all living learners have added to and that were not sent."""
         shard = self.shard
-        progress = shard.all_progress()
-        added_to = [b for b in blocks if progress[b][1] and self._sent.get(b) != progress[b][0]]
-        return [block for block in added_to if not missing(shard, *progress[block])]
+        found = np.flatnonzero(self._added[blocks.start : blocks.stop : blocks.step]).tolist()
+        ready = []
+        for block in (blocks[n] for n in found):
+            rounds, added = shard.progress(block)
+            if self._sent.get(block) != rounds and not missing(shard, rounds, added):
+                ready.append(block)
+        return ready
 
     def take(self, block: int) -> Sending | None:
         """Send it from where it lies: nobody adds to it before the answer."""

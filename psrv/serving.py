@@ -17,7 +17,6 @@ import torch
 from psrv.home import add_sum, step_of, weights_after
 from psrv.homes import Home
 from psrv.rounds import Step, missing, settle
-from psrv.rules import RoundSolver
 from psrv.shard import ThreadedShard
 from psrv.transport.base import (
     Connection,
@@ -35,6 +34,22 @@ _NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
 _CLOSE_S = 2.0
 
 
+class Room:
+    """Memory for one block."""
+
+    def __init__(self, elements: int, dtype: torch.dtype) -> None:
+        self._all = torch.empty(elements, dtype=dtype)
+        self._cuts: dict[int, tuple[torch.Tensor, memoryview]] = {}
+
+    def of(self, length: int) -> tuple[torch.Tensor, memoryview]:
+        """Return its first so many elements, and their bytes."""
+        cut = self._cuts.get(length)
+        if cut is None:
+            part = self._all[:length]
+            cut = self._cuts[length] = part, part.numpy().data.cast("B")
+        return cut
+
+
 @dataclass
 class _Held:
     """A total whose round has not ended."""
@@ -42,7 +57,7 @@ class _Held:
     frame: Frame
     home: Home
     step: Step
-    room: torch.Tensor
+    room: Room
     added: bool = False
 
 
@@ -84,7 +99,7 @@ class Serving:
         try:
             if greeting.purpose is Purpose.CLOCKS:
                 self._serve_clocks(node, connection)
-            elif any(isinstance(home.solver, RoundSolver) for home in self.all()):
+            elif any(home.in_rounds is not None for home in self.all()):
                 self._serve_rounds(node, connection)
             else:
                 self._serve_at_once(node, connection)
@@ -147,45 +162,46 @@ class Serving:
             connection.send(Frame(Kind.CLOCK, frame.shard, number=slowest))
 
     def _serve_at_once(self, node: int, connection: Connection) -> None:
-        total, answer = torch.empty(2, self._elements, dtype=self._dtype)
-        received, sent = total.numpy().data.cast("B"), answer.numpy().data.cast("B")
+        totals, answers = self._room(), self._room()
+        received = totals.of(self._elements)[1]
         while True:
             frame = connection.receive(received)
             home = self._home(node, frame)
             if frame.kind is Kind.PULL:
-                self._answer_pull(home, frame, answer, connection)
+                self._answer_pull(home, frame, answers, connection)
                 continue
             length = home.length(frame)
-            _check(frame, Kind.TOTAL, length * total.element_size())
-            had = home.merge(node, frame, total[:length], answer[:length])
-            reply = Frame(Kind.WEIGHTS, frame.shard, frame.block, had)
-            connection.send(reply, sent[: frame.size])
+            total, answer = totals.of(length), answers.of(length)
+            _check(frame, Kind.TOTAL, total[1].nbytes)
+            had = home.merge(node, frame, total[0], answer[0])
+            connection.send(Frame(Kind.WEIGHTS, frame.shard, frame.block, had), answer[1])
 
-    def _answer_pull(
-        self, home: Home, frame: Frame, answer: torch.Tensor, connection: Connection
-    ) -> None:
-        part = answer[: home.length(frame)]
-        number, newer = home.weights(frame, part)
+    def _room(self) -> Room:
+        return Room(self._elements, self._dtype)
+
+    def _answer_pull(self, home: Home, frame: Frame, answer: Room, connection: Connection) -> None:
+        weights, payload = answer.of(home.length(frame))
+        number, newer = home.weights(frame, weights)
         reply = Frame(Kind.PULLED, frame.shard, frame.block, number)
-        connection.send(reply, part.numpy().data.cast("B") if newer else None)
+        connection.send(reply, payload if newer else None)
 
     def _serve_rounds(self, node: int, connection: Connection) -> None:
         held: list[_Held] = []
-        free: list[torch.Tensor] = []
-        answer = torch.empty(self._elements, dtype=self._dtype)
+        free: list[Room] = []
+        answer = self._room()
         nap_s = 0.0
         while True:
             if not held or connection.readable(nap_s):
-                room = free.pop() if free else torch.empty_like(answer)
-                frame = connection.receive(room.numpy().data.cast("B"))
+                room = free.pop() if free else self._room()
+                frame = connection.receive(room.of(self._elements)[1])
                 home = self._home(node, frame)
                 if frame.kind is Kind.PULL:
                     self._answer_pull(home, frame, answer, connection)
                     free.append(room)
                 else:
-                    _check(frame, Kind.TOTAL, home.length(frame) * room.element_size())
-                    assert isinstance(home.solver, RoundSolver)
-                    held.append(_Held(frame, home, step_of(home.solver, frame.rate), room))
+                    _check(frame, Kind.TOTAL, room.of(home.length(frame))[1].nbytes)
+                    assert home.in_rounds is not None
+                    held.append(_Held(frame, home, step_of(home.in_rounds, frame.rate), room))
                 nap_s = 0.0
             ended = [one for one in held if _advance(one, answer, connection)]
             for one in ended:
@@ -199,25 +215,22 @@ def _check(frame: Frame, kind: Kind, size: int) -> None:
         raise DisconnectedError(f"{frame.kind.name} of {frame.size} bytes came")
 
 
-def _advance(held: _Held, answer: torch.Tensor, connection: Connection) -> bool:
+def _advance(held: _Held, answer: Room, connection: Connection) -> bool:
     """Add to the sum once it is its turn; send the answer once the round has ended."""
     frame, home, shard = held.frame, held.home, held.home.shard
     if not held.added:
         if not home.begun():
             return False
-        length = home.length(frame)
-        held.added = add_sum(
-            shard, frame.block, frame.number, frame.mask, held.room[:length], held.step
-        )
+        total, _ = held.room.of(home.length(frame))
+        held.added = add_sum(shard, frame.block, frame.number, frame.mask, total, held.step)
         if not held.added:
             _skip_rounds(shard, frame, held.step)
             return False
-    part = answer[: home.length(frame)]
-    rounds = weights_after(shard, frame.block, frame.number + 1, held.step, part)
+    weights, payload = answer.of(home.length(frame))
+    rounds = weights_after(shard, frame.block, frame.number + 1, held.step, weights)
     if rounds is None:
         return False
-    reply = Frame(Kind.WEIGHTS, frame.shard, frame.block, rounds)
-    connection.send(reply, part.numpy().data.cast("B"))
+    connection.send(Frame(Kind.WEIGHTS, frame.shard, frame.block, rounds), payload)
     return True
 
 

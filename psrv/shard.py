@@ -14,7 +14,9 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from psrv.errors import ServerError
@@ -232,6 +234,11 @@ class Shard:
         first, end = BLOCKS_AT, BLOCKS_AT + self.layout.blocks * LINE
         rounds = self._words[first + ROUND : end : LINE].tolist()
         return list(zip(rounds, self._words[first + ADDED : end : LINE].tolist(), strict=True))
+
+    def all_added(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return a view of the second word of every block's progress."""
+        words: np.ndarray[Any, np.dtype[np.int64]] = np.frombuffer(self._words, dtype=np.int64)
+        return words[BLOCKS_AT + ADDED : BLOCKS_AT + self.layout.blocks * LINE : LINE]
 
     def set_progress(self, block: int, rounds: int, added: int) -> None:
         """Set that; only as part of an operation on the block, with which it is undone."""

@@ -44,6 +44,10 @@ class Place:
         words[_ELEMENTS] = len(total)
         words[_NUMBER] = frame.number
 
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._words[_NUMBER] = 0
+
     @property
     def number(self) -> int:
         """The number of the exchange, 0 for none."""
@@ -106,8 +110,14 @@ class Window:
             )
             for n in range(places)
         ]
+        self._kept = {place.number: place for place in self._places if place.number}
         self._free = [place for place in self._places if not place.number]
         self._changed = threading.Condition()
+
+    def keep(self, place: Place, frame: Frame, total: torch.Tensor) -> None:
+        """Keep a total in a place that was taken."""
+        place.keep(frame, total)
+        self._kept[frame.number] = place
 
     def find(self, number: int) -> Place:
         """Return the place that keeps an exchange.
@@ -115,17 +125,18 @@ class Window:
         Raises:
             ServerError: there is none.
         """
-        for place in self._places:
-            if place.number == number:
-                return place
-        raise ServerError(f"an exchange on its way ({number:x}) is kept nowhere")
+        try:
+            return self._kept[number]
+        except KeyError:
+            raise ServerError(f"an exchange on its way ({number:x}) is kept nowhere") from None
 
     def free_but(self, numbers: set[int]) -> None:
         """Free all places but those of these exchanges, which are on their way."""
         with self._changed:
-            for place in self._places:
-                if place.number not in numbers:
-                    place._words[_NUMBER] = 0
+            for number, place in list(self._kept.items()):
+                if number not in numbers:
+                    place.clear()
+                    del self._kept[number]
             self._free = [place for place in self._places if not place.number]
 
     def take(self, timeout_s: float) -> Place | None:
@@ -138,6 +149,7 @@ class Window:
     def give_back(self, place: Place) -> None:
         """Free a place."""
         with self._changed:
-            place._words[_NUMBER] = 0
+            self._kept.pop(place.number, None)
+            place.clear()
             self._free.append(place)
             self._changed.notify()

@@ -76,10 +76,12 @@ class TcpConnection:
             if payload is None:
                 self._socket.sendall(header)
                 return
-            sent = self._socket.sendmsg((header, payload))
-            if sent < len(header):
-                self._socket.sendall(header[sent:])
-            self._socket.sendall(payload[max(0, sent - len(header)) :])
+            left = len(header) + payload.nbytes - self._socket.sendmsg((header, payload))
+            if left > payload.nbytes:
+                self._socket.sendall(header[payload.nbytes - left :])
+                left = payload.nbytes
+            if left:
+                self._socket.sendall(payload[payload.nbytes - left :])
         except OSError as error:
             raise DisconnectedError(f"a connection ended: {error.strerror or error}") from error
 
