@@ -14,7 +14,6 @@ how, and the learners share the samples and the model. Alone, the same script ha
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -41,6 +40,7 @@ from learner.server_meeting import (
     join_server,
     make_parameters,
     open_cursor,
+    set_cursor,
     tell,
     wait_for_first,
     write_remote_rows,
@@ -245,8 +245,7 @@ class Server(AbstractContextManager["Server"]):
             return self._begin_alone(samples, epochs, state)
         if seat.rank == 0 and not has_begun(seat):
             if state is not None:
-                with contextlib.closing(open_cursor(seat, samples, epochs)) as cursor:
-                    cursor.restore(state["cursor"])
+                set_cursor(seat, samples, epochs, state["cursor"])
             tell(seat, self._parameters, [self._flat.gather(), *self._rows(state)])
         wait_for_first(seat, self._parameters, settings.timeout_s)
         served = ServedModel(

@@ -53,7 +53,9 @@ class ServedModel:
         self._client: Client | None = None
         self._pull_every = max(1, settings.pull_every // settings.push_every)
         """Pushes from pull to pull."""
-        self.others_wait = isinstance(solver, RoundSolver) or settings.staleness is not None
+        self.in_rounds = isinstance(solver, RoundSolver)
+        """Whether all learners push together."""
+        self.others_wait = self.in_rounds or settings.staleness is not None
         """Whether others wait for a learner that has joined and does not push."""
         self.sends_weights = solver.sends_weights
         """Whether the learner's own optimizer takes the steps."""

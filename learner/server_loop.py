@@ -27,8 +27,7 @@ from learner.schedule import UsedRate
 from learner.served_model import ServedModel
 from learner.server_state import SavedServer
 from learner.signals import HaltFlag
-from psrv.cursor import Chunk
-from psrv.cursor_file import FileCursor
+from psrv.cursor import Chunk, Cursor
 
 _LINGER_S = 0.05
 """Between two looks for chunks of learners that died, once all have been given out."""
@@ -57,7 +56,7 @@ class ServerLoop:
         served: ServedModel,
         saved: SavedServer,
         rate: UsedRate,
-        cursor: FileCursor,
+        cursor: Cursor,
         sizes: tuple[int, int],
         reports: Reports,
         halt: HaltFlag,

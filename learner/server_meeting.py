@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -128,12 +129,29 @@ def write_remote_rows(seat: Seat) -> None:
         fresh_snapshots(seat.directory, seat.attempt, shards, settings.timeout_s)
 
 
+def set_cursor(seat: Seat, samples: int, passes: int, state: Mapping[str, Any]) -> None:
+    """Have the attempt's cursor go on from a state (learner 0, before it tells the others)."""
+    path = seat.directory / contract.cursor_file(seat.attempt)
+    with FileCursor(path, samples, passes) as cursor:
+        cursor.restore(state)
+
+
 def open_cursor(seat: Seat, samples: int, passes: int) -> FileCursor:
-    """Open the attempt's cursor, and say under which number this learner is in it."""
+    """Open the attempt's cursor, and say under which number this learner is in it.
+
+    One that had said so before was started again, and leaves word of that.
+    """
     cursor = FileCursor(seat.directory / contract.cursor_file(seat.attempt), samples, passes)
-    name = contract.cursor_learner_file(seat.attempt, seat.rank)
-    contract.write_whole(seat.directory / name, f"{cursor.learner}\n")
+    name = seat.directory / contract.cursor_learner_file(seat.attempt, seat.rank)
+    if name.exists():
+        (seat.directory / contract.restarted_file(seat.attempt)).touch()
+    contract.write_whole(name, f"{cursor.learner}\n")
     return cursor
+
+
+def any_restarted(seat: Seat) -> bool:
+    """Return whether any learner of the attempt was started again."""
+    return (seat.directory / contract.restarted_file(seat.attempt)).exists()
 
 
 def settings_of(seat: Seat) -> ParameterServer:

@@ -33,10 +33,12 @@ from learner.schedule import UsedRate
 from learner.served_model import ServedModel
 from learner.server_loop import ServerLoop
 from learner.server_meeting import (
+    any_restarted,
     has_begun,
     join_server,
     make_parameters,
     open_cursor,
+    set_cursor,
     tell,
     wait_for_first,
     write_remote_rows,
@@ -44,7 +46,9 @@ from learner.server_meeting import (
 from learner.server_solver import AnySolver, describe_solver, find_solver
 from learner.server_state import SavedServer, cursor_at
 from learner.signals import HaltFlag
+from learner.turns import CursorInTurn
 from psrv.client import Client
+from psrv.cursor import Cursor
 from psrv.cursor_file import FileCursor
 
 _LONGEST_HALT_S = 30.0
@@ -95,10 +99,15 @@ class _Learner:
             position = self._begin_again() if has_begun(self._job) else self._begin()
         elif not self._begin_later():
             return False
-        with contextlib.closing(self._open_cursor()) as cursor:
+        job, training = self._job, self._job.plan.training
+        with contextlib.closing(
+            open_cursor(job, len(self._parts.train), training.epochs)
+        ) as cursor:
             self._served.join()
-            seed_all(self._job.plan.training.seed, self._job.rank, cursor.state()["next"])
-            if self._job.rank == 0:
+            # One that was started again is to draw other random numbers than before.
+            again = (cursor.next,) if any_restarted(job) else ()
+            seed_all(training.seed, job.rank, *again)
+            if job.rank == 0:
                 return self._train_first(cursor, position)
             finished = self._loop(cursor, None).run()
             self._served.leave()
@@ -128,8 +137,18 @@ class _Learner:
         batch = -(-training.batch_size // self._learners)
         sizes = (batch * self._server.push_every, batch)
         return ServerLoop(
-            training, self._trained, self._served, self._saved, self._rate, cursor, sizes,
-            self._job.reports(), self._halt, first,
+            training, self._trained, self._served, self._saved, self._rate,
+            self._in_turn(cursor, sizes[0]), sizes, self._job.reports(), self._halt, first,
+        )  # fmt: skip
+
+    def _in_turn(self, cursor: FileCursor, chunk_samples: int) -> Cursor:
+        """Return the cursor, for solvers in rounds one whose chunks are taken in turn."""
+        if not self._served.in_rounds:
+            return cursor
+        gaps = bool((self._saved.cursor or {}).get("undone"))
+        return CursorInTurn(
+            cursor, self._job.rank, self._learners, chunk_samples,
+            lambda: gaps or any_restarted(self._job), self._server.timeout_s,
         )  # fmt: skip
 
     # What there is ------------------------------------------------------------------------------
@@ -170,9 +189,6 @@ class _Learner:
     def _write_rows(self) -> None:
         write_remote_rows(self._job)
 
-    def _open_cursor(self) -> FileCursor:
-        return open_cursor(self._job, len(self._parts.train), self._job.plan.training.epochs)
-
     # How it begins ------------------------------------------------------------------------------
 
     def _begin(self) -> Position:
@@ -183,8 +199,7 @@ class _Learner:
         if saved.cursor is None:
             place = position.batch * training.batch_size
             saved.cursor = cursor_at(samples, training.epochs, position.epoch, place)
-        with contextlib.closing(self._open_cursor()) as cursor:
-            cursor.restore(saved.cursor)
+        set_cursor(job, samples, training.epochs, saved.cursor)
         rows = saved.rows
         if rows is None:
             rows = torch.zeros(self._solver.rows, self._flat.count, dtype=self._flat.dtype)

@@ -90,6 +90,15 @@ class FileCursor(LeaseFile):
         finally:
             self._leave()
 
+    @property
+    def next(self) -> int:
+        """Return the first position that was never given out."""
+        self._enter()
+        try:
+            return self._table.get(NEXT)
+        finally:
+            self._leave()
+
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps; leases, of whomever, count as not done."""
         self._enter()

@@ -165,6 +165,11 @@ def server_log(attempt: int, node: int) -> str:
     return f"{attempt_dir(attempt)}/server-{node}.log"
 
 
+def restarted_file(attempt: int) -> str:
+    """Return the file that is there once any learner was started again."""
+    return f"{server_dir(attempt)}/restarted"
+
+
 def position_file(attempt: int) -> str:
     """Return where learner 0 stood after its last epoch, for the case that it is started again."""
     return f"{server_dir(attempt)}/position.json"

@@ -15,10 +15,12 @@ import pytest
 import server_job
 import torch
 from server_job import DIGITS, ServedJob, Zygote, make_served_job, resources, wait_for
+from torch import nn
 
 from dlctl import contract
 from dlctl.contract import CheckpointPolicy, LearningRateSchedule, ParameterServer, Training
 from learner.checkpoint.load import Loaded, filled, headers
+from learner.data import epoch_order
 from learner.signals import EXIT_HALTED
 
 SAMPLES = 120
@@ -137,15 +139,47 @@ def test_every_solver_learns_the_digits(
     assert checkpoint(job)["server"]["cursor"]["undone"] == []
 
 
+def test_parallel_sgd_has_the_bits_of_steps_for_whole_batches(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    change = "parts['model'] = model = nn.Sequential(model[0], nn.Tanh(), model[2]); " + (
+        "parts['optimizer'] = torch.optim.SGD(model.parameters(), lr=0.05)"
+    )
+    code = program(sleep_s=0, change=change)
+    job = make_job(code, 2, "parallel_sgd", {"training": Training(3, 8, 5)}, shard_nodes=[0, 0])
+    job.start()
+    assert job.codes() == [0, 0], job.say(0)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    parts = names["build"]({})
+    model, chunk = parts["model"], 4
+    for epoch in range(3):
+        order = epoch_order(SAMPLES, 5, epoch)
+        for start in range(0, SAMPLES, 2 * chunk):
+            gradients = []
+            for share in (order[start : start + chunk], order[start + chunk : start + 2 * chunk]):
+                model.zero_grad()
+                inputs = torch.stack([torch.sin(torch.arange(4.0) * (n + 1)) for n in share])
+                targets = inputs.sum(dim=1, keepdim=True)
+                nn.functional.mse_loss(model(inputs), targets).backward()
+                gradients.append([p.grad for p in model.parameters()])
+            for parameter, first, second in zip(model.parameters(), *gradients, strict=True):
+                parameter.data.add_((first + second) / 2, alpha=-0.05)
+    trained = torch.load(job.directory / "results/model.pt", weights_only=True)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, trained[name]), name
+
+
 # Faults ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("solver", ["downpour_sgd", "model_averaging"])
 def test_killed_learners_are_replaced_and_every_sample_is_trained_on(
-    make_job: Callable[..., ServedJob],
+    make_job: Callable[..., ServedJob], solver: str
 ) -> None:
     training = Training(epochs=4, batch_size=12, log_every_steps=5)
     job = make_job(
-        program(), 3, "downpour_sgd", {"training": training, "checkpoint": CheckpointPolicy(100)}
+        program(), 3, solver, {"training": training, "checkpoint": CheckpointPolicy(100)}
     )
     job.start()
     noted = job.file(contract.position_file)
