@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 import torch
@@ -20,7 +19,7 @@ from dlctl.contract import Parameters
 from psrv.errors import ServerError
 from psrv.gate import Gate
 from psrv.placing import layout_of
-from psrv.pushes import AtOnce, InRounds, Pushes, copying
+from psrv.pushes import AtOnce, InRounds, Pushes, copying, ranges
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Shard
 from psrv.shard_file import COUNT, HOME, RELAY, kind_of, read_row
@@ -64,7 +63,7 @@ class Client:
 
     Args:
         shards: all of them, joined.
-        pushes: how each is worked on.
+        pushes: how they are worked on.
         gate: of the first of them.
         timeout_s: How long the servers are waited for.
         snapshots: The newest snapshot of each shard, for rows that are not on this node.
@@ -73,16 +72,14 @@ class Client:
     def __init__(
         self,
         shards: Sequence[Shard],
-        pushes: Sequence[Pushes],
+        pushes: Pushes,
         gate: Gate,
         timeout_s: float,
         snapshots: Callable[[int], Path] | None = None,
     ) -> None:
         self._shards = list(shards)
-        ends = list(accumulate((shard.layout.count for shard in shards), initial=0))
-        self._ranges = [slice(start, stop) for start, stop in pairwise(ends)]
-        self._parts = list(zip(pushes, self._ranges, strict=True))
-        self._at_once = isinstance(pushes[0], AtOnce)
+        self._pushes_to = pushes
+        self._at_once = isinstance(pushes, AtOnce)
         self._gate = gate
         self._timeout_s = timeout_s
         self._snapshots = snapshots
@@ -187,22 +184,19 @@ class Client:
         return self._pending[-1]
 
     def _work(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
-        for pushes, part in self._parts:
-            pushes.push(mine[part], None if into is None else into[part], rate)
-        if into is not None:
-            for pushes, part in self._parts:
-                pushes.answer(into[part])
+        self._pushes_to.push(mine, into, rate)
         self._gate.pushed()
         if into is not None:
             self._see()
 
     def _read(self, into: torch.Tensor) -> None:
-        for pushes, part in self._parts:
-            pushes.pull(into[part])
+        self._pushes_to.pull(into)
         self._see()
 
     def _read_rows(self, into: torch.Tensor) -> None:
-        for number, (shard, part) in enumerate(zip(self._shards, self._ranges, strict=True)):
+        for number, (shard, part) in enumerate(
+            zip(self._shards, ranges(self._shards), strict=True)
+        ):
             for row, kept in enumerate(into[:, part]):
                 if shard.layout.kind == HOME:
                     shard.read(copying(shard, kept, 1 + row))
@@ -269,12 +263,11 @@ def join(
             layout = layout_of(parameters, shards, number, solver, kind_of(path))
             joined.append(Shard(path, layout, attempt))
         gate = Gate(joined[0], None if isinstance(solver, RoundSolver) else staleness)
-        pushes: list[Pushes] = [
-            InRounds(shard, solver, rank, learners, timeout_s)
+        pushes: Pushes = (
+            InRounds(joined, solver, rank, learners, timeout_s)
             if isinstance(solver, RoundSolver)
-            else AtOnce(shard, solver, rank)
-            for shard in joined
-        ]
+            else AtOnce(joined, solver, rank)
+        )
         return Client(joined, pushes, gate, timeout_s, snapshots)
     except BaseException:
         for shard in joined:

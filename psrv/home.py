@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 import torch
 
-from psrv.rounds import Step, add_to_sum, before, missing, settle
+from psrv.rounds import Step, add_to_sum, before, missing, next_round, settle
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Shard
 from psrv.shard_file import COUNT_BITS
+
+__all__ = ["add_sum", "merge", "next_round", "step_of", "weights_after"]
 
 
 def merge(
@@ -58,14 +60,6 @@ def merge(
     else:
         shard.read_block(block, work)
     return seen
-
-
-def next_round(shard: Shard) -> int:
-    """Return the first round that a member who comes now can take part in, of every block."""
-    progress = [shard.progress(block) for block in range(shard.layout.blocks)]
-    if any(rounds or added for rounds, added in progress):
-        return max(rounds for rounds, _ in progress) + 1
-    return 0
 
 
 def add_sum(

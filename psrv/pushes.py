@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import torch
 
 from psrv.members import RANKS
-from psrv.rounds import Rounds
+from psrv.rounds import Rounds, Turn
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Operation, Shard
 from psrv.shard_file import COUNT, HOME
@@ -19,16 +21,19 @@ _GOLDEN = 616
 
 
 class Pushes(Protocol):
-    """Tensors of shape (count,), the shard's."""
+    """How all shards are worked on. Flat tensors of shape (count,) over all of them."""
 
     def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
-        """Send; with `into` the answer is going to be asked for next."""
-
-    def answer(self, into: torch.Tensor) -> None:
-        """Take what the solver answers to the push."""
+        """Send; with `into`, take what the solver answers."""
 
     def pull(self, into: torch.Tensor) -> None:
         """Take the weights as they are; after a push in a round, as they are at its end."""
+
+
+def ranges(shards: Sequence[Shard]) -> list[slice]:
+    """Return which elements each shard has."""
+    ends = accumulate((shard.layout.count for shard in shards), initial=0)
+    return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 class Cuts:
@@ -58,7 +63,29 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 class AtOnce:
-    """The weights take every push in as it comes; the answer with it, while it is in the cache.
+    """The weights take every push in as it comes."""
+
+    def __init__(self, shards: Sequence[Shard], solver: Solver, rank: int) -> None:
+        parts = [
+            (_AtOnce(shard, solver, rank), part)
+            for shard, part in zip(shards, ranges(shards), strict=True)
+        ]
+        # What has to travel goes first, and travels while the others are worked on.
+        self._parts = sorted(parts, key=lambda part: part[0].is_home)
+
+    def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
+        """Work on every block."""
+        for shard, part in self._parts:
+            shard.push(mine[part], None if into is None else into[part], rate)
+
+    def pull(self, into: torch.Tensor) -> None:
+        """Copy every block."""
+        for shard, part in self._parts:
+            shard.pull(into[part])
+
+
+class _AtOnce:
+    """The same for one shard; the answer comes with the push, while a block is in the cache.
 
     On a relay the push is gathered for the home, and the answer is the replica.
     """
@@ -66,6 +93,7 @@ class AtOnce:
     def __init__(self, shard: Shard, solver: Solver, rank: int) -> None:
         self._shard = shard
         self._solver = solver
+        self.is_home = shard.layout.kind == HOME
         step = shard.layout.block_count
         self._sent, self._taken = Cuts(step), Cuts(step)
         room = torch.empty(step, dtype=shard.layout.dtypes[0])
@@ -80,7 +108,7 @@ class AtOnce:
         shard.rate = rate
         sent = self._sent.of(mine)
         taken = None if into is None else self._taken.of(into)
-        if shard.layout.kind == HOME:
+        if self.is_home:
             shard.update(self._pushing(sent, taken, rate), self._first)
         else:
             shard.update(
@@ -119,9 +147,6 @@ class AtOnce:
 
         return work
 
-    def answer(self, into: torch.Tensor) -> None:
-        """Do nothing: the push has done it."""
-
     def pull(self, into: torch.Tensor) -> None:
         """Copy every block."""
         self._shard.read(_copying(self._taken.of(into)), self._first)
@@ -131,36 +156,52 @@ class InRounds:
     """The weights take one step for all learners' pushes."""
 
     def __init__(
-        self, shard: Shard, solver: RoundSolver, rank: int, learners: int, timeout_s: float
+        self,
+        shards: Sequence[Shard],
+        solver: RoundSolver,
+        rank: int,
+        learners: int,
+        timeout_s: float,
     ) -> None:
-        self._shard = shard
         self._solver = solver
-        self._rounds = Rounds(shard, rank, learners, timeout_s)
-        step = shard.layout.block_count
-        self._sent, self._taken = Cuts(step), Cuts(step)
+        self._turn = Turn(shards, rank, learners, timeout_s)
+        self._shards = shards
+        self._parts = [
+            (Rounds(shard, self._turn), Cuts(step), Cuts(step), part)
+            for shard, part in zip(shards, ranges(shards), strict=True)
+            for step in [shard.layout.block_count]
+        ]
         self._open = False
         self._rate = 0.0
 
     def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
-        """Add to the sum."""
-        del into
+        """Add to the sum; with `into` wait for the end of the round, and take the weights."""
         if self._open:
-            self._rounds.finish(self._step, _ignore)
-        self._open, self._rate, self._shard.rate = True, rate, rate
-        self._rounds.add(self._sent.of(mine), self._step)
-
-    def answer(self, into: torch.Tensor) -> None:
-        """Wait for the end of the round, and take the weights."""
-        taken = self._taken.of(into)
-        self._open = False
-        self._rounds.finish(self._step, lambda weights, block: _copy(weights, taken[block]))
+            self._finish(None)
+        self._turn.catch_up()
+        self._open, self._rate = True, rate
+        for shard in self._shards:
+            shard.rate = rate
+        for rounds, sent, _, part in self._parts:
+            rounds.add(sent.of(mine[part]), self._step)
+        if into is not None:
+            self._finish(into)
 
     def pull(self, into: torch.Tensor) -> None:
         """Take the weights."""
         if self._open:
-            self.answer(into)
-        else:
-            self._shard.read(_copying(self._taken.of(into)))
+            self._finish(into)
+            return
+        for shard, (_, _, taken, part) in zip(self._shards, self._parts, strict=True):
+            shard.read(_copying(taken.of(into[part])))
+
+    def _finish(self, into: torch.Tensor | None) -> None:
+        """Wait for the end of the round in all shards."""
+        for rounds, _, taken, part in self._parts:
+            blocks = None if into is None else taken.of(into[part])
+            rounds.finish(self._step, partial(_take, blocks))
+        self._open = False
+        self._turn.number += 1
 
     def _step(
         self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, block: int
@@ -181,9 +222,6 @@ def _copying(taken: _Parts, row: int = 0) -> Operation:
     return copy
 
 
-def _copy(weights: torch.Tensor, into: torch.Tensor) -> None:
-    into.copy_(weights)
-
-
-def _ignore(weights: torch.Tensor, block: int) -> None:
-    """Take nothing."""
+def _take(blocks: _Parts | None, weights: torch.Tensor, block: int) -> None:
+    if blocks is not None:
+        blocks[block].copy_(weights)

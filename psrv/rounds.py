@@ -90,11 +90,13 @@ def add_to_sum(shard: Shard, block: int, rounds: int, mask: int, mine: torch.Ten
     return done
 
 
-class Rounds:
-    """One learner's part in the rounds of one shard, whose last row is the sum.
+class Turn:
+    """A learner's place in the rounds: its number is the same in all of its shards.
+
+    (Were it not, a learner could wait in one shard for another one that waits for it in the next.)
 
     Args:
-        shard: joined.
+        shards: all of them, joined.
         rank: This learner's, 0 to RANKS - 1.
         learners: How many there are at the begin.
         timeout_s: How long they are waited for then.
@@ -103,50 +105,66 @@ class Rounds:
         ServerError: some have not come.
     """
 
-    def __init__(self, shard: Shard, rank: int, learners: int, timeout_s: float) -> None:
+    def __init__(self, shards: Sequence[Shard], rank: int, learners: int, timeout_s: float) -> None:
         if max(learners, rank + 1) > RANKS:
             raise ServerError(
                 f"rounds are for {RANKS} learners at most, and there are {learners}",
                 hint="use a solver that does not wait for all",
             )
-        self._shard = shard
-        self._home = shard.layout.kind == HOME
-        self._mask = 1 << rank
-        self.round = 0
-        """The next round to take part in."""
-        progress = [shard.progress(block) for block in range(shard.layout.blocks)]
-        if any(rounds or added for rounds, added in progress):
-            self.round = max(rounds for rounds, _ in progress) + 1
+        self._shards = shards
+        self.mask = 1 << rank
+        self.number = max(map(next_round, shards))
+        """Of the next round to take part in."""
+        self._enter()
+        if self.number == 0:
+            for shard in shards:
+                _wait_for(shard, shard.expected or learners, timeout_s)
+
+    def catch_up(self) -> None:
+        """Go on with the newest round of any shard, if all have gone on without this node."""
+        progress = [shard.all_progress() for shard in self._shards]
+        newest = max((rounds for blocks in progress for rounds, _ in blocks), default=0)
+        if newest > self.number:
+            self.number = newest
             self._enter()
-        else:
-            self._enter()
-            self._wait_for(shard.expected or learners, timeout_s)
 
     def _enter(self) -> None:
-        self._shard.members.enter(self._shard.slot, self._mask, self.round)
+        for shard in self._shards:
+            shard.members.enter(shard.slot, self.mask, self.number)
 
-    def _wait_for(self, learners: int, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            ranks = self._shard.members.ranks()
-            begun = any(self._shard.progress(0))
-            if ranks.bit_count() >= learners or begun:
-                return
-            if time.monotonic() > deadline:
-                here = [str(rank) for rank in range(RANKS) if ranks >> rank & 1]
-                raise ServerError(
-                    f"of {learners} learners {learners - len(here)} have not joined the parameter "
-                    f"server for {timeout_s:g} s: there are only rank {', '.join(here)}",
-                    hint="the others' logs say why: see `dlctl logs`",
-                )
-            time.sleep(_LONGEST_NAP_S)
 
-    def run(
-        self, mine: Sequence[torch.Tensor], step: Step, take: Callable[[torch.Tensor, int], None]
-    ) -> None:
-        """Take part in a round; return when it is complete: `add`, and `finish`."""
-        self.add(mine, step)
-        self.finish(step, take)
+def next_round(shard: Shard) -> int:
+    """Return the first round that a member who comes now can take part in, of every block."""
+    progress = shard.all_progress()
+    if any(rounds or added for rounds, added in progress):
+        return max(rounds for rounds, _ in progress) + 1
+    return 0
+
+
+def _wait_for(shard: Shard, learners: int, timeout_s: float) -> None:
+    """Wait until so many have joined, or rounds have begun."""
+    deadline = time.monotonic() + timeout_s
+    while not any(shard.progress(0)):
+        ranks = shard.members.ranks()
+        if ranks.bit_count() >= learners:
+            return
+        if time.monotonic() > deadline:
+            here = [str(rank) for rank in range(RANKS) if ranks >> rank & 1]
+            raise ServerError(
+                f"of {learners} learners {learners - len(here)} have not joined the parameter "
+                f"server for {timeout_s:g} s: there are only rank {', '.join(here)}",
+                hint="the others' logs say why: see `dlctl logs`",
+            )
+        time.sleep(_LONGEST_NAP_S)
+
+
+class Rounds:
+    """One learner's part in the rounds of one shard, whose last row is the sum."""
+
+    def __init__(self, shard: Shard, turn: Turn) -> None:
+        self._shard = shard
+        self._home = shard.layout.kind == HOME
+        self._turn = turn
 
     def add(self, mine: Sequence[torch.Tensor], step: Step) -> None:
         """Add this learner's values, once in a round, after those of smaller rank.
@@ -155,33 +173,30 @@ class Rounds:
             mine: The values, cut into blocks.
             step: What is done with the sum of a block, by one of the learners; not on a relay.
         """
-        shard = self._shard
+        shard, number = self._shard, self._turn.number
         for block in range(shard.layout.blocks):
             self._until(partial(self._my_turn, block, step))
             # It may be complete without us, who had not joined yet.
-            added = add_to_sum(shard, block, self.round, self._mask, mine[block])
+            added = add_to_sum(shard, block, number, self._turn.mask, mine[block])
             if added and self._home and not missing(shard, *shard.progress(block)):
-                settle(shard, block, self.round, step)
+                settle(shard, block, number, step)
 
     def finish(self, step: Step, take: Callable[[torch.Tensor, int], None]) -> None:
-        """Wait for the round's end; `take` gets each block's new weights, and its number."""
-        blocks = range(self._shard.layout.blocks)
-        for block in blocks:
-            self._until(partial(self._behind, block, self.round + 1, step))
+        """Wait for the round's end; `take` gets each block's new weights, and its number.
+
+        The turn is then to be counted up, once all shards have finished.
+        """
+        for block in range(self._shard.layout.blocks):
+            self._until(partial(self._behind, block, self._turn.number + 1, step))
         self._shard.read(lambda parts, block: take(parts[0], block))
-        self.round += 1
-        newest = max((self._shard.progress(block)[0] for block in blocks), default=0)
-        if newest > self.round:  # all went on without this node, which was cut off from the home
-            self.round = newest
-            self._enter()
 
     def _my_turn(self, block: int, step: Step) -> list[int] | None:
         """Return None if this learner may add, or the slots of those that are waited for."""
         rounds, added = self._shard.progress(block)
-        if rounds < self.round:
-            return self._behind(block, self.round, step) or []
-        waited_for = missing(self._shard, rounds, added) if rounds == self.round else []
-        return [member.slot for member in before(waited_for, self._mask)] or None
+        if rounds < self._turn.number:
+            return self._behind(block, self._turn.number, step) or []
+        waited_for = missing(self._shard, rounds, added) if rounds == self._turn.number else []
+        return [member.slot for member in before(waited_for, self._turn.mask)] or None
 
     def _behind(self, block: int, wanted: int, step: Step) -> list[int] | None:
         """Return None if a block has so many rounds behind it, or the slots that are waited for.

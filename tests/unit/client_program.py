@@ -32,7 +32,7 @@ from psrv.rules import (
 from psrv.shard import Shard
 from psrv.shard_file import HOME, create_shard
 
-COUNT, LEARNERS, STEPS = 300_000, 3, 400
+COUNT, RANKS, DOOMED, STEPS = 300_000, (0, 2, 3), 1, 400
 SOLVERS: dict[str, tuple[Solver | RoundSolver, float]] = {
     "downpour": (Downpour(), 0.05),
     "momentum": (Downpour(momentum=0.5), 0.02),
@@ -52,30 +52,34 @@ paths = [folder / f"shard-{n}" for n in range(len(layouts))]
 
 def learn(rank: int, steps: int) -> None:
     """Train on (w − 1)² / 2."""
-    client = join(folder, parameters, 2, solver, 1, timeout_s=30, rank=rank, learners=LEARNERS)
+    client = join(folder, parameters, 2, solver, 1, 30, rank=rank, learners=1 + len(RANKS))
     weights = torch.empty(COUNT)
     client.pull(weights).wait()
-    for _ in range(steps):
+    for step in range(steps):
         if solver.sends_weights:
             weights -= 0.2 * (weights - 1)
             client.push_pull(weights, weights, rate).wait()
         else:
             client.push_pull(weights - 1, weights, rate)
             client.wait(60)
+        if rank == DOOMED and step == 3:
+            (folder / "pushing").touch()
     client.leave()
 
 
 def main() -> None:
-    """Let learners train, one of which is killed and another one joins late."""
+    """Let learners train, one of which is killed and comes back late."""
     torch.set_num_threads(1)
-    children = [fork(lambda rank=rank: learn(rank, STEPS)) for rank in range(LEARNERS)]
+    children = [fork(lambda rank=rank: learn(rank, STEPS)) for rank in RANKS]
+    doomed = fork(lambda: learn(DOOMED, 10**9))
     time.sleep(0.3)  # they wait for the server
     for path, layout in zip(paths, layouts, strict=True):
         create_shard(path, layout, 1)
-    doomed = fork(lambda: learn(LEARNERS, 10**9))
-    time.sleep(1.0)
+    while not (folder / "pushing").exists():
+        time.sleep(0.01)
     os.kill(doomed, signal.SIGKILL)
     os.waitpid(doomed, 0)
+    children.append(fork(lambda: learn(DOOMED, 20)))
     for child in children:
         assert os.waitpid(child, 0)[1] == 0
     views = [Shard(path, layout, 1) for path, layout in zip(paths, layouts, strict=True)]
@@ -83,10 +87,10 @@ def main() -> None:
     blocks = [(view, block) for view in views for block in range(view.layout.blocks)]
     if in_rounds:
         rounds = {view.progress(block) for view, block in blocks}
-        print("pushes:", len(rounds) == 1, rounds >= {(STEPS, 0)})
+        print("pushes:", len(rounds) == 1, min(rounds) >= (STEPS, 0))
     else:
         pushes = {view.progress(block)[0] for view, block in blocks}
-        print("pushes:", len(pushes) <= 2, min(pushes) >= LEARNERS * STEPS)
+        print("pushes:", len(pushes) <= 2, min(pushes) >= len(RANKS) * STEPS)
 
 
 main()

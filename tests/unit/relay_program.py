@@ -98,12 +98,11 @@ def bits() -> None:
 
     def learner(rank: int) -> None:
         shard = open_here(rank, made)
-        pushes, weights = InRounds(shard, solver, rank, LEARNERS, 30), torch.empty(COUNT)
+        pushes, weights = InRounds([shard], solver, rank, LEARNERS, 30), torch.empty(COUNT)
         expected = torch.zeros(COUNT)
         for number in range(3):
             mine = [values(other, number) for other in range(LEARNERS)]
             pushes.push(mine[rank], weights, 0.1)
-            pushes.answer(weights)
             expected.sub_((mine[0] + mine[1]) + (mine[2] + mine[3]), alpha=0.1 / 4)
             assert torch.equal(weights, expected), (rank, number)
         shard.close()
@@ -123,11 +122,10 @@ def kills() -> None:
 
     def learner(rank: int) -> None:
         shard = open_here(rank, made)
-        pushes, ones = InRounds(shard, solver, rank, LEARNERS, 30), torch.ones(COUNT)
+        pushes, ones = InRounds([shard], solver, rank, LEARNERS, 30), torch.ones(COUNT)
         weights = torch.empty(COUNT)
         while shard.progress(0)[0] < ROUNDS:
             pushes.push(ones, weights, 0.5)
-            pushes.answer(weights)
         shard.close()
 
     serving = fork(lambda: server(made, solver))
@@ -162,7 +160,7 @@ def count() -> None:
 
     def learner(rank: int, steps: int) -> None:
         shard = open_here(rank, made)
-        pushes, mine = AtOnce(shard, solver, rank), torch.full((COUNT,), -1.0)
+        pushes, mine = AtOnce([shard], solver, rank), torch.full((COUNT,), -1.0)
         for _ in range(steps):
             pushes.push(mine, None, 1.0)
         shard.close()
@@ -189,7 +187,7 @@ def elastic() -> None:
 
     def learner(rank: int) -> None:
         shard = open_here(rank, made)
-        pushes, mine = AtOnce(shard, solver, rank), torch.full((COUNT,), float(rank))
+        pushes, mine = AtOnce([shard], solver, rank), torch.full((COUNT,), float(rank))
         for _ in range(60):
             pushes.push(mine, mine, 0.0)
         shard.close()

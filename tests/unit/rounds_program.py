@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from shard_program import fork
 
-from psrv.rounds import Rounds
+from psrv.rounds import Rounds, Step, Turn
 from psrv.shard import Shard
 from psrv.shard_file import ShardLayout, create_shard
 
@@ -37,14 +37,20 @@ def descend(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, block
     rows[1].add_(1)
 
 
+def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> None:
+    """Take part in a round."""
+    rounds.add(torch.split(mine, STEP), step)
+    rounds.finish(step, lambda *_: None)
+    turn.number += 1
+
+
 def train(path: Path, rank: int, until: int, learners: int = LEARNERS) -> None:
-    """Take part up to a round; every learner sees the same weights after each."""
+    """Take part up to a round."""
     shard = Shard(path, LAYOUT, 1)
-    rounds = Rounds(shard, rank, learners, timeout_s=30)
-    seen = torch.empty(LAYOUT.count)
-    while rounds.round < until:
-        mine = torch.split(values(rank, rounds.round), STEP)
-        rounds.run(mine, descend, lambda row, block: seen[block * STEP :][: len(row)].copy_(row))
+    turn = Turn([shard], rank, learners, timeout_s=30)
+    rounds = Rounds(shard, turn)
+    while turn.number < until:
+        take_part(rounds, turn, values(rank, turn.number), descend)
     shard.close()
 
 
@@ -76,10 +82,11 @@ def kills(path: Path) -> None:
 
     def learner(rank: int) -> None:
         shard = Shard(path, LAYOUT, 1)
-        rounds = Rounds(shard, rank, LEARNERS, timeout_s=30)
-        ones = torch.split(torch.ones(LAYOUT.count), STEP)
-        while rounds.round < ROUNDS * 10:
-            rounds.run(ones, counting, lambda *_: None)
+        turn = Turn([shard], rank, LEARNERS, timeout_s=30)
+        rounds, ones = Rounds(shard, turn), torch.ones(LAYOUT.count)
+        while turn.number < ROUNDS * 10:
+            turn.catch_up()
+            take_part(rounds, turn, ones, counting)
         shard.close()
 
     children = {rank: fork(lambda rank=rank: learner(rank)) for rank in range(LEARNERS)}

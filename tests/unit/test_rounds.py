@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from psrv.errors import ServerError
-from psrv.rounds import Rounds
+from psrv.rounds import Rounds, Step, Turn
 from psrv.shard import Shard
 from psrv.shard_file import ShardLayout, create_shard
 
@@ -53,27 +53,48 @@ def test_a_killed_learner_is_not_waited_for_and_comes_back(path: Path) -> None:
     assert run("kills", path) == "rounds True True\n"
 
 
+def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> torch.Tensor:
+    seen, size = torch.empty(70_000), LAYOUT.block_count
+    rounds.add(torch.split(mine, size), step)
+    rounds.finish(step, lambda row, block: seen[block * size :][: len(row)].copy_(row))
+    turn.number += 1
+    return seen
+
+
 def test_one_learner_alone(shard: Shard) -> None:
-    rounds = Rounds(shard, rank=0, learners=1, timeout_s=1)
-    step = LAYOUT.block_count
-    mine = torch.split(torch.arange(70_000.0), step)
-    seen = torch.empty(70_000)
+    turn = Turn([shard], rank=0, learners=1, timeout_s=1)
+    rounds = Rounds(shard, turn)
     for _ in range(2):
-        rounds.run(
-            mine,
+        seen = take_part(
+            rounds, turn, torch.arange(70_000.0),
             lambda rows, total, count, _: rows[0].add_(total, alpha=count),
-            lambda row, block: seen[block * step :][: len(row)].copy_(row),
-        )
+        )  # fmt: skip
     assert torch.equal(seen, 2 * torch.arange(70_000.0))
-    assert rounds.round == 2
-    assert {shard.progress(block) for block in range(LAYOUT.blocks)} == {(2, 0)}
+    assert set(shard.all_progress()) == {(2, 0)}
 
 
 def test_learners_that_do_not_come_are_named(shard: Shard) -> None:
     with pytest.raises(ServerError, match=r"of 3 learners 2 have not joined .* only rank 1\n"):
-        Rounds(shard, rank=1, learners=3, timeout_s=0.05)
+        Turn([shard], rank=1, learners=3, timeout_s=0.05)
     with pytest.raises(ServerError, match="62 learners at most"):
-        Rounds(shard, rank=0, learners=63, timeout_s=0.05)
+        Turn([shard], rank=0, learners=63, timeout_s=0.05)
+
+
+def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, path: Path) -> None:
+    create_shard(path.with_name("shard-1"), LAYOUT, 1)
+    other = Shard(path.with_name("shard-1"), LAYOUT, 1)
+    shard.set_progress(0, 5, 0b10)
+    other.set_progress(1, 6, 0b10)
+    turn = Turn([shard, other], rank=0, learners=2, timeout_s=0)
+    assert turn.number == 7
+    assert [shard.members.all(), other.members.all()] == [[(1, 0, 7)]] * 2
+    turn.catch_up()
+    assert turn.number == 7
+    other.set_progress(0, 9, 0)
+    turn.catch_up()
+    assert turn.number == 9
+    assert [shard.members.all(), other.members.all()] == [[(1, 0, 9)]] * 2
+    other.close()
 
 
 def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> None:
@@ -82,11 +103,11 @@ def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> Non
         total.fill_(7)
         raise ValueError("no step")
 
-    rounds = Rounds(shard, rank=0, learners=1, timeout_s=1)
-    mine = torch.split(torch.ones(70_000), LAYOUT.block_count)
+    turn = Turn([shard], rank=0, learners=1, timeout_s=1)
+    rounds = Rounds(shard, turn)
     with pytest.raises(ValueError, match="no step"):
-        rounds.run(mine, fail, lambda *_: None)
-    assert [shard.progress(block) for block in range(LAYOUT.blocks)] == [(0, 1), (0, 0)]
+        take_part(rounds, turn, torch.ones(70_000), fail)
+    assert shard.all_progress() == [(0, 1), (0, 0)]
     assert not shard.rows[0].any()
-    rounds.run(mine, lambda rows, total, *_: rows[0].add_(total), lambda *_: None)
+    take_part(rounds, turn, torch.ones(70_000), lambda rows, total, *_: rows[0].add_(total))
     assert shard.rows[0].eq(1).all()
