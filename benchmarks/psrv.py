@@ -7,6 +7,8 @@ the others' (Downpour SGD); updates a second are over all learners, who don't wa
     psrv_2  2 learners in a node
     psrv_4  4 learners in a node
 
+    psrv_straggler  a learner that is slower than the others: see benchmarks/psrv_straggler.py
+
 Ours is `Client.push_pull` on one shard. Floor: each learner does the same arithmetic on memory of
 its own, nobody else's, with the copy of each block that lets a killed learner's work be undone.
 Peers, with a server process of their own: `mpi_two_sided`: MPI messages in slices of 4 MB;
@@ -25,7 +27,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from benchmarks import psrv_ray
+from benchmarks import psrv_ray, psrv_straggler
 from benchmarks.report import Result, compare, main, medians
 from benchmarks.turns import LearnerSet, start
 
@@ -51,6 +53,7 @@ def measure(quick: bool = False) -> Iterator[Result]:
                 alone.update(medians(rates, runs, warm_up))
         peers = {name: round(value, 4) for name, value in alone.items()}
         yield replace(result, peers={**result.peers, **peers})
+    yield from psrv_straggler.measure(quick)
 
 
 def _restless() -> list[str]:

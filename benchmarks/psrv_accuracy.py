@@ -1,0 +1,91 @@
+"""The accuracy of each solver of the parameter server (`python -m benchmarks.psrv_accuracy`).
+
+Prints a table for docs/parameter-server.md: examples/digits on this machine's site `local` with 1,
+2 and 4 learners, 20 epochs, 3 seeds: the median accuracy on the validation data at the end, the
+lowest in brackets, and the median epoch in which it first was 97 %. A learner alone has no server:
+its column is what its optimizer does. `--quick` takes one seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.digits import Digits, digits, manifest
+from benchmarks.report import end_in_order
+
+_EPOCHS, _SEEDS, _LEARNERS = 20, (1, 2, 3), (1, 2, 4)
+_ACCURACY = 0.97
+_NAME = "validation_accuracy"
+SETTINGS: dict[str, dict[str, Any] | None] = {
+    "allreduce, Adam (no server)": None,
+    "`parallel_sgd`, learning_rate 0.1, momentum 0.9": {
+        "solver": "parallel_sgd", "learning_rate": 0.1, "momentum": 0.9,
+    },
+    "`parallel_sgd`, the same, staleness 4": {
+        "solver": "parallel_sgd", "learning_rate": 0.1, "momentum": 0.9, "staleness": 4,
+    },
+    "`downpour_sgd`, learning_rate 0.1": {"solver": "downpour_sgd", "learning_rate": 0.1},
+    "`downpour_sgd`, the same, push_every 5": {
+        "solver": "downpour_sgd", "learning_rate": 0.1, "push_every": 5,
+    },
+    "`downpour_sgd`, learning_rate 0.02, momentum 0.9": {
+        "solver": "downpour_sgd", "learning_rate": 0.02, "momentum": 0.9,
+    },
+    "`downpour_sgd`, adagrad, learning_rate 0.01": {
+        "solver": "downpour_sgd", "learning_rate": 0.01, "adagrad": True,
+    },
+    "`elastic_averaging`, Adam": {"solver": "elastic_averaging"},
+    "`elastic_averaging`, Adam, push_every 5": {"solver": "elastic_averaging", "push_every": 5},
+    "`model_averaging`, Adam, push_every 5": {"solver": "model_averaging", "push_every": 5},
+    "`diloco`, Adam, push_every 10": {"solver": "diloco", "push_every": 10},
+}  # fmt: skip
+"""What a row is called, and its `parameter_server`."""
+
+
+def rows(seeds: tuple[int, ...]) -> Iterator[str]:
+    """Yield the table line by line, as soon as each is known."""
+    yield f"| solver | {' | '.join(map(_words, _LEARNERS))} |"
+    yield f"|---|{'---|' * len(_LEARNERS)}"
+    with digits() as example:
+        for name, settings in SETTINGS.items():
+            cells = [_cell(example, settings, learners, seeds) for learners in _LEARNERS]
+            yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _words(learners: int) -> str:
+    return "1 learner" if learners == 1 else f"{learners} learners"
+
+
+def _cell(
+    example: Digits, settings: dict[str, Any] | None, learners: int, seeds: tuple[int, ...]
+) -> str:
+    if settings is not None and learners == 1:
+        return "-"
+    more = {} if settings is None else {"parameter_server": settings}
+    finals, firsts = [], []
+    for seed in seeds:
+        job_dir = example.train(manifest(learners, _EPOCHS, seed, **more))
+        metrics = json.loads((job_dir / "results/metrics.json").read_text())
+        seen = [epoch[_NAME] for epoch in metrics["history"]]
+        finals.append(seen[-1])
+        firsts.append(next((n for n, a in enumerate(seen, 1) if a >= _ACCURACY), _EPOCHS + 1))
+    first = round(statistics.median(firsts))
+    when = f"epoch {first}" if first <= _EPOCHS else "never"
+    return f"{statistics.median(finals):.1%} ({min(finals):.1%}), {when}"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.psrv_accuracy")
+    parser.add_argument("--quick", action="store_true", help="one seed")
+    end_in_order()
+    for row in rows(_SEEDS[:1] if parser.parse_args().quick else _SEEDS):
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
