@@ -131,13 +131,19 @@ class Home:
             return members.slowest(but=slot)
 
     def _enter(self, node: int, slot: int, frame: Frame) -> None:
-        """Let a node's learners take part in rounds, from the first one on that nobody is in."""
+        """Let a node's learners take part in rounds, from the first one on that nobody is in.
+
+        Those who have been there before may not take part before a later one any more.
+        """
         known = self._masks.get(node, 0)
-        if not frame.mask & ~known and any(m.slot == slot for m in self.shard.members.all()):
-            return
         # Whoever has been there stays in the mask: it says whose turn it is, not who lives.
-        self._masks[node] = known | frame.mask
-        self.shard.members.enter(slot, self._masks[node], max(next_round(self.shard), frame.number))
+        mask = self._masks[node] = known | frame.mask
+        now = [m.first_round for m in self.shard.members.all() if m.slot == slot]
+        if not now or mask != known:
+            first = max(next_round(self.shard), frame.number, frame.pushes)
+            self.shard.members.enter(slot, mask, first)
+        elif frame.number > now[0]:
+            self.shard.members.enter(slot, mask, frame.number)
 
     def pause(self, node: int) -> None:
         """Wait for a node's learners no longer."""

@@ -268,30 +268,33 @@ class Clocks(_Thread):
     def use(self, connection: Connection) -> None:
         """Tell and ask, when something is new here and every so often."""
         told: dict[int, tuple[int, int]] = {}
+        """Of each shard, who lived, and their clock."""
         due = 0.0
         while not self._stopped.is_set():
             again = time.monotonic() > due
             for number, relay in self._relays.items():
-                mask, clock = own_clock(relay)
+                mask, clock, behind = own_clock(relay)
                 if again or told.get(number) != (mask, clock):
                     told[number] = mask, clock
-                    self._exchange(connection, relay, mask, clock)
+                    frame = Frame(Kind.CLOCK, number, number=clock, mask=mask, pushes=behind)
+                    self._exchange(connection, relay, frame)
             if again:
                 due = time.monotonic() + self._every_s
             self._stopped.wait(_CLOCK_EVERY_S)
 
-    def _exchange(self, connection: Connection, relay: Relay, mask: int, clock: int) -> None:
-        connection.send(Frame(Kind.CLOCK, relay.number, number=clock, mask=mask))
+    def _exchange(self, connection: Connection, relay: Relay, frame: Frame) -> None:
+        connection.send(frame)
         frame = connection.receive(memoryview(bytearray()))
         if frame.kind is not Kind.CLOCK or frame.shard != relay.number:
             raise DisconnectedError(f"{frame.kind.name} came as an answer to a clock")
         relay.shard.elsewhere = frame.number
 
 
-def own_clock(relay: Relay) -> tuple[int, int]:
+def own_clock(relay: Relay) -> tuple[int, int, int]:
     """Return the bits of who lives on this node, and how far they are.
 
-    In rounds: the first one from which on they take part in all; otherwise the smallest clock.
+    In rounds: the first one that one of them takes part in, and how many the replica has behind
+    it; otherwise the smallest clock.
     """
     members = relay.shard.members
     everyone = members.all()
@@ -299,9 +302,9 @@ def own_clock(relay: Relay) -> tuple[int, int]:
     for member in everyone:
         mask |= member.mask
     if not isinstance(relay, RoundsRelay):
-        return mask, members.slowest(proxies=False)
-    begun = max((rounds for rounds, _ in relay.shard.all_progress()), default=0)
-    return mask, max(begun, min((member.first_round for member in everyone), default=0))
+        return mask, members.slowest(proxies=False), 0
+    behind = max((rounds for rounds, _ in relay.shard.all_progress()), default=0)
+    return mask, min((member.first_round for member in everyone), default=0), behind
 
 
 class Link:

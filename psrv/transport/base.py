@@ -25,8 +25,9 @@ class Kind(enum.IntEnum):
     PULLED = 4
     """Home to relay, for every PULL. Payload: the block's elements, or nothing."""
     CLOCK = 5
-    """Relay to home: who lives on the node (`mask`) and the smallest of their clocks (`number`).
-    Home to relay, for every CLOCK: the smallest of the others."""
+    """Relay to home: who lives on the node (`mask`) and the smallest of their clocks (`number`); in
+    rounds the first one that one of them takes part in, and how many the replica has behind it
+    (`pushes`). Home to relay, for every CLOCK: the smallest of the others' clocks (`number`)."""
 
 
 class Frame(NamedTuple):

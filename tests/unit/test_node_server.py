@@ -48,7 +48,7 @@ def test_learners_of_two_nodes_reach_the_minimum_with_every_solver(play: Play) -
 @pytest.mark.parametrize("fault", ["cut", "kill"])
 def test_no_push_is_lost_or_counted_twice(play: Play, fault: str) -> None:
     faults = "faults while learners pushed: True\n"
-    assert play(f"exact:{fault}") == f"{faults}node 0: 1200\nnode 1: 1200\n"
+    assert play(f"exact:{fault}") == f"{faults}node 0: 1.0\nnode 1: 1.0\n"
 
 
 def test_rounds_have_the_same_bits_each_time_whatever_is_cut_or_killed(play: Play) -> None:
@@ -66,9 +66,9 @@ def test_a_lost_node_s_shard_goes_on_at_another_one(play: Play, solver: str) -> 
 
 def test_nothing_comes_from_a_node_that_was_given_up(play: Play) -> None:
     assert play("fenced") == (
-        "node 0: 15\nnode 1: 15\nnode 2: 15\n"
+        "node 0: 15.0\nnode 1: 15.0\nnode 2: 15.0\n"
         "it says: this node was given up: its server ends\n"
-        "node 0: 25\nnode 2: 25\n"
+        "node 0: 25.0\nnode 2: 25.0\n"
     )
 
 
