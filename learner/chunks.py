@@ -42,11 +42,12 @@ class ChunkLoader:
         batch_samples: the most that one batch may have; None: a chunk is one batch.
         linger_s: how long to wait between two looks whether chunks of learners that died are to be
             done, once all have been given out; None ends without them.
+        prefetch: `auto`, `on` or `off`; see learner.prefetch.Fetcher.
     """
 
     def __init__(
         self, dataset: Any, cursor: Cursor, *, samples: int, seed: int,
-        batch_samples: int | None = None, linger_s: float | None = None,
+        batch_samples: int | None = None, linger_s: float | None = None, prefetch: str = "auto",
     ) -> None:  # fmt: skip
         if len(dataset) != cursor.samples:
             raise UserFault(
@@ -58,7 +59,7 @@ class ChunkLoader:
         self._cursor = cursor
         self._seed = seed
         self._linger_s = linger_s
-        self._fetcher = Fetcher(dataset)
+        self._fetcher = Fetcher(dataset, prefetch)
         self._orders: dict[int, Indices] = {}
         self._taken: deque[tuple[Chunk, list[Any]]] = deque()
         self._current: Chunk | None = None

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dlctl.contract import Training
 from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
 from learner.data import batch_count
-from learner.evaluation import Evaluation
+from learner.evaluation import Evaluation, HaltedInValidation
 from learner.exchange.single import SingleExchange
 from learner.loop import Reports
 from learner.metrics import StepTimes, readable
@@ -194,17 +194,27 @@ class FirstLearner:
 
     def save_last(self, timeout_s: float) -> bool:
         """Save once the others have left after a halt, or the time limit is over."""
+        if self._served.others_wait:  # also in a round that some had begun before they were halted
+            self._served.leave()
         deadline = time.monotonic() + timeout_s
         while self._others_train() and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_S)
         return self.save(final=True)
 
-    def finish(self) -> None:
-        """End the training: the model has the server's weights from here on."""
+    def finish(self) -> bool:
+        """End the training: the model has the server's weights from here on.
+
+        Returns:
+            False if a halt has ended the last validation.
+        """
         self._served.join()
-        self.end_epochs()
+        try:
+            self.end_epochs()
+        except HaltedInValidation:
+            return False
         self.save(final=True)
         self._served.pull(fresh=True)
+        return True
 
     def _others_train(self) -> bool:
         mine = self._cursor.learner

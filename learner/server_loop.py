@@ -87,6 +87,7 @@ class ServerLoop:
             with ChunkLoader(
                 self._trained.parts.train, self._cursor, samples=self._samples,
                 seed=self._settings.seed, batch_samples=self._batch_samples,
+                prefetch=self._settings.prefetch,
             ) as loader:  # fmt: skip
                 return self._all_chunks(loader)
         except HaltedInValidation:

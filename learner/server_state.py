@@ -18,12 +18,16 @@ class SavedServer:
         solver: names what the rows belong to.
         served: the model, joined when it is saved.
         say: prints a line on learner 0.
+        first: whether this is learner 0, who alone fills the shards.
     """
 
-    def __init__(self, solver: str, served: ServedModel, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, solver: str, served: ServedModel, say: Callable[[str], None], *, first: bool
+    ) -> None:
         self._solver = solver
         self._served = served
         self._say = say
+        self._first = first
         self.cursor: dict[str, Any] | None = None
         """Its state: the one to save, or the one that was loaded."""
         self.rows: torch.Tensor | None = None
@@ -40,6 +44,10 @@ class SavedServer:
             "scheduled": self.scheduled,
         }
 
+    def needed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return all, or without the rows."""
+        return state if self._first else {**state, "rows": []}
+
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Take a state back; None: the checkpoint is of a training without a server."""
         if state is None:
@@ -49,7 +57,7 @@ class SavedServer:
             )
             return
         self.cursor, self.scheduled = state["cursor"], state["scheduled"]
-        if state["solver"] == self._solver:
+        if state["solver"] == self._solver and self._first:
             self.rows = state["rows"]
         elif len(state["rows"]):
             self._say(

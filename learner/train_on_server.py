@@ -88,7 +88,9 @@ class _Learner:
         self._served = ServedModel(
             self._flat, self._solver, settings, self._connect, self._write_rows, job.warn
         )
-        self._saved = SavedServer(_name(settings, self._solver), self._served, job.say)
+        self._saved = SavedServer(
+            _name(settings, self._solver), self._served, job.say, first=job.rank == 0
+        )
         self._trained = Trained(parts, job.schedule(parts), device, server=self._saved)
         self._keeper = job.keeper(parts, SingleExchange(), writer)
 
@@ -120,10 +122,8 @@ class _Learner:
             self._keeper, job.reports(), self._halt, self._note,
         )  # fmt: skip
         first.begin(position)
-        finished = self._loop(cursor, first).run()
-        if finished:
-            first.finish()
-        else:
+        finished = self._loop(cursor, first).run() and first.finish()
+        if not finished:
             saved = first.save_last(min(_LONGEST_HALT_S, job.plan.resources.halt_margin_s / 4))
             job.say_halted(position, saved=saved)
         self._served.leave()

@@ -64,6 +64,9 @@ class ServerState(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
 
+    def needed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return what this learner needs of a stored state: the rest is not read."""
+
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Take a state back; None: the checkpoint is of a training without a server."""
 
@@ -258,7 +261,10 @@ class CheckpointKeeper:
     def _read(self, loaded: Loaded, trained: Trained) -> tuple[Marker, Any, list[Any]]:
         check_settings(loaded.marker.settings, self._settings, loaded.directory)
         tree = loaded.tree()
-        if trained.server is None and tree.pop("server", None) is not None:
+        server = tree.pop("server", None)
+        if server is not None and trained.server is not None:
+            tree["server"] = trained.server.needed(server)
+        elif server is not None:
             self._say(
                 "the checkpoint is of a training with a parameter server: weights, place in the "
                 "data and learner 0's optimizer are taken over, what its solver keeps is not"

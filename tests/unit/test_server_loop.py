@@ -204,14 +204,13 @@ def test_killed_learners_are_replaced_and_every_sample_is_trained_on(
     assert sum(times.values()) <= 4 * SAMPLES + 3 * 4
 
 
+@pytest.mark.parametrize("solver", ["elastic_averaging", "diloco"])
 def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
-    make_job: Callable[..., ServedJob],
+    make_job: Callable[..., ServedJob], solver: str
 ) -> None:
     training = Training(epochs=3, batch_size=12, log_every_steps=5)
     change = "parts['optimizer'] = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)"
-    job = make_job(
-        program(change=change), 2, "elastic_averaging", {"training": training}, push_every=2
-    )
+    job = make_job(program(change=change), 2, solver, {"training": training}, push_every=2)
     job.start()
     wait_for(job.file(contract.position_file).exists)
     time.sleep(0.05)
