@@ -55,6 +55,11 @@ def launcher_name(plan: Plan) -> str:
     return Path(plan.launch.argv[0]).name if plan.launch.argv else "its process"
 
 
+def how_started(plan: Plan) -> str:
+    """Return how the learners are started, in a word or two."""
+    return "a step each" if plan.launch.kind == EACH else plan.launch.kind
+
+
 def step_log(job_dir: Path, attempt: int, name: str) -> Path:
     """Return where launcher and helpers of a step print; the learners have logs of their own."""
     return job_dir / attempt_dir(attempt) / f"{name}.log"

@@ -13,16 +13,27 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import ContractError, Plan, Preflight, State, learner_log, preflight_file
+from dlctl.contract import (
+    ContractError,
+    Plan,
+    Preflight,
+    State,
+    Verdict,
+    learner_log,
+    preflight_file,
+)
 from learner import processes
 from learner.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
 from learner.environment import PROGRESS_FILE, learner_environment, quiet_mpi, resolve_secrets
 from learner.faults import UserFault
 from learner.heartbeat import Heartbeat
 from learner.launch import EACH, RESTARTS_VARIABLE, beside
+from learner.leaving import job_id
+from learner.nodes import first_node_is_lost
 from learner.ranks import Place, find_place
 from learner.seat import ATTEMPT_VARIABLE, JOB_VARIABLE
 from learner.shared_memory import make_segment_folder, remove_segment_folder
@@ -33,6 +44,10 @@ _PRELUDE = f"trap 'exit {EXIT_HALTED}' USR2\n"
 """The shell outlives the signal, lets the running program save, and starts no further one."""
 _ENDED_GRACE_S = {"srun": 20.0, "mpirun": 0.4, "direct": 5.0, EACH: 20.0}
 """From SIGTERM on: Slurm waits KillWait (30 s), OpenMPI's mpirun one second until SIGKILL."""
+
+_SLURM_KNOWS_S = 600.0
+"""Slurm's own limit (SlurmdTimeout) is 300 s where nobody has set another."""
+_ASK_EVERY_S = 5.0
 
 
 def main(arguments: list[str]) -> int:
@@ -55,8 +70,8 @@ def main(arguments: list[str]) -> int:
         processes.adopt_orphans()
         outside = _outside(plan, job_dir, attempt, place)
         code = Watchdog(program, heart, outside, ended).run()
-        if outside.supervisor_is_lost:
-            _end_allocation(plan)
+        if outside.supervisor_is_lost and plan.launch.kind == EACH and plan.launch.argv:
+            _end_without_supervisor(plan, job_dir, attempt, ended)
         return code
     except (UserFault, OSError) as fault:
         heart.set(state=State.FAILED, exit_code=1, reason=str(fault), last_lines=[str(fault)])
@@ -128,13 +143,26 @@ def _outside(plan: Plan, job_dir: Path, attempt: int, place: Place) -> Outside:
     return Outside(job_dir, attempt, lost_s, node)
 
 
-def _end_allocation(plan: Plan) -> None:
-    """End a job that Slurm keeps without its script: its first node is lost (--no-kill)."""
-    job_id = os.environ.get("SLURM_JOB_ID", "")
-    if plan.launch.kind != EACH or not plan.launch.argv or not job_id:
-        return
+def _end_without_supervisor(plan: Plan, job_dir: Path, attempt: int, ended: HaltFlag) -> None:
+    """End a job that Slurm keeps though its first node, with the script, is lost (--no-kill).
+
+    Slurm is asked: where only this node lost sight of the file system, the others go on. It knows
+    of a lost node late.
+    """
+    until = time.monotonic() + _SLURM_KNOWS_S
+    while not first_node_is_lost(plan):
+        if ended or time.monotonic() > until:
+            return
+        time.sleep(_ASK_EVERY_S)
+    path = job_dir / contract.verdict_file(attempt)
+    reason = "The first node of the job was lost, and the supervisor with it."
+    hint = f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        argv = [beside(plan.launch.argv[0], "scancel"), job_id]
+        if path.parent.is_dir() and not path.exists():
+            verdict = Verdict(attempt, job_id(job_dir, attempt), State.FAILED, reason, hint,
+                              finished_at=time.time())  # fmt: skip
+            contract.write_whole(path, contract.to_json(verdict))
+        argv = [beside(plan.launch.argv[0], "scancel"), os.environ["SLURM_JOB_ID"]]
         subprocess.run(argv, timeout=30, capture_output=True, check=False)
 
 

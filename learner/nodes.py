@@ -53,6 +53,27 @@ def says_lost(words: list[str]) -> str:
     return next((line.strip() for line in words if _LOST.search(line)), "")
 
 
+def first_node_is_lost(plan: Plan) -> bool:
+    """Return whether Slurm says that the job goes on without the node of its script."""
+    job_id = os.environ.get("SLURM_JOB_ID", "")
+    if not plan.launch.argv or not job_id:
+        return False
+    try:
+        first = job_hosts(plan)[0]
+        question = _question(plan, job_id)
+        done = subprocess.run(question, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
+    except (UserFault, OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and first not in done.stdout.split()
+
+
+def _question(plan: Plan, job_id: str) -> list[str]:
+    """Return the command that prints the hosts that the job has now."""
+    squeue, scontrol = (beside(plan.launch.argv[0], name) for name in ("squeue", "scontrol"))
+    script = 'list=$("$1" -h -j "$2" -o %N) && "$0" show hostnames "${list:?}"'
+    return ["/bin/sh", "-c", script, scontrol, squeue, job_id]
+
+
 class Nodes:
     """The job's hosts; asks Slurm in the background which of them it still has.
 
@@ -66,11 +87,7 @@ class Nodes:
     ) -> None:  # fmt: skip
         self.hosts = hosts
         self._clock = clock
-        self._argv: list[str] = []
-        if plan.launch.argv and job_id:
-            squeue, scontrol = (beside(plan.launch.argv[0], n) for n in ("squeue", "scontrol"))
-            script = 'list=$("$1" -h -j "$2" -o %N) && "$0" show hostnames "${list:?}"'
-            self._argv = ["/bin/sh", "-c", script, scontrol, squeue, job_id]
+        self._argv = _question(plan, job_id) if plan.launch.argv and job_id else []
         self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
         self._question: subprocess.Popen[bytes] | None = None
         self._asked_at = -ASK_EVERY_S

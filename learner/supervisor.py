@@ -116,8 +116,10 @@ class Supervisor:
 
     def run(self) -> Verdict:
         """Go through the states; return the verdict."""
+        from learner.launch import how_started
+
         learners = _learners(self.plan.resources.learners)
-        self._enter(State.DEPLOYING, f"preflight of {learners} ({self.plan.launch.kind})")
+        self._enter(State.DEPLOYING, f"preflight of {learners} ({how_started(self.plan)})")
         self._make_folders()
         verdict = self._preflight() or self._early_end()
         if verdict is None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,18 @@ def chunks_of(job_dir: Path, rank: int) -> int:
     except FileNotFoundError:
         return 0
     return (reported(job_dir / contract.cursor_file(1)) or {}).get(number, 0)
+
+
+def wait_for_learners(
+    wait_until: Callable[..., Any], job_dir: Path, count: int, attempt: int = 1
+) -> None:
+    """Wait until so many learners have told of a step; an end before that fails the test."""
+
+    def all_train() -> bool:
+        assert not (job_dir / contract.verdict_file(attempt)).exists(), last_words(job_dir, attempt)
+        return len(steps_of(job_dir, attempt)) == count
+
+    wait_until(all_train, 150, what=f"{count} learners in {job_dir}")
 
 
 def homes_of(job_dir: Path, attempt: int = 1) -> contract.Homes:

@@ -21,9 +21,10 @@ from served import (
     servers_of,
     shared_memory,
     steps_of,
+    wait_for_learners,
     write_slow,
 )
-from trainings import REPOSITORY, change_site, run, state_of, submit, wait_for_state
+from trainings import REPOSITORY, change_site, run, submit, wait_for_state
 
 from dlctl import contract
 
@@ -73,7 +74,7 @@ def test_20_kills_of_learners_and_2_of_servers(dlctl, cluster_site, wait_until):
         program.write(PAUSES)
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
-    wait_until(lambda: len(steps_of(job_dir)) == 4, 120)
+    wait_for_learners(wait_until, job_dir, 4)
     chance, killed, servers = random.Random(4), 0, [1, 0]
     while killed < 20:
         if servers and killed == 7 * (3 - len(servers)):
@@ -104,7 +105,7 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     folder = write_slow(dlctl.cwd / "job", learners=3, cpus=2, time="10m")
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
-    wait_until(lambda: len(steps_of(job_dir)) == 3, 120)
+    wait_for_learners(wait_until, job_dir, 3)
     cut_off = learners_of(job_dir)[1], servers_of(job_dir)[1]
     cluster.node_cut(2)
     cluster.node_kill(3)
@@ -134,7 +135,7 @@ def test_fewer_than_min_learners(dlctl, cluster_site, cluster, wait_until):
     folder = write_slow(dlctl.cwd / "job", learners=4, parameter_server=server)
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
-    wait_until(lambda: len(steps_of(job_dir)) == 4, 120)
+    wait_for_learners(wait_until, job_dir, 4)
     cluster.exec("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
     found = wait_for_state(dlctl, wait_until, training_id, "FAILED", 90)
     assert "2 of 4 learners are left, min_learners is 3" in found["reason"]
@@ -173,7 +174,7 @@ def test_kill_of_everything_and_what_the_next_attempt_removes(dlctl, local_site,
     folder = write_slow(dlctl.cwd / "job", learners=2)
     training_id = submit(dlctl, local_site, folder)
     job_dir = local_site.job_dir(training_id)
-    wait_until(lambda: len(steps_of(job_dir)) == 2, 90)
+    wait_for_learners(wait_until, job_dir, 2)
     wait_until(lambda: any((job_dir / contract.CHECKPOINTS).iterdir()), 90)
     for module in ("supervisor", "launcher", "server", "train"):
         for pid, _ in processes_of(job_dir, f"learner.{module}"):
@@ -196,14 +197,15 @@ def test_the_loss_of_the_batch_host_and_a_halt(dlctl, cluster_site, cluster, xdg
     folder = write_slow(dlctl.cwd / "job", learners=2, cpus=2, time="10m")
     training_id = submit(dlctl, changed, folder)
     job_dir = changed.job_dir(training_id)
-    wait_until(lambda: len(steps_of(job_dir)) == 2, 120)
+    wait_for_learners(wait_until, job_dir, 2)
     wait_until(lambda: any((job_dir / contract.CHECKPOINTS).iterdir()), 90)
     cluster.node_kill(1)
     wait_until(lambda: not learners_of(job_dir), 60)
     wait_until(lambda: not cluster.exec("squeue", "-h").strip(), 60)
-    wait_until(lambda: state_of(dlctl, training_id)["state"] == "FAILED", 60)
+    found = wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    assert found["reason"].startswith("The first node of the job was lost")
     dlctl("resume", training_id, ok=True)
-    wait_until(lambda: len(steps_of(job_dir, 2)) == 2, 120)
+    wait_for_learners(wait_until, job_dir, 2, attempt=2)
     dlctl("halt", training_id, ok=True)
     wait_for_state(dlctl, wait_until, training_id, "HALTED")
     hurry(job_dir)
