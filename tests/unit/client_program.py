@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import torch
-from shard_program import fork
+from shard_program import end_with_parent, fork
 
 from dlctl.contract import Parameters
 from psrv.client import join
@@ -93,4 +93,5 @@ def main() -> None:
         print("pushes:", len(pushes) <= 2, min(pushes) >= len(RANKS) * STEPS)
 
 
+end_with_parent()
 main()

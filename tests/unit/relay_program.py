@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from server_play import Pair, serve, whole
-from shard_program import fork
+from shard_program import end_with_parent, fork
 
 from dlctl.contract import Parameters
 from psrv.placing import layout_of
@@ -205,5 +205,6 @@ def elastic() -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     torch.set_num_threads(1)
     {"bits": bits, "kills": kills, "count": count, "elastic": elastic}[sys.argv[1]]()

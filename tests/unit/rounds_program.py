@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from shard_program import fork
+from shard_program import end_with_parent, fork
 
 from psrv.rounds import Rounds, Step, Turn
 from psrv.shard import Shard
@@ -110,5 +110,6 @@ def kills(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     torch.set_num_threads(1)
     {"bits": bits, "kills": kills}[sys.argv[1]](Path(sys.argv[2]))

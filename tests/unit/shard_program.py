@@ -5,6 +5,7 @@ python shard_program.py kills|count FOLDER
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import signal
@@ -24,10 +25,17 @@ SMALL = ShardLayout(7, (torch.float64,), "small")
 KILLS, LEARNERS, PUSHES = 60, 3, 250_000
 
 
+def end_with_parent() -> None:
+    """Have the kernel end this process when its parent's life ends, however that happens."""
+    set_death_signal = 1
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+
+
 def fork(learner: Callable[[], None]) -> int:
     """Run a function in a child process."""
     child = os.fork()
     if child == 0:
+        end_with_parent()
         try:
             learner()
             os._exit(0)
@@ -111,5 +119,6 @@ def count(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     torch.set_num_threads(1)
     {"kills": kills, "count": count}[sys.argv[1]](Path(sys.argv[2]))
