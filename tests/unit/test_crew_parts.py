@@ -1,0 +1,176 @@
+"""What the crew decides by: restarts, homes, places, what is told; pure, or files alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+
+import pytest
+from crew_job import CrewJob
+from node_job import Job
+from test_lost_learners import status
+
+from dlctl import contract
+from dlctl.contract import Guilty, Homes, State
+from learner.control import Wish
+from learner.directives import Outside
+from learner.faults import UserFault
+from learner.homes import (
+    at_the_end,
+    first_homes,
+    make_secret,
+    remove_what_is_of_no_use,
+    without_node,
+    write_homes,
+)
+from learner.nodes import job_hosts, says_lost
+from learner.preflight import wants_mpi
+from learner.ranks import Place, find_place
+from learner.restarts import Restarts, how_it_died, is_too_slow, is_user_error
+from learner.verdict import Ending, Failure, decide
+
+
+def test_deaths_in_a_row_are_counted_from_the_last_that_had_done_something():
+    restarts = Restarts(3)
+    assert [restarts.died(progress=p) for p in (False, False)] == [0.5, 1.0]
+    assert restarts.died(progress=True) == 0.5
+    assert [restarts.died(progress=p) for p in (False, False, False)] == [0.5, 1.0, None]
+
+
+def test_waits_grow_to_half_a_minute():
+    restarts = Restarts(100)
+    assert [restarts.died(progress=False) for _ in range(9)] == [
+        0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ended", "words", "user", "slow"),
+    [
+        (status(1), "vanished", False, False),
+        (None, "vanished", False, False),
+        (status(1, State.FAILED, signal=9), "was killed by signal 9", False, False),
+        (status(1, State.FAILED, exit_code=1), "ended (FAILED)", True, False),
+        (status(1, State.FAILED, signal=9, reason="did not save its state …"),
+         "was killed by signal 9", False, True),
+        (status(1, State.CANCELLED, reason="ended by the launcher"),
+         "ended (ended by the launcher)", False, False),
+    ],
+)  # fmt: skip
+def test_how_a_learner_died(ended, words, user, slow):
+    assert how_it_died(ended) == words
+    if ended is not None:
+        assert (is_user_error(ended), is_too_slow(ended)) == (user, slow)
+
+
+def test_homes_of_lost_nodes_go_to_those_that_have_the_fewest():
+    homes = Homes(1, [0, 1, 2, 1, 2, 0, 1])
+    second = without_node(homes, 1, 3)
+    assert second == Homes(2, [0, 0, 2, 2, 2, 0, 0], [1])
+    assert without_node(second, 2, 3) == Homes(3, [0] * 7, [1, 2])
+    assert at_the_end(second) == dataclasses.replace(second, generation=3, ended=True)
+
+
+def test_the_secret_is_made_once_and_readable_by_nobody_else(tmp_path):
+    make_secret(tmp_path, 1)
+    path = tmp_path / contract.server_secret(1)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(bytes.fromhex(path.read_text())) == 32
+    with pytest.raises(FileExistsError):
+        make_secret(tmp_path, 1)
+    (tmp_path / contract.snapshot_file(1, 0)).touch()
+    (tmp_path / contract.parameters_file(1)).touch()
+    remove_what_is_of_no_use(tmp_path, 1)
+    assert [p.name for p in path.parent.iterdir()] == ["parameters.json"]
+
+
+def test_a_node_that_has_no_part_any_more(tmp_path):
+    outside = Outside(tmp_path, 1, 60.0, node=2)
+    assert outside.expelled() == ""
+    write_homes(tmp_path, 1, Homes(1, [0]))
+    assert outside.expelled() == ""
+    write_homes(tmp_path, 1, Homes(2, [0], [2]))
+    assert outside.expelled() == "its node was given up"
+    assert Outside(tmp_path, 1, 60.0, node=1).expelled() == ""
+    assert Outside(tmp_path, 1, 60.0).expelled() == ""
+    write_homes(tmp_path, 1, Homes(3, [0], [], ended=True))
+    assert outside.expelled() == "the training has ended"
+    contract.write_whole(tmp_path / contract.submit_begin(2), "token")
+    assert outside.expelled() == "a later attempt has taken over"
+
+
+def test_places_of_learners_that_are_steps(tmp_path):
+    plan = CrewJob(tmp_path, 4, nodes=2).plan
+    assert first_homes(plan) == Homes(1, [0, 1])
+    places = [find_place(plan, {"DLCTL_RANK": str(rank)}) for rank in range(4)]
+    assert places == [
+        Place(0, 4, 0, 2, 0), Place(1, 4, 1, 2, 0), Place(2, 4, 0, 2, 1), Place(3, 4, 1, 2, 1),
+    ]  # fmt: skip
+    assert not wants_mpi(plan)
+    for env in ({}, {"DLCTL_RANK": "4"}, {"SLURM_PROCID": "1", "SLURM_NTASKS": "4"}):
+        with pytest.raises(UserFault, match="DLCTL_RANK"):
+            find_place(plan, env)
+
+
+def test_hosts_of_a_job(tmp_path, monkeypatch):
+    job = CrewJob.on_fake_slurm(tmp_path, 2, 2)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1,n2")
+    assert job_hosts(job.plan) == ["n1", "n2"]
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
+    with pytest.raises(UserFault, match="The plan has 2 nodes, but the job's list 'n1' has 1"):
+        job_hosts(job.plan)
+    alone = Job(tmp_path / "b", "true", launch=contract.Launch("each", [])).plan
+    assert job_hosts(alone) == [os.uname().nodename]
+
+
+@pytest.mark.parametrize(
+    ("line", "lost"),
+    [
+        ("srun: error: Node failure on n2", True),
+        ("slurmstepd: error: *** STEP 5.1 ON n2 CANCELLED DUE TO NODE FAILURE ***", True),
+        ("srun: error: n1: task 0: Killed", False),
+    ],
+)
+def test_words_of_srun(line, lost):
+    assert says_lost(["srun: hello", f" {line}"]) == (line if lost else "")
+
+
+# The verdict -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return CrewJob(tmp_path, 4).plan
+
+
+def ending(states, lost, **more):
+    statuses = [status(rank, state) for rank, state in enumerate(states)]
+    return Ending(statuses, 0, [], more.pop("wish", None), {}, lost, **more)
+
+
+LOST = {2: "was lost with node n2", 3: "was lost with node n2"}
+
+
+def test_lost_learners_are_told_of_in_a_completed_training(plan):
+    verdict = decide(plan, 1, "7", ending([State.COMPLETED] * 2, LOST))
+    assert (verdict.state, verdict.reason) == (
+        State.COMPLETED,
+        "2 of 4 learners ended with exit code 0; learners 2 and 3 were lost with node n2.",
+    )
+
+
+def test_and_in_a_halted_one(plan):
+    wish = Wish("halt", "halted on request", 9.0)
+    verdict = decide(plan, 1, "7", ending([State.HALTED] * 3, {3: "vanished"}, wish=wish))
+    assert verdict.state is State.HALTED
+    assert verdict.reason == "Halted on request; learner 3 vanished."
+
+
+def test_a_failure_that_is_known_outweighs_what_it_led_to(plan):
+    failure = Failure("The server on n1 failed.", "Look.", Guilty("server", 0, "n1", 1, None))
+    states = [State.FAILED, State.CANCELLED, State.COMPLETED]
+    verdict = decide(plan, 1, "7", ending(states, {3: "vanished"}, failure=failure))
+    assert (verdict.state, verdict.reason, verdict.guilty) == (
+        State.FAILED, failure.reason, failure.guilty,
+    )  # fmt: skip
