@@ -95,6 +95,8 @@ GOALS: dict[str, tuple[Goal, ...]] = {
         Speed(5, ("ray",)),
     ),
     "psrv_4": (Speed(0.8),),
+    "psrv_nodes_2": (Speed(0.8), Speed(3, ("torch_rpc",))),
+    "psrv_memory": (Cost(1.05),),
     "psrv_straggler": (Speed(1.8, ("allreduce",)),),
 }
 

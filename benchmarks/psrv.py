@@ -4,9 +4,11 @@ The payload is that of ResNet-50: 25,557,032 elements of float32, 102 MB. One th
 an update a learner pushes a gradient and pulls the weights that a step of SGD has made of it and of
 the others' (Downpour SGD); updates a second are over all learners, who don't wait for each other.
 
-    psrv_2  2 learners in a node
-    psrv_4  4 learners in a node
-
+    psrv_2          2 learners in a node
+    psrv_4          4 learners in a node
+    psrv_memory     what these 4 have in memory for it, beside their own weights and gradients, in
+                    copies of the parameters; the floor is one
+    psrv_nodes_2    2 nodes with a learner each: see benchmarks/psrv_nodes.py
     psrv_straggler  a learner that is slower than the others: see benchmarks/psrv_straggler.py
 
 Ours is `Client.push_pull` on one shard. Floor: each learner does the same arithmetic on memory of
@@ -27,7 +29,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from benchmarks import psrv_ray, psrv_straggler
+from benchmarks import psrv_nodes, psrv_ray, psrv_straggler
 from benchmarks.report import Result, compare, main, medians
 from benchmarks.turns import LearnerSet, start
 
@@ -53,7 +55,16 @@ def measure(quick: bool = False) -> Iterator[Result]:
                 alone.update(medians(rates, runs, warm_up))
         peers = {name: round(value, 4) for name, value in alone.items()}
         yield replace(result, peers={**result.peers, **peers})
+    yield _memory(_KEYS[-1][1])
+    yield from psrv_nodes.measure(quick)
     yield from psrv_straggler.measure(quick)
+
+
+def _memory(learners: int) -> Result:
+    with start("ours", learners, "benchmarks.psrv_learner", "ours") as learner_set:
+        learner_set.ask("update", 2)
+        copies: float = sum(answer["value"] for answer in learner_set.ask("memory", None))
+    return Result("psrv_memory", "copies", round(copies, 4), 1.0)
 
 
 def _restless() -> list[str]:

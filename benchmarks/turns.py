@@ -85,7 +85,7 @@ def start(name: str, learners: int, module: str, *arguments: str) -> Iterator[Le
         )
         streams = []
         for number in range(learners):
-            stream = stack.enter_context(_accept(listener, started))
+            stream = stack.enter_context(accept(listener, started))
             stream.write(f"{number} {learners}\n")
             stream.flush()
             streams.append(stream)
@@ -94,7 +94,8 @@ def start(name: str, learners: int, module: str, *arguments: str) -> Iterator[Le
         learner_set.close()
 
 
-def _accept(listener: socket.socket, started: Started) -> TextIOWrapper:
+def accept(listener: socket.socket, started: Started) -> TextIOWrapper:
+    """Wait for a learner's connection; RuntimeError with the last words if none comes."""
     listener.settimeout(0.5)
     limit = time.monotonic() + _START_LIMIT_S
     while True:
@@ -123,6 +124,8 @@ class Place:
     def obey(self, orders: Mapping[str, Callable[[Any], object]]) -> None:
         """Carry out orders and say when each began and ended, until the order to leave.
 
+        What an order returns is said, too, as `value`, if it is a float.
+
         Times are CLOCK_MONOTONIC's, which all processes of a machine share.
         """
         slept_s = idle_cpu_s = 0.0
@@ -138,8 +141,9 @@ class Place:
                 self._answer(idle_cpu=idle_cpu_s / slept_s)
                 return
             begin = time.monotonic()
-            orders[order](argument)
-            self._answer(begin=begin, end=time.monotonic())
+            measured = orders[order](argument)
+            value = {"value": measured} if isinstance(measured, float) else {}
+            self._answer(begin=begin, end=time.monotonic(), **value)
 
     def _answer(self, **fields: float) -> None:
         self._stream.write(json.dumps(fields) + "\n")

@@ -1,0 +1,145 @@
+"""The parameter server over two nodes of the test cluster (`psrv_nodes_2` of benchmarks.psrv).
+
+One learner and one server a node, two shards, each node the home of one. In an update a learner
+pushes a gradient of 102 MB and pulls weights that have it in them: half of both is worked on in
+place, half goes over the network and back. It begins its next update then and not before, so that
+no two pushes go together, as they otherwise may; it does not wait for the other learner.
+
+Floor: the link. Bare sockets move the same bytes the same way at the same time: 51 MB there and
+back from each node, in blocks of 256 KiB over as many connections, so many blocks ahead of the
+answers; nothing is computed. The nodes are network namespaces of this machine, whose link is its
+memory, and whose processes share its cores: what computes takes from what sends.
+
+Peer `torch_rpc`: torch.distributed.rpc, each node's process the server of one half; the gradient's
+other half as argument, the weights' as result. It is measured after the others, because its threads
+spin also while nothing is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+from benchmarks.learners import ONE_THREAD, REPOSITORY, Started
+from benchmarks.report import Result, compare, main, medians
+from benchmarks.turns import LearnerSet, accept
+
+sys.path.insert(0, str(REPOSITORY / "tests/cluster"))
+from cluster import (  # type: ignore[import-not-found] # noqa: E402
+    Cluster,
+    missing_programs,
+)
+
+_NODES = 2
+_RUNS, _WARM_UP = 9, 1
+_UPDATES = 4
+"""Of each learner in a run."""
+_END_LIMIT_S = 60.0
+
+
+def measure(quick: bool = False) -> Iterator[Result]:
+    """Yield the result; nothing where the cluster's programs lack."""
+    if missing := missing_programs():
+        print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
+        return
+    runs, warm_up = (1, 0) if quick else (_RUNS, _WARM_UP)
+    cluster = Cluster(nodes=_NODES, venv=Path(sys.prefix), hide=REPOSITORY)
+    try:
+        cluster.start()
+        for package in ("benchmarks", "learner", "psrv", "dlctl"):
+            shutil.copytree(REPOSITORY / package, cluster.folder / "benchmark" / package,
+                            ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
+        with _rates(cluster, ("ours", "link")) as rates:
+            result = compare("psrv_nodes_2", rates["ours"], rates["link"], unit="updates/s",
+                             runs=runs, warm_up=warm_up)  # fmt: skip
+        with _rates(cluster, ("torch_rpc",)) as rates:
+            alone = {n: round(v, 4) for n, v in medians(rates, runs, warm_up).items()}
+        yield replace(result, peers={**result.peers, **alone})
+    finally:
+        cluster.wipe()
+
+
+class NodeSet(LearnerSet):
+    """The processes of one way, one a node; others' were started with them."""
+
+    def close(self) -> None:
+        """Let them leave."""
+        self.ask("leave", None)
+
+
+@contextlib.contextmanager
+def _rates(cluster: Any, ways: Sequence[str]) -> Iterator[dict[str, Callable[[], float]]]:
+    """Start the processes of these ways on both nodes; at the end their weights are checked."""
+    with contextlib.ExitStack() as stack:
+        folder = cluster.home / "-".join(ways)
+        folder.mkdir()
+        folder.chmod(0o777)
+        listeners = {way: stack.enter_context(_listen(folder / way)) for way in ways}
+        started = stack.enter_context(_start(cluster, folder, ways))
+        sets = {}
+        for way, listener in listeners.items():
+            streams: list[TextIOWrapper] = []
+            for number in range(_NODES):
+                streams.append(stack.enter_context(accept(listener, started)))
+                streams[-1].write(f"{number} {_NODES}\n")
+                streams[-1].flush()
+            sets[way] = NodeSet(way, folder, started, streams)
+        yield {way: _rate(node_set) for way, node_set in sets.items()}
+        for node_set in sets.values():
+            node_set.ask("check", None)
+            node_set.close()
+        if (code := started.wait(_END_LIMIT_S)) != 0:
+            raise started.failed(f"exit code {code}")
+
+
+def _rate(node_set: NodeSet) -> Callable[[], float]:
+    return lambda: _NODES * _UPDATES / node_set.time_s("update", _UPDATES)
+
+
+@contextlib.contextmanager
+def _listen(path: Path) -> Iterator[socket.socket]:
+    """Listen where processes of other network namespaces find it: in a folder of all."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.chmod(0o777)
+        listener.listen(_NODES)
+        yield listener
+
+
+@contextlib.contextmanager
+def _start(cluster: Any, folder: Path, ways: Sequence[str]) -> Iterator[Started]:
+    """Have an ordinary user's srun start a process of each way on each node."""
+    home = f"$HOME/{folder.name}"
+    settings = {**ONE_THREAD, "PYTHONPATH": str(cluster.folder / "benchmark")}
+    program = f"{cluster.node_python} -m benchmarks.psrv_nodes_learner"
+    each = "; ".join(f"{program} {way} {home}/{way} &" for way in ways)
+    script = "\n".join([
+        *(f"export {name}={shlex.quote(value)}" for name, value in settings.items()),
+        f"exec srun -N {_NODES} --ntasks-per-node=1 --mem=0 --mpi=none sh -c "
+        f"{shlex.quote(each.replace('&;', '&') + ' wait')}",
+    ])  # fmt: skip
+    argv = ["ssh", "-F", str(cluster.ssh_config), cluster.host, "exec /bin/sh -s"]
+    output = folder / "output"
+    with output.open("wb") as stream:
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=stream, stderr=stream)
+        assert process.stdin is not None
+        process.stdin.write(script.encode())
+        process.stdin.close()
+        try:
+            yield Started(argv, process, output)
+        finally:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    main(measure)

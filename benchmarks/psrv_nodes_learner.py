@@ -1,0 +1,270 @@
+"""A node's process of a way to serve parameters over nodes: `… WAY SOCKET` (see psrv_nodes.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.psrv_learner import ELEMENTS, LR, Way
+from benchmarks.turns import Place
+
+NODE = int(os.environ.get("SLURM_NODEID", "0"))
+OTHER = 1 - NODE
+_LOOK_S, _PATIENCE_S = 2e-4, 60.0
+_ATTEMPT = 1
+
+
+def _wait_for(path: Path) -> Path:
+    """Wait until another process has made a file."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path} is not there")
+        time.sleep(0.05)
+    return path
+
+
+def _tell(path: Path, words: Any) -> None:
+    """Make such a file."""
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    new.write_text(json.dumps(words))
+    new.rename(path)
+
+
+class Ours(Way):
+    """psrv, with a server of its own on each node."""
+
+    def join(self) -> None:
+        """Start this node's server; be learner 0 on node 0; join."""
+        from dlctl.contract import Parameters
+        from psrv.client import join
+        from psrv.rules import Downpour
+
+        self._job_dir = self.place.folder / "job"
+        self._memory = Path(f"/dev/shm/dlctl-bench-{os.getpid()}")
+        self._memory.mkdir()
+        parameters = Parameters(ELEMENTS, "float32", 1, "resnet50")
+        if NODE == 0:
+            self._prepare(parameters)
+        _wait_for(self.place.folder / "prepared")
+        argv = [sys.executable, "-m", "benchmarks.psrv_nodes_learner", "server"]
+        self._server = subprocess.Popen([*argv, str(self._job_dir), str(self._memory)])
+        self._client = join(self._memory, parameters, 2, Downpour(), _ATTEMPT, _PATIENCE_S,
+                            rank=NODE, learners=2)  # fmt: skip
+        self._relays = [shard.all_added() for shard in self._client._relays()]
+        self._client.refresh(_PATIENCE_S)  # they are connected
+
+    def _prepare(self, parameters: Any) -> None:
+        """Write what the supervisor and learner 0 would."""
+        from dlctl import contract
+        from psrv.placing import ranges_of
+        from psrv.snapshots import write_snapshot
+
+        secret = self._job_dir / contract.server_secret(_ATTEMPT)
+        secret.parent.mkdir(parents=True)
+        secret.write_text(secrets.token_hex(32))
+        records = {
+            contract.homes_file(_ATTEMPT): contract.Homes(1, [0, 1]),
+            contract.parameters_file(_ATTEMPT): parameters,
+        }
+        for shard, (start, stop) in enumerate(ranges_of(parameters, 2)):
+            path = self._job_dir / contract.snapshot_file(_ATTEMPT, shard)
+            write_snapshot(path, [(0, [torch.zeros(stop - start)])], stop - start)
+        for name, record in records.items():
+            contract.write_whole(self._job_dir / name, contract.to_json(record))
+        (self.place.folder / "prepared").touch()
+
+    def update(self) -> None:
+        """Push; once the home of the other half has answered, pull."""
+        self._client.push(self.gradient, LR).wait()
+        while any(added.any() for added in self._relays):
+            time.sleep(_LOOK_S)
+        self._client.pull(self.weights).wait()
+
+    def pull(self) -> None:
+        """Pull what all have pushed."""
+        self._client.refresh(_PATIENCE_S)
+        self._client.pull(self.weights).wait()
+
+    def leave(self) -> None:
+        """End the server, which serves the other node until that one leaves, too."""
+        self._client.leave()
+        _tell(self.place.folder / f"left-{NODE}", True)
+        _wait_for(self.place.folder / f"left-{OTHER}")
+        self._server.terminate()
+        self._server.wait()
+        shutil.rmtree(self._memory)
+
+
+def serve(job_dir: Path, memory: Path) -> None:
+    """Be the server of this node until SIGTERM."""
+    from psrv.node_server import NodeServer, Settings
+    from psrv.rules import Downpour
+
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+    settings = Settings(_ATTEMPT, NODE, [1, 1], Downpour(), socket.gethostname(), 60, 10**6)
+    server = NodeServer(job_dir, memory, settings, lambda line: print(line, flush=True))
+    server.run(lambda: bool(ended), lambda _: None)
+
+
+class Link(Way):
+    """Bare sockets: the bytes of ours there and back, nothing computed."""
+
+    def join(self) -> None:
+        """Open the connections of ours, and send back what comes over the other node's."""
+        from psrv.link import AHEAD, STRIPES
+        from psrv.shard_file import BLOCK_BYTES
+
+        self._ahead, self._size = AHEAD, BLOCK_BYTES
+        blocks = -(-ELEMENTS * self.weights.element_size() // 2 // BLOCK_BYTES)
+        self._blocks = [len(range(stripe, blocks, STRIPES)) for stripe in range(STRIPES)]
+        listener = socket.create_server((socket.gethostname(), 0))
+        _tell(self.place.folder / f"link-{NODE}", listener.getsockname())
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        address = tuple(json.loads(_wait_for(self.place.folder / f"link-{OTHER}").read_text()))
+        self._ends = [socket.create_connection(address) for _ in self._blocks]
+        for end in self._ends:
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._threads = ThreadPoolExecutor(2 * STRIPES)
+        self._sent = memoryview(bytearray(BLOCK_BYTES))
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            end, _ = listener.accept()
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._send_back, args=(end,), daemon=True).start()
+
+    def _send_back(self, end: socket.socket) -> None:
+        room = memoryview(bytearray(self._size))
+        while _receive(end, room):
+            end.sendall(room)
+
+    def update(self) -> None:
+        """Send as many blocks as ours, and receive as many."""
+        tasks = []
+        for end, blocks in zip(self._ends, self._blocks, strict=True):
+            room = threading.Semaphore(self._ahead)
+            tasks.append(self._threads.submit(self._send, end, blocks, room))
+            tasks.append(self._threads.submit(self._take, end, blocks, room))
+        for task in tasks:
+            task.result()
+
+    def _send(self, end: socket.socket, blocks: int, room: threading.Semaphore) -> None:
+        for _ in range(blocks):
+            room.acquire()
+            end.sendall(self._sent)
+
+    def _take(self, end: socket.socket, blocks: int, room: threading.Semaphore) -> None:
+        into = memoryview(bytearray(self._size))
+        for _ in range(blocks):
+            if not _receive(end, into):
+                raise ConnectionError("the other node has gone")
+            room.release()
+
+    def check(self, _: Any) -> None:
+        """Do nothing: there are no weights."""
+
+    def leave(self) -> None:
+        """Close the connections."""
+        for end in self._ends:
+            end.close()
+
+
+def _receive(end: socket.socket, room: memoryview) -> bool:
+    """Fill a buffer; return False at the end of the connection."""
+    done = 0
+    while done < len(room):
+        try:
+            count = end.recv_into(room[done:], 0, socket.MSG_WAITALL)
+        except ConnectionError:
+            return False
+        if count == 0:
+            return False
+        done += count
+    return True
+
+
+_half = torch.zeros(0)
+_half_lock = threading.Lock()
+
+
+def _step(gradient: torch.Tensor) -> torch.Tensor:
+    """Take a step on this node's half (also called over the network)."""
+    with _half_lock:
+        return _half.add_(gradient, alpha=-LR).clone()
+
+
+class TorchRpc(Way):
+    """torch.distributed.rpc: a function on the other node."""
+
+    def join(self) -> None:
+        """Start it: node 0 draws a port."""
+        import torch.distributed.rpc as rpc
+
+        global _half
+        cut = ELEMENTS // 2
+        self._parts = [slice(0, cut), slice(cut, ELEMENTS)]
+        _half = torch.zeros(len(range(*self._parts[NODE].indices(ELEMENTS))))
+        meeting = self.place.folder / "rpc-address"
+        if NODE == 0:
+            with socket.create_server((socket.gethostname(), 0)) as probe:
+                port = probe.getsockname()[1]
+            _tell(meeting, [socket.gethostname(), port])
+        host, port = json.loads(_wait_for(meeting).read_text())
+        options = rpc.TensorPipeRpcBackendOptions(
+            init_method=f"tcp://{host}:{port}", num_worker_threads=1
+        )
+        self._rpc = rpc
+        rpc.init_rpc(f"node{NODE}", rank=NODE, world_size=2, rpc_backend_options=options)
+
+    def update(self) -> None:
+        """Step on both halves."""
+        ours, theirs = self._parts[NODE], self._parts[OTHER]
+        answer = self._rpc.rpc_async(f"node{OTHER}", _step, args=(self.gradient[theirs],))
+        self.weights[ours] = _step(self.gradient[ours])
+        self.weights[theirs] = answer.wait()
+
+    def pull(self) -> None:
+        """Take both halves as they are."""
+        nothing = torch.zeros(1)
+        self.weights[self._parts[NODE]] = _step(nothing)
+        other = self._rpc.rpc_sync(f"node{OTHER}", _step, args=(nothing,))
+        self.weights[self._parts[OTHER]] = other
+
+    def leave(self) -> None:
+        """Wait for the other one and end."""
+        self._rpc.shutdown()
+
+
+WAYS: dict[str, Callable[[Place], Way]] = {"ours": Ours, "link": Link, "torch_rpc": TorchRpc}
+
+
+def main() -> None:
+    """Update in the way that the arguments name, whenever told so."""
+    name, path, *more = sys.argv[1:]
+    torch.set_num_threads(1)
+    if name == "server":
+        serve(Path(path), Path(more[0]))
+        return
+    way = WAYS[name](place := Place(path))
+    place.obey({"update": way.run, "check": way.check})
+    way.leave()
+
+
+if __name__ == "__main__":
+    main()
