@@ -96,7 +96,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     ),
     "psrv_4": (Speed(0.8),),
     "psrv_nodes_2": (Speed(0.8), Speed(3, ("torch_rpc",))),
-    "psrv_memory": (Cost(1.05),),
+    "psrv_memory": (Cost(1.1),),
     "psrv_straggler": (Speed(1.8, ("allreduce",)),),
 }
 

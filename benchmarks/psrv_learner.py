@@ -30,7 +30,13 @@ class Way(ABC):
         self.gradient = torch.full((ELEMENTS,), GRADIENT)
         self.weights = torch.zeros(ELEMENTS)
         self.updates = 0
+        self.weights.zero_()  # its pages are there before anything is measured, as is all code
+        self.load()
+        self._anonymous = _anonymous_bytes()
         self.join()
+
+    def load(self) -> None:  # noqa: B027 - some have all they need
+        """Import what is needed."""
 
     @abstractmethod
     def join(self) -> None:
@@ -58,11 +64,28 @@ class Way(ABC):
             raise RuntimeError(f"weights from {self.weights.min()} to {self.weights.max()}, "
                                f"not {expected}")  # fmt: skip
 
+    def memory(self, _: Any) -> float:
+        """Return what this process has taken since it had gradient and weights, in copies of them.
+
+        The first one also counts the files in shared memory.
+        """
+        found = _anonymous_bytes() - self._anonymous
+        if self.place.number == 0:
+            found += sum(512 * f.stat().st_blocks for f in Path(os.environ[_MEMORY]).iterdir())
+        return found / (4 * ELEMENTS)
+
     def pull(self) -> None:  # noqa: B027 - some have them already
         """Get the weights once more, at the end."""
 
     def leave(self) -> None:  # noqa: B027 - some have nothing to give back
         """End."""
+
+
+def _anonymous_bytes() -> int:
+    """Return how much memory of its own this process uses."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    (line,) = [line for line in status if line.startswith("RssAnon:")]
+    return 1024 * int(line.split()[1])
 
 
 class Floor(Way):
@@ -97,6 +120,10 @@ class Floor(Way):
 
 class Ours(Way):
     """The parameter server of psrv, on one shard."""
+
+    def load(self) -> None:
+        """Import it."""
+        import psrv.client  # noqa: F401
 
     def join(self) -> None:
         """Make the shard, and map it."""
@@ -241,7 +268,7 @@ def main() -> None:
 
         WAYS[name] = Ray
     way = WAYS[name](place := Place(path))
-    place.obey({"update": way.run, "check": way.check})
+    place.obey({"update": way.run, "check": way.check, "memory": way.memory})
     way.leave()
 
 
