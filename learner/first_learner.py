@@ -74,6 +74,7 @@ class FirstLearner:
         self._times = StepTimes()
         self._seen_step = 0
         self._epoch_began = time.monotonic()
+        self._told_step = 0
         self._newest: dict[str, float] = {}
         self.position = Position()
 
@@ -177,6 +178,8 @@ class FirstLearner:
 
     def _record(self, step: int, values: dict[str, float], *, epoch: int | None = None) -> None:
         epoch = self.position.epoch + 1 if epoch is None else epoch
+        # A chunk of this learner may be further than what all learners have done.
+        step = self._told_step = max(step, self._told_step)
         self._reports.progress.update(step, epoch, {**self._newest, **values}, force=True)
         if self._reports.metrics is not None:
             self._reports.metrics.append(step, epoch, values)

@@ -79,6 +79,8 @@ class ServerLoop:
         self._batches = 0
         self._told_at = float("-inf")
         self._told: dict[str, float] = {}
+        self._newest: tuple[int, int, dict[str, float]] | None = None
+        """Step, epoch and values of the last chunk."""
 
     def run(self) -> bool:
         """Train until nothing is left (True), or until a halt (False)."""
@@ -92,6 +94,9 @@ class ServerLoop:
                 return self._all_chunks(loader)
         except HaltedInValidation:
             return False
+        finally:
+            self._told["pushes"] = float(self._served.stats.pushes)
+            self._tell()
 
     def _all_chunks(self, loader: ChunkLoader) -> bool:
         while not self._halt.is_set:
@@ -161,13 +166,11 @@ class ServerLoop:
         self._watch.look(values["loss"], step)
         values["learning_rate"] = self._rate.now()
         values["batches"] = float(self._batches)
+        self._newest = (step, chunk.pass_number + 1, values)
         now = time.monotonic()
         if now - self._told_at >= PROGRESS_INTERVAL_S:
             self._told_at, self._told = now, self._served.stats.read()
-            self._reports.progress.update(
-                step, chunk.pass_number + 1, {**values, **self._told},
-                warning=self._watch.warning, force=True,
-            )  # fmt: skip
+            self._tell()
         if self._first is not None:
             times: dict[str, Any] = {
                 "exchange_s": self._served.stats.read_exchange_s(),
@@ -176,4 +179,11 @@ class ServerLoop:
             batches = -(-samples // self._batch_samples)
             self._first.after_chunk(
                 chunk.pass_number, step, totals, samples, batches, times, {**values, **self._told}
+            )
+
+    def _tell(self) -> None:
+        if self._newest is not None:
+            step, epoch, values = self._newest
+            self._reports.progress.update(
+                step, epoch, {**values, **self._told}, warning=self._watch.warning, force=True
             )
