@@ -38,8 +38,8 @@ from psrv.node_shards import NodeShards
 from psrv.own_shards import OwnShards
 from psrv.rules import RoundSolver, Solver
 from psrv.snapshots import wanted_request
-from psrv.transport.base import Connection, DisconnectedError, Greeting, Purpose
-from psrv.transport.tcp import TcpListener, dial
+from psrv.transport.base import Connection, DisconnectedError, Greeting, Purpose, Transport
+from psrv.transport.tcp import TcpTransport
 
 _LOOK_EVERY_S = 0.05
 _READ_EVERY_S = 0.3
@@ -64,6 +64,8 @@ class Settings:
     snapshot_every_s: float = 60.0
     gated: bool = False
     """Whether learners wait for one another's clocks."""
+    transport: Transport | None = None
+    """How to reach the other nodes, if there are any; None: by TCP."""
 
 
 class NodeServer:
@@ -88,8 +90,7 @@ class NodeServer:
         self._failures: list[BaseException] = []
         self._parameters: Parameters | None = None
         self._shards: NodeShards | None = None
-        self._listener: TcpListener | None = None
-        self._secret = b""
+        self._transport: Transport | None = None
         self._snapshots: threading.Thread | None = None
         self._snapshots_due = time.monotonic() + settings.snapshot_every_s
         self._answered = 0
@@ -127,15 +128,8 @@ class NodeServer:
         settings = self._settings
         port = 0
         if len(settings.learners_per_node) > 1:
-            path = self._job_dir / server_secret(settings.attempt)
-            try:
-                self._secret = path.read_bytes().strip()
-            except OSError as error:
-                raise ServerError(f"{path} can't be read: {error.strerror}") from error
-            self._listener = TcpListener(
-                settings.host, self._secret, self._refuse, self._welcome, self._log
-            )
-            port = self._listener.port
+            self._transport = settings.transport or self._tcp()
+            port = self._transport.open(self._refuse, self._welcome)
         place = ServerPlace(
             node=settings.node,
             host=socket.gethostname(),
@@ -145,6 +139,14 @@ class NodeServer:
         )
         path = self._job_dir / server_file(settings.attempt, settings.node)
         write_whole(path, to_json(place))
+
+    def _tcp(self) -> TcpTransport:
+        path = self._job_dir / server_secret(self._settings.attempt)
+        try:
+            secret = path.read_bytes().strip()
+        except OSError as error:
+            raise ServerError(f"{path} can't be read: {error.strerror}") from error
+        return TcpTransport(self._settings.host, secret, self._find, self._log)
 
     def _wait_for_parameters(
         self, stopped: Callable[[], bool], beat: Callable[[str], None]
@@ -190,8 +192,8 @@ class NodeServer:
             log=self._log,
             fail=self._failures.append,
         )
-        if self._listener is not None:
-            self._listener.start()
+        if self._transport is not None:
+            self._transport.start()
 
     def _serve(self, stopped: Callable[[], bool], beat: Callable[[str], None]) -> None:
         assert self._shards is not None
@@ -219,8 +221,9 @@ class NodeServer:
             self._log(error.message)
             return
         if homes.generation > self._homes.generation and self._shards is not None:
+            if lost := set(homes.lost_nodes) - set(self._homes.lost_nodes):
+                self._log(f"node {', '.join(map(str, sorted(lost)))} was given up")
             self._homes = homes
-            self._log(f"homes {homes.generation}: {homes.shard_nodes}, lost {homes.lost_nodes}")
             if not self.lost:
                 self._shards.follow(homes)
 
@@ -260,10 +263,23 @@ class NodeServer:
             self._failures.append(error)
 
     def _dial(self, node: int, purpose: Purpose, stripe: int) -> Connection:
-        """Open a connection to another node's server, wherever it is now."""
         settings, parameters = self._settings, self._parameters
-        assert parameters is not None
-        path = self._job_dir / server_file(settings.attempt, node)
+        assert parameters is not None and self._transport is not None
+        return self._transport.dial(
+            Greeting(
+                settings.attempt,
+                settings.node,
+                node,
+                purpose,
+                self._run,
+                digest(parameters),
+                stripe,
+            )
+        )
+
+    def _find(self, node: int) -> tuple[str, int]:
+        """Return where another node's server is now."""
+        path = self._job_dir / server_file(self._settings.attempt, node)
         _refresh(path.parent)
         try:
             place = read_record(ServerPlace, path)
@@ -271,18 +287,15 @@ class NodeServer:
             raise DisconnectedError(f"{path} can't be read: {error}") from error
         if place is None:
             raise DisconnectedError(f"the server of node {node} has not said where it is")
-        greeting = Greeting(
-            settings.attempt, settings.node, node, purpose, self._run, digest(parameters), stripe
-        )
-        return dial(place.address, place.port, greeting, self._secret)
+        return place.address, place.port
 
     def _close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
         if self._snapshots is not None:
             self._snapshots.join()
         if self._shards is not None:
             self._shards.close()
+        if self._transport is not None:
+            self._transport.close()
 
     def _read(self, kind: type[R], name: str) -> R:
         path = self._job_dir / name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from psrv.errors import ServerError
@@ -118,6 +119,38 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """End it, for both sides and for threads that wait in it."""
+
+
+Refuse = Callable[[Greeting], str]
+"""Says why a greeting is not wanted, or nothing. Its sender may be a stranger: nothing that is
+secret belongs into the reason."""
+Serve = Callable[[Greeting, Connection], None]
+"""Gets each connection, in a thread of its own."""
+
+
+class Transport(Protocol):
+    """How this node's server reaches the others, and they reach it."""
+
+    def open(self, refuse: Refuse, serve: Serve) -> int:
+        """Get ready to be reached; return the port, 0 where there is none.
+
+        Raises:
+            ServerError: it can't be.
+        """
+
+    def start(self) -> None:
+        """Begin to let in; whoever came before waits for that, for a while."""
+
+    def dial(self, greeting: Greeting) -> Connection:
+        """Open a connection to the node that the greeting names.
+
+        Raises:
+            DisconnectedError: nobody is there, or it went in the middle.
+            RefusedError: it does not want us.
+        """
+
+    def close(self) -> None:
+        """Let nobody in any more; at the very end of a server."""
 
 
 class DisconnectedError(ServerError):

@@ -35,7 +35,9 @@ from psrv.transport.base import (
     Frame,
     Greeting,
     Purpose,
+    Refuse,
     RefusedError,
+    Serve,
     pack,
     unpack,
 )
@@ -150,15 +152,13 @@ def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> TcpConnecti
     return _begin(connection, secret, said, opener=True)
 
 
-class TcpListener:
-    """Lets in who knows the secret and is wanted; each connection in a thread of its own.
+class TcpTransport:
+    """See psrv.transport.base.Transport.
 
     Args:
         host: The one address that is bound.
         secret: Of the attempt.
-        refuse: Says why a greeting is not wanted, or nothing. Its caller may be a stranger: nothing
-            that is secret belongs into the reason.
-        serve: Gets each connection.
+        find: Returns the address and port of another node's server, or raises DisconnectedError.
         log: Gets a line for each refusal.
     """
 
@@ -166,8 +166,52 @@ class TcpListener:
         self,
         host: str,
         secret: bytes,
-        refuse: Callable[[Greeting], str],
-        serve: Callable[[Greeting, TcpConnection], None],
+        find: Callable[[int], tuple[str, int]],
+        log: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._secret = secret
+        self._find = find
+        self._log = log
+        self._listener: TcpListener | None = None
+
+    def open(self, refuse: Refuse, serve: Serve) -> int:
+        """Bind a port."""
+        self._listener = TcpListener(self._host, self._secret, refuse, serve, self._log)
+        return self._listener.port
+
+    def start(self) -> None:
+        """Begin to accept."""
+        assert self._listener is not None
+        self._listener.start()
+
+    def dial(self, greeting: Greeting) -> TcpConnection:
+        """Open a connection to wherever that node's server is now."""
+        return dial(*self._find(greeting.to_node), greeting, self._secret)
+
+    def close(self) -> None:
+        """Close the port."""
+        if self._listener is not None:
+            self._listener.close()
+
+
+class TcpListener:
+    """Lets in who knows the secret and is wanted; each connection in a thread of its own.
+
+    Args:
+        host: The one address that is bound.
+        secret: Of the attempt.
+        refuse: See psrv.transport.base.
+        serve: See there.
+        log: Gets a line for each refusal.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        secret: bytes,
+        refuse: Refuse,
+        serve: Serve,
         log: Callable[[str], None],
     ) -> None:
         self._secret = secret

@@ -223,7 +223,7 @@ def fenced(_: str) -> None:
     os.kill(cut_off, signal.SIGCONT)
     wait_for(cut_off)
     print("it says:", *{line.split(" ", 1)[1] for line in training.log(1).splitlines()
-                        if "given up" in line})  # fmt: skip
+                        if "this node was given up" in line})  # fmt: skip
     show_counts(training)
     training.serve(1)
     wait_for(training.servers.pop(1))
@@ -284,7 +284,7 @@ def refused(_: str) -> None:
         except RefusedError as error:
             print(error)
     training.lose(1, [0, 0])
-    until(lambda: "lost [1]" in training.log(0), "the homes")
+    until(lambda: "node 1 was given up" in training.log(0), "the homes")
     try:
         dial("127.0.0.1", port, right, b"5ec7e7")
     except RefusedError as error:
