@@ -81,7 +81,7 @@ class ServedModel:
             self._or_warn(
                 lambda: client.refresh(timeout_s), "the weights are as this node has them"
             )
-        self._joined().pull(self.flat.flat).wait()
+        self._joined().pull(self.flat.flat, wait=True)
         self.flat.scatter()
 
     # A group of batches -------------------------------------------------------------------------
@@ -114,13 +114,13 @@ class ServedModel:
         others, began = client.pushes_by_others(), time.monotonic()
         if self.sends_weights:
             weights = flat.gather()
-            client.push_pull(weights, weights, rate).wait()
+            client.push_pull(weights, weights, rate, wait=True)
             flat.scatter()
         elif self._pull_is_next():
-            client.push_pull(flat.gradient(), flat.flat, rate).wait()
+            client.push_pull(flat.gradient(), flat.flat, rate, wait=True)
             flat.scatter()
         else:
-            client.push(flat.gradient(), rate).wait()
+            client.push(flat.gradient(), rate, wait=True)
         flat.clear_sum()
         self.stats.pushed(others, time.monotonic() - began)
 

@@ -90,22 +90,26 @@ class Client:
         self._pending: list[Handle] = []
         self._see()
 
-    def push(self, mine: torch.Tensor, rate: float) -> Handle:
+    def push(self, mine: torch.Tensor, rate: float, *, wait: bool = False) -> Handle:
         """Send gradients or weights, as the solver wants them. Leave them alone until its end.
 
         Args:
             mine: Shape (count,).
             rate: The learning rate of this moment, for the server's step.
+            wait: Whether to return at its end only: the calling thread does it then, which for
+                small models is faster than to have it done and to wait.
         """
-        return self._begin(lambda: self._work(mine, None, rate))
+        return self._begin(lambda: self._work(mine, None, rate), wait)
 
-    def pull(self, into: torch.Tensor) -> Handle:
+    def pull(self, into: torch.Tensor, *, wait: bool = False) -> Handle:
         """Fetch the weights."""
-        return self._begin(lambda: self._read(into))
+        return self._begin(lambda: self._read(into), wait)
 
-    def push_pull(self, mine: torch.Tensor, into: torch.Tensor, rate: float) -> Handle:
+    def push_pull(
+        self, mine: torch.Tensor, into: torch.Tensor, rate: float, *, wait: bool = False
+    ) -> Handle:
         """Send, and take what the solver answers, while each block is in the cache."""
-        return self._begin(lambda: self._work(mine, into, rate))
+        return self._begin(lambda: self._work(mine, into, rate), wait)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait for all that was begun; see Handle.wait."""
@@ -178,7 +182,13 @@ class Client:
             for shard in self._shards:
                 shard.close()
 
-    def _begin(self, work: Callable[[], None]) -> Handle:
+    def _begin(self, work: Callable[[], None], wait: bool = False) -> Handle:
+        if wait:
+            self.wait()  # one thread at a time works on the shards
+            work()
+            done: Future[None] = Future()
+            done.set_result(None)
+            return Handle(done)
         self._pending = [handle for handle in self._pending if not handle.succeeded]
         self._pending.append(Handle(self._thread.submit(work)))
         return self._pending[-1]

@@ -94,6 +94,19 @@ def test_push_and_pull(client: Client) -> None:
     assert torch.equal(again, weights.to(torch.bfloat16))
 
 
+def test_who_waits_does_the_work_itself_after_what_was_begun(client: Client) -> None:
+    Slow.go.clear()
+    first = client.push(torch.ones(170_000), 1.0)
+    threading.Timer(0.1, Slow.go.set).start()
+    weights = torch.empty(170_000)
+    assert client.push_pull(torch.ones(170_000), weights, 1.0, wait=True).succeeded
+    assert first.done and weights.eq(-2).all()
+    Slow.fail = True
+    with pytest.raises(ValueError, match="no push"):
+        client.push(torch.ones(170_000), 1.0, wait=True)
+    client.wait()
+
+
 def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None:
     Slow.go.clear()
     handle = client.push(torch.ones(170_000), 1.0)
