@@ -1,6 +1,7 @@
 """The server of a node, a step of its own: `python -m learner.server <job dir> <attempt> <node>`.
 
-Runs psrv.node_server for a job's plan, keeps its `Status` fresh, and ends with the supervisor.
+Runs psrv.node_server for a job's plan, keeps its `Status` fresh, and ends with the supervisor. With
+the transport mpi all servers are one step, and `mpi` stands for the node: it is the rank.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import signal
 import socket
 import sys
 import time
+import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,7 +20,8 @@ import torch
 from dlctl.contract import Plan, State
 from learner import processes
 from learner.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
-from learner.faults import UserFault
+from learner.environment import quiet_mpi
+from learner.faults import EXIT_FAILED, UserFault
 from learner.heartbeat import Heartbeat
 from learner.launcher import read_plan
 from learner.preflight import own_address
@@ -26,7 +30,10 @@ from learner.shared_memory import make_segment_folder, remove_segment_folder, se
 from learner.signals import HaltFlag
 from psrv.errors import ServerError
 from psrv.node_server import NodeServer, Settings
+from psrv.transport.mpi import MpiTransport, World
 
+MPI = "mpi"
+"""In place of a node's number."""
 EXIT_NO_RESTART = 3
 """Exit code where no restart would help."""
 _ASK_OUTSIDE_EVERY_S = 0.5
@@ -34,27 +41,57 @@ _ASK_OUTSIDE_EVERY_S = 0.5
 
 def main(arguments: list[str]) -> int:
     """Serve until told to end; return the exit code."""
-    job_dir, attempt, node = Path(arguments[0]), int(arguments[1]), int(arguments[2])
+    job_dir, attempt, node = Path(arguments[0]), int(arguments[1]), arguments[2]
     ended = HaltFlag(signal.SIGTERM, signal.SIGHUP, signal.SIGINT).install()
     HaltFlag(signal.SIGUSR2).install()  # a halt is the learners' business
     processes.end_with_parent()
+    world = None
+    try:
+        plan = read_plan(job_dir, attempt)
+        folder = make_segment_folder(plan.training_id, attempt)
+        if node == MPI:
+            os.environ.update({**folder, **quiet_mpi(os.environ)})
+            world = World(plan.resources.nodes)
+        return _run(
+            plan, job_dir, attempt, int(node) if world is None else world.node, ended, world
+        )
+    except (ServerError, UserFault) as error:
+        print(f"dlctl: on {socket.gethostname()}: {error}", file=sys.stderr, flush=True)
+        return EXIT_NO_RESTART
+    except BaseException:
+        if world is not None:  # nobody else would know
+            traceback.print_exc()
+            world.abort(EXIT_FAILED)
+        raise
+
+
+def _run(
+    plan: Plan, job_dir: Path, attempt: int, node: int, ended: HaltFlag, world: World | None
+) -> int:
     heart = Heartbeat(job_dir, "server", node, attempt)
     heart.set(reason="starting")
     try:
-        plan = read_plan(job_dir, attempt)
-        _serve(plan, job_dir, attempt, node, ended, heart)
+        _serve(plan, job_dir, attempt, node, ended, heart, world)
     except (ServerError, UserFault) as error:
-        return _say(heart, node, error)
+        _say(heart, node, error)
+        if world is not None:
+            world.abort(EXIT_NO_RESTART)
+        return EXIT_NO_RESTART
     remove_segment_folder(plan.training_id, attempt)
     heart.set(state=State.COMPLETED, reason="ended with the training", exit_code=0)
     return 0
 
 
 def _serve(
-    plan: Plan, job_dir: Path, attempt: int, node: int, ended: HaltFlag, heart: Heartbeat
+    plan: Plan,
+    job_dir: Path,
+    attempt: int,
+    node: int,
+    ended: HaltFlag,
+    heart: Heartbeat,
+    world: World | None,
 ) -> None:
     torch.set_num_threads(1)  # a block is too small for more, and its threads are the connections
-    make_segment_folder(plan.training_id, attempt)
     stopped = _Stopped(job_dir, attempt, node, ended)
 
     def log(line: str) -> None:
@@ -63,9 +100,11 @@ def _serve(
     def beat(doing: str) -> None:
         heart.beat(state=State.TRAINING if doing == "serves" else State.DEPLOYING, reason=doing)
 
+    settings = _settings(plan, job_dir, attempt, node)
+    if world is not None:
+        settings = replace(settings, transport=MpiTransport(world, log))
     folder = segment_folder(plan.training_id, attempt)
-    server = NodeServer(job_dir, folder, _settings(plan, job_dir, attempt, node), log)
-    server.run(stopped, beat)
+    NodeServer(job_dir, folder, settings, log).run(stopped, beat)
     if stopped.reason:
         log(f"ends: {stopped.reason}")
 
@@ -105,14 +144,13 @@ class _Stopped:
         return bool(self.reason)
 
 
-def _say(heart: Heartbeat, node: int, error: ServerError | UserFault) -> int:
+def _say(heart: Heartbeat, node: int, error: ServerError | UserFault) -> None:
     """Tell why this server can't go on, in its log and its status."""
     lines = str(error).splitlines()
     for line in lines:
         print(f"{_place(node)} {line}", file=sys.stderr, flush=True)
     code = EXIT_NO_RESTART
     heart.set(state=State.FAILED, exit_code=code, reason=error.message, last_lines=lines)
-    return code
 
 
 def _place(node: int) -> str:

@@ -220,11 +220,11 @@ class NodeServer:
         except ServerError as error:  # a file system that is away for a moment
             self._log(error.message)
             return
-        if homes.generation > self._homes.generation and self._shards is not None:
+        if homes.generation > self._homes.generation and not homes.ended:
             if lost := set(homes.lost_nodes) - set(self._homes.lost_nodes):
                 self._log(f"node {', '.join(map(str, sorted(lost)))} was given up")
             self._homes = homes
-            if not self.lost:
+            if not self.lost and self._shards is not None:
                 self._shards.follow(homes)
 
     def _take_snapshots(self, stopped: Callable[[], bool]) -> None:

@@ -1,0 +1,38 @@
+"""Servers of nodes that talk MPI."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, TIME_LIMIT_S, mpi_environment
+
+PROGRAM = REPOSITORY / "tests/unit/node_server_program.py"
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="dlctl-test-", dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("solver", ["downpour", "parallel"])
+def test_servers_that_die_together_take_over_together(folder: Path, solver: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), f"mpi:{solver}", str(folder)],
+        env=mpi_environment(), capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "all end with one: True",
+        "node 0 at 1: True",
+        "node 1 at 1: True",
+        "ended with 0",
+    ]
