@@ -30,7 +30,7 @@ from dlctl.contract import Parameters, ParameterServer
 from learner.chunks import ChunkLoader
 from learner.faults import UserFault
 from learner.flat_parameters import FlatParameters
-from learner.metrics import Progress
+from learner.metrics import PROGRESS_INTERVAL_S, Progress
 from learner.prefetch import Batch
 from learner.same_model import describe_parameters
 from learner.seat import Seat, find_seat
@@ -123,7 +123,7 @@ class Server(AbstractContextManager["Server"]):
         self.epoch = 0
         """Of the newest batch, counted from 0."""
         self._solver = find_solver(settings, self.size, solver)
-        self._rate = settings.learning_rate if lr is None else lr
+        self._rate = lr if settings.learning_rate is None else settings.learning_rate
         if self._rate is None and not self._solver.sends_weights:
             raise UserFault(
                 f"with {settings.solver} the server takes the steps, and there is no learning rate",
@@ -148,6 +148,8 @@ class Server(AbstractContextManager["Server"]):
         self._batch_size = batch_size
         self._last = False
         self._stepped = True
+        self._count = 0
+        self._told_at = 0.0
         progress = os.environ.get("DLCTL_PROGRESS_FILE")
         self._progress = Progress(Path(progress) if progress else None)
         self._served.join()
@@ -193,10 +195,16 @@ class Server(AbstractContextManager["Server"]):
         if self._last:
             self._served.exchange(rate)
         self._stepped = True
+        self._count += 1
 
     def _tell(self, samples: int) -> None:
+        now = time.monotonic()
+        if now - self._told_at < PROGRESS_INTERVAL_S:
+            return
+        self._told_at = now
         step = samples // (self._batch_size * self.size)
-        self._progress.update(step, self.epoch + 1, self._served.stats.read())
+        values = {"batches": float(self._count), **self._served.stats.read()}
+        self._progress.update(step, self.epoch + 1, values, force=True)
 
     # Beside it ----------------------------------------------------------------------------------
 

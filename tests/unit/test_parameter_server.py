@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from server_job import Zygote, make_served_job
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -18,25 +15,6 @@ from learner.faults import UserFault
 
 INPUTS = torch.sin(torch.arange(200.0)).reshape(50, 4)
 TRAIN = TensorDataset(INPUTS, INPUTS.sum(dim=1, keepdim=True))
-PROGRAM = """\
-import sys
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
-from learner import parameter_server
-
-inputs = torch.sin(torch.arange(200.0)).reshape(50, 4)
-train = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
-model = nn.Linear(4, 1)
-samples = 0
-with parameter_server.join(model, train, epochs=8, batch_size=5, lr=0.05) as server:
-    for (x,), y in server.batches():
-        nn.functional.mse_loss(model(x), y).backward()
-        server.step()
-        samples += len(x)
-error = nn.functional.mse_loss(model(inputs), inputs.sum(dim=1, keepdim=True))
-print(server.rank, server.size, samples, error.item())
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -117,27 +95,3 @@ def test_what_is_missing_is_said() -> None:
         parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5, lr=1.0) as server,
     ):
         list(server.batches())
-
-
-@pytest.fixture
-def zygote() -> Iterator[Zygote]:
-    made = Zygote()
-    yield made
-    made.close()
-
-
-def test_a_script_in_a_job(tmp_path: Path, zygote: Zygote) -> None:
-    job = make_served_job(
-        tmp_path / "job", zygote, PROGRAM, 2, ParameterServer("downpour_sgd", [0, 0])
-    )
-    job.start(program="train.py")
-    try:
-        assert job.codes() == [0, 0], job.say(0) + job.say(1)
-    finally:
-        job.end()
-    said = [job.say(rank).split() for rank in (0, 1)]
-    assert [line[:2] for line in said] == [["0", "2"], ["1", "2"]]
-    assert sum(int(line[2]) for line in said) == 8 * 50
-    assert float(said[0][3]) < 0.2
-    told = json.loads((job.directory / "progress-0").read_text())
-    assert told["metrics"]["pushes"] > 0

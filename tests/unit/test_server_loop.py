@@ -312,3 +312,36 @@ def test_an_own_solver(make_job: Callable[..., ServedJob], monkeypatch: pytest.M
     losses = [epoch["loss"] for epoch in job.metrics()["history"]]
     assert losses[-1] < 0.7 * losses[0]
     assert checkpoint(job)["server"]["rows"].shape[0] == 1
+
+
+SCRIPT = """\
+import sys
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+from learner import parameter_server
+
+inputs = torch.sin(torch.arange(200.0)).reshape(50, 4)
+train = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
+model = nn.Linear(4, 1)
+samples = 0
+with parameter_server.join(model, train, epochs=8, batch_size=5, lr=0.05) as server:
+    for (x,), y in server.batches():
+        nn.functional.mse_loss(model(x), y).backward()
+        server.step()
+        samples += len(x)
+error = nn.functional.mse_loss(model(inputs), inputs.sum(dim=1, keepdim=True))
+print(server.rank, server.size, samples, error.item())
+"""
+
+
+def test_a_script_in_a_job(make_job: Callable[..., ServedJob]) -> None:
+    job = make_job(SCRIPT, 2, "downpour_sgd", shard_nodes=[0, 0])
+    job.start(program="train.py")
+    assert job.codes() == [0, 0], job.say(0) + job.say(1)
+    said = [job.say(rank).split() for rank in (0, 1)]
+    assert [line[:2] for line in said] == [["0", "2"], ["1", "2"]]
+    assert sum(int(line[2]) for line in said) == 8 * 50
+    assert float(said[0][3]) < 0.2
+    told = json.loads((job.directory / "progress-0").read_text())
+    assert told["metrics"]["pushes"] > 0
