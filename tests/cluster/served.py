@@ -97,15 +97,16 @@ def processes_of(job_dir: Path, module: str) -> list[tuple[int, list[str]]]:
     return found
 
 
-def learners_of(job_dir: Path) -> dict[int, int]:
-    """Return the process of each living learner, by rank."""
+def learners_of(job_dir: Path, module: str = "learner.train") -> dict[int, int]:
+    """Return the process of each living learner, or its watchdog (`learner.launcher`), by rank."""
     found = {}
-    for pid, _ in processes_of(job_dir, "learner.train"):
+    variable = b"RANK=" if module == "learner.train" else b"DLCTL_RANK="
+    for pid, _ in processes_of(job_dir, module):
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        ranks = [word[5:] for word in environment if word.startswith(b"RANK=")]
+        ranks = [word.partition(b"=")[2] for word in environment if word.startswith(variable)]
         if ranks:
             found[int(ranks[0])] = pid
     return found
