@@ -7,13 +7,13 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import torch
 
 from psrv.errors import ServerError
 from psrv.home import merge, next_round
 from psrv.members import RANKS
+from psrv.queues import Queues
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import ThreadedShard
 from psrv.shard_file import no_room
@@ -56,16 +56,22 @@ class Home:
         shard: Its file.
         solver: The training's.
         nodes: How many nodes the training began with.
+        queues: Where totals are taken in, at once.
     """
 
     def __init__(
-        self, number: int, shard: ThreadedShard, solver: Solver | RoundSolver, nodes: int
+        self,
+        number: int,
+        shard: ThreadedShard,
+        solver: Solver | RoundSolver,
+        nodes: int,
+        queues: Queues,
     ) -> None:
         self.number = number
         self.shard = shard
         self.in_rounds: RoundSolver | None = solver if isinstance(solver, RoundSolver) else None
         """The solver, if it is one in rounds. (Asking for its type takes longer than a block.)"""
-        self._at_once = cast(Solver, solver)
+        self._queues = queues
         self._merged = Merged(
             shard.path.with_name(f"{shard.path.name}.merged"), nodes, shard.layout.blocks
         )
@@ -89,8 +95,11 @@ class Home:
         """Take in a total, unless it was before; return how many pushes the weights have had."""
         known = self._merged.last(node, frame.block) == frame.number
         pushes = 0 if known else frame.pushes
-        had = merge(
-            self.shard, frame.block, self._at_once, total, pushes, frame.rate, frame.number, into
+        had = self._queues.run(
+            len(total),
+            lambda solver: merge(
+                self.shard, frame.block, solver, total, pushes, frame.rate, frame.number, into
+            ),
         )
         self._merged.note(node, frame.block, frame.number)
         return had

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import cast
 
 import torch
 
@@ -12,6 +13,7 @@ from dlctl.contract import Homes
 from psrv.homes import Home
 from psrv.link import AHEAD, STRIPES, Link
 from psrv.own_shards import OwnShards
+from psrv.queues import Queues, visible_gpus
 from psrv.relay import AtOnceRelay, Relay, RoundsRelay
 from psrv.rules import RoundSolver, Solver
 from psrv.serving import Serving
@@ -59,6 +61,7 @@ class NodeShards:
         self._nodes = nodes
         self._solver = solver
         self._gated = gated
+        self._queues = Queues(cast(Solver, solver), visible_gpus())
         self._dial = dial
         self._log = log
         self._fail = fail
@@ -80,7 +83,7 @@ class NodeShards:
         self.follow(homes)
 
     def _home(self, number: int, shard: ThreadedShard) -> Home:
-        return Home(number, shard, self._solver, self._nodes)
+        return Home(number, shard, self._solver, self._nodes, self._queues)
 
     def _make_relays(self) -> dict[int, Relay]:
         """Make the relays; what is kept of a server before this one is on its way again."""

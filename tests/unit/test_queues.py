@@ -1,0 +1,126 @@
+"""On which device a home takes totals in."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psrv.queues import Chooser, OnDevice, Queues
+from psrv.rules import Downpour, DownpourAdagrad, ElasticAveraging, Solver
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def learned(clock: Clock, cpu_s: float, gpu_s: float, size: int = 10) -> Chooser:
+    """A chooser that has seen each queue do work of a size once."""
+    chooser = Chooser(["cpu", "cuda:0"], clock)
+    for name, took_s in (("cpu", cpu_s), ("cuda:0", gpu_s)):
+        assert chooser.choose(size) == name  # each is tried
+        clock.now += took_s
+        chooser.done(name, size, took_s)
+    clock.now += 10
+    return chooser
+
+
+def test_an_idle_queue_that_is_quicker_is_chosen() -> None:
+    clock = Clock()
+    assert learned(clock, 0.5, 1.5).choose(10) == "cpu"
+    assert learned(clock, 1.5, 0.5).choose(10) == "cuda:0"
+
+
+def test_work_goes_to_the_slower_queue_when_the_quicker_one_has_too_much_to_do() -> None:
+    clock = Clock()
+    chooser = learned(clock, 3.0, 1.0)
+    # 1, 2 and 3 s on the GPU; then 3 s on the idle CPU are as good as 4 s there, or better.
+    assert [chooser.choose(10) for _ in range(5)] == ["cuda:0"] * 2 + ["cpu", "cuda:0", "cuda:0"]
+    clock.now += 1.5  # of what they were given, so much is done
+    assert chooser.choose(10) == "cuda:0"  # 5 s, and 6 s on the CPU
+    assert chooser.choose(10) == "cpu"
+    clock.now += 100
+    assert chooser.choose(10) == "cuda:0"
+
+
+def test_what_took_longer_than_thought_makes_others_wait_longer() -> None:
+    clock = Clock()
+    chooser = learned(clock, 3.0, 1.0)
+    assert chooser.choose(10) == "cuda:0"
+    chooser.done("cuda:0", 10, 5.0)
+    assert chooser.estimate_s("cuda:0", 10) == pytest.approx(1.8)
+    assert chooser.choose(10) == "cpu"
+
+
+def test_sizes_are_told_apart() -> None:
+    clock = Clock()
+    chooser = learned(clock, 0.5, 1.5, size=10)
+    clock.now += 10
+    assert [chooser.choose(1_000_000) for _ in range(2)] == ["cpu", "cpu"]  # not known yet: none
+    chooser.done("cpu", 1_000_000, 9.0)
+    assert chooser.choose(1_000_000) == "cuda:0"
+    assert chooser.choose(10) == "cuda:0"  # the CPU has to do for long
+
+
+@given(st.lists(st.floats(0.001, 1.0), min_size=2, max_size=4), st.integers(1, 60))
+def test_all_queues_end_at_about_the_same_time(takes_s: list[float], pieces: int) -> None:
+    """As long as nothing is done the ends of all queues differ by no more than a piece."""
+    clock = Clock()
+    names = [f"queue {n}" for n in range(len(takes_s))]
+    chooser = Chooser(names, clock)
+    for name, took_s in zip(names, takes_s, strict=True):
+        chooser.done(name, 1, took_s)
+    clock.now += 1000
+    load = dict.fromkeys(names, 0.0)
+    for _ in range(pieces):
+        name = chooser.choose(1)
+        load[name] += takes_s[names.index(name)]
+    busiest = max(names, key=lambda name: load[name])
+    for name, took_s in zip(names, takes_s, strict=True):
+        if name != busiest:
+            assert load[busiest] <= load[name] + took_s + 1e-9
+
+
+@pytest.mark.parametrize("solver", [Downpour(0.5), DownpourAdagrad(), ElasticAveraging(0.3)])
+def test_a_solver_on_another_device_gives_what_it_gives_here(solver: Solver) -> None:
+    rows = [torch.rand(50, dtype=torch.float64) for _ in range(1 + solver.rows)]
+    there, total = [row.clone() for row in rows], torch.rand(50, dtype=torch.float64)
+    given_total = total.clone()
+    OnDevice(solver, torch.device("cpu")).merge(there, total, 3, 0.1)
+    assert torch.equal(total, given_total)
+    solver.merge(rows, total, 3, 0.1)
+    assert all(torch.equal(a, b) for a, b in zip(rows, there, strict=True))
+
+
+def test_queues_do_all_work_and_one_device_alone_needs_no_choice() -> None:
+    solver = Downpour()
+    alone = Queues(solver)
+    assert alone.run(3, lambda chosen: chosen) is solver
+    both = Queues(solver, [torch.device("meta")])
+    used = {type(both.run(3, lambda chosen: chosen)).__name__ for _ in range(4)}
+    assert used == {"Downpour", "OnDevice"}
+    weights = torch.zeros(8)
+    pair = Queues(solver, [torch.device("cpu", 0)])
+    lock = threading.Lock()
+
+    def push() -> None:
+        def work(chosen: Solver) -> None:
+            with lock:
+                chosen.merge([weights], torch.ones(8), 1, 1.0)
+
+        for _ in range(50):
+            pair.run(8, work)
+
+    threads = [threading.Thread(target=push) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert weights.eq(-200).all()
