@@ -21,8 +21,10 @@ STRIPES = 2
 """Connections for blocks."""
 AHEAD = 8
 """Blocks of a connection that may be without an answer."""
-_NAP_S, _LONGEST_NAP_S = 100e-6, 1e-3
-_REFRESH_EVERY_S = 1.0
+_NAP_S, _LONGEST_NAP_S, _IDLE_NAP_S = 100e-6, 1e-3, 5e-3
+_IDLE_S = 1.0
+"""After so long without a push pauses are the longest."""
+_REFRESH_EVERY_S = 4.0
 """So often an idle relay asks for newer weights."""
 _DIAL_AGAIN_S, _LONGEST_DIAL_S = 0.05, 1.0
 _CLOCK_EVERY_S, _SLOW_CLOCK_EVERY_S = 0.01, 0.2
@@ -151,7 +153,8 @@ class Stripe(_Thread):
         for number, relay in self._relays.items():
             for frame, payload in relay.on_its_way(self._blocks[number]):
                 self._send(connection, frame, payload)
-        nap_s, busy_at = _NAP_S, dict.fromkeys(self._relays, time.monotonic())
+        nap_s, sent_at = _NAP_S, time.monotonic()
+        busy_at = dict.fromkeys(self._relays, sent_at)
         while not self._stopped.is_set() and not self._broken:
             sent = 0
             for number, relay in self._relays.items():
@@ -160,10 +163,11 @@ class Stripe(_Thread):
                     busy_at[number] = time.monotonic()
                 sent += count
             if sent:
-                nap_s = _NAP_S
+                nap_s, sent_at = _NAP_S, time.monotonic()
             else:
                 time.sleep(nap_s)
-                nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+                idle = time.monotonic() > sent_at + _IDLE_S
+                nap_s = min(2 * nap_s, _IDLE_NAP_S if idle else _LONGEST_NAP_S)
 
     def _send_ready(self, connection: Connection, relay: Relay) -> int:
         ready = relay.ready(self._blocks[relay.number])
