@@ -21,6 +21,7 @@ import torch
 from server_nodes import Training, ended, until, wait_for
 
 from dlctl import contract
+from learner.processes import end_with_parent
 from psrv.client import Client
 from psrv.node_server import NodeServer, Settings, digest
 from psrv.rules import (
@@ -358,6 +359,7 @@ SCENARIOS: dict[str, Callable[[str], None]] = {
 }
 
 if __name__ == "__main__":
+    end_with_parent()
     torch.set_num_threads(1)
     scenario, _, argument = sys.argv[1].partition(":")
     SCENARIOS[scenario](argument)
