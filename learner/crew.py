@@ -24,7 +24,7 @@ from learner.homes import (
     without_node,
     write_homes,
 )
-from learner.launch import Step, learner_step, on_host, server_step, step_log
+from learner.launch import Step, is_one_world, learner_step, on_host, server_step, step_log
 from learner.member import SERVER_DEATHS, LearnerMember, Member
 from learner.nodes import Nodes, says_lost
 from learner.ranks import place_of
@@ -68,7 +68,9 @@ class Crew:
         self._cleaners: list[Step] | None = None
         self._done = False
         self.learners = [self._learner(rank) for rank in range(plan.resources.learners)]
-        self.servers = [self._node_server(node) for node in range(plan.resources.nodes)]
+        self._one_world = is_one_world(plan)
+        steps = 1 if self._one_world else plan.resources.nodes
+        self.servers = [self._node_server(node) for node in range(steps)]
         make_secret(job_dir, attempt)
         self._tell_homes()
         for server in self.servers:
@@ -93,7 +95,8 @@ class Crew:
         def start(_starts: int) -> Step:
             return server_step(self.plan, self._job_dir, self._attempt, node, host)
 
-        return Member(f"the server on {host}", node, host, SERVER_DEATHS, start)
+        name = "the servers, one MPI world," if self._one_world else f"the server on {host}"
+        return Member(name, node, host, SERVER_DEATHS, start)
 
     # What the supervisor calls ------------------------------------------------------------------
 
@@ -243,7 +246,9 @@ class Crew:
         self._say(f"{server.name} ended ({code}), starting it again in {wait_s:g} s{said}")
         server.wait(now, wait_s)
 
-    def _without_server(self, server: Member, words: list[str], code: int | None) -> None:
+    def _without_server(
+        self, server: Member, words: list[str], code: int | None, why: str = ""
+    ) -> None:
         """Give up a node on which nothing can be started; fail where only its server can't."""
         alone = not any(each.runs for each in self.learners if each.node == server.node)
         if code != NO_RESTART_HELPS and server.node and alone:
@@ -251,7 +256,9 @@ class Crew:
             self._lose_node(server.node, f"no step can be started there{said}")
             return
         server.over = True
-        self._fail(server_failure(self.plan, server, words, code))
+        if server.step is not None:
+            self._dismiss(server.step)
+        self._fail(server_failure(self.plan, server, words, code, why))
 
     def _fail(self, failure: Failure) -> None:
         if self.failure is None:
@@ -270,6 +277,10 @@ class Crew:
         self._homes = without_node(self._homes, node, len(self._nodes.hosts))
         self._homes_told = False
         self._tell_homes()
+        if self._one_world:
+            server = self.servers[0]
+            self._without_server(server, server.words(), None, f"its node {host} was lost")
+            return
         server = self.servers[node]
         server.over = True
         if server.step is not None:
@@ -331,16 +342,20 @@ class Crew:
         """Remove the shared memory of servers that were killed, on nodes that are there."""
         program = ["learner.shared_memory", self.plan.training_id, str(self._attempt)]
         log = step_log(self._job_dir, self._attempt, "launcher")
-        unclean = [
-            server for server in self.servers
-            if server.node not in self._homes.lost_nodes
-            and (server.step is None or server.step.exit_code != 0)
-        ]  # fmt: skip
+        unclean = {
+            server.node
+            for server in self.servers
+            if server.step is None or server.step.exit_code != 0
+        }
+        if self._one_world and unclean:
+            unclean = set(range(self.plan.resources.nodes))
+        unclean -= set(self._homes.lost_nodes)
+        argv = self.plan.launch.argv if self._one_world else self._server.argv
         if not log.parent.is_dir():
             return []  # somebody removed the job directory: it stays so
         with contextlib.suppress(UserFault):
             return [
-                Step(self.plan, on_host(self._server.argv, each.host), program, log)
-                for each in unclean
+                Step(self.plan, on_host(argv, self._nodes.hosts[node]), program, log)
+                for node in sorted(unclean)
             ]
         return []

@@ -33,10 +33,19 @@ def learner_failure(
     return Failure(f"{name} {learner.lost}: {why}.", hint, guilty)
 
 
-def server_failure(plan: Plan, server: Member, words: list[str], code: int | None) -> Failure:
-    """Return why the training can't have a server."""
-    told, hint = read_words(plan, words, code)
-    name = server.name[:1].upper() + server.name[1:]
-    times = "" if code == NO_RESTART_HELPS else f" {server.restarts.limit} times in a row"
+def server_failure(
+    plan: Plan, server: Member, words: list[str], code: int | None, why: str = ""
+) -> Failure:
+    """Return why the training can't have a server.
+
+    Args:
+        why: what is known, where its words don't tell.
+    """
+    name = server.name[:1].upper() + server.name[1:].rstrip(",")
     guilty = Guilty("server", server.node, server.host, code, None, words)
+    if why:
+        hint = f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
+        return Failure(f"{name}, can't go on: {why}.", hint, guilty)
+    told, hint = read_words(plan, words, code)
+    times = "" if code == NO_RESTART_HELPS else f" {server.restarts.limit} times in a row"
     return Failure(f"{name} failed{times} with exit code {code}: {told}", hint, guilty)

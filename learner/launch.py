@@ -196,10 +196,20 @@ def preflight_steps(
 
 
 def server_step(plan: Plan, job_dir: Path, attempt: int, node: int, host: str) -> Step:
-    """Start the parameter server of one node."""
-    argv = plan.parameter_server.argv if plan.parameter_server else []
-    program = ["learner.server", str(job_dir), str(attempt), str(node)]
-    return Step(plan, on_host(argv, host), program, job_dir / server_log(attempt, node))
+    """Start the parameter server of one node; those that talk MPI are one step on all nodes."""
+    server = plan.parameter_server
+    argv = server.argv if server else []
+    log = job_dir / server_log(attempt, node)
+    program = ["learner.server", str(job_dir), str(attempt)]
+    if is_one_world(plan):
+        return Step(plan, argv, [*program, "mpi"], log)
+    return Step(plan, on_host(argv, host), [*program, str(node)], log)
+
+
+def is_one_world(plan: Plan) -> bool:
+    """Return whether the servers share a step and an MPI world, and so die together."""
+    server = plan.parameter_server
+    return server is not None and server.transport == "mpi" and plan.resources.nodes > 1
 
 
 def on_host(argv: list[str], host: str) -> list[str]:

@@ -60,6 +60,26 @@ def test_the_example_on_one_node(dlctl, cluster_site):
     run_example(dlctl, cluster_site, 2)
 
 
+def test_servers_that_talk_mpi(dlctl, cluster_site, wait_until):
+    """One step of all: one that is killed takes the others along, and all are started again."""
+    folder = change_manifest(
+        dlctl.cwd / "digits", training={"epochs": 4}, parameter_server={"transport": "mpi"}
+    )
+    with (folder / "train.py").open("a") as program:
+        program.write(PAUSES)
+    training_id = submit(dlctl, cluster_site, folder)
+    job_dir = cluster_site.job_dir(training_id)
+    wait_for_learners(wait_until, job_dir, 4)
+    kill(processes_of(job_dir, "learner.server")[-1][0])
+    output = job_dir / contract.job_output(1)
+    wait_until(lambda: "starting it again" in output.read_text(), 60)
+    hurry(job_dir)
+    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 120)
+    assert found["reason"] == "All 4 learners ended with exit code 0."
+    assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 4)
+    assert shared_memory(training_id, cluster_site) == []
+
+
 def run_example(dlctl, site, learners):
     folder = change_manifest(dlctl.cwd / "digits", learners=learners)
     done, training_id = run(dlctl, site, folder)
