@@ -203,10 +203,21 @@ class RoundsRelay(Relay):
         return ready
 
     def take(self, block: int) -> Sending | None:
-        """Send it from where it lies: nobody adds to it before the answer."""
-        rounds, added = self.shard.progress(block)
-        self._sent[block] = rounds
-        return self._frame(block, rounds, added), self._sums[block]
+        """Send it from where it lies: nobody adds to it before the answer.
+
+        Under the lock: what a learner that was killed had begun to add is undone there.
+        """
+        frame = None
+
+        def look(_: Sequence[torch.Tensor], block: int) -> None:
+            nonlocal frame
+            rounds, added = self.shard.progress(block)
+            if added and not missing(self.shard, rounds, added):
+                self._sent[block] = rounds
+                frame = self._frame(block, rounds, added)
+
+        self.shard.read_block(block, look)
+        return None if frame is None else (frame, self._sums[block])
 
     def _frame(self, block: int, rounds: int, added: int) -> Frame:
         pushes, rate = added.bit_count(), self.shard.rate

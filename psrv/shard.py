@@ -119,10 +119,12 @@ class Shard:
         return slot
 
     def _mend(self) -> None:
-        """Undo what a killed owner of this slot left unfinished, before its copy is overwritten."""
+        """Undo what the killed left unfinished, before a copy of theirs is overwritten.
+
+        And before anybody reads a block's progress: a server may have a new slot.
+        """
         for block in range(self.layout.blocks):
-            at = BLOCKS_AT + block * LINE
-            if self._words[at] % 2 and self._words[at + WRITER] == self.slot:
+            if self._words[BLOCKS_AT + block * LINE] % 2:
                 self.read_block(block, _do_nothing)
 
     def update(self, operation: Operation, first: int = 0, *, changes: Changes = _ALL) -> None:

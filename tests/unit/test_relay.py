@@ -13,12 +13,35 @@ import pytest
 import torch
 
 from psrv import home
-from psrv.rounds import missing
-from psrv.shard import ThreadedShard
-from psrv.shard_file import ShardLayout, create_shard
+from psrv.relay import AtOnceRelay, RoundsRelay
+from psrv.rounds import add_to_sum, missing
+from psrv.rules import Downpour
+from psrv.shard import Shard, ThreadedShard
+from psrv.shard_file import RELAY, ShardLayout, create_shard
+from psrv.window import Window
 
 PROGRAM = Path(__file__).with_name("relay_program.py")
 LAYOUT = ShardLayout(70_000, (torch.float32, torch.float32), "model")
+
+RELAY_LAYOUT = ShardLayout(65_536, (torch.float32, torch.float32), "model", RELAY)
+OPEN = """
+import os, sys, torch
+from pathlib import Path
+from psrv.relay import AtOnceRelay
+from psrv.rules import Downpour
+from psrv.shard import ThreadedShard
+from psrv.shard_file import RELAY, ShardLayout
+from psrv.window import Window
+folder = Path(sys.argv[1])
+layout = ShardLayout(65_536, (torch.float32, torch.float32), "model", RELAY)
+shard = ThreadedShard(folder / "relay", layout, 1)
+"""
+
+
+def be_killed(folder: Path, code: str) -> None:
+    """Run code with the relay open, in a process that ends by a signal."""
+    done = subprocess.run([sys.executable, "-c", OPEN + code, str(folder)], check=False)
+    assert done.returncode == -9
 
 
 @pytest.fixture
@@ -111,3 +134,53 @@ def test_a_proxy_outlives_its_server_and_is_taken_over(folder: Path) -> None:
     members.remove(slot)
     assert members.all() == [] and set(members.proxies()) == {2}
     shard.close()
+
+
+def test_a_sum_goes_to_the_home_without_what_a_killed_learner_had_begun_to_add(
+    folder: Path,
+) -> None:
+    create_shard(folder / "relay", RELAY_LAYOUT, 1, learners=2)
+    server = ThreadedShard(folder / "relay", RELAY_LAYOUT, 1)
+    relay = RoundsRelay(0, server)
+    server.members.enter(server.slot, 0b01)
+    add_to_sum(server, 0, 0, 0b01, torch.ones(65_536))
+    be_killed(folder, """
+shard.members.enter(shard.slot, 0b10)
+def half(parts, block):
+    parts[-1][:30_000] += 10
+    os.kill(os.getpid(), 9)
+shard.update_block(0, half, changes=(1, 2))
+""")  # fmt: skip
+    assert relay.ready(range(1)) == []
+    assert relay.take(0) is None
+    server.members.strike_dead()
+    assert relay.ready(range(1)) == [0]
+    sending = relay.take(0)
+    assert sending is not None and sending[0].mask == 0b01
+    assert torch.frombuffer(bytearray(sending[1]), dtype=torch.float32).eq(1).all()
+    server.close()
+
+
+def test_a_server_with_another_slot_undoes_what_the_killed_one_had_begun_to_send(
+    folder: Path,
+) -> None:
+    create_shard(folder / "relay", RELAY_LAYOUT, 1, learners=2)
+    learner = Shard(folder / "relay", RELAY_LAYOUT, 1)
+    be_killed(folder, """
+shard.update_block(0, lambda parts, block: (parts[1].fill_(1), shard.count_push(block)))
+relay = AtOnceRelay(0, shard, Downpour(), Window(folder / "window", 4, torch.float32))
+set_progress = shard.set_progress
+def die(*progress):
+    set_progress(*progress)
+    os.kill(os.getpid(), 9)
+shard.set_progress = die
+relay.take(0)
+""")  # fmt: skip
+    learner.close()
+    server = ThreadedShard(folder / "relay", RELAY_LAYOUT, 1)
+    window = Window(folder / "window", 4, torch.float32)
+    relay = AtOnceRelay(0, server, Downpour(), window)
+    assert server.slot == 0 and relay.exchanges() == set()
+    window.free_but(set())
+    assert relay.on_its_way(range(1)) == [] and relay.ready(range(1)) == [0]
+    server.close()
