@@ -7,7 +7,7 @@ learners and takes part in their turn: `Members.proxy` and `enter`, from the rou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -28,6 +28,7 @@ def merge(
     rate: float,
     number: int,
     into: torch.Tensor,
+    is_new: Callable[[int], bool] | None = None,
 ) -> int:
     """Take in what a node's learners have gathered, and copy the new weights; solvers at once.
 
@@ -40,6 +41,7 @@ def merge(
         rate: The learning rate.
         number: Of the exchange; one that this block has had last is not taken in again.
         into: Gets the weights.
+        is_new: Asked instead, under the block's lock, with the number that this block has had last.
 
     Returns:
         How many pushes the weights have had.
@@ -48,8 +50,9 @@ def merge(
 
     def work(parts: Sequence[torch.Tensor], block: int) -> None:
         nonlocal seen
-        seen, last = shard.progress(block)
-        if pushes and last >> COUNT_BITS != number:
+        seen, added = shard.progress(block)
+        last = added >> COUNT_BITS
+        if pushes and (last != number if is_new is None else is_new(last)):
             solver.merge(parts, total, pushes, rate)
             seen += pushes
             shard.set_progress(block, seen, number << COUNT_BITS)

@@ -16,15 +16,19 @@ from psrv.members import RANKS
 from psrv.queues import Queues
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import ThreadedShard
-from psrv.shard_file import no_room
-from psrv.transport.base import DisconnectedError, Frame
+from psrv.shard_file import SLOTS, no_room
+from psrv.transport.base import DisconnectedError, Frame, RefusedError
+
+NODES = SLOTS
+"""Each needs a slot."""
 
 
 class Merged:
     """Which exchange each node had last of each block, in shared memory: none is taken in twice.
 
-    A server that takes over finds it there; what was being merged when the one before was killed,
-    the block itself says (second word of its progress).
+    The newest one of a block, and whose it was, the block itself says (second word of its
+    progress), which is changed with the weights; it is noted here before the next one is taken in.
+    So a server that takes over knows all of them, whenever the one before was killed.
     """
 
     def __init__(self, path: Path, nodes: int, blocks: int) -> None:
@@ -77,6 +81,7 @@ class Home:
         )
         masks = {member.slot: member.mask for member in shard.members.all()}
         self._masks = {node: masks.get(n, 0) for node, n in shard.members.proxies().items()}
+        self._lost: set[int] = set()
         self._lock = threading.Lock()
         step = shard.layout.block_count
         self._lengths = [len(part) for part in torch.split(shard.rows[0], step)]
@@ -93,16 +98,19 @@ class Home:
 
     def merge(self, node: int, frame: Frame, total: torch.Tensor, into: torch.Tensor) -> int:
         """Take in a total, unless it was before; return how many pushes the weights have had."""
-        known = self._merged.last(node, frame.block) == frame.number
-        pushes = 0 if known else frame.pushes
-        had = self._queues.run(
+        number, block, merged = frame.number, frame.block, self._merged
+
+        def is_new(last: int) -> bool:
+            merged.note(last % NODES, block, last // NODES)
+            return merged.last(node, block) != number
+
+        return self._queues.run(
             len(total),
             lambda solver: merge(
-                self.shard, frame.block, solver, total, pushes, frame.rate, frame.number, into
+                self.shard, block, solver, total, frame.pushes, frame.rate,
+                number * NODES + node, into, is_new,
             ),
-        )
-        self._merged.note(node, frame.block, frame.number)
-        return had
+        )  # fmt: skip
 
     def weights(self, frame: Frame, into: torch.Tensor) -> tuple[int, bool]:
         """Copy the weights, if they are newer than asked for; return their number, and whether."""
@@ -121,12 +129,23 @@ class Home:
     def begun(self) -> bool:
         """Return whether rounds have begun: once all have joined who are to."""
         shard = self.shard
-        return any(shard.progress(0)) or shard.members.ranks().bit_count() >= shard.expected
+        if shard.expected <= 1 or any(shard.progress(0)):
+            return True
+        if shard.members.ranks().bit_count() < shard.expected:
+            return False
+        shard.expected = 1  # whoever dies or is lost from now on
+        return True
+
+    def expect(self, learners: int) -> None:
+        """Wait for no more than so many before the first round."""
+        self.shard.expected = min(self.shard.expected, learners)
 
     def note_clock(self, node: int, frame: Frame) -> int:
         """Take in who lives on a node, and its clock; return the slowest clock of the others."""
         members = self.shard.members
         with self._lock:
+            if node in self._lost:
+                raise RefusedError(f"node {node} was given up")
             slot = members.proxy(node)
             if slot is None:
                 raise ServerError(f"all slots of {self.shard.path} are taken")
@@ -162,8 +181,9 @@ class Home:
                 self.shard.members.pause(slot)
 
     def remove(self, node: int) -> None:
-        """Take a node's proxy away."""
+        """Take a node's proxy away, for ever."""
         with self._lock:
+            self._lost.add(node)
             slot = self.shard.members.proxies().get(node)
             if slot is not None:
                 self.shard.members.remove(slot)

@@ -185,7 +185,7 @@ class NodeServer:
             files,
             self._homes,
             settings.node,
-            len(settings.learners_per_node),
+            settings.learners_per_node,
             settings.solver,
             gated=settings.gated,
             dial=self._dial,

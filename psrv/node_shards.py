@@ -35,7 +35,7 @@ class NodeShards:
         files: Makes and opens the files.
         homes: Who is home of what, now.
         node: This one.
-        nodes: How many the training began with.
+        learners: On each node that the training began with.
         solver: The training's.
         gated: Whether learners wait for one another's clocks.
         dial: Opens connections.
@@ -48,7 +48,7 @@ class NodeShards:
         files: OwnShards,
         homes: Homes,
         node: int,
-        nodes: int,
+        learners: Sequence[int],
         solver: Solver | RoundSolver,
         *,
         gated: bool,
@@ -58,7 +58,8 @@ class NodeShards:
     ) -> None:
         self._files = files
         self._node = node
-        self._nodes = nodes
+        self._learners = learners
+        self._nodes = len(learners)
         self._solver = solver
         self._gated = gated
         self._queues = Queues(cast(Solver, solver), visible_gpus())
@@ -99,7 +100,9 @@ class NodeShards:
 
     def follow(self, homes: Homes) -> None:
         """Take over shards whose home this node is now, refuse lost nodes, and link anew."""
-        self.serving.give_up(homes.lost_nodes)
+        lost = set(homes.lost_nodes)
+        left = sum(count for node, count in enumerate(self._learners) if node not in lost)
+        self.serving.give_up(lost, left)
         have = {home.number for home in self.serving.all()}
         for number, home in enumerate(homes.shard_nodes):
             if home == self._node and number not in have:

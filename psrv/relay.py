@@ -25,7 +25,8 @@ from psrv.window import Window
 
 Sending = tuple[Frame, memoryview]
 """A frame and its payload."""
-_NUMBERS = 1 << 42
+_NUMBERS = 1 << 35
+"""A home keeps a number with its node's, and both have to fit a word."""
 _REPLICA, _NO_ROW = (0, 1), (0, 0)
 """What an operation changes; see psrv.shard."""
 

@@ -118,7 +118,7 @@ class Turn:
         self._enter()
         if self.number == 0:
             for shard in shards:
-                _wait_for(shard, shard.expected or learners, timeout_s)
+                _wait_for(shard, learners, timeout_s)
 
     def catch_up(self) -> None:
         """Go on with the newest round of any shard, if all have gone on without this node."""
@@ -142,16 +142,22 @@ def next_round(shard: Shard) -> int:
 
 
 def _wait_for(shard: Shard, learners: int, timeout_s: float) -> None:
-    """Wait until so many have joined, or rounds have begun."""
+    """Wait until so many have joined as the shard's server says, or rounds have begun.
+
+    Args:
+        learners: How many that is if it says nothing.
+    """
     deadline = time.monotonic() + timeout_s
     while not any(shard.progress(0)):
         ranks = shard.members.ranks()
-        if ranks.bit_count() >= learners:
+        wanted = shard.expected or learners  # fewer once a node is lost
+        if ranks.bit_count() >= wanted:
+            shard.expected = 1
             return
         if time.monotonic() > deadline:
             here = [str(rank) for rank in range(RANKS) if ranks >> rank & 1]
             raise ServerError(
-                f"of {learners} learners {learners - len(here)} have not joined the parameter "
+                f"of {wanted} learners {wanted - len(here)} have not joined the parameter "
                 f"server for {timeout_s:g} s: there are only rank {', '.join(here)}",
                 hint="the others' logs say why: see `dlctl logs`",
             )

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from threading import Event
+from typing import NamedTuple
 
 import torch
 
@@ -61,6 +63,21 @@ class _Held:
     added: bool = False
 
 
+class _Place(NamedTuple):
+    """One of the connections that a node has here, whichever is the newest one."""
+
+    node: int
+    purpose: Purpose
+    stripe: int
+
+
+class _Served(NamedTuple):
+    """A connection, and whether its thread has ended with it."""
+
+    connection: Connection
+    ended: Event
+
+
 class Serving:
     """All homes of a node's server, and who is connected to them.
 
@@ -70,18 +87,29 @@ class Serving:
         elements: Of a block.
     """
 
-    def __init__(self, homes: Iterable[Home], dtype: torch.dtype, elements: int) -> None:
+    def __init__(self, homes: Sequence[Home], dtype: torch.dtype, elements: int) -> None:
         self._homes = {home.number: home for home in homes}
         self._dtype = dtype
         self._elements = elements
         self._lock = threading.Lock()
         self._connections: dict[Connection, int] = {}
+        self._newest: dict[_Place, _Served] = {}
         self._gone_at: dict[int, float] = {}
+        for home in homes:
+            self._wait_for_nodes_of(home)
         self._lost: frozenset[int] = frozenset()
 
     def add(self, home: Home) -> None:
         """Become home of one more."""
         self._homes[home.number] = home
+        self._wait_for_nodes_of(home)
+
+    def _wait_for_nodes_of(self, home: Home) -> None:
+        """See nodes that a server before this one knew as gone now: they may never come back."""
+        now = time.monotonic()
+        with self._lock:
+            for node in home.shard.members.proxies():
+                self._gone_at.setdefault(node, now)
 
     def all(self) -> list[Home]:
         """Return all homes."""
@@ -94,9 +122,18 @@ class Serving:
             ServerError: this server can't go on.
         """
         node = greeting.node
+        place, served = (
+            _Place(node, greeting.purpose, greeting.stripe),
+            _Served(connection, Event()),
+        )
         with self._lock:
             self._connections[connection] = node
+            before, self._newest[place] = self._newest.get(place), served
         try:
+            if before is not None:
+                # What it has received goes first: late, it would be taken in again.
+                before.connection.close()
+                before.ended.wait()
             if greeting.purpose is Purpose.CLOCKS:
                 self._serve_clocks(node, connection)
             elif any(home.in_rounds is not None for home in self.all()):
@@ -109,7 +146,10 @@ class Serving:
             connection.close()
             with self._lock:
                 del self._connections[connection]
+                if self._newest[place] is served:
+                    del self._newest[place]
                 self._gone_at[node] = time.monotonic()
+            served.ended.set()
 
     def close(self) -> bool:
         """End all connections; return whether all of their threads have ended."""
@@ -122,14 +162,20 @@ class Serving:
                     return not self._connections
             time.sleep(_LONGEST_NAP_S)
 
-    def give_up(self, nodes: Iterable[int]) -> None:
-        """Refuse what comes from these nodes from now on, and wait for them no longer."""
+    def give_up(self, nodes: Iterable[int], learners_left: int) -> None:
+        """Refuse what comes from these nodes from now on, and wait for them no longer.
+
+        Args:
+            nodes: All that were given up.
+            learners_left: How many learners the other ones have.
+        """
         self._lost = frozenset(nodes)
         with self._lock:
             for connection, node in self._connections.items():
                 if node in self._lost:
                     connection.close()
         for home in self.all():
+            home.expect(learners_left)
             for node in self._lost:
                 home.remove(node)
 

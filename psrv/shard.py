@@ -253,8 +253,15 @@ class Shard:
 
     @property
     def expected(self) -> int:
-        """How many learners are to join before the first round; 0: nobody has said."""
+        """How many learners are to join before the first round; 0: nobody has said.
+
+        1 once they have: who comes again later waits for nobody.
+        """
         return self._words[EXPECTED]
+
+    @expected.setter
+    def expected(self, learners: int) -> None:
+        self._words[EXPECTED] = learners
 
     @property
     def rate(self) -> float:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -78,6 +79,28 @@ def test_learners_that_do_not_come_are_named(shard: Shard) -> None:
         Turn([shard], rank=1, learners=3, timeout_s=0.05)
     with pytest.raises(ServerError, match="62 learners at most"):
         Turn([shard], rank=0, learners=63, timeout_s=0.05)
+
+
+def test_learners_that_are_given_up_meanwhile_are_not_waited_for(shard: Shard) -> None:
+    shard.expected = 2
+
+    def give_up() -> None:
+        shard.expected = 1
+
+    timer = threading.Timer(0.05, give_up)
+    timer.start()
+    assert Turn([shard], rank=0, learners=2, timeout_s=10).number == 0
+    timer.join()
+
+
+def test_who_comes_again_waits_only_for_those_who_live(shard: Shard) -> None:
+    shard.expected = 2
+    other = shard.members.take()
+    assert other is not None
+    shard.members.enter(other, 0b10)
+    Turn([shard], rank=0, learners=2, timeout_s=0)
+    shard.members.pause(other)
+    Turn([shard], rank=0, learners=2, timeout_s=0)
 
 
 def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, path: Path) -> None:

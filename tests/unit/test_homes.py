@@ -1,0 +1,167 @@
+"""The home of a shard, for other nodes: no total is taken in twice, nobody waited for in vain."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from psrv import serving
+from psrv.homes import Home
+from psrv.queues import Queues
+from psrv.rules import Downpour, ParallelSGD
+from psrv.serving import Serving
+from psrv.shard import ThreadedShard
+from psrv.shard_file import ShardLayout, create_shard
+from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
+
+COUNT, NODES = 1024, 3
+LAYOUT = ShardLayout(COUNT, (torch.float32,), "model")
+IN_ROUNDS = ShardLayout(COUNT, (torch.float32, torch.float32), "model")
+Wait = Callable[..., Any]
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="dlctl-test-", dir="/dev/shm"))
+    yield folder / "shard-0"
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def home(path: Path) -> Home:
+    create_shard(path, LAYOUT, 1)
+    return open_home(path)
+
+
+def open_home(path: Path) -> Home:
+    return Home(0, ThreadedShard(path, LAYOUT, 1), Downpour(), NODES, Queues(Downpour()))
+
+
+def total(number: int) -> Frame:
+    return Frame(Kind.TOTAL, 0, 0, number, 0, pushes=1, rate=1.0, size=4 * COUNT)
+
+
+def merge(home: Home, node: int, number: int) -> float:
+    into = torch.empty(COUNT)
+    home.merge(node, total(number), torch.ones(COUNT), into)
+    return float(into[0])
+
+
+def test_a_total_that_is_sent_again_is_not_taken_in_again_whatever_came_between(
+    home: Home, path: Path
+) -> None:
+    assert merge(home, 1, 11) == -1
+    home._merged.note(1, 0, 0)  # as if killed at once, before any note of it
+    home.shard.close()
+    home = open_home(path)
+    assert merge(home, 2, 22) == -2
+    assert merge(home, 1, 11) == -2
+    assert merge(home, 2, 22) == -2
+    assert merge(home, 2, 11) == -3  # another node's number is its own
+    home.shard.close()
+
+
+class Played:
+    """A connection over which comes what is put into it, even after its end."""
+
+    def __init__(self) -> None:
+        self.frames: queue.Queue[Frame | None] = queue.Queue()
+        self.answers: list[Frame] = []
+
+    def receive(self, payload: memoryview) -> Frame:
+        if (frame := self.frames.get()) is None:
+            raise DisconnectedError("it ended")
+        torch.frombuffer(payload, dtype=torch.float32).fill_(1)
+        return frame
+
+    def send(self, frame: Frame, payload: memoryview | None = None) -> None:
+        self.answers.append(frame)
+
+    def readable(self, timeout_s: float) -> bool:
+        return not self.frames.empty()
+
+    def close(self) -> None:
+        self.frames.put(None)
+
+
+def test_a_new_connection_waits_for_the_end_of_the_one_before_it(
+    home: Home, wait_until: Wait
+) -> None:
+    served = Serving([home], torch.float32, COUNT)
+    ends = [Played(), Played()]
+    closed = threading.Event()
+    old, new = ends
+    old.close = closed.set  # type: ignore[method-assign]
+    new.frames.put(total(11))
+    new.frames.put(total(12))
+    threads = [
+        threading.Thread(
+            target=served.serve, args=(Greeting(1, 1, 0, Purpose.EXCHANGE, run, 5), end)
+        )
+        for run, end in enumerate(ends)
+    ]
+    for thread, end in zip(threads, ends, strict=True):
+        thread.start()
+        wait_until(lambda end=end: end in served._connections, 10)
+    closed.wait(1)
+    old.frames.put(total(11))  # it was received already, but comes late
+    old.frames.put(None)
+    threads[0].join(10)
+    wait_until(lambda: len(new.answers) == 2, 10)
+    new.close()
+    threads[1].join(10)
+    assert home.shard.rows[0].eq(-2).all() and closed.is_set()
+    home.shard.close()
+
+
+def test_rounds_that_all_were_there_for_begin_without_a_node_that_is_lost_then(
+    path: Path,
+) -> None:
+    create_shard(path, IN_ROUNDS, 1, learners=3)
+    shard = ThreadedShard(path, IN_ROUNDS, 1)
+    home = Home(0, shard, ParallelSGD(), NODES, Queues(Downpour()))
+    served = Serving([home], torch.float32, COUNT)
+    shard.members.enter(shard.slot, 0b010)
+    home.note_clock(0, Frame(Kind.CLOCK, 0, mask=0b001))
+    assert not home.begun()
+    home.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
+    assert home.begun()
+    served.give_up([2], 2)
+    assert home.begun()
+    with pytest.raises(RefusedError, match="node 2 was given up"):
+        home.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
+    shard.close()
+
+
+def test_learners_of_a_node_that_is_lost_before_are_not_waited_for(path: Path) -> None:
+    create_shard(path, IN_ROUNDS, 1, learners=3)
+    shard = ThreadedShard(path, IN_ROUNDS, 1)
+    home = Home(0, shard, ParallelSGD(), NODES, Queues(Downpour()))
+    served = Serving([home], torch.float32, COUNT)
+    shard.members.enter(shard.slot, 0b010)
+    home.note_clock(0, Frame(Kind.CLOCK, 0, mask=0b001))
+    assert not home.begun()
+    served.give_up([2], 2)
+    assert home.begun()
+    shard.close()
+
+
+def test_a_node_that_a_server_before_knew_is_not_waited_for_for_ever(
+    home: Home, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.note_clock(1, Frame(Kind.CLOCK, 0, number=5, mask=2))
+    home.shard.close()
+    home = open_home(path)
+    served = Serving([home], torch.float32, COUNT)
+    assert served.strike_absent() == [] and home.shard.members.slowest() == 5
+    monkeypatch.setattr(serving, "ABSENT_S", 0.0)
+    assert served.strike_absent() == [1] and home.shard.members.all() == []
+    home.shard.close()
