@@ -41,11 +41,10 @@ from psrv.transport.base import (
     pack,
     unpack,
 )
+from psrv.transport.strangers import Refusals, Strangers
 
 HANDSHAKE_LIMIT_S = 5.0
 """For a whole handshake, so that a silent stranger holds nothing for long."""
-STRANGERS = 32
-"""Connections that may be in their handshake at a time; more are closed at once."""
 PEER_SILENT_S = 10
 """After so long without a sign of the other host's kernel a connection is gone."""
 _MAGIC = b"dlctlps" + (b"<" if sys.byteorder == "little" else b">")
@@ -217,8 +216,8 @@ class TcpListener:
         self._secret = secret
         self._refuse = refuse
         self._serve = serve
-        self._log = log
-        self._places = threading.BoundedSemaphore(STRANGERS)
+        self._refusals = Refusals(log)
+        self._strangers = Strangers()
         self._socket = _listen(host)
         self.port = int(self._socket.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
@@ -244,23 +243,26 @@ class TcpListener:
                     return
                 time.sleep(0.1)  # no descriptor left, say
                 continue
-            if not self._places.acquire(blocking=False):
+            self._strangers.add(connection, str(peer[0]))
+            try:
+                threading.Thread(
+                    target=self._welcome, args=(connection, peer), name="peer", daemon=True
+                ).start()
+            except RuntimeError as error:  # no thread left
+                self._strangers.remove(connection)
                 connection.close()
-                self._log(f"refused {_name(peer)}: {STRANGERS} others are in their handshake")
-                continue
-            threading.Thread(
-                target=self._welcome, args=(connection, peer), name="peer", daemon=True
-            ).start()
+                self._refusals.say(f"refused {_name(peer)}: {error}")
+                time.sleep(0.1)
 
     def _welcome(self, connection: socket.socket, peer: object) -> None:
         try:
             greeting, accepted = self._shake_hands(connection)
         except (OSError, ServerError) as error:
             connection.close()
-            self._log(f"refused {_name(peer)}: {error}")
+            self._refusals.say(f"refused {_name(peer)}: {error}")
             return
         finally:
-            self._places.release()
+            self._strangers.remove(connection)
         self._serve(greeting, accepted)
 
     def _shake_hands(self, connection: socket.socket) -> tuple[Greeting, TcpConnection]:

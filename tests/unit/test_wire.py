@@ -15,6 +15,7 @@ import torch
 
 from psrv.transport import tcp
 from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
+from psrv.transport.strangers import STRANGERS, Refusals, Strangers
 
 SECRET = b"s" * 32
 GREETING = Greeting(1, 1, 0, Purpose.EXCHANGE, run=77, digest=5, stripe=3)
@@ -191,17 +192,67 @@ def _nothing() -> Any:
     return contextlib.nullcontext()
 
 
-def test_no_more_than_so_many_strangers_at_a_time(server: Server, wait_until: Wait) -> None:
+def test_strangers_keep_nobody_out(server: Server, wait_until: Wait) -> None:
     strangers = [
-        socket.create_connection(("127.0.0.1", server.listener.port))
-        for _ in range(tcp.STRANGERS + 1)
+        socket.create_connection(("127.0.0.1", server.listener.port)) for _ in range(STRANGERS + 1)
     ]
-    wait_until(lambda: server.logged, 10)
-    assert f"{tcp.STRANGERS} others are in their handshake" in server.logged[0]
+    wait_until(lambda: server.logged, 10)  # the first of them had to go
+    strangers[0].settimeout(10)
+    assert strangers[0].recv(1) == b""
+    for _ in range(3):
+        server.pair()
     for stranger in strangers:
         stranger.close()
-    wait_until(lambda: len(server.logged) == tcp.STRANGERS + 1, 10)
+
+
+def test_the_oldest_one_of_the_address_with_the_most_goes() -> None:
+    strangers, pairs = Strangers(), [socket.socketpair() for _ in range(STRANGERS + 1)]
+    for number, (here, _) in enumerate(pairs):
+        strangers.add(here, "10.0.0.1" if number in (0, 5, STRANGERS) else "10.0.0.2")
+    ended = [number for number, (_, there) in enumerate(pairs) if _has_ended(there)]
+    assert ended == [1]
+    for pair in pairs:
+        for end in pair:
+            end.close()
+
+
+def _has_ended(end: socket.socket) -> bool:
+    end.setblocking(False)
+    try:
+        return end.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_refusals_do_not_fill_the_disk() -> None:
+    lines: list[str] = []
+    now = [0.0]
+    refusals = Refusals(lines.append, lambda: now[0])
+    for number in range(1000):
+        refusals.say(f"refused {number}")
+    assert lines == [f"refused {number}" for number in range(20)]
+    now[0] += 1.5
+    refusals.say("refused again")
+    refusals.say("refused at once")
+    assert lines[20:] == ["refused again (and 980 more since the last such line)"]
+
+
+def test_who_comes_when_there_is_no_thread_left_is_refused_and_the_next_one_let_in(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name == "peer":
+            monkeypatch.setattr(threading.Thread, "start", start)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(DisconnectedError):
+        server.dial()
     server.pair()
+    assert "can't start new thread" in server.logged[0]
 
 
 def test_an_old_proof_fits_no_new_connection(server: Server) -> None:

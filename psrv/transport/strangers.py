@@ -1,0 +1,77 @@
+"""Who is at the door and has not proved anything yet: few at a time, and few lines about them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+STRANGERS = 32
+"""Connections that may be in their handshake at a time."""
+LINES_AT_ONCE, LINE_EVERY_S = 20, 1.0
+"""How many refusals are logged one after another, and how often after that."""
+
+
+class Strangers:
+    """Connections in their handshake.
+
+    There is always room for one more: of the address that has the most, the oldest one goes. So
+    nobody who is slow, or many, keeps out those who know the secret, who need a moment only.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._here: dict[socket.socket, str] = {}
+        """Their addresses, the oldest one first."""
+
+    def add(self, connection: socket.socket, address: str) -> None:
+        """Let one in, and end another one if there are too many."""
+        with self._lock:
+            if len(self._here) >= STRANGERS:
+                busiest = Counter(self._here.values()).most_common(1)[0][0]
+                oldest = next(each for each, host in self._here.items() if host == busiest)
+                del self._here[oldest]
+                with contextlib.suppress(OSError):  # its thread closes it
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._here[connection] = address
+
+    def remove(self, connection: socket.socket) -> None:
+        """Note the end of a handshake, however it ended."""
+        with self._lock:
+            self._here.pop(connection, None)
+
+
+class Refusals:
+    """Logs refusals, but does not let strangers fill the disk.
+
+    Args:
+        log: Gets the lines.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self, log: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._left = float(LINES_AT_ONCE)
+        self._seen_at = clock()
+        self._unsaid = 0
+
+    def say(self, line: str) -> None:
+        """Log a line, or only count it; the next one that is logged tells the number."""
+        with self._lock:
+            now = self._clock()
+            self._left += (now - self._seen_at) / LINE_EVERY_S
+            self._left, self._seen_at = min(self._left, LINES_AT_ONCE), now
+            if self._left < 1:
+                self._unsaid += 1
+                return
+            self._left -= 1
+            more = f" (and {self._unsaid} more since the last such line)" if self._unsaid else ""
+            self._unsaid = 0
+            self._log(line + more)
