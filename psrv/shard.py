@@ -9,9 +9,11 @@ the lock puts the copy back: the writer was killed. (A kill keeps the order of t
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ SEQUENCE, WRITER, ROUND, ADDED = range(4)
 """Words of a block; the last two are its progress."""
 _lockf, _LOCK, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
+_NAP_S = 1e-4
 _GROUP = 4
 """Blocks that are locked together by who works on all of them: a lock takes 2 µs, a block 50."""
 
@@ -53,6 +56,23 @@ Changes = tuple[int, int] | Callable[[int], tuple[int, int]]
 block, asked under its lock. Of the others no copy is made for undoing."""
 _ROWS = 256
 _ALL = (0, _ROWS - 1)
+
+
+def _wait_for_lock(descriptor: int, size: int, at: int) -> None:
+    """Lock bytes of a file, however long that takes.
+
+    The kernel may see a deadlock where there is none: to it all locks of a process are one owner's,
+    and its threads hold and want locks of several files.
+    """
+    while True:
+        try:
+            _lockf(descriptor, _LOCK, size, at)
+        except OSError as error:
+            if error.errno != errno.EDEADLK:
+                raise
+            time.sleep(_NAP_S)
+        else:
+            return
 
 
 def _do_nothing(parts: Sequence[torch.Tensor], block: int) -> None:
@@ -163,7 +183,7 @@ class Shard:
 
     def _read(self, start: int, stop: int, operation: Operation) -> None:
         at, size = 8 * (BLOCKS_AT + start * LINE), 8 * LINE * (stop - start)
-        _lockf(self._descriptor, _LOCK, size, at)
+        _wait_for_lock(self._descriptor, size, at)
         try:
             for block in range(start, stop):
                 if self._words[BLOCKS_AT + block * LINE] % 2:
@@ -176,10 +196,13 @@ class Shard:
         self, start: int, stop: int, operation: Operation, changes: Changes, lock: int
     ) -> bool:
         at, size = 8 * (BLOCKS_AT + start * LINE), 8 * LINE * (stop - start)
-        try:
-            _lockf(self._descriptor, lock, size, at)
-        except (BlockingIOError, PermissionError):
-            return False
+        if lock == _LOCK:
+            _wait_for_lock(self._descriptor, size, at)
+        else:
+            try:
+                _lockf(self._descriptor, lock, size, at)
+            except (BlockingIOError, PermissionError):
+                return False
         try:
             for block in range(start, stop):
                 self._work(block, operation, changes)

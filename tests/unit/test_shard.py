@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import psrv.shard
 from psrv.errors import ServerError
 from psrv.shard import Shard, ThreadedShard
 from psrv.shard_file import (
@@ -233,3 +236,21 @@ def test_no_kill_leaves_a_torn_block(path: Path) -> None:
 
 def test_sums_are_exact_under_contention(path: Path) -> None:
     assert run("count", path) == "sums True\n"
+
+
+@pytest.mark.parametrize("call", ["read_block", "update_block"])
+def test_a_deadlock_that_the_kernel_only_thinks_it_sees_is_waited_out(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """To it all locks of a process, of any file, are one owner's."""
+    refusals = [errno.EDEADLK] * 2
+
+    def lockf(descriptor: int, how: int, *rest: int) -> None:
+        if how == fcntl.LOCK_EX and refusals:
+            raise OSError(refusals.pop(), "Resource deadlock avoided")
+        fcntl.lockf(descriptor, how, *rest)
+
+    monkeypatch.setattr(psrv.shard, "_lockf", lockf)
+    seen: list[int] = []
+    getattr(shard, call)(0, lambda parts, block: seen.append(block))
+    assert seen == [0] and not refusals
