@@ -63,7 +63,13 @@ class Chooser:
             mean = took_s if known is None else known + _WEIGHT * (took_s - known)
             self._takes_s[name, size] = mean
             # What it took more or less than was thought, all that waits behind it does, too.
-            self._free_at[name] += took_s - (known or 0.0)
+            if name in self._free_at:
+                self._free_at[name] += took_s - (known or 0.0)
+
+    def drop(self, name: str) -> None:
+        """Choose a queue no more."""
+        with self._lock:
+            self._free_at.pop(name, None)
 
     def estimate_s(self, name: str, size: int) -> float | None:
         """Return how long work of a size takes on a queue; None: not known yet."""
@@ -108,27 +114,56 @@ class OnDevice(Solver):
 class Queues:
     """The queues of a server: one thread at a time works on each device but the CPU.
 
+    A device that fails, for learners have filled its memory, say, is used no more.
+
     Args:
         solver: The training's.
         devices: Beside the CPU.
+        log: Gets a line for each device that fails.
     """
 
-    def __init__(self, solver: Solver, devices: Sequence[torch.device] = ()) -> None:
-        self._solvers: dict[str, Solver] = {CPU: solver}
-        self._solvers.update({str(device): OnDevice(solver, device) for device in devices})
-        self._locks = {name: threading.Lock() for name in self._solvers}
-        self.chooser = Chooser(list(self._solvers))
+    def __init__(
+        self,
+        solver: Solver,
+        devices: Sequence[torch.device] = (),
+        log: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._on_cpu = solver
+        self._log = log
+        self._others = {str(device): OnDevice(solver, device) for device in devices}
+        self._locks = {name: threading.Lock() for name in self._others}
+        self.chooser = Chooser([CPU, *self._others])
+        for name, device in zip(list(self._others), devices, strict=True):
+            try:
+                torch.zeros(1, device=device)  # its first use takes long: not under a block's lock
+            except RuntimeError as error:
+                self._drop(name, error)
 
     def run(self, size: int, work: Callable[[Solver], T]) -> T:
         """Do work of a size (in elements) with a solver that computes where it is done first."""
-        if len(self._solvers) == 1:  # as many at a time as there are threads
-            return work(self._solvers[CPU])
+        if not self._others:
+            return work(self._on_cpu)
         name = self.chooser.choose(size)
-        with self._locks[name]:
-            begin = time.monotonic()
-            result = work(self._solvers[name])
-            self.chooser.done(name, size, time.monotonic() - begin)
+        if (other := self._others.get(name)) is not None:
+            try:
+                with self._locks[name]:
+                    return self._timed(name, size, work, other)
+            except RuntimeError as error:
+                self._drop(name, error)
+        return self._timed(CPU, size, work, self._on_cpu)  # as many at a time as come
+
+    def _timed(self, name: str, size: int, work: Callable[[Solver], T], solver: Solver) -> T:
+        begin = time.monotonic()
+        result = work(solver)
+        self.chooser.done(name, size, time.monotonic() - begin)
         return result
+
+    def _drop(self, name: str, error: RuntimeError) -> None:
+        """Do the rest on the CPU."""
+        self.chooser.drop(name)
+        if self._others.pop(name, None) is not None:
+            first = str(error).partition("\n")[0]
+            self._log(f"{name} is used no more: {first}")
 
 
 def visible_gpus() -> list[torch.device]:

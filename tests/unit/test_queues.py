@@ -99,6 +99,35 @@ def test_a_solver_on_another_device_gives_what_it_gives_here(solver: Solver) -> 
     assert all(torch.equal(a, b) for a, b in zip(rows, there, strict=True))
 
 
+def test_a_device_that_fails_is_used_no_more_and_the_cpu_does_its_work() -> None:
+    class Full(Downpour):
+        def merge(self, *_: object) -> None:
+            raise RuntimeError("CUDA out of memory.\nTry something")
+
+    lines: list[str] = []
+    queues = Queues(Downpour(), [torch.device("meta")], lines.append)
+    queues._others["meta"]._solver = Full()
+    weights = torch.zeros(8)
+    for _ in range(4):
+        queues.run(8, lambda chosen: chosen.merge([weights], torch.ones(8), 1, 1.0))
+    assert weights.eq(-4).all()
+    assert lines == ["meta is used no more: CUDA out of memory."]
+
+
+def test_merges_on_the_cpu_do_not_wait_for_one_another() -> None:
+    queues = Queues(Downpour(), [torch.device("meta")])
+    queues.chooser.done("meta", 8, 1000.0)
+    together = threading.Barrier(2)
+    threads = [
+        threading.Thread(target=queues.run, args=(8, lambda _: together.wait(10))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not together.broken
+
+
 def test_queues_do_all_work_and_one_device_alone_needs_no_choice() -> None:
     solver = Downpour()
     alone = Queues(solver)
