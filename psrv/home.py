@@ -89,7 +89,8 @@ def add_sum(
     waited_for = [m for m in missing(shard, now, added) if not m.mask & mask]  # but for itself
     if now < rounds or before(waited_for, mask):
         return False
-    add_to_sum(shard, block, rounds, mask, total)
+    if not add_to_sum(shard, block, rounds, mask, total):
+        return False
     if not missing(shard, *shard.progress(block)):
         settle(shard, block, rounds, step)
     return True

@@ -68,15 +68,20 @@ def settle(shard: Shard, block: int, rounds: int, step: Step) -> None:
 
 
 def add_to_sum(shard: Shard, block: int, rounds: int, mask: int, mine: torch.Tensor) -> bool:
-    """Add the values of the learners of a mask to the sum of a block; return whether it was done.
+    """Add the values of the learners of a mask to the sum of a block.
 
-    It is not if that round is over, or they were added before.
+    Nothing is done if that round is over, or they were added before.
+
+    Returns:
+        Whether that is settled; otherwise the round has not come yet: it was seen too early, for
+        who ended the one before was killed just then, and that is undone.
     """
-    done = False
+    settled = False
 
     def add(parts: Sequence[torch.Tensor], block: int) -> None:
-        nonlocal done
+        nonlocal settled
         now, added = shard.progress(block)
+        settled = now >= rounds
         if now == rounds and not added & mask:
             total = parts[-1]
             if added:
@@ -84,10 +89,9 @@ def add_to_sum(shard: Shard, block: int, rounds: int, mask: int, mine: torch.Ten
             else:
                 total.copy_(mine)
             shard.set_progress(block, now, added | mask)
-            done = True
 
     shard.update_block(block, add, changes=(len(shard.rows) - 1, len(shard.rows)))
-    return done
+    return settled
 
 
 class Turn:
@@ -183,8 +187,9 @@ class Rounds:
         for block in range(shard.layout.blocks):
             self._until(partial(self._my_turn, block, step))
             # It may be complete without us, who had not joined yet.
-            added = add_to_sum(shard, block, number, self._turn.mask, mine[block])
-            if added and self._home and not missing(shard, *shard.progress(block)):
+            while not add_to_sum(shard, block, number, self._turn.mask, mine[block]):
+                self._until(partial(self._my_turn, block, step))
+            if self._home and not missing(shard, *shard.progress(block)):
                 settle(shard, block, number, step)
 
     def finish(self, step: Step, take: Callable[[torch.Tensor, int], None]) -> None:
@@ -192,9 +197,22 @@ class Rounds:
 
         The turn is then to be counted up, once all shards have finished.
         """
-        for block in range(self._shard.layout.blocks):
-            self._until(partial(self._behind, block, self._turn.number + 1, step))
-        self._shard.read(lambda parts, block: take(parts[0], block))
+        shard, wanted = self._shard, self._turn.number + 1
+        for block in range(shard.layout.blocks):
+            self._until(partial(self._behind, block, wanted, step))
+        undone: list[int] = []
+
+        def look(parts: Sequence[torch.Tensor], block: int) -> None:
+            if shard.progress(block)[0] >= wanted:
+                take(parts[0], block)
+            else:  # who ended the round was killed just then
+                undone.append(block)
+
+        shard.read(look)
+        while undone:
+            block = undone.pop()
+            self._until(partial(self._behind, block, wanted, step))
+            shard.read_block(block, look)
 
     def _my_turn(self, block: int, step: Step) -> list[int] | None:
         """Return None if this learner may add, or the slots of those that are waited for."""

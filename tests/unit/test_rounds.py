@@ -21,6 +21,21 @@ from psrv.shard_file import ShardLayout, create_shard
 PROGRAM = Path(__file__).with_name("rounds_program.py")
 LAYOUT = ShardLayout(70_000, (torch.float32, torch.float32), "model")
 
+DIES_AT_THE_END = """
+import os, sys, torch
+from pathlib import Path
+from psrv.rounds import settle
+from psrv.shard import Shard
+from psrv.shard_file import ShardLayout
+shard = Shard(Path(sys.argv[1]), ShardLayout(70_000, (torch.float32,) * 2, "model"), 1)
+set_progress = shard.set_progress
+def die(*progress):
+    set_progress(*progress)
+    os.kill(os.getpid(), 9)
+shard.set_progress = die
+settle(shard, 0, 0, lambda rows, total, count, block: rows[0].add_(total))
+"""
+
 
 @pytest.fixture
 def path() -> Iterator[Path]:
@@ -101,6 +116,29 @@ def test_who_comes_again_waits_only_for_those_who_live(shard: Shard) -> None:
     Turn([shard], rank=0, learners=2, timeout_s=0)
     shard.members.pause(other)
     Turn([shard], rank=0, learners=2, timeout_s=0)
+
+
+@pytest.mark.parametrize("call", ["finish", "add"])
+def test_an_end_of_a_round_that_is_undone_is_not_believed(shard: Shard, call: str) -> None:
+    turn = Turn([shard], rank=0, learners=1, timeout_s=1)
+    other = shard.members.take()
+    assert other is not None
+    shard.members.enter(other, 0b10)
+    shard.update(lambda parts, block: (parts[1].fill_(1), shard.set_progress(block, 0, 0b11)))  # type: ignore[func-returns-value]
+    killed = subprocess.run([sys.executable, "-c", DIES_AT_THE_END, str(shard.path)], check=False)
+    assert killed.returncode == -9 and shard.progress(0) == (1, 0)  # it seems
+
+    def step(rows: Sequence[torch.Tensor], total: torch.Tensor, *_: object) -> None:
+        rows[0].add_(total)
+
+    rounds, seen = Rounds(shard, turn), []
+    if call == "finish":
+        rounds.finish(step, lambda row, block: seen.append((block, row.eq(1).all().item())))
+        assert sorted(seen) == [(0, True), (1, True)]
+    else:
+        turn.number = 1
+        rounds.add(torch.split(torch.ones(70_000), LAYOUT.block_count), step)
+        assert shard.all_progress() == [(1, 0b01)] * 2
 
 
 def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, path: Path) -> None:
