@@ -13,6 +13,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from psrv.folder import make_own_folder
+
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - shared memory is what it is for
 _VARIABLES = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
 """Open MPI 5's, and Open MPI 4's."""
@@ -26,12 +28,13 @@ def segment_folder(training_id: str, attempt: int) -> Path:
 def make_segment_folder(training_id: str, attempt: int) -> dict[str, str]:
     """Make the folder; return the variables that lead MPI to it (none if it can't be made).
 
-    What an earlier attempt left here, killed with its launchers, goes now.
+    That it can't either if another user has one of that name. What an earlier attempt left here,
+    killed with its launchers, goes now.
     """
     folder = segment_folder(training_id, attempt)
     try:
         remove_earlier(training_id, attempt)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_own_folder(folder)
     except OSError:
         return {}
     return {name: str(folder) for name in _VARIABLES if name not in os.environ}

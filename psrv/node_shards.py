@@ -62,7 +62,7 @@ class NodeShards:
         self._nodes = len(learners)
         self._solver = solver
         self._gated = gated
-        self._queues = Queues(cast(Solver, solver), visible_gpus())
+        self._queues = Queues(cast(Solver, solver), visible_gpus(), log)
         self._dial = dial
         self._log = log
         self._fail = fail
@@ -70,6 +70,8 @@ class NodeShards:
         self._shards = [
             files.open(number, home == node) for number, home in enumerate(homes.shard_nodes)
         ]
+        if not files.room_for_a_master([home == node for home in homes.shard_nodes]):
+            log("there is no room in shared memory for a shard of a node that may be lost")
         have = [n for n, shard in enumerate(self._shards) if shard.layout.kind == HOME]
         first = self._shards[0]
         self.serving = Serving(

@@ -13,6 +13,7 @@ import torch
 
 from dlctl.contract import Parameters, snapshot_file
 from psrv.errors import ServerError
+from psrv.folder import make_own_folder
 from psrv.placing import layout_of
 from psrv.relay import Relay
 from psrv.rules import RoundSolver, Solver
@@ -59,6 +60,15 @@ class OwnShards:
                 f"keeps {1 + solver.rows}",
                 hint="all must have the same solver with the same settings",
             )
+        try:
+            make_own_folder(folder)
+            for unfinished in folder.glob(".shard-*"):  # of a server that was killed
+                unfinished.unlink()
+        except OSError as error:
+            raise ServerError(
+                f"there can be no shards in {folder}: {error.strerror or error}",
+                hint="remove what is there, if it is not of a training that runs",
+            ) from error
         self._job_dir = job_dir
         self._folder = folder
         self._attempt = attempt
@@ -94,6 +104,20 @@ class OwnShards:
                 hint="use more nodes, or give /dev/shm more room",
             )
 
+    def room_for_a_master(self, homes: Sequence[bool]) -> bool:
+        """Return whether this node could become the home of one more shard, of any.
+
+        Args:
+            homes: As above, once all shards have been made.
+        """
+        sizes = [
+            self._layout(number, HOME).copies_at_bytes
+            for number, is_home in enumerate(homes)
+            if not is_home
+        ]
+        free = os.statvfs(self._folder)
+        return max(sizes, default=0) <= free.f_bavail * free.f_frsize
+
     def open(self, number: int, is_home: bool) -> ThreadedShard:
         """Return a shard of this node; what a server before this one has left is taken over.
 
@@ -115,6 +139,10 @@ class OwnShards:
 
         It is made of the weights that this node has, which are newer than the newest snapshot;
         what the solver keeps is as it was in that.
+
+        With other nodes beside this one and the lost one some pushes may be missing then, or be in
+        twice: what the lost home had of another node and this one has not seen, and what is in the
+        weights here and had no answer there, which that node sends again (a few blocks of a push).
         """
         number = relay.number
         path = self._folder / f"shard-{number}.home"

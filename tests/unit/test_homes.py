@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import shutil
 import tempfile
@@ -13,8 +14,12 @@ from typing import Any
 import pytest
 import torch
 
+from dlctl.contract import Parameters
 from psrv import serving
+from psrv.errors import ServerError
+from psrv.folder import make_own_folder
 from psrv.homes import Home
+from psrv.own_shards import OwnShards
 from psrv.queues import Queues
 from psrv.rules import Downpour, ParallelSGD
 from psrv.serving import Serving
@@ -152,6 +157,36 @@ def test_learners_of_a_node_that_is_lost_before_are_not_waited_for(path: Path) -
     served.give_up([2], 2)
     assert home.begun()
     shard.close()
+
+
+def own_shards(folder: Path) -> OwnShards:
+    parameters = Parameters(count=COUNT, dtype="float32", rows=1, model="model")
+    return OwnShards(folder, folder, 1, parameters, 1, Downpour(), 3, 1)
+
+
+def test_what_a_server_that_was_killed_has_not_finished_goes(path: Path) -> None:
+    left = path.with_name(".shard-0.123")
+    left.write_bytes(bytes(100))
+    own_shards(path.parent)
+    assert not left.exists()
+
+
+def test_a_folder_where_others_can_write_is_not_used(path: Path) -> None:
+    path.parent.chmod(0o777)  # or another user's, which a test can't make
+    with pytest.raises(ServerError, match="is not this user's alone"):
+        own_shards(path.parent)
+    with pytest.raises(PermissionError):
+        make_own_folder(path.parent)
+
+
+def test_a_node_says_whether_it_could_become_the_home_of_one_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = own_shards(path.parent)
+    assert files.room_for_a_master([False]) and files.room_for_a_master([True])
+    full = os.statvfs_result((4096, 4096, 9, 0, 0, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    assert not files.room_for_a_master([False]) and files.room_for_a_master([True])
 
 
 def test_a_node_that_a_server_before_knew_is_not_waited_for_for_ever(
