@@ -18,6 +18,7 @@ import torch
 from dlctl.contract import Parameters
 from psrv.errors import ServerError
 from psrv.gate import Gate
+from psrv.patience import Patience, Warn, to_standard_error
 from psrv.placing import layout_of
 from psrv.pushes import AtOnce, InRounds, Pushes, copying, ranges
 from psrv.rules import RoundSolver, Solver
@@ -246,6 +247,7 @@ def join(
     learners: int = 1,
     staleness: int | None = None,
     snapshots: Callable[[int], Path] | None = None,
+    warn: Warn = to_standard_error,
 ) -> Client:
     """Map all shards, once the node's server has made them.
 
@@ -261,6 +263,7 @@ def join(
         staleness: How many pushes this one may be ahead of the slowest, with `wait_for_others`;
             None: any number.
         snapshots: Returns where the newest snapshot of a shard is; see Client.solver_rows.
+        warn: Told when this learner waits for others longer than `timeout_s`; it goes on waiting.
 
     Raises:
         ServerError: something is not there in time; or of another model or attempt.
@@ -272,9 +275,11 @@ def join(
         for number, path in enumerate(paths):
             layout = layout_of(parameters, shards, number, solver, kind_of(path))
             joined.append(Shard(path, layout, attempt))
-        gate = Gate(joined[0], None if isinstance(solver, RoundSolver) else staleness)
+        in_rounds = isinstance(solver, RoundSolver)
+        patience = Patience(timeout_s, warn)
+        gate = Gate(joined[0], None if in_rounds else staleness, patience)
         pushes: Pushes = (
-            InRounds(joined, solver, rank, learners, timeout_s)
+            InRounds(joined, solver, rank, learners, timeout_s, warn)
             if isinstance(solver, RoundSolver)
             else AtOnce(joined, solver, rank)
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 
+from psrv.patience import Patience, names
 from psrv.shard import Shard
 from psrv.shard_file import NEVER
 
@@ -22,10 +23,12 @@ class Gate:
     Args:
         shard: not entered yet: nobody is to wait for a clock that is still 0.
         staleness: How many pushes it may be ahead of the slowest; None: any number.
+        patience: How long it waits without a word.
     """
 
-    def __init__(self, shard: Shard, staleness: int | None) -> None:
+    def __init__(self, shard: Shard, staleness: int | None, patience: Patience) -> None:
         self._shard = shard
+        self._patience = patience
         self._staleness = staleness
         shard.members.strike_dead()
         slowest = self._slowest()
@@ -42,7 +45,7 @@ class Gate:
         """Wait until this learner may go on; return the seconds that it took."""
         if self._staleness is None or not self._ahead():
             return 0.0
-        begin = time.monotonic()
+        begin, wait = time.monotonic(), self._patience.begin()
         nap_s, look_at = _NAP_S, begin + _LOOK_FOR_DEAD_S
         while self._ahead():
             time.sleep(nap_s)
@@ -50,11 +53,18 @@ class Gate:
             if time.monotonic() > look_at:
                 look_at = time.monotonic() + _LOOK_FOR_DEAD_S
                 self._shard.members.strike_dead()
+                wait.look(self._names)
         return time.monotonic() - begin
 
     def _ahead(self) -> bool:
         assert self._staleness is not None
         return self.pushes - self._slowest() > self._staleness
+
+    def _names(self) -> str:
+        """Return who is too far behind, of this node."""
+        members, least = self._shard.members, self._slowest()
+        late = [m.mask for m in members.all() if members.clock(m.slot) == least]
+        return names(sum(set(late)))
 
     def _slowest(self) -> int:
         others = self._shard.members.slowest(but=self._shard.slot)

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from psrv.members import RANKS
+from psrv.patience import Warn, to_standard_error
 from psrv.rounds import Rounds, Turn
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Operation, Shard
@@ -162,9 +163,10 @@ class InRounds:
         rank: int,
         learners: int,
         timeout_s: float,
+        warn: Warn = to_standard_error,
     ) -> None:
         self._solver = solver
-        self._turn = Turn(shards, rank, learners, timeout_s)
+        self._turn = Turn(shards, rank, learners, timeout_s, warn)
         self._shards = shards
         self._parts = [
             (Rounds(shard, self._turn), Cuts(step), Cuts(step), part)

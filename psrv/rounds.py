@@ -21,6 +21,7 @@ import torch
 
 from psrv.errors import ServerError
 from psrv.members import RANKS, Member
+from psrv.patience import Patience, Warn, names, to_standard_error
 from psrv.shard import Shard
 from psrv.shard_file import HOME
 
@@ -104,18 +105,27 @@ class Turn:
         rank: This learner's, 0 to RANKS - 1.
         learners: How many there are at the begin.
         timeout_s: How long they are waited for then.
+        warn: Told when somebody is waited for longer than that, later.
 
     Raises:
         ServerError: some have not come.
     """
 
-    def __init__(self, shards: Sequence[Shard], rank: int, learners: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        rank: int,
+        learners: int,
+        timeout_s: float,
+        warn: Warn = to_standard_error,
+    ) -> None:
         if max(learners, rank + 1) > RANKS:
             raise ServerError(
                 f"rounds are for {RANKS} learners at most, and there are {learners}",
                 hint="use a solver that does not wait for all",
             )
         self._shards = shards
+        self.patience = Patience(timeout_s, warn)
         self.mask = 1 << rank
         self.number = max(map(next_round, shards))
         """Of the next round to take part in."""
@@ -239,6 +249,7 @@ class Rounds:
     def _until(self, waited_for: Callable[[], list[int] | None]) -> None:
         """Wait until nothing is waited for; strike off who is dead."""
         tries, nap_s, look_at = 0, _NAP_S, time.monotonic() + _LOOK_FOR_DEAD_S
+        wait = self._turn.patience.begin()
         while (slots := waited_for()) is not None:
             tries += 1
             if tries < _SPINS:
@@ -249,3 +260,9 @@ class Rounds:
                 look_at = time.monotonic() + _LOOK_FOR_DEAD_S
                 for slot in slots:
                     self._shard.members.strike_if_dead(slot)
+                wait.look(partial(self._names, slots))
+
+    def _names(self, slots: list[int]) -> str:
+        """Return who has these slots."""
+        members = self._shard.members.all()
+        return names(sum(member.mask for member in members if member.slot in slots))

@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from psrv.errors import ServerError
+from psrv.gate import Gate
+from psrv.patience import Patience
 from psrv.rounds import Rounds, Step, Turn
 from psrv.shard import Shard
 from psrv.shard_file import ShardLayout, create_shard
@@ -139,6 +141,42 @@ def test_an_end_of_a_round_that_is_undone_is_not_believed(shard: Shard, call: st
         turn.number = 1
         rounds.add(torch.split(torch.ones(70_000), LAYOUT.block_count), step)
         assert shard.all_progress() == [(1, 0b01)] * 2
+
+
+def test_a_learner_says_once_for_whom_it_waits_long(shard: Shard) -> None:
+    said: list[str] = []
+    late = shard.members.take()
+    assert late is not None
+    shard.members.enter(late, 0b01)
+
+    def say(line: str) -> None:
+        said.append(line)
+        timer.start()
+
+    timer = threading.Timer(0.2, shard.members.pause, [late])
+    turn = Turn([shard], rank=1, learners=2, timeout_s=0.01, warn=say)
+    Rounds(shard, turn).add(torch.split(torch.ones(70_000), LAYOUT.block_count), lambda *_: None)
+    timer.join()
+    assert said == ["has waited for rank 0 for 0.01 s, and goes on"]
+
+
+def test_a_gate_says_once_for_whom_it_waits_long(shard: Shard) -> None:
+    said: list[str] = []
+    late = shard.members.take()
+    assert late is not None
+    shard.members.enter(late, 0b100)
+
+    def say(line: str) -> None:
+        said.append(line)
+        timer.start()
+
+    timer = threading.Timer(0.2, shard.members.set_clock, [late, 1])
+    gate = Gate(shard, 1, Patience(0.01, say))
+    gate.pushed()
+    gate.pushed()
+    assert gate.wait() > 0.1
+    timer.join()
+    assert said == ["has waited for rank 2 for 0.01 s, and goes on"]
 
 
 def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, path: Path) -> None:
