@@ -157,12 +157,16 @@ class NodeServer:
         while not stopped():
             beat("waits for learner 0 to build the model")
             _refresh(path.parent)
-            if (found := read_record(Parameters, path)) is not None:
-                return found
+            why = ""
+            try:
+                if (found := read_record(Parameters, path)) is not None:
+                    return found
+            except (OSError, ContractError) as error:  # a file system that is away for a moment
+                why = f" ({path} can't be read: {error})"
             if time.monotonic() > deadline:
                 raise ServerError(
                     f"learner 0 has not said what the parameter server holds for "
-                    f"{self._settings.timeout_s:g} s",
+                    f"{self._settings.timeout_s:g} s{why}",
                     hint="its log says why; or give it more time: parameter_server.timeout",
                 )
             time.sleep(_LOOK_EVERY_S)

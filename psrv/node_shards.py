@@ -105,6 +105,8 @@ class NodeShards:
         lost = set(homes.lost_nodes)
         left = sum(count for node, count in enumerate(self._learners) if node not in lost)
         self.serving.give_up(lost, left)
+        for link in self._links:  # first: a home is made of relays that no answer changes
+            link.close()
         have = {home.number for home in self.serving.all()}
         for number, home in enumerate(homes.shard_nodes):
             if home == self._node and number not in have:
@@ -113,8 +115,6 @@ class NodeShards:
                 self.serving.add(self._home(number, master))
                 self._log(f"this node is the home of shard {number} now")
         self._followed = homes
-        for link in self._links:
-            link.close()
         self._links = [self._link(home) for home in sorted(self._targets())]
 
     def _targets(self) -> set[int]:

@@ -155,11 +155,9 @@ class OwnShards:
             for row in range(1, self._parameters.rows):
                 read_row(self.snapshot(number), row, rows[row])
 
-        create_shard(path, layout, self._attempt, fill=fill)
-        master = ThreadedShard(path, layout, self._attempt)
-        for block, (had, _) in enumerate(relay.shard.all_progress()):
-            master.set_progress(block, had, 0)
-        return master
+        had = [had for had, _ in relay.shard.all_progress()]
+        create_shard(path, layout, self._attempt, fill=fill, had=had)
+        return ThreadedShard(path, layout, self._attempt)
 
     def _layout(self, number: int, kind: int) -> ShardLayout:
         return layout_of(self._parameters, self._shards, number, self._solver, kind)

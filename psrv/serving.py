@@ -204,6 +204,7 @@ class Serving:
         nothing = memoryview(bytearray())
         while True:
             frame = connection.receive(nothing)
+            _check(frame, Kind.CLOCK, 0)
             slowest = self._home(node, frame).note_clock(node, frame)
             connection.send(Frame(Kind.CLOCK, frame.shard, number=slowest))
 

@@ -25,6 +25,7 @@ from psrv.errors import ServerError
 from psrv.mapping import map_file
 from psrv.members import KEPT_ADDED, KEPT_ROUND, KEPT_ROWS, Members
 from psrv.shard_file import (
+    ADDED,
     BLOCK_BYTES,
     BLOCKS_AT,
     ELSEWHERE,
@@ -33,16 +34,16 @@ from psrv.shard_file import (
     LINE,
     RATE,
     REFRESHED,
+    ROUND,
     SLOTS,
     SLOTS_AT,
     WANTED,
+    WRITER,
     ShardLayout,
     check_header,
     no_room,
 )
 
-SEQUENCE, WRITER, ROUND, ADDED = range(4)
-"""Words of a block; the last two are its progress."""
 _lockf, _LOCK, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 _NAP_S = 1e-4

@@ -42,6 +42,8 @@ LINE = 8
 SLOTS_AT = 64
 BLOCKS_AT = SLOTS_AT + SLOTS * LINE
 MAGIC, DIGEST, ATTEMPT, KIND, EXPECTED, RATE, ELSEWHERE, WANTED, REFRESHED = range(9)
+SEQUENCE, WRITER, ROUND, ADDED = range(4)
+"""Words of a block; the last two are its progress."""
 COUNT_BITS = 20
 COUNT = (1 << COUNT_BITS) - 1
 """Of a block's second word of progress, but in rounds: how many pushes the total of a relay has."""
@@ -122,6 +124,7 @@ def create_shard(
     *,
     learners: int = 0,
     fill: Callable[[Sequence[torch.Tensor]], None] | None = None,
+    had: Sequence[int] = (),
 ) -> None:
     """Make a shard. It appears under its name when it is whole.
 
@@ -132,13 +135,17 @@ def create_shard(
         learners: How many are to join before the first round: of a home all learners, of a relay
             those of its node. 0: as many as those who join say.
         fill: Gets the rows, which are zeros; see `from_snapshot`.
+        had: How many rounds, or pushes, each block has behind it; none if it is empty.
 
     Raises:
-        ServerError: there is not enough shared memory; with both numbers.
+        ServerError: there is not enough shared memory, with both numbers; or no such folder.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ServerError(f"{path} can't be made: {error.strerror}") from error
     try:
         _reserve(descriptor, layout, path)
         header = memoryview(bytearray(8 * SLOTS_AT)).cast("q")
@@ -147,6 +154,9 @@ def create_shard(
         header[ELSEWHERE] = NEVER if layout.kind == HOME else 0
         os.pwrite(descriptor, header, 0)
         mapping = map_file(descriptor, layout.size_bytes)
+        words = mapping[: layout.rows_at_bytes].cast("q")
+        for block, count in enumerate(had):
+            words[BLOCKS_AT + block * LINE + ROUND] = count
         use_huge_pages(mapping, layout.copies_at_bytes)
         if fill is not None:
             fill(layout.rows(torch.frombuffer(mapping, dtype=torch.uint8)))

@@ -84,7 +84,8 @@ class Played:
     def receive(self, payload: memoryview) -> Frame:
         if (frame := self.frames.get()) is None:
             raise DisconnectedError("it ended")
-        torch.frombuffer(payload, dtype=torch.float32).fill_(1)
+        if frame.size:
+            torch.frombuffer(payload, dtype=torch.float32).fill_(1)
         return frame
 
     def send(self, frame: Frame, payload: memoryview | None = None) -> None:
@@ -199,4 +200,13 @@ def test_a_node_that_a_server_before_knew_is_not_waited_for_for_ever(
     assert served.strike_absent() == [] and home.shard.members.slowest() == 5
     monkeypatch.setattr(serving, "ABSENT_S", 0.0)
     assert served.strike_absent() == [1] and home.shard.members.all() == []
+    home.shard.close()
+
+
+def test_a_connection_for_clocks_is_for_clocks(home: Home) -> None:
+    served = Serving([home], torch.float32, COUNT)
+    end = Played()
+    end.frames.put(Frame(Kind.PULL, 0))
+    served.serve(Greeting(1, 1, 0, Purpose.CLOCKS, 1, 5), end)
+    assert end.answers == [] and home.shard.members.proxies() == {}
     home.shard.close()

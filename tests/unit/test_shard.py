@@ -254,3 +254,16 @@ def test_a_deadlock_that_the_kernel_only_thinks_it_sees_is_waited_out(
     seen: list[int] = []
     getattr(shard, call)(0, lambda parts, block: seen.append(block))
     assert seen == [0] and not refusals
+
+
+def test_a_shard_can_begin_where_another_one_was(path: Path) -> None:
+    create_shard(path, LAYOUT, 3, had=[7, 8, 9])
+    shard = Shard(path, LAYOUT, 3)
+    assert shard.all_progress() == [(7, 0), (8, 0), (9, 0)]
+    shard.close()
+
+
+def test_a_shard_that_can_t_be_made_is_an_error_in_words(path: Path) -> None:
+    path.touch()
+    with pytest.raises(ServerError, match=r"shard-1 can't be made: File exists"):
+        create_shard(path / "shard-1", LAYOUT, 3)
