@@ -2,8 +2,8 @@
 
 Prints a table for docs/parameter-server.md: examples/digits on this machine's site `local` with 1,
 2 and 4 learners, 20 epochs, 3 seeds: the median accuracy on the validation data at the end, the
-lowest in brackets, and the median epoch in which it first was 97 %. A learner alone has no server:
-its column is what its optimizer does. `--quick` takes one seed.
+lowest in brackets, and the median epoch in which it first was 97 %. A learner alone has no server,
+whatever the manifest says: its column has one value. `--quick` takes one seed.
 """
 
 from __future__ import annotations
