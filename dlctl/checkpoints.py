@@ -159,8 +159,9 @@ def _checkpoint(step: int, marker: bytes | None) -> Checkpoint:
     try:
         raw = json.loads(marker or b"")
         size_bytes = sum(int(file["size_bytes"]) for file in raw["files"].values())
+        learners = dict(raw.get("settings", {})).get("learners", raw.get("learners"))
         return Checkpoint(
-            step, True, _known(int, raw.get("epoch")), _known(int, raw.get("learners")), size_bytes,
+            step, True, _known(int, raw.get("epoch")), _known(int, learners), size_bytes,
             _known(float, raw.get("written_at")), bool(raw.get("kept_for_ever")),
         )  # fmt: skip
     except _NOT_UNDERSTOOD:

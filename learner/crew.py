@@ -207,6 +207,7 @@ class Crew:
         number = learner.take_number()
         if how == VANISHED:
             self._to_expel.append(number)
+        learner.tell_irregular()
         self._say(f"{learner.name} {how}: starting it again in {wait_s:g} s.")
         learner.say_waiting(f"{how}; starting again")
         learner.wait(now, wait_s)
@@ -215,6 +216,7 @@ class Crew:
         """Go on without a learner, if enough are left."""
         self._say(f"Giving up {learner.name}: it {why}.")
         learner.lost, learner.over = why, True
+        learner.tell_irregular()
         learner.close(State.FAILED, why)
         self._to_expel.append(learner.take_number())
         if learner.step is not None:

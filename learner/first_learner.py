@@ -1,8 +1,10 @@
 """What learner 0 does beside its own chunks: the ends of epochs, and checkpoints.
 
 An epoch is over when all chunks of its pass are done. Learner 0 looks for that between its own
-chunks, and validates the server's weights with its own buffers, while the others go on. The
-training loss is that of its own samples since the epoch before.
+chunks, and validates the server's weights with its own buffers, while the others go on: once,
+where several epochs are over. The training loss is that of its own samples since the epoch before.
+A checkpoint that is due is saved before the validation, which may need memory that is not there;
+whoever goes on from it validates first, before any chunk.
 
 A checkpoint holds the cursor's state, and the server's weights as they are just after it: of pushes
 that came in between the chunks are done again after `resume`. When all have left, it is exact.
@@ -28,6 +30,8 @@ from psrv.cursor import CursorState, read_state
 from psrv.cursor_file import FileCursor
 
 _LOOK_EVERY_S = 0.05
+_RATES = ("learning_rate", "samples_per_s")
+"""Told last."""
 
 
 class FirstLearner:
@@ -121,47 +125,84 @@ class FirstLearner:
         if step // every > self._seen_step // every:
             self._record(step, {**values, **self._times.read()})
         self._seen_step = max(self._seen_step, step)
-        if pass_number > position.epoch:
-            self.end_epochs()
-        if save_due:
+        ended = pass_number > position.epoch and self.end_epochs(save_due=save_due)
+        if save_due and not ended:
             self.save()
 
     # Epochs -------------------------------------------------------------------------------------
 
-    def end_epochs(self) -> None:
-        """Tell the epochs that are over since this was last called.
+    def end_what_was_broken_off(self) -> None:
+        """Validate where a death or a halt has kept this from being done; before the first chunk.
 
         Raises:
-            HaltedInValidation: the epoch's end is done again after `resume`.
+            HaltedInValidation: the validation is done again after `resume`.
         """
-        state = self._state()
-        while self.position.epoch < min(passes_done(state), self._settings.epochs):
-            self._end_epoch(state)
+        newest = self.position.history[-1:]
+        if (
+            newest
+            and self._validation_due(int(newest[0]["epoch"]))
+            and not any(name.startswith("validation_") for name in newest[0])
+        ):
+            self._tell_epoch({}, validate=True)
+        self.end_epochs(final=True)
 
-    def _end_epoch(self, state: CursorState) -> None:
-        position, times = self.position, self._times.read()  # validation is no step
+    def end_epochs(self, *, save_due: bool = False, final: bool = False) -> bool:
+        """Tell the epochs that are over since this was last called; return whether there are any.
+
+        Args:
+            save_due: Save the state at their end, even if they ask for no checkpoint.
+            final: Do so, and wait until it is written: the writer would die with this learner.
+
+        Raises:
+            HaltedInValidation: the validation is done again after `resume`.
+        """
+        position, state = self.position, self._state()
+        last = min(passes_done(state), self._settings.epochs)
+        over = range(position.epoch + 1, last + 1)
+        if not over:
+            return False
         self._go_to(state)
+        values = self._values_of(state, len(over))
+        for epoch in over:
+            position.history.append({"epoch": epoch, **values})
+            if epoch < last:
+                self._tell_epoch({}, validate=False)
+        position.epoch, position.samples, position.sums = last, 0, {}
+        final = final or last == self._settings.epochs
+        if save_due or final or any(map(self._keeper.due_after_epoch, over)):
+            self.save(final=final)  # before the validation
+            self._times.add(0, steps=0, checkpoint_stall_s=self._keeper.stall_s)
+        validate = any(map(self._validation_due, over))
+        self._tell_epoch(self._times.read(), validate=validate)  # validation is no step
+        self._times.begin()
+        return True
+
+    def _values_of(self, state: CursorState, epochs: int) -> dict[str, float]:
+        """Return what is told of each of so many epochs that are over."""
+        position = self.position
         values = {name: total / position.samples for name, total in position.sums.items()}
-        if self._validation_due():
-            values.update(self._validate())
         began, self._epoch_began = self._epoch_began, time.monotonic()
         values["learning_rate"] = self._rate.now()
-        values["samples_per_s"] = state.samples / max(self._epoch_began - began, 1e-9)
-        position.epoch += 1
-        position.samples, position.sums = 0, {}
-        position.history.append({"epoch": position.epoch, **values})
-        self._record(position.step, {**times, **values}, epoch=position.epoch)
+        elapsed_s = max(self._epoch_began - began, 1e-9)
+        values["samples_per_s"] = epochs * state.samples / elapsed_s
+        return values
+
+    def _tell_epoch(self, times: dict[str, float], *, validate: bool) -> None:
+        """Tell the newest epoch of the history."""
+        position, values = self.position, self.position.history[-1]
+        if validate:
+            rates = {name: values.pop(name) for name in _RATES if name in values}
+            values.update({**self._validate(), **rates})
+        epoch = int(values["epoch"])
+        told = {name: value for name, value in values.items() if name != "epoch"}
+        self._record(position.step, {**times, **told}, epoch=epoch)
         self._reports.say(
-            f"epoch {position.epoch}/{self._settings.epochs}  step {position.step}  "
-            f"{readable(values)}"
+            f"epoch {epoch}/{self._settings.epochs}  step {position.step}  {readable(told)}"
         )
         self._note(position)
-        self._times.begin()
-        if self._keeper.due_after_epoch(position.epoch):
-            self.save()
 
-    def _validation_due(self) -> bool:
-        epoch = self.position.epoch + 1
+    def _validation_due(self, epoch: int) -> bool:
+        """Return whether the weights are to be validated after this epoch, counted from 1."""
         every = max(1, self._settings.validate_every_epochs)
         last = epoch == self._settings.epochs
         return self._trained.parts.validation is not None and (last or epoch % every == 0)

@@ -68,7 +68,7 @@ class Job(Seat):
     ) -> CheckpointKeeper:
         """Return what keeps the checkpoints."""
         settings = {
-            "learners": exchange.size,
+            "learners": self.plan.resources.learners,
             "seed": self.plan.training.seed,
             "batch_size": self.plan.training.batch_size,
             "samples": len(parts.train),

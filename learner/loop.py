@@ -10,6 +10,7 @@ are given to all before each validation and at the end. Checkpoints keep those o
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -132,12 +133,14 @@ class Trainer:
 
     def _end_epoch(self, samples_per_s: float, save_due: bool) -> None:
         position, times = self.position, self._times.read()  # validation is no step
-        values = {name: position.sums[name] / position.samples for name in self._names}
+        # None after an epoch on a parameter server in which learner 0 had no part.
+        values = {name: total / position.samples for name, total in position.sums.items()}
         if self._validation_due():
             values.update(self._validate())
         values["learning_rate"] = self._learning_rate()
         values["samples_per_s"] = samples_per_s
-        self._trained.schedule.after_epoch(values.get("validation_loss", values["loss"]))
+        loss = values.get("validation_loss", values.get("loss", math.nan))
+        self._trained.schedule.after_epoch(loss)
         position.epoch += 1
         position.batch, position.samples, position.sums = 0, 0, {}
         position.history.append({"epoch": position.epoch, **values})

@@ -85,6 +85,7 @@ class LearnerMember(Member):
         self._status_file = job_dir / contract.status_file(attempt, "learner", rank)
         self._number_file = job_dir / contract.cursor_learner_file(attempt, rank)
         self._cursor_file = job_dir / contract.cursor_file(attempt)
+        self._restarted_file = job_dir / contract.restarted_file(attempt)
 
     # Its status ---------------------------------------------------------------------------------
 
@@ -137,6 +138,11 @@ class LearnerMember(Member):
         with contextlib.suppress(OSError):
             self._number_file.unlink(missing_ok=True)
         return number
+
+    def tell_irregular(self) -> None:
+        """Tell all learners, and those that start from here on, that this one has died."""
+        with contextlib.suppress(OSError):  # a full disk; or somebody removed the job directory
+            self._restarted_file.touch()
 
     def _number(self) -> int:
         try:

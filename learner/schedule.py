@@ -133,13 +133,14 @@ class UsedRate:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, rate: float | None = None) -> None:
-        self._group = optimizer.param_groups[0]
-        self._base = float(self._group.get("initial_lr", self._group["lr"]))
+        self._optimizer = optimizer  # load_state_dict makes new groups
+        group = optimizer.param_groups[0]
+        self._base = float(group.get("initial_lr", group["lr"]))
         self._rate = self._base if rate is None else rate
 
     def now(self) -> float:
         """Return it."""
-        rate = float(self._group["lr"])
+        rate = float(self._optimizer.param_groups[0]["lr"])
         if self._rate == self._base:
             return rate
         return self._rate * (rate / self._base if self._base else 1.0)

@@ -99,6 +99,8 @@ class ServerLoop:
             self._tell()
 
     def _all_chunks(self, loader: ChunkLoader) -> bool:
+        if self._first is not None:
+            self._first.end_what_was_broken_off()
         while not self._halt.is_set:
             for chunk, batches in loader.chunks():
                 self._train(chunk, batches, loader)

@@ -137,20 +137,15 @@ def set_cursor(seat: Seat, samples: int, passes: int, state: Mapping[str, Any]) 
 
 
 def open_cursor(seat: Seat, samples: int, passes: int) -> FileCursor:
-    """Open the attempt's cursor, and say under which number this learner is in it.
-
-    One that had said so before was started again, and leaves word of that.
-    """
+    """Open the attempt's cursor, and say under which number this learner is in it."""
     cursor = FileCursor(seat.directory / contract.cursor_file(seat.attempt), samples, passes)
     name = seat.directory / contract.cursor_learner_file(seat.attempt, seat.rank)
-    if name.exists():
-        (seat.directory / contract.restarted_file(seat.attempt)).touch()
     contract.write_whole(name, f"{cursor.learner}\n")
     return cursor
 
 
 def any_restarted(seat: Seat) -> bool:
-    """Return whether any learner of the attempt was started again."""
+    """Return whether any learner of the attempt was started again, or given up."""
     return (seat.directory / contract.restarted_file(seat.attempt)).exists()
 
 

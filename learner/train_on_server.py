@@ -99,16 +99,18 @@ class _Learner:
         self._keeper.check(self._trained)
         if self._job.rank == 0:
             position = self._begin_again() if has_begun(self._job) else self._begin()
-        elif not self._begin_later():
+        elif (later := self._begin_later()) is None:
             return False
+        else:
+            position = later
         job, training = self._job, self._job.plan.training
         with contextlib.closing(
             open_cursor(job, len(self._parts.train), training.epochs)
         ) as cursor:
             self._served.join()
-            # One that was started again is to draw other random numbers than before.
-            again = (cursor.next,) if any_restarted(job) else ()
-            seed_all(training.seed, job.rank, *again)
+            # Who goes on, or was started again, is to draw other random numbers than before.
+            done = cursor.next if any_restarted(job) else position.step
+            seed_all(training.seed, job.rank, *([done] if done else []))
             if job.rank == 0:
                 return self._train_first(cursor, position)
             finished = self._loop(cursor, None).run()
@@ -214,20 +216,20 @@ class _Learner:
         position = self._keeper.load(self._trained) or Position()
         noted = job.directory / contract.position_file(job.attempt)
         if noted.exists():
-            position = max(position, Position(**json.loads(noted.read_text())), key=_age)
+            position = max(position, Position(**json.loads(noted.read_text())), key=_told)
         job.say(f"learner 0 was started again, in epoch {position.epoch + 1}")
         return position
 
-    def _begin_later(self) -> bool:
-        """Wait for learner 0; return False if a halt comes first."""
+    def _begin_later(self) -> Position | None:
+        """Wait for learner 0, and begin where it has; return None if a halt comes first."""
         job, timeout_s = self._job, self._server.timeout_s
         if not wait_for_first(job, self._parameters, timeout_s, lambda: self._halt.is_set):
-            return False
+            return None
         try:  # buffers, frozen parameters, the optimizer's state: as learner 0 had them
-            job.start(self._keeper, self._trained)
+            return job.start(self._keeper, self._trained)
         except UserFault as fault:
             job.warn(f"goes on without the newest checkpoint: {fault.message}")
-        return True
+        return Position()
 
     def _note(self, position: Position) -> None:
         path = self._job.directory / contract.position_file(self._job.attempt)
@@ -239,5 +241,7 @@ def _name(settings: ParameterServer, solver: AnySolver) -> str:
     return f"{settings.solver}, {type(solver).__name__}"
 
 
-def _age(position: Position) -> int:
-    return position.epoch
+def _told(position: Position) -> tuple[int, int, int]:
+    """Order positions: one that was saved before its validation comes before that after it."""
+    newest = position.history[-1] if position.history else {}
+    return position.epoch, len(newest), position.step

@@ -27,8 +27,8 @@ class CursorInTurn:
         rank: this learner's.
         learners: how many there are.
         chunk_samples: what every learner takes.
-        irregular: tells that turns do not count: a learner was started again, or the cursor has
-            gone on from a state with gaps.
+        irregular: tells that turns do not count: a learner was started again or given up, or the
+            cursor has gone on from a state with gaps.
         timeout_s: how long the others are waited for.
     """
 
@@ -50,7 +50,7 @@ class CursorInTurn:
         self._irregular = irregular
         deadline = time.monotonic() + timeout_s
         while len(first := self._living()) < learners:
-            if irregular() or time.monotonic() > deadline:
+            if cursor.finished or irregular() or time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_FOR_DEAD_S)
         self._first = first

@@ -166,7 +166,7 @@ def server_log(attempt: int, node: int) -> str:
 
 
 def restarted_file(attempt: int) -> str:
-    """Return the file that is there once any learner was started again."""
+    """Return the file that is there once any learner was started again, or given up."""
     return f"{server_dir(attempt)}/restarted"
 
 

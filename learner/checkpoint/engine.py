@@ -139,7 +139,7 @@ class CheckpointEngine:
         order = Order(
             self._root, step, f"{self._token}-{self._orders}",
             self._learners.rank, self._learners.size,
-            {**(settings or {}), "learners": self._learners.size}, epoch,
+            {"learners": self._learners.size, **(settings or {})}, epoch,
             self._keep.newest, self._keep.every_steps, self._damaged,
         )  # fmt: skip
         self._order, self._share_done, self._share_problem = order, False, None

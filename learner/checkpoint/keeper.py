@@ -255,7 +255,7 @@ class CheckpointKeeper:
         if marker.learners == self._exchange.size:
             random_states.restore(own[-1]["random"], trained.device)
         else:
-            self._seed_anew(marker.learners, position.step)
+            self._seed_anew(marker.settings.get("learners", marker.learners), position.step)
         return position
 
     def _read(self, loaded: Loaded, trained: Trained) -> tuple[Marker, Any, list[Any]]:
@@ -278,8 +278,9 @@ class CheckpointKeeper:
         return loaded.marker, filled(tree), [loaded.own(n) for n in dict.fromkeys(ranks)]
 
     def _seed_anew(self, before: int, step: int) -> None:
+        now = self._settings.get("learners", self._exchange.size)
         self._say(
-            f"learners in the checkpoint: {before}, now: {self._exchange.size}; their random "
+            f"learners in the checkpoint: {before}, now: {now}; their random "
             "generators (dropout, say) are seeded anew"
         )
         random_states.seed_all(self._settings["seed"], self._exchange.rank, step)

@@ -54,9 +54,10 @@ class Marker:
 
     step: int
     learners: int
+    """That have a share: learner 0 alone where there is a parameter server."""
     files: dict[str, FileRecord]
     settings: dict[str, int] = field(default_factory=dict)
-    """What must be the same to go on, and the number of learners."""
+    """What must be the same to go on, and the number of learners of the training."""
     epoch: int | None = None
     """Epochs finished."""
     written_at: float = 0.0

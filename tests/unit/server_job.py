@@ -90,6 +90,8 @@ class ServedJob:
         for rank in ranks or range(self.plan.resources.learners):
             log = self.log(rank)
             log.parent.mkdir(parents=True, exist_ok=True)
+            if rank in self.pids:  # as the supervisor does
+                self.file(contract.restarted_file).touch()
             script = self.directory / contract.CODE / program
             loop = [str(self.directory), str(self.attempt)]
             self.pids[rank] = self.zygote.ask(

@@ -106,6 +106,12 @@ def test_many_learners_cost_few_round_trips(job_dir: Path, monkeypatch: pytest.M
     assert max(map(len, calls)) < 128 * 1024
 
 
+def test_the_learners_of_a_training_whose_first_alone_saves_are_told(job_dir: Path) -> None:
+    make_engine(job_dir / "checkpoints").save(40, {"step": 40}, {"seed": 5, "learners": 3})
+    found = checkpoints.list_checkpoints(LocalTransport(), str(job_dir))[0]
+    assert (found.step, found.learners) == (40, 3)
+
+
 def test_verify_names_what_is_damaged(job_dir: Path) -> None:
     share = job_dir / "checkpoints" / layout.directory_name(10) / layout.share_file(0)
     content = bytearray(share.read_bytes())

@@ -42,6 +42,7 @@ def test_a_killed_learner_is_started_again_alone(tmp_path):
         wait_until(lambda life=life: life.stat().st_size > 0)
         kill(pid)
         wait_until(lambda pid=pid: job.lives(1)[-1] != pid)
+    assert (job.dir / contract.restarted_file(1)).exists()
     verdict = finished(job, process=process)
     assert verdict.state is State.COMPLETED, job.output
     assert [job.lives(0), job.lives(2)] == [[other] for other in others]

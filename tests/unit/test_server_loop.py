@@ -7,8 +7,10 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +21,18 @@ from torch import nn
 
 from dlctl import contract
 from dlctl.contract import CheckpointPolicy, LearningRateSchedule, ParameterServer, Training
+from learner.checkpoint.keeper import Position, Trained
 from learner.checkpoint.load import Loaded, filled, headers
 from learner.data import epoch_order
-from learner.signals import EXIT_HALTED
+from learner.first_learner import FirstLearner
+from learner.loop import Reports
+from learner.metrics import Progress
+from learner.model_file import Parts
+from learner.schedule import UsedRate
+from learner.server_state import cursor_at
+from learner.signals import EXIT_HALTED, HaltFlag
+from learner.turns import CursorInTurn
+from psrv.cursor_file import FileCursor
 
 SAMPLES = 120
 PROGRAM = """\
@@ -195,7 +206,7 @@ def test_killed_learners_are_replaced_and_every_sample_is_trained_on(
     assert "learner 0 was started again, in epoch 2" in job.say(0)
     history = job.metrics()["history"]
     assert [epoch["epoch"] for epoch in history] == [1, 2, 3, 4]
-    assert all("validation_loss" in epoch for epoch in history)
+    assert "validation_loss" in history[-1]
     cursor = checkpoint(job)["server"]["cursor"]
     assert (cursor["next"], cursor["undone"]) == (4 * SAMPLES, [])
     times = seen(job)
@@ -204,12 +215,83 @@ def test_killed_learners_are_replaced_and_every_sample_is_trained_on(
     assert sum(times.values()) <= 4 * SAMPLES + 3 * 4
 
 
+def test_who_comes_when_all_is_done_waits_for_no_turn(tmp_path: Path) -> None:
+    with FileCursor(tmp_path / "cursor", 4, 1) as cursor:
+        assert (chunk := cursor.take(4)) is not None
+        cursor.done(chunk)
+        began = time.monotonic()
+        turns = CursorInTurn(cursor, 1, 2, 4, lambda: False, 5.0)
+        assert turns.take(4) is None and time.monotonic() - began < 2
+
+
+DIES = """
+class Dies(torch.utils.data.Dataset):
+    def __len__(self):
+        return 3
+    def __getitem__(self, n):
+        if not os.path.exists("../safe"):
+            os.kill(os.getpid(), 9)
+        return torch.ones(4) * n, torch.ones(1) * 4 * n
+"""
+
+
+def test_a_death_in_validation_loses_no_checkpoint(make_job: Callable[..., ServedJob]) -> None:
+    training = Training(epochs=2, batch_size=12)
+    code = program(sleep_s=0, more=DIES, change="parts['validation'] = Dies()")
+    job = make_job(code, 2, "downpour_sgd", {"training": training})
+    job.start()
+    assert job.codes() == [-signal.SIGKILL, 0], job.say(0)
+    trained_on = sum(seen(job).values())
+    job.start(0)  # it saves and validates first, so that its next death is no progress
+    assert job.codes() == [-signal.SIGKILL, 0]
+    assert sum(seen(job).values()) == trained_on
+    position = checkpoint(job)["position"]
+    assert position["epoch"] >= 1 and "validation_loss" not in position["history"][-1]
+    (job.directory / "safe").touch()
+    job.change(2)
+    job.start()
+    assert job.codes() == [0, 0], job.say(0)
+    history = job.metrics()["history"]
+    assert [epoch["epoch"] for epoch in history] == [1, 2]
+    assert "validation_loss" in history[-1]
+
+
+def test_of_several_epochs_the_last_is_validated_once_it_is_saved(tmp_path: Path) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = [(torch.ones(4), torch.ones(1))] * 8
+    parts = Parts(model, optimizer, nn.MSELoss(), data, validation=data)
+    saved: list[tuple[int, bool]] = []
+
+    def save(_: Any, position: Position, *, final: bool) -> bool:
+        saved.append((position.epoch, "validation_loss" in position.history[-1]))
+        return not final
+
+    keeper: Any = SimpleNamespace(due_after_epoch=lambda n: n == 2, stall_s=0.0, save=save)
+    served: Any = SimpleNamespace(join=lambda: None, as_on_server=nullcontext)
+    trained = Trained(parts, None, torch.device("cpu"))  # type: ignore[arg-type]
+    with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
+        cursor.restore(cursor_at(8, 4, 3, 0))
+        first = FirstLearner(
+            Training(4, 4), trained, served, UsedRate(optimizer), SimpleNamespace(),  # type: ignore[arg-type]
+            cursor, keeper, Reports(print, Progress(None), None), HaltFlag(), lambda _: None,
+        )  # fmt: skip
+        first.begin(Position())
+        assert first.end_epochs() and not first.end_epochs()
+    assert saved == [(3, False)]
+    history = first.position.history
+    assert ["validation_loss" in epoch for epoch in history] == [False, False, True]
+
+
 @pytest.mark.parametrize("solver", ["elastic_averaging", "diloco"])
 def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
     make_job: Callable[..., ServedJob], solver: str
 ) -> None:
     training = Training(epochs=3, batch_size=12, log_every_steps=5)
-    change = "parts['optimizer'] = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)"
+    change = "parts['optimizer'] = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9); " + (
+        "seed = lambda *_: open('../seeds', 'a').write(f'{torch.initial_seed()}\\n') and None; "
+        "model.register_forward_pre_hook(seed)"
+    )
     job = make_job(program(change=change), 2, solver, {"training": training}, push_every=2)
     job.start()
     wait_for(job.file(contract.position_file).exists)
@@ -228,6 +310,8 @@ def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
     assert set(seen(job).values()) == {3}
     assert [epoch["epoch"] for epoch in job.metrics()["history"]] == [1, 2, 3]
     assert job.metrics()["steps"] == 30
+    # Two learners, and then three, none of which draws the random numbers of another.
+    assert len(set((job.directory / "seeds").read_text().split())) == 5
 
 
 def test_from_a_server_to_allreduce_and_back(make_job: Callable[..., ServedJob]) -> None:

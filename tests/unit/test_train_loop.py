@@ -26,7 +26,7 @@ from learner.loop import Reports, Trainer
 from learner.metrics import MetricsFile, Progress, StepTimes, tell
 from learner.model_file import Parts, build_parts, load_build
 from learner.same_model import check_same, describe
-from learner.schedule import ManifestSchedule
+from learner.schedule import ManifestSchedule, UsedRate
 from learner.signals import HaltFlag
 from learner.weights import differences, find_weights, load_weights, start_from
 
@@ -97,6 +97,21 @@ def test_lines_of_metrics_and_history(tmp_path: Path) -> None:
     steps = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert steps == ["step-000000000008", "step-000000000009"]
     assert said[-1].startswith("epoch 3/3  step 9  loss ")
+
+
+def test_an_epoch_that_had_no_samples_of_this_learner_ends(tmp_path: Path) -> None:
+    settings = Training(epochs=2, batch_size=10)
+    trainer = make_trainer(tmp_path, Parts(**make_parts()), settings, CheckpointPolicy(), [])
+    assert trainer.run(Position(batch=3, step=3))  # of a checkpoint with a parameter server
+    assert ["loss" in epoch for epoch in trainer.position.history] == [False, True]
+
+
+def test_the_used_rate_follows_the_schedule_after_a_checkpoint_was_loaded() -> None:
+    optimizer = make_parts()["optimizer"]
+    rates = UsedRate(optimizer), UsedRate(optimizer, rate=1.0)
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.param_groups[0]["lr"] = 0.05
+    assert [rate.now() for rate in rates] == [0.05, 0.5]
 
 
 def test_a_checkpoint_that_is_put_off_waits_until_it_is_overdue(
