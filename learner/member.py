@@ -104,8 +104,10 @@ class LearnerMember(Member):
     def say_waiting(self, reason: str) -> None:
         """Say in its status that it will be started again."""
         self._ended_at = None
+        old = self.status()
+        metrics = {**(old.metrics if old else {}), "restarts": float(self.starts)}
         self._rewrite(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
-                      last_lines=[])  # fmt: skip
+                      last_lines=[], metrics=metrics)  # fmt: skip
 
     def close(self, state: State, reason: str) -> None:
         """Say for it how it ended."""

@@ -251,8 +251,10 @@ def read_words(plan: Plan, lines: list[str], exit_code: int | None) -> tuple[str
             if re.search(pattern, line):
                 return _place(lines, line) + line.strip(), hint.format(site=plan.site)
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
-    last = (errors or lines or ["it printed nothing."])[-1]
-    return last.strip(), "See its log: dlctl logs"
+    if not lines:
+        return "it printed nothing.", "See its log: dlctl logs"
+    last = (errors or lines)[-1]
+    return (_place(lines, last) if errors else "") + last.strip(), "See its log: dlctl logs"
 
 
 def _told_by_us(lines: list[str]) -> tuple[str, str] | None:

@@ -24,11 +24,21 @@ from learner.homes import (
     without_node,
     write_homes,
 )
+from learner.member import LearnerMember
 from learner.nodes import job_hosts, says_lost
 from learner.preflight import wants_mpi
 from learner.ranks import Place, find_place
 from learner.restarts import Restarts, how_it_died, is_too_slow, is_user_error
 from learner.verdict import Ending, Failure, decide
+
+
+def test_a_learner_that_waits_for_its_restart_tells_how_often(tmp_path):
+    path = tmp_path / contract.status_file(1, "learner", 0)
+    path.parent.mkdir(parents=True)
+    learner = LearnerMember(0, 0, "n1", lambda starts: None, tmp_path, 1)
+    learner.start_if_due(0.0)
+    learner.say_waiting("was killed by signal 9; starting again")
+    assert learner.status().metrics == {"restarts": 1.0}
 
 
 def test_deaths_in_a_row_are_counted_from_the_last_that_had_done_something():

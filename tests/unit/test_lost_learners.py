@@ -97,6 +97,21 @@ def test_the_reason_is_the_error_of_the_loop_and_the_hint_its_hint(plan, capsys,
     assert verdict.guilty.last_lines == lines
 
 
+def test_an_error_of_the_users_program_is_told_with_its_place(plan, capsys):
+    try:
+        exec(
+            compile(
+                "def build():\n    raise RuntimeError('no GPU here')\nbuild()", "a/t.py", "exec"
+            )
+        )
+    except RuntimeError as error:
+        explain(error, 0)
+    lines = capsys.readouterr().err.splitlines()
+    failed = status(0, State.FAILED, exit_code=1, last_lines=lines)
+    verdict = judge(plan, [failed, status(1, State.CANCELLED)], [], {})
+    assert verdict.reason.endswith("exit code 1: t.py:2: RuntimeError: no GPU here")
+
+
 def test_a_warning_of_the_loop_is_not_why_it_ends(plan):
     lines = ["[rank 0 on n1] WARNING: no GPU", "mmap: permission denied"]
     failed = status(0, State.FAILED, exit_code=1, last_lines=lines)
