@@ -67,6 +67,7 @@ class ServedJob:
     pids: dict[int, int] = field(default_factory=dict)
     """Of the newest life of each rank."""
     _server: threading.Thread | None = None
+    _over: bool = False
 
     def change(self, attempt: int = 1, **fields: Any) -> None:
         """Set the plan of an attempt."""
@@ -85,6 +86,7 @@ class ServedJob:
             program: A script of the user's own in the code directory, in the place of the loop.
         """
         if self._server is None and self.plan.parameter_server is not None:
+            self._over = False
             self._server = threading.Thread(target=self._serve, daemon=True)
             self._server.start()
         for rank in ranks or range(self.plan.resources.learners):
@@ -108,8 +110,13 @@ class ServedJob:
         settings = self.plan.parameter_server
         assert settings is not None
         parameters = wait_for(
-            lambda: contract.read_record(contract.Parameters, self.file(contract.parameters_file))
+            lambda: (
+                self._over
+                or contract.read_record(contract.Parameters, self.file(contract.parameters_file))
+            )
         )
+        if self._over:
+            return  # learner 0 has ended before
         shards, learners = len(settings.shard_nodes), self.plan.resources.learners
         own = OWN_SOLVER.get(settings.solver)
         solver: Any = find_solver(settings, learners, own() if own else None)
@@ -154,6 +161,7 @@ class ServedJob:
     def clean(self) -> None:
         """Remove the shards, as a server does at its end."""
         if self._server is not None:
+            self._over = True
             self._server.join(1)
             self._server = None
         shutil.rmtree(segment_folder(self.plan.training_id, self.attempt), ignore_errors=True)
