@@ -154,7 +154,7 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     wait_until(lambda: cut_off not in learners_of(job_dir).values(), 30)
     wait_until(lambda: 1 not in servers_of(job_dir), 30)
     hurry(job_dir)
-    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 120)
+    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 240)
     assert found["reason"] == (
         "1 of 3 learners ended with exit code 0; learner 1 was lost with node n2; "
         "learner 2 was lost with node n3."
