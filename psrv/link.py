@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
@@ -33,7 +34,7 @@ Dial = Callable[[Purpose, int], Connection]
 """Opens a connection: what for, and which stripe."""
 
 
-class _Thread:
+class _Thread(ABC):
     """A connection that is opened again whenever it ends; a subclass says what goes over it."""
 
     def __init__(
@@ -93,9 +94,9 @@ class _Thread:
             self._said = what
             self._log(f"{self._name}: {what}")
 
+    @abstractmethod
     def use(self, connection: Connection) -> None:
         """Do the work until DisconnectedError, or until stopped."""
-        raise NotImplementedError
 
 
 class Stripe(_Thread):
