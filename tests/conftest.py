@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -86,6 +87,14 @@ def _mpi_segments(token: str) -> Iterator[None]:
     for name in variables:
         os.environ.pop(name, None)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def shm_folder() -> Iterator[Path]:
+    """An empty folder in shared memory, where shards and their servers' files belong."""
+    folder = Path(tempfile.mkdtemp(prefix="dlctl-test-", dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder)
 
 
 # The cluster -------------------------------------------------------------------------------------

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +13,10 @@ PROGRAM = REPOSITORY / "tests/unit/node_server_program.py"
 pytestmark = pytest.mark.mpi
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="dlctl-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
-
-
 @pytest.mark.parametrize("solver", ["downpour", "parallel"])
-def test_servers_that_die_together_take_over_together(folder: Path, solver: str) -> None:
+def test_servers_that_die_together_take_over_together(shm_folder: Path, solver: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), f"mpi:{solver}", str(folder)],
+        [sys.executable, str(PROGRAM), f"mpi:{solver}", str(shm_folder)],
         env=mpi_environment(), capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

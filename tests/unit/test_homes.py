@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import queue
-import shutil
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +32,8 @@ Wait = Callable[..., Any]
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="dlctl-test-", dir="/dev/shm"))
-    yield folder / "shard-0"
-    shutil.rmtree(folder)
+def path(shm_folder: Path) -> Path:
+    return shm_folder / "shard-0"
 
 
 @pytest.fixture

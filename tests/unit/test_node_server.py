@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,18 +14,11 @@ Play = Callable[[str], str]
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="dlctl-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def play(folder: Path) -> Play:
+def play(shm_folder: Path) -> Play:
     """Runs a scenario of the program; returns what it says."""
 
     def run(scenario: str) -> str:
-        own = folder / scenario
+        own = shm_folder / scenario
         own.mkdir()
         done = subprocess.run(
             [sys.executable, str(PROGRAM), scenario, str(own)],

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -45,16 +43,9 @@ def be_killed(folder: Path, code: str) -> None:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="dlctl-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def shard(folder: Path) -> Iterator[ThreadedShard]:
-    create_shard(folder / "home", LAYOUT, 1, learners=4)
-    shard = ThreadedShard(folder / "home", LAYOUT, 1)
+def shard(shm_folder: Path) -> Iterator[ThreadedShard]:
+    create_shard(shm_folder / "home", LAYOUT, 1, learners=4)
+    shard = ThreadedShard(shm_folder / "home", LAYOUT, 1)
     yield shard
     shard.close()
 
@@ -68,9 +59,9 @@ def shard(folder: Path) -> Iterator[ThreadedShard]:
         ("elastic", "center True True"),
     ],
 )
-def test_two_nodes(folder: Path, what: str, said: str) -> None:
+def test_two_nodes(shm_folder: Path, what: str, said: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), what, str(folder)],
+        [sys.executable, str(PROGRAM), what, str(shm_folder)],
         capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{said}\n", "")
@@ -110,8 +101,8 @@ def test_a_round_ends_without_a_node_that_has_nobody_left(shard: ThreadedShard) 
     assert home.weights_after(shard, 0, 1, add, weights) == 1 and weights.eq(100).all()
 
 
-def test_a_proxy_outlives_its_server_and_is_taken_over(folder: Path) -> None:
-    create_shard(folder / "home", LAYOUT, 1)
+def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path) -> None:
+    create_shard(shm_folder / "home", LAYOUT, 1)
     code = (
         "import sys, torch; from pathlib import Path; from psrv.shard import Shard\n"
         "from psrv.shard_file import ShardLayout\n"
@@ -121,10 +112,10 @@ def test_a_proxy_outlives_its_server_and_is_taken_over(folder: Path) -> None:
         "shard.members.enter(slot, 0b1100, 5); shard.members.set_clock(slot, 7); print(slot)"
     )
     left = subprocess.run(
-        [sys.executable, "-c", code, str(folder / "home")], capture_output=True, check=True
+        [sys.executable, "-c", code, str(shm_folder / "home")], capture_output=True, check=True
     )
     slot = int(left.stdout)
-    shard = ThreadedShard(folder / "home", LAYOUT, 1)
+    shard = ThreadedShard(shm_folder / "home", LAYOUT, 1)
     members = shard.members
     members.strike_dead()
     assert members.proxies() == {3: slot} and members.all() == [(0b1100, slot, 5)]
@@ -137,14 +128,14 @@ def test_a_proxy_outlives_its_server_and_is_taken_over(folder: Path) -> None:
 
 
 def test_a_sum_goes_to_the_home_without_what_a_killed_learner_had_begun_to_add(
-    folder: Path,
+    shm_folder: Path,
 ) -> None:
-    create_shard(folder / "relay", RELAY_LAYOUT, 1, learners=2)
-    server = ThreadedShard(folder / "relay", RELAY_LAYOUT, 1)
+    create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
+    server = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
     relay = RoundsRelay(0, server)
     server.members.enter(server.slot, 0b01)
     add_to_sum(server, 0, 0, 0b01, torch.ones(65_536))
-    be_killed(folder, """
+    be_killed(shm_folder, """
 shard.members.enter(shard.slot, 0b10)
 def half(parts, block):
     parts[-1][:30_000] += 10
@@ -162,11 +153,11 @@ shard.update_block(0, half, changes=(1, 2))
 
 
 def test_a_server_with_another_slot_undoes_what_the_killed_one_had_begun_to_send(
-    folder: Path,
+    shm_folder: Path,
 ) -> None:
-    create_shard(folder / "relay", RELAY_LAYOUT, 1, learners=2)
-    learner = Shard(folder / "relay", RELAY_LAYOUT, 1)
-    be_killed(folder, """
+    create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
+    learner = Shard(shm_folder / "relay", RELAY_LAYOUT, 1)
+    be_killed(shm_folder, """
 shard.update_block(0, lambda parts, block: (parts[1].fill_(1), shard.count_push(block)))
 relay = AtOnceRelay(0, shard, Downpour(), Window(folder / "window", 4, torch.float32))
 set_progress = shard.set_progress
@@ -177,8 +168,8 @@ shard.set_progress = die
 relay.take(0)
 """)  # fmt: skip
     learner.close()
-    server = ThreadedShard(folder / "relay", RELAY_LAYOUT, 1)
-    window = Window(folder / "window", 4, torch.float32)
+    server = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
+    window = Window(shm_folder / "window", 4, torch.float32)
     relay = AtOnceRelay(0, server, Downpour(), window)
     assert server.slot == 0 and relay.exchanges() == set()
     window.free_but(set())

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -40,10 +38,8 @@ settle(shard, 0, 0, lambda rows, total, count, block: rows[0].add_(total))
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="dlctl-test-", dir="/dev/shm"))
-    yield folder / "shard-0"
-    shutil.rmtree(folder)
+def path(shm_folder: Path) -> Path:
+    return shm_folder / "shard-0"
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,13 +25,6 @@ PROGRAM = Path(__file__).with_name("client_program.py")
 PARAMETERS = Parameters(170_000, "float32", 1, "model")
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="dlctl-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
-
-
 def make(folder: Path) -> None:
     for shard in range(2):
         layout = layout_of(PARAMETERS, 2, shard, Slow(), HOME)
@@ -41,9 +32,9 @@ def make(folder: Path) -> None:
 
 
 @pytest.fixture
-def client(folder: Path) -> Iterator[Client]:
-    make(folder)
-    client = join(folder, PARAMETERS, 2, Slow(), 1, timeout_s=1)
+def client(shm_folder: Path) -> Iterator[Client]:
+    make(shm_folder)
+    client = join(shm_folder, PARAMETERS, 2, Slow(), 1, timeout_s=1)
     yield client
     client.leave()
 
@@ -128,21 +119,21 @@ def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None
     assert weights.eq(-1).all()
 
 
-def test_a_server_that_does_not_come_is_said(folder: Path) -> None:
+def test_a_server_that_does_not_come_is_said(shm_folder: Path) -> None:
     with pytest.raises(ServerError, match=r"no parameter server has made .*/shard-0 for 0\.1 s"):
-        join(folder, PARAMETERS, 2, Downpour(), 1, timeout_s=0.1)
+        join(shm_folder, PARAMETERS, 2, Downpour(), 1, timeout_s=0.1)
 
 
-def test_what_the_solver_keeps_is_read_for_a_checkpoint(folder: Path) -> None:
+def test_what_the_solver_keeps_is_read_for_a_checkpoint(shm_folder: Path) -> None:
     solver = Downpour(momentum=0.5)
     for shard, kind in enumerate((HOME, RELAY)):
         layout = layout_of(PARAMETERS, 2, shard, solver, kind)
-        create_shard(folder / f"shard-{shard}", layout, 1)
+        create_shard(shm_folder / f"shard-{shard}", layout, 1)
         snapshot = torch.full((2, layout.count), 3.0)
-        (folder / f"rows-{shard}").write_bytes(snapshot.numpy().tobytes())
+        (shm_folder / f"rows-{shard}").write_bytes(snapshot.numpy().tobytes())
     client = join(
-        folder, PARAMETERS, 2, solver, 1, timeout_s=0.1,
-        snapshots=lambda shard: folder / f"rows-{shard}",
+        shm_folder, PARAMETERS, 2, solver, 1, timeout_s=0.1,
+        snapshots=lambda shard: shm_folder / f"rows-{shard}",
     )  # fmt: skip
     client.push(torch.ones(170_000), 0.1)
     rows = torch.empty(1, 170_000)
@@ -152,12 +143,12 @@ def test_what_the_solver_keeps_is_read_for_a_checkpoint(folder: Path) -> None:
     client.leave()  # nobody takes what is to go to the home: it is waited for 0.1 s only
 
 
-def test_replicas_are_refreshed_when_asked_for(folder: Path) -> None:
+def test_replicas_are_refreshed_when_asked_for(shm_folder: Path) -> None:
     solver = Downpour()
     for shard, kind in enumerate((HOME, RELAY)):
         layout = layout_of(PARAMETERS, 2, shard, solver, kind)
-        create_shard(folder / f"shard-{shard}", layout, 1)
-    client = join(folder, PARAMETERS, 2, solver, 1, timeout_s=1)
+        create_shard(shm_folder / f"shard-{shard}", layout, 1)
+    client = join(shm_folder, PARAMETERS, 2, solver, 1, timeout_s=1)
     with pytest.raises(ServerError, match="another node's parameter server has not answered"):
         client.refresh(0.01)
     server = client._shards[1]  # one object for a file and a process
@@ -187,12 +178,12 @@ def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[
 
 
 def test_nobody_is_further_ahead_than_the_staleness_and_the_dead_are_not_waited_for(
-    folder: Path,
+    shm_folder: Path,
 ) -> None:
-    make(folder)
-    client = join(folder, PARAMETERS, 2, Downpour(), 1, 10, rank=0, learners=2, staleness=2)
+    make(shm_folder)
+    client = join(shm_folder, PARAMETERS, 2, Downpour(), 1, 10, rank=0, learners=2, staleness=2)
     members, gradient = client._shards[0].members, torch.ones(170_000)
-    with fork_learner(folder, staleness=2, pushes=4) as other:
+    with fork_learner(shm_folder, staleness=2, pushes=4) as other:
         assert other.stdout is not None
         assert [other.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
         assert client.pushes_by_others() == 3
@@ -209,7 +200,7 @@ def test_nobody_is_further_ahead_than_the_staleness_and_the_dead_are_not_waited_
         client.push(gradient, 0.0).wait()
         threading.Timer(0.2, other.kill).start()
         assert 0.1 < client.wait_for_others() < 5
-    with fork_learner(folder, staleness=2, pushes=1) as other:
+    with fork_learner(shm_folder, staleness=2, pushes=1) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "8\n"  # it begins where the slowest is
         other.kill()
@@ -220,9 +211,9 @@ def test_nobody_is_further_ahead_than_the_staleness_and_the_dead_are_not_waited_
     "solver",
     ["downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco"],
 )
-def test_learners_that_come_and_go_and_are_killed(folder: Path, solver: str) -> None:
+def test_learners_that_come_and_go_and_are_killed(shm_folder: Path, solver: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), solver, str(folder)],
+        [sys.executable, str(PROGRAM), solver, str(shm_folder)],
         capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

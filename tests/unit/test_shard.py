@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,10 +36,8 @@ PROGRAM = Path(__file__).with_name("shard_program.py")
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="dlctl-test-", dir="/dev/shm"))
-    yield folder / "shard-0"
-    shutil.rmtree(folder)
+def path(shm_folder: Path) -> Path:
+    return shm_folder / "shard-0"
 
 
 @pytest.fixture
