@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import socket
 import threading
 import time
@@ -85,7 +84,6 @@ class NodeServer:
         self._folder = folder
         self._settings = settings
         self._log = log
-        self._run = secrets.randbits(63)
         self._homes = self._read(Homes, homes_file(settings.attempt))
         self._failures: list[BaseException] = []
         self._parameters: Parameters | None = None
@@ -270,15 +268,7 @@ class NodeServer:
         settings, parameters = self._settings, self._parameters
         assert parameters is not None and self._transport is not None
         return self._transport.dial(
-            Greeting(
-                settings.attempt,
-                settings.node,
-                node,
-                purpose,
-                self._run,
-                digest(parameters),
-                stripe,
-            )
+            Greeting(settings.attempt, settings.node, node, purpose, digest(parameters), stripe)
         )
 
     def _find(self, node: int) -> tuple[str, int]:

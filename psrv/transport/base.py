@@ -89,8 +89,6 @@ class Greeting(NamedTuple):
     node: int
     to_node: int
     purpose: Purpose
-    run: int
-    """Drawn by each server process: tells it from the one before it on its node."""
     digest: int
     """Of the parameters: tells models and solvers apart."""
     stripe: int = 0

@@ -44,7 +44,7 @@ _GREET, _FRAMES = 1, 16
 """Tags: of a greeting, and the first of connections."""
 _CHANNELS = 8000
 """Numbers of connections: MPI promises tags up to 32,767."""
-_GREETING = struct.Struct("=IIIBQQHI")
+_GREETING = struct.Struct("=IIIBQHI")
 _ANSWER_BYTES = 256
 
 
@@ -231,8 +231,8 @@ class MpiTransport:
                 return
 
     def _answer(self, words: bytearray, peer: int) -> None:
-        attempt, node, to_node, purpose, run, digest, stripe, tag = _GREETING.unpack(words)
-        greeting = Greeting(attempt, node, to_node, Purpose(purpose), run, digest, stripe)
+        attempt, node, to_node, purpose, digest, stripe, tag = _GREETING.unpack(words)
+        greeting = Greeting(attempt, node, to_node, Purpose(purpose), digest, stripe)
         reason = self._refuse(greeting)
         if reason:
             self._log(f"refused the server of node {peer}: {reason}")

@@ -48,7 +48,7 @@ HANDSHAKE_LIMIT_S = 5.0
 PEER_SILENT_S = 10
 """After so long without a sign of the other host's kernel a connection is gone."""
 _MAGIC = b"dlctlps" + (b"<" if sys.byteorder == "little" else b">")
-_GREETING = struct.Struct("!8sIIIBQQH32s")
+_GREETING = struct.Struct("!8sIIIBQH32s")
 _NONCE_BYTES = _PROOF_BYTES = 32
 _REASON = struct.Struct("!H")
 _LONGEST_REASON = 500
@@ -268,7 +268,7 @@ class TcpListener:
     def _shake_hands(self, connection: socket.socket) -> tuple[Greeting, TcpConnection]:
         deadline = time.monotonic() + HANDSHAKE_LIMIT_S
         hello = _read_new(connection, _GREETING.size, deadline)
-        magic, attempt, node, to_node, purpose, run, digest, stripe, _ = _GREETING.unpack(hello)
+        magic, attempt, node, to_node, purpose, digest, stripe, _ = _GREETING.unpack(hello)
         if magic != _MAGIC:
             raise RefusedError("it speaks another language, or has another byte order")
         try:
@@ -282,7 +282,7 @@ class TcpListener:
             claims = f"(and says it is node {node} of attempt {attempt})"
             reason = f"it does not know the secret of this training's attempt {claims}"
             raise _refused(connection, reason)
-        greeting = Greeting(attempt, node, to_node, purpose, run, digest, stripe)
+        greeting = Greeting(attempt, node, to_node, purpose, digest, stripe)
         if reason := self._refuse(greeting):
             raise _refused(connection, reason)
         connection.sendall(_WELCOME + _proof(self._secret, b"server", said))

@@ -105,10 +105,8 @@ def test_a_new_connection_waits_for_the_end_of_the_one_before_it(
     new.frames.put(total(11))
     new.frames.put(total(12))
     threads = [
-        threading.Thread(
-            target=served.serve, args=(Greeting(1, 1, 0, Purpose.EXCHANGE, run, 5), end)
-        )
-        for run, end in enumerate(ends)
+        threading.Thread(target=served.serve, args=(Greeting(1, 1, 0, Purpose.EXCHANGE, 5), end))
+        for end in ends
     ]
     for thread, end in zip(threads, ends, strict=True):
         thread.start()
@@ -203,6 +201,6 @@ def test_a_connection_for_clocks_is_for_clocks(home: Home) -> None:
     served = Serving([home], torch.float32, COUNT)
     end = Played()
     end.frames.put(Frame(Kind.PULL, 0))
-    served.serve(Greeting(1, 1, 0, Purpose.CLOCKS, 1, 5), end)
+    served.serve(Greeting(1, 1, 0, Purpose.CLOCKS, 5), end)
     assert end.answers == [] and home.shard.members.proxies() == {}
     home.shard.close()

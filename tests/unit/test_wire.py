@@ -18,7 +18,7 @@ from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpos
 from psrv.transport.strangers import STRANGERS, Refusals, Strangers
 
 SECRET = b"s" * 32
-GREETING = Greeting(1, 1, 0, Purpose.EXCHANGE, run=77, digest=5, stripe=3)
+GREETING = Greeting(1, 1, 0, Purpose.EXCHANGE, digest=5, stripe=3)
 Wait = Callable[..., Any]
 
 
