@@ -71,10 +71,6 @@ class Chooser:
         with self._lock:
             self._free_at.pop(name, None)
 
-    def estimate_s(self, name: str, size: int) -> float | None:
-        """Return how long work of a size takes on a queue; None: not known yet."""
-        return self._takes_s.get((name, size))
-
 
 class OnDevice(Solver):
     """A solver whose merges are computed on another device.
