@@ -45,7 +45,7 @@ from learner.server_meeting import (
     wait_for_first,
     write_remote_rows,
 )
-from learner.server_solver import OWN, AnySolver, describe_solver, find_solver
+from learner.server_solver import OWN, AnySolver, find_solver
 from psrv import client
 from psrv.cursor_file import FileCursor
 from psrv.placing import layout_of
@@ -136,9 +136,8 @@ class Server(AbstractContextManager["Server"]):
             (parameter for _, parameter in named),
             gradients=not self._solver.sends_weights, accrue=settings.push_every > 1,
         )  # fmt: skip
-        lines = [*describe_parameters(named), describe_solver(settings, self._solver)]
         self._parameters = make_parameters(
-            self._flat.count, self._flat.dtype, self._solver.rows, lines
+            self._flat, self._solver, settings, describe_parameters(named)
         )
         self._served, self._cursor = self._begin(len(dataset), epochs, state)
         self._loader = ChunkLoader(

@@ -19,8 +19,9 @@ import torch
 from dlctl import contract
 from dlctl.contract import Parameters, ParameterServer
 from learner.faults import UserFault
+from learner.flat_parameters import FlatParameters
 from learner.seat import Seat
-from learner.server_solver import AnySolver
+from learner.server_solver import AnySolver, describe_solver
 from learner.shared_memory import segment_folder
 from psrv import client
 from psrv.client import Client
@@ -32,19 +33,20 @@ _LOOK_EVERY_S = 0.1
 
 
 def make_parameters(
-    count: int, dtype: torch.dtype, solver_rows: int, description: Sequence[str]
+    flat: FlatParameters, solver: AnySolver, settings: ParameterServer, model: Sequence[str]
 ) -> Parameters:
     """Return the record of what a learner has.
 
     Args:
-        count: Elements of the flat parameters.
-        dtype: Theirs.
-        solver_rows: What the solver keeps beside the weights.
-        description: What must be the same on all learners, one line each.
+        flat: Its parameters.
+        solver: Its solver.
+        settings: The manifest's.
+        model: What must be the same of the model on all learners, one line each.
     """
+    description = [*model, describe_solver(settings, solver)]
     digest = hashlib.sha256("\n".join(description).encode()).hexdigest()
-    name = str(dtype).removeprefix("torch.")
-    return Parameters(count, name, 1 + solver_rows, digest, list(description))
+    dtype = str(flat.dtype).removeprefix("torch.")
+    return Parameters(flat.count, dtype, 1 + solver.rows, digest, description)
 
 
 def has_begun(seat: Seat) -> bool:

@@ -16,7 +16,7 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from dlctl import contract
-from dlctl.contract import Parameters, ParameterServer
+from dlctl.contract import ParameterServer
 from learner.checkpoint.keeper import Position, Trained
 from learner.checkpoint.process import WriterProcess
 from learner.checkpoint.random_states import seed_all
@@ -43,7 +43,7 @@ from learner.server_meeting import (
     wait_for_first,
     write_remote_rows,
 )
-from learner.server_solver import AnySolver, describe_solver, find_solver
+from learner.server_solver import AnySolver, find_solver
 from learner.server_state import SavedServer, cursor_at
 from learner.signals import HaltFlag
 from learner.turns import CursorInTurn
@@ -84,7 +84,7 @@ class _Learner:
         self._flat = FlatParameters(
             parts.model.parameters(), gradients=not weights, accrue=settings.push_every > 1
         )
-        self._parameters = self._describe()
+        self._parameters = make_parameters(self._flat, self._solver, settings, describe(parts))
         self._served = ServedModel(
             self._flat, self._solver, settings, self._connect, self._write_rows, job.warn
         )
@@ -179,11 +179,6 @@ class _Learner:
     def _own_rate(self) -> float | None:
         """Return the rate that the manifest has for the server's steps."""
         return None if self._server.solver == "diloco" else self._server.learning_rate
-
-    def _describe(self) -> Parameters:
-        settings, flat, solver = self._server, self._flat, self._solver
-        lines = [*describe(self._parts), describe_solver(settings, solver)]
-        return make_parameters(flat.count, flat.dtype, solver.rows, lines)
 
     def _connect(self) -> Client:
         return join_server(self._job, self._parameters, self._solver)
