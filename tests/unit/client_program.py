@@ -14,35 +14,19 @@ import time
 from pathlib import Path
 
 import torch
+from quadratic import SOLVERS, take_step
 from shard_program import end_with_parent, fork
 
 from dlctl.contract import Parameters
 from psrv.client import join
 from psrv.placing import layout_of
-from psrv.rules import (
-    DiLoCo,
-    Downpour,
-    DownpourAdagrad,
-    ElasticAveraging,
-    ModelAveraging,
-    ParallelSGD,
-    RoundSolver,
-    Solver,
-)
+from psrv.rules import RoundSolver
 from psrv.shard import Shard
 from psrv.shard_file import HOME, create_shard
 
 COUNT, RANKS, DOOMED, STEPS = 300_000, (0, 2, 3), 1, 400
-SOLVERS: dict[str, tuple[Solver | RoundSolver, float]] = {
-    "downpour": (Downpour(), 0.05),
-    "momentum": (Downpour(momentum=0.5), 0.02),
-    "adagrad": (DownpourAdagrad(), 0.2),
-    "elastic": (ElasticAveraging(0.3), 0.0),
-    "parallel": (ParallelSGD(momentum=0.3), 0.1),
-    "averaging": (ModelAveraging(), 0.0),
-    "diloco": (DiLoCo(0.5, 0.5), 0.0),
-}
-solver, rate = SOLVERS[sys.argv[1]]
+name = sys.argv[1]
+solver = SOLVERS[name]
 folder = Path(sys.argv[2])
 in_rounds = isinstance(solver, RoundSolver)
 parameters = Parameters(COUNT, "float32", 1 + solver.rows, "quadratic")
@@ -51,17 +35,12 @@ paths = [folder / f"shard-{n}" for n in range(len(layouts))]
 
 
 def learn(rank: int, steps: int) -> None:
-    """Train on (w − 1)² / 2."""
+    """Train so many steps."""
     client = join(folder, parameters, 2, solver, 1, 30, rank=rank, learners=1 + len(RANKS))
     weights = torch.empty(COUNT)
     client.pull(weights).wait()
     for step in range(steps):
-        if solver.sends_weights:
-            weights -= 0.2 * (weights - 1)
-            client.push_pull(weights, weights, rate).wait()
-        else:
-            client.push_pull(weights - 1, weights, rate)
-            client.wait(60)
+        take_step(client, weights, name)
         if rank == DOOMED and step == 3:
             (folder / "pushing").touch()
     client.leave()

@@ -18,52 +18,29 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from quadratic import SOLVERS, take_step
 from server_nodes import Training, ended, until, wait_for
 
 from dlctl import contract
 from learner.processes import end_with_parent
 from psrv.client import Client
 from psrv.node_server import NodeServer, Settings, digest
-from psrv.rules import (
-    DiLoCo,
-    Downpour,
-    DownpourAdagrad,
-    ElasticAveraging,
-    ModelAveraging,
-    ParallelSGD,
-    RoundSolver,
-    Solver,
-)
+from psrv.rules import Downpour, ParallelSGD
 from psrv.transport.base import Greeting, Purpose, RefusedError
 from psrv.transport.mpi import MpiTransport, World
 from psrv.transport.tcp import dial
 
-SOLVERS: dict[str, Solver | RoundSolver] = {
-    "downpour": Downpour(),
-    "momentum": Downpour(momentum=0.5),
-    "adagrad": DownpourAdagrad(),
-    "elastic": ElasticAveraging(0.3),
-    "parallel": ParallelSGD(momentum=0.3),
-    "averaging": ModelAveraging(),
-    "diloco": DiLoCo(0.5, 0.5),
-}
-RATES = {"downpour": 0.05, "momentum": 0.02, "adagrad": 0.2}
-"""Of the others 0.1."""
 FOLDER = Path(sys.argv[2])
 
 
 def draw_to_one(training: Training, name: str, steps: int) -> Callable[[Client], None]:
-    """Return what trains on (w - 1)² / 2."""
+    """Return what trains so many steps."""
 
     def work(client: Client) -> None:
         weights = torch.empty(training.count)
         client.pull(weights).wait()
         for _ in range(steps):
-            if training.solver.sends_weights:
-                weights -= 0.2 * (weights - 1)
-                client.push_pull(weights, weights, 0.2).wait()
-            else:
-                client.push_pull(weights - 1, weights, RATES.get(name, 0.1)).wait(60)
+            take_step(client, weights, name)
             time.sleep(0.002)
 
     return work
