@@ -200,8 +200,8 @@ def test_too_few_learners_left(tmp_path):
 # The end that somebody wants ---------------------------------------------------------------------
 
 
-def test_halting_stops_all_of_them(tmp_path):
-    job = CrewJob(tmp_path, 3)
+def halt(job: CrewJob) -> None:
+    """Halt a job of three learners once all live; all of them end as halted."""
     process = job.start()
     for rank in range(3):
         job.living(rank)
@@ -210,6 +210,10 @@ def test_halting_stops_all_of_them(tmp_path):
     assert job.shared_memory() == []
     assert verdict.state is State.HALTED, job.output
     assert [job.status(rank).state for rank in range(3)] == [State.HALTED] * 3
+
+
+def test_halting_stops_all_of_them(tmp_path):
+    halt(CrewJob(tmp_path, 3))
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -222,14 +226,7 @@ def test_a_learner_that_dies_while_halting(tmp_path, rank):
         f"Path(os.environ['MODEL_DIR'], '..', 'bad-learner-{rank}').unlink()\n"
         "time.sleep(600)\n"
     )
-    process = job.start()
-    for each in range(3):
-        job.living(each)
-    job.ask(contract.HALT_REQUEST)
-    verdict = job.finish(process)
-    assert job.shared_memory() == []
-    assert verdict.state is State.HALTED, job.output
-    assert [job.status(each).state for each in range(3)] == [State.HALTED] * 3
+    halt(job)
     assert ("starting it again" in job.output) == (rank == 0)
 
 
