@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 from psrv.errors import ServerError
 from psrv.gate import Gate
-from psrv.patience import Patience
+from psrv.patience import Patience, Warn
 from psrv.rounds import Rounds, Step, Turn
 from psrv.shard import Shard
 from psrv.shard_file import ShardLayout, create_shard
@@ -139,7 +140,9 @@ def test_an_end_of_a_round_that_is_undone_is_not_believed(shard: Shard, call: st
         assert shard.all_progress() == [(1, 0b01)] * 2
 
 
-def test_a_learner_says_once_for_whom_it_waits_long(shard: Shard) -> None:
+@contextmanager
+def waiting_is_said_once(shard: Shard, end: Callable[[int], None]) -> Iterator[Warn]:
+    """Yield what is to be told for whom is waited: rank 0, until `end` gets its slot soon after."""
     said: list[str] = []
     late = shard.members.take()
     assert late is not None
@@ -149,30 +152,25 @@ def test_a_learner_says_once_for_whom_it_waits_long(shard: Shard) -> None:
         said.append(line)
         timer.start()
 
-    timer = threading.Timer(0.2, shard.members.pause, [late])
-    turn = Turn([shard], rank=1, learners=2, timeout_s=0.01, warn=say)
-    Rounds(shard, turn).add(torch.split(torch.ones(70_000), LAYOUT.block_count), lambda *_: None)
+    timer = threading.Timer(0.2, end, [late])
+    yield say
     timer.join()
     assert said == ["has waited for rank 0 for 0.01 s, and goes on"]
 
 
+def test_a_learner_says_once_for_whom_it_waits_long(shard: Shard) -> None:
+    mine = torch.split(torch.ones(70_000), LAYOUT.block_count)
+    with waiting_is_said_once(shard, shard.members.pause) as say:
+        turn = Turn([shard], rank=1, learners=2, timeout_s=0.01, warn=say)
+        Rounds(shard, turn).add(mine, lambda *_: None)
+
+
 def test_a_gate_says_once_for_whom_it_waits_long(shard: Shard) -> None:
-    said: list[str] = []
-    late = shard.members.take()
-    assert late is not None
-    shard.members.enter(late, 0b100)
-
-    def say(line: str) -> None:
-        said.append(line)
-        timer.start()
-
-    timer = threading.Timer(0.2, shard.members.set_clock, [late, 1])
-    gate = Gate(shard, 1, Patience(0.01, say))
-    gate.pushed()
-    gate.pushed()
-    assert gate.wait() > 0.1
-    timer.join()
-    assert said == ["has waited for rank 2 for 0.01 s, and goes on"]
+    with waiting_is_said_once(shard, lambda late: shard.members.set_clock(late, 1)) as say:
+        gate = Gate(shard, 1, Patience(0.01, say))
+        gate.pushed()
+        gate.pushed()
+        assert gate.wait() > 0.1
 
 
 def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, path: Path) -> None:
