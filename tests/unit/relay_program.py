@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -72,14 +72,25 @@ def open_here(rank: int, made: list[ShardLayout]) -> Shard:
     return Shard(paths[rank // 2], made[rank // 2], 1)
 
 
-def server(made: list[ShardLayout], solver: Solver | RoundSolver) -> None:
+def start_server(made: list[ShardLayout], solver: Solver | RoundSolver) -> int:
     stop = folder / "stop"
-    serve([Pair(paths, made, solver, 1, NODE_1)], stop.exists)
+    return fork(lambda: serve([Pair(paths, made, solver, 1, NODE_1)], stop.exists))
+
+
+def start_all(learner: Callable[[int], None]) -> list[int]:
+    return [fork(lambda rank=rank: learner(rank)) for rank in range(LEARNERS)]
 
 
 def wait_for(children: Sequence[int]) -> None:
     for child in children:
         assert os.waitpid(child, 0)[1] == 0
+
+
+def end(server: int, made: list[ShardLayout]) -> list[Shard]:
+    """End the server, and return what it has left: the home and the relay."""
+    (folder / "stop").touch()
+    wait_for([server])
+    return [Shard(path, layout, 1) for path, layout in zip(paths, made, strict=True)]
 
 
 def kill(child: int) -> None:
@@ -107,10 +118,9 @@ def bits() -> None:
             assert torch.equal(weights, expected), (rank, number)
         shard.close()
 
-    serving = fork(lambda: server(made, solver))
-    wait_for([fork(lambda rank=rank: learner(rank)) for rank in range(LEARNERS)])
-    (folder / "stop").touch()
-    wait_for([serving])
+    server = start_server(made, solver)
+    wait_for(start_all(learner))
+    end(server, made)
     print("bits")
 
 
@@ -128,8 +138,8 @@ def kills() -> None:
             pushes.push(ones, weights, 0.5)
         shard.close()
 
-    serving = fork(lambda: server(made, solver))
-    children = {rank: fork(lambda rank=rank: learner(rank)) for rank in range(LEARNERS)}
+    server = start_server(made, solver)
+    children = start_all(learner)
     time.sleep(0.5)
     for number in range(KILLS):
         time.sleep(random.uniform(0.0, 0.1))
@@ -138,16 +148,14 @@ def kills() -> None:
         for rank in victims:
             kill(children[rank])
         if number % 3 == 0:
-            kill(serving)
+            kill(server)
             time.sleep(random.uniform(0.0, 0.1))
-            serving = fork(lambda: server(made, solver))
+            server = start_server(made, solver)
         time.sleep(random.uniform(0.0, 0.1))
         for rank in victims:
             children[rank] = fork(lambda rank=rank: learner(rank))
-    wait_for(list(children.values()))
-    (folder / "stop").touch()
-    wait_for([serving])
-    home, relay = (Shard(path, layout, 1) for path, layout in zip(paths, made, strict=True))
+    wait_for(children)
+    home, relay = end(server, made)
     print("rounds", torch.equal(home.rows[0], home.rows[1]),
           torch.equal(home.rows[0], relay.rows[0]),
           min(rounds for rounds, _ in home.all_progress()) >= ROUNDS)  # fmt: skip
@@ -165,15 +173,13 @@ def count() -> None:
             pushes.push(mine, None, 1.0)
         shard.close()
 
-    serving = fork(lambda: server(made, solver))
+    server = start_server(made, solver)
     doomed = [fork(lambda rank=rank: learner(rank, 10**9)) for rank in (1, 3)]
     time.sleep(0.3)
     for child in doomed:
         kill(child)
-    wait_for([fork(lambda rank=rank: learner(rank, PUSHES)) for rank in range(LEARNERS)])
-    (folder / "stop").touch()
-    wait_for([serving])
-    home, relay = (Shard(path, layout, 1) for path, layout in zip(paths, made, strict=True))
+    wait_for(start_all(lambda rank: learner(rank, PUSHES)))
+    home, relay = end(server, made)
     seen = [pushes for pushes, _ in home.all_progress()]
     print("sums", whole(home), torch.equal(home.rows[0], relay.rows[0]),
           [int(home.rows[0][n * home.layout.block_count]) for n in range(len(seen))] == seen,
@@ -193,11 +199,9 @@ def elastic() -> None:
         shard.close()
         torch.save(mine, folder / f"{rank}.pt")
 
-    serving = fork(lambda: server(made, solver))
-    wait_for([fork(lambda rank=rank: learner(rank)) for rank in range(LEARNERS)])
-    (folder / "stop").touch()
-    wait_for([serving])
-    home, relay = (Shard(path, layout, 1) for path, layout in zip(paths, made, strict=True))
+    server = start_server(made, solver)
+    wait_for(start_all(learner))
+    home, relay = end(server, made)
     ends = [torch.load(folder / f"{rank}.pt") for rank in range(LEARNERS)]
     total = home.rows[0] + sum(ends)
     print("center", bool((home.rows[0] - relay.rows[0]).abs().max() < 1e-4),
