@@ -6,9 +6,10 @@ place, half goes over the network and back. It begins its next update then and n
 no two pushes go together, as they otherwise may; it does not wait for the other learner.
 
 Floor: the link. Bare sockets move the same bytes the same way at the same time: 51 MB there and
-back from each node, in blocks of 256 KiB over as many connections, so many blocks ahead of the
-answers; nothing is computed. The nodes are network namespaces of this machine, whose link is its
-memory, and whose processes share its cores: what computes takes from what sends.
+back from each node, from the learner's gradient and into its weights, in frames of 512 KiB over as
+many connections, as far ahead of the answers; nothing is computed. The nodes are network namespaces
+of this machine, whose link is its memory, and whose processes share its cores: what computes takes
+from what sends.
 
 Peer `torch_rpc`: torch.distributed.rpc, each node's process the server of one half; the gradient's
 other half as argument, the weights' as result. It is measured after the others, because its threads

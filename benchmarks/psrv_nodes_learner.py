@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from benchmarks.turns import Place
 
 NODE = int(os.environ.get("SLURM_NODEID", "0"))
 OTHER = 1 - NODE
-_LOOK_S, _PATIENCE_S = 2e-4, 60.0
+_LOOK_S, _PATIENCE_S = 1e-3, 60.0
 _ATTEMPT = 1
 
 
@@ -128,20 +128,24 @@ class Link(Way):
     def join(self) -> None:
         """Open the connections of ours, and send back what comes over the other node's."""
         from psrv.link import AHEAD, STRIPES
+        from psrv.shard import GROUP
         from psrv.shard_file import BLOCK_BYTES
 
-        self._ahead, self._size = AHEAD, BLOCK_BYTES
-        blocks = -(-ELEMENTS * self.weights.element_size() // 2 // BLOCK_BYTES)
-        self._blocks = [len(range(stripe, blocks, STRIPES)) for stripe in range(STRIPES)]
+        self._ahead, self._size = AHEAD // GROUP, GROUP * BLOCK_BYTES
+        half, itemsize = ELEMENTS // 2, self.weights.element_size()
+        memory = (tensor.numpy()[-half:].data.cast("B") for tensor in (self.gradient, self.weights))
+        last = half * itemsize - self._size  # all are of a size: the last two overlap
+        starts = [min(start, last) for start in range(0, half * itemsize, self._size)]
+        frames = [[part[at : at + self._size] for at in starts] for part in memory]
+        self._frames = [[part[stripe::STRIPES] for part in frames] for stripe in range(STRIPES)]
         listener = socket.create_server((socket.gethostname(), 0))
         _tell(self.place.folder / f"link-{NODE}", listener.getsockname())
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         address = tuple(json.loads(_wait_for(self.place.folder / f"link-{OTHER}").read_text()))
-        self._ends = [socket.create_connection(address) for _ in self._blocks]
+        self._ends = [socket.create_connection(address) for _ in self._frames]
         for end in self._ends:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._threads = ThreadPoolExecutor(2 * STRIPES)
-        self._sent = memoryview(bytearray(BLOCK_BYTES))
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -155,24 +159,27 @@ class Link(Way):
             end.sendall(room)
 
     def update(self) -> None:
-        """Send as many blocks as ours, and receive as many."""
+        """Send as much as ours, and receive as much."""
         tasks = []
-        for end, blocks in zip(self._ends, self._blocks, strict=True):
+        for end, frames in zip(self._ends, self._frames, strict=True):
             room = threading.Semaphore(self._ahead)
-            tasks.append(self._threads.submit(self._send, end, blocks, room))
-            tasks.append(self._threads.submit(self._take, end, blocks, room))
+            tasks.append(self._threads.submit(self._send, end, frames[0], room))
+            tasks.append(self._threads.submit(self._take, end, frames[1], room))
         for task in tasks:
             task.result()
 
-    def _send(self, end: socket.socket, blocks: int, room: threading.Semaphore) -> None:
-        for _ in range(blocks):
+    def _send(
+        self, end: socket.socket, frames: Sequence[memoryview], room: threading.Semaphore
+    ) -> None:
+        for frame in frames:
             room.acquire()
-            end.sendall(self._sent)
+            end.sendall(frame)
 
-    def _take(self, end: socket.socket, blocks: int, room: threading.Semaphore) -> None:
-        into = memoryview(bytearray(self._size))
-        for _ in range(blocks):
-            if not _receive(end, into):
+    def _take(
+        self, end: socket.socket, frames: Sequence[memoryview], room: threading.Semaphore
+    ) -> None:
+        for frame in frames:
+            if not _receive(end, frame):
                 raise ConnectionError("the other node has gone")
             room.release()
 

@@ -16,53 +16,50 @@ from psrv.rules import RoundSolver, Solver
 from psrv.shard import Shard
 from psrv.shard_file import COUNT_BITS
 
-__all__ = ["add_sum", "merge", "next_round", "step_of", "weights_after"]
+__all__ = ["add_sum", "copy_weights", "has_ended", "merge", "next_round", "step_of"]
 
 
 def merge(
     shard: Shard,
-    block: int,
+    run: range,
     solver: Solver,
-    total: torch.Tensor,
+    totals: Sequence[torch.Tensor],
     pushes: int,
     rate: float,
     number: int,
-    into: torch.Tensor,
-    is_new: Callable[[int], bool] | None = None,
+    into: Sequence[torch.Tensor],
+    is_new: Callable[[int, int], bool] | None = None,
 ) -> int:
     """Take in what a node's learners have gathered, and copy the new weights; solvers at once.
 
     Args:
         shard: A home.
-        block: Its number.
+        run: Neighbouring blocks.
         solver: The training's.
-        total: What was gathered, of the block's length; may be overwritten.
-        pushes: How many pushes that is of. 0: the weights are only copied.
+        totals: What was gathered, of each block; may be overwritten.
+        pushes: How many pushes that is of.
         rate: The learning rate.
-        number: Of the exchange; one that this block has had last is not taken in again.
-        into: Gets the weights.
-        is_new: Asked instead, under the block's lock, with the number that this block has had last.
+        number: Of the exchange; one that a block has had last is not taken in again.
+        into: Gets the weights of each block.
+        is_new: Asked instead, under the lock, with a block and the number that it has had last.
 
     Returns:
-        How many pushes the weights have had.
+        How many pushes the weights have had: those of each block, or more.
     """
-    seen = 0
+    seen: list[int] = []
 
     def work(parts: Sequence[torch.Tensor], block: int) -> None:
-        nonlocal seen
-        seen, added = shard.progress(block)
+        had, added = shard.progress(block)
         last = added >> COUNT_BITS
-        if pushes and (last != number if is_new is None else is_new(last)):
-            solver.merge(parts, total, pushes, rate)
-            seen += pushes
-            shard.set_progress(block, seen, number << COUNT_BITS)
-        into.copy_(parts[0])
+        if last != number if is_new is None else is_new(block, last):
+            solver.merge(parts, totals[block - run.start], pushes, rate)
+            had += pushes
+            shard.set_progress(block, had, number << COUNT_BITS)
+        into[block - run.start].copy_(parts[0])
+        seen.append(had)
 
-    if pushes:
-        shard.update_block(block, work)
-    else:
-        shard.read_block(block, work)
-    return seen
+    shard.update_run(run, work)
+    return min(seen)
 
 
 def add_sum(
@@ -96,31 +93,27 @@ def add_sum(
     return True
 
 
-def weights_after(
-    shard: Shard, block: int, rounds: int, step: Step, into: torch.Tensor
-) -> int | None:
-    """Copy the weights of a block once it has so many rounds behind it.
+def has_ended(shard: Shard, block: int, rounds: int, step: Step) -> bool:
+    """Return whether a block has so many rounds behind it.
 
     A round that waits for nobody any more, because its last ones died, is ended.
-
-    Returns:
-        How many it has; None: not so many yet.
     """
     now, added = shard.progress(block)
     if now < rounds and added and not missing(shard, now, added):
         settle(shard, block, now, step)
-    found = None
+    return shard.progress(block)[0] >= rounds
+
+
+def copy_weights(shard: Shard, run: range, into: Sequence[torch.Tensor]) -> int:
+    """Copy the weights of neighbouring blocks; return how many rounds each has had, or more."""
+    seen: list[int] = []
 
     def copy(parts: Sequence[torch.Tensor], block: int) -> None:
-        nonlocal found
-        now = shard.progress(block)[0]
-        if now >= rounds:
-            into.copy_(parts[0])
-            found = now
+        into[block - run.start].copy_(parts[0])
+        seen.append(shard.progress(block)[0])
 
-    if shard.progress(block)[0] >= rounds:
-        shard.read_block(block, copy)
-    return found
+    shard.read_run(run, copy)
+    return min(seen)
 
 
 def step_of(solver: RoundSolver, rate: float) -> Step:

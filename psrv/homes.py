@@ -86,28 +86,49 @@ class Home:
         step = shard.layout.block_count
         self._lengths = [len(part) for part in torch.split(shard.rows[0], step)]
 
-    def length(self, frame: Frame) -> int:
-        """Return the number of elements of a frame's block.
+    def length(self, block: int) -> int:
+        """Return the number of elements of a block.
 
         Raises:
             DisconnectedError: there is no such block.
         """
-        if frame.block >= len(self._lengths):
-            raise DisconnectedError(f"shard {self.number} has no block {frame.block}")
-        return self._lengths[frame.block]
+        if block >= len(self._lengths):
+            raise DisconnectedError(f"shard {self.number} has no block {block}")
+        return self._lengths[block]
 
-    def merge(self, node: int, frame: Frame, total: torch.Tensor, into: torch.Tensor) -> int:
-        """Take in a total, unless it was before; return how many pushes the weights have had."""
-        number, block, merged = frame.number, frame.block, self._merged
+    def run_of(self, frame: Frame, elements: int) -> range:
+        """Return the neighbouring blocks that have so many elements together, from a frame's on.
 
-        def is_new(last: int) -> bool:
+        Raises:
+            DisconnectedError: there are no such blocks.
+        """
+        end, left = frame.block, elements
+        while left > 0:
+            left -= self.length(end)
+            end += 1
+        if left or end == frame.block:
+            raise DisconnectedError(f"totals of {elements} elements came")
+        return range(frame.block, end)
+
+    def merge(
+        self,
+        node: int,
+        frame: Frame,
+        totals: Sequence[torch.Tensor],
+        into: Sequence[torch.Tensor],
+    ) -> int:
+        """Take in the totals of neighbouring blocks, but what was before; see psrv.home.merge."""
+        number, merged = frame.number, self._merged
+        run = range(frame.block, frame.block + len(totals))
+
+        def is_new(block: int, last: int) -> bool:
             merged.note(last % NODES, block, last // NODES)
             return merged.last(node, block) != number
 
         return self._queues.run(
-            len(total),
+            sum(map(len, totals)),
             lambda solver: merge(
-                self.shard, block, solver, total, frame.pushes, frame.rate,
+                self.shard, run, solver, totals, frame.pushes, frame.rate,
                 number * NODES + node, into, is_new,
             ),
         )  # fmt: skip

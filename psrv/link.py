@@ -1,9 +1,9 @@
 """One node's connections to the home of some of its shards: totals there, weights back.
 
-Blocks are striped over several connections. Each has two threads: one sends what relays have ready,
-up to so many blocks ahead of the answers; the other receives the answers. A connection that ends is
-opened again, for as long as the node is the home of these shards, and what had no answer is sent
-again. One connection more carries clocks.
+Groups of blocks are striped over several connections. Each has two threads: one sends what relays
+have ready, up to so many blocks ahead of the answers; the other receives the answers. A connection
+that ends is opened again, for as long as the node is the home of these shards, and what had no
+answer is sent again. One connection more carries clocks.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from collections.abc import Callable, Sequence
 import torch
 
 from psrv.relay import Relay, RoundsRelay
+from psrv.shard import GROUP
+from psrv.shard_file import BLOCK_BYTES
 from psrv.transport.base import Connection, DisconnectedError, Frame, Kind, Purpose, RefusedError
 
 STRIPES = 2
 """Connections for blocks."""
 AHEAD = 8
-"""Blocks of a connection that may be without an answer."""
+"""Blocks of a connection that may be without an answer, before the next run is sent."""
 _NAP_S, _LONGEST_NAP_S, _IDLE_NAP_S = 100e-6, 1e-3, 5e-3
 _IDLE_S = 1.0
 """After so long without a push pauses are the longest."""
@@ -122,14 +124,16 @@ class Stripe(_Thread):
     ) -> None:
         super().__init__(f"{name}, connection {stripe}", dial, Purpose.EXCHANGE, stripe, log)
         self._relays = {relay.number: relay for relay in relays}
-        self._blocks = {
-            relay.number: range(stripe, relay.shard.layout.blocks, stripes) for relay in relays
+        self._groups = {
+            relay.number: range(stripe, len(relay.shard.groups), stripes) for relay in relays
         }
         self._ahead = ahead
         self._fail = fail
         self._answered = threading.Condition()
+        self._asked: dict[tuple[Kind, int, int], int] = {}
+        """Bytes of the answer that is still to come, by its kind, shard and first block."""
         self._waited_for = 0
-        """Frames without an answer."""
+        """Bytes of all answers that are still to come."""
         self._broken = False
         self._pulls: dict[int, int] = {}
         """Of each shard, how many of its pulls are without an answer."""
@@ -138,7 +142,7 @@ class Stripe(_Thread):
 
     def use(self, connection: Connection) -> None:
         """Send, while another thread receives."""
-        self._waited_for, self._broken = 0, False
+        self._asked, self._waited_for, self._broken = {}, 0, False
         self._pulls = dict.fromkeys(self._relays, 0)
         receiver = threading.Thread(
             target=self._receive, args=(connection,), name=f"{self._name}, answers", daemon=True
@@ -152,7 +156,7 @@ class Stripe(_Thread):
 
     def _send_all(self, connection: Connection) -> None:
         for number, relay in self._relays.items():
-            for frame, payload in relay.on_its_way(self._blocks[number]):
+            for frame, payload in relay.on_its_way(self._groups[number]):
                 self._send(connection, frame, payload)
         nap_s, sent_at = _NAP_S, time.monotonic()
         busy_at = dict.fromkeys(self._relays, sent_at)
@@ -171,11 +175,11 @@ class Stripe(_Thread):
                 nap_s = min(2 * nap_s, _IDLE_NAP_S if idle else _LONGEST_NAP_S)
 
     def _send_ready(self, connection: Connection, relay: Relay) -> int:
-        ready = relay.ready(self._blocks[relay.number])
-        for block in ready:
+        ready = [group for group in relay.ready() if group in self._groups[relay.number]]
+        for group in ready:
             if not self._wait_for_room():
                 break
-            if (sending := relay.take(block)) is not None:
+            if (sending := relay.take(group)) is not None:
                 self._send(connection, *sending)
         return len(ready)
 
@@ -183,13 +187,21 @@ class Stripe(_Thread):
         """Wait until not too much is without an answer; return False when it is all over."""
         with self._answered:
             self._answered.wait_for(
-                lambda: self._waited_for < self._ahead or self._broken or self._stopped.is_set()
+                lambda: (
+                    self._waited_for < self._ahead * BLOCK_BYTES
+                    or self._broken
+                    or self._stopped.is_set()
+                )
             )
             return not self._broken and not self._stopped.is_set()
 
     def _send(self, connection: Connection, frame: Frame, payload: memoryview | None) -> None:
+        kind, size = Kind.PULLED, BLOCK_BYTES
+        if payload is not None:
+            kind, size = Kind.WEIGHTS, payload.nbytes
         with self._answered:
-            self._waited_for += 1
+            self._asked[kind, frame.shard, frame.block] = size
+            self._waited_for += size
         connection.send(frame, payload)
 
     def _refresh(self, connection: Connection, relay: Relay, busy_at: float) -> bool:
@@ -202,7 +214,8 @@ class Stripe(_Thread):
             return False
         with self._answered:
             self._pulls[number] += 1
-        for block in self._blocks[number]:
+        groups = relay.shard.groups
+        for block in (block for group in self._groups[number] for block in groups[group]):
             if not self._wait_for_room():
                 return True
             with self._answered:
@@ -221,8 +234,8 @@ class Stripe(_Thread):
 
     def _receive(self, connection: Connection) -> None:
         """Give the answers to the relays."""
-        first = next(iter(self._relays.values()))
-        room = torch.empty(first.shard.layout.block_count, dtype=first.shard.rows[0].dtype)
+        first = next(iter(self._relays.values())).shard
+        room = torch.empty(GROUP * first.layout.block_count, dtype=first.rows[0].dtype)
         into = room.numpy().data.cast("B")
         try:
             while True:
@@ -238,20 +251,22 @@ class Stripe(_Thread):
                 self._answered.notify_all()
 
     def _take_in(self, frame: Frame, room: torch.Tensor) -> None:
-        relay = self._relays.get(frame.shard)
-        if relay is None or frame.block not in self._blocks[frame.shard]:
-            raise DisconnectedError(f"an answer came for block {frame.block} of {frame.shard}")
-        weights = room[: frame.size // room.element_size()]
-        if frame.kind is Kind.PULLED:
-            if len(weights):
-                relay.pulled(frame, weights)
-        elif frame.kind is Kind.WEIGHTS and len(weights) == relay.length(frame.block):
-            relay.give(frame, weights)
+        # Before the relay has it: from then on the same blocks may be sent again.
+        asked = self._asked.pop((frame.kind, frame.shard, frame.block), None)
+        pulled = frame.kind is Kind.PULLED
+        if asked is None or not (frame.size == asked or (pulled and frame.size < asked)):
+            raise DisconnectedError(
+                f"{frame.kind.name} of {frame.size} bytes came for block {frame.block} of "
+                f"{frame.shard}, which nobody has asked for"
+            )
+        relay, weights = self._relays[frame.shard], room[: frame.size // room.element_size()]
+        if pulled:
+            relay.pulled(frame, weights)
         else:
-            raise DisconnectedError(f"{frame.kind.name} of {frame.size} bytes came as an answer")
+            relay.give(frame, weights)
         with self._answered:
-            self._waited_for -= 1
-            self._pulls[frame.shard] -= frame.kind is Kind.PULLED
+            self._waited_for -= asked
+            self._pulls[frame.shard] -= pulled
             self._answered.notify()
 
 

@@ -17,7 +17,7 @@ from psrv.queues import Queues, visible_gpus
 from psrv.relay import AtOnceRelay, Relay, RoundsRelay
 from psrv.rules import RoundSolver, Solver
 from psrv.serving import Serving
-from psrv.shard import Operation, ThreadedShard
+from psrv.shard import GROUP, Operation, ThreadedShard
 from psrv.shard_file import HOME
 from psrv.snapshots import write_snapshot
 from psrv.transport.base import Connection, Purpose
@@ -25,7 +25,7 @@ from psrv.window import Window
 
 Dial = Callable[[int, Purpose, int], Connection]
 """Opens a connection: to which node, what for, which stripe."""
-_FEWEST_AHEAD, _PLACES = 2, 64
+_FEWEST_AHEAD, _PLACES = 2, 32
 
 
 class NodeShards:
@@ -94,8 +94,9 @@ class NodeShards:
         if isinstance(self._solver, RoundSolver) or not kept:
             return {number: RoundsRelay(number, shard) for number, shard in kept.items()}
         first = next(iter(kept.values()))
-        places = min(_PLACES, AHEAD * STRIPES * max(1, self._nodes - 1))
-        window = Window(first.path.with_name("window"), places, first.rows[0].dtype)
+        wanted = (AHEAD // GROUP + 1) * STRIPES * max(1, self._nodes - 1)
+        path = first.path.with_name("window")
+        window = Window(path, min(_PLACES, wanted), first.rows[0].dtype)
         relays = {n: AtOnceRelay(n, shard, self._solver, window) for n, shard in kept.items()}
         window.free_but({number for relay in relays.values() for number in relay.exchanges()})
         return dict(relays)
@@ -132,7 +133,7 @@ class NodeShards:
             relays,
             lambda purpose, stripe: self._dial(home, purpose, stripe),
             often=self._gated,
-            ahead=min(AHEAD, max(_FEWEST_AHEAD, _PLACES // stripes)),
+            ahead=min(AHEAD, max(_FEWEST_AHEAD, GROUP * _PLACES // stripes)),
             log=self._log,
             fail=self._fail,
         )

@@ -1,7 +1,8 @@
-"""A shard whose home is another node: what this node's learners push goes there, block by block.
+"""A shard whose home is another node: what this node's learners push goes there, run by run.
 
-`AtOnceRelay` takes the total of a block as soon as something is in it and nothing of the block is
-on its way; `RoundsRelay` sends the sum of a block once all living learners of the node have added.
+A run is some neighbouring blocks of a group (see psrv.shard), which travel in one frame.
+`AtOnceRelay` takes the totals of blocks as soon as something is in them and nothing of theirs is on
+its way; `RoundsRelay` sends the sums of blocks once all living learners of the node have added.
 Neither knows connections: psrv.link asks both for frames to send, and gives them the answers.
 """
 
@@ -18,10 +19,10 @@ import torch
 from psrv.pushes import copying
 from psrv.rounds import missing
 from psrv.rules import Solver
-from psrv.shard import ThreadedShard
+from psrv.shard import GROUP, ThreadedShard
 from psrv.shard_file import COUNT, COUNT_BITS
 from psrv.transport.base import Frame, Kind
-from psrv.window import Window
+from psrv.window import Place, Window
 
 Sending = tuple[Frame, memoryview]
 """A frame and its payload."""
@@ -39,28 +40,28 @@ class Relay(ABC):
         """The shard's."""
         self.shard = shard
         self._added = shard.all_added()
-        step = shard.layout.block_count
-        self._lengths = [len(part) for part in torch.split(shard.rows[0], step)]
+        self._step = shard.layout.block_count
 
-    def length(self, block: int) -> int:
-        """Return the number of elements of a block."""
-        return self._lengths[block]
-
-    @abstractmethod
-    def ready(self, blocks: range) -> list[int]:
-        """Return those blocks of which there is something to send."""
+    def groups_with_pushes(self) -> list[int]:
+        """Return the groups somebody has pushed to; what they have may be on its way."""
+        found = np.flatnonzero(self._added) // GROUP
+        return list(dict.fromkeys(found.tolist()))
 
     @abstractmethod
-    def take(self, block: int) -> Sending | None:
-        """Return what is to be sent of a block; None: nothing, or there is no room now."""
+    def ready(self) -> list[int]:
+        """Return those groups of which there is something to send."""
 
     @abstractmethod
-    def on_its_way(self, blocks: Iterable[int]) -> list[Sending]:
+    def take(self, group: int) -> Sending | None:
+        """Return what is to be sent of a group; None: nothing, or there is no room now."""
+
+    @abstractmethod
+    def on_its_way(self, groups: Iterable[int]) -> list[Sending]:
         """Return what was sent and not answered; another connection is to send it again."""
 
     @abstractmethod
     def give(self, frame: Frame, weights: torch.Tensor) -> None:
-        """Take the home's answer to a total."""
+        """Take the home's answer to totals: the weights of the same run."""
 
     def pull(self, block: int) -> Frame:
         """Return the question for newer weights."""
@@ -79,12 +80,18 @@ class Relay(ABC):
     def pulled(self, frame: Frame, weights: torch.Tensor) -> None:
         """Take the answer to it; of no elements, if there are no newer ones."""
 
+    def _run(self, frame: Frame, weights: torch.Tensor) -> tuple[range, Sequence[torch.Tensor]]:
+        """Return the blocks of an answer, and the weights of each."""
+        parts = torch.split(weights, self._step)
+        return range(frame.block, frame.block + len(parts)), parts
+
 
 class AtOnceRelay(Relay):
     """Of a solver that takes pushes in as they come.
 
     A total is kept in the window from when it is taken out of the shard, as one operation with
-    that, until the home has answered.
+    that, until the home has answered. A run has the same number of pushes in all of its blocks: a
+    group of which a killed learner has pushed to some blocks only goes in several.
     """
 
     def __init__(self, number: int, shard: ThreadedShard, solver: Solver, window: Window) -> None:
@@ -98,56 +105,72 @@ class AtOnceRelay(Relay):
         """Return the numbers of all exchanges that are on their way."""
         return {added >> COUNT_BITS for _, added in self.shard.all_progress()} - {0}
 
-    def ready(self, blocks: range) -> list[int]:
-        """Return the blocks with pushes in their total, and nothing on its way."""
-        added = self._added[blocks.start : blocks.stop : blocks.step]
-        found = np.flatnonzero((added > 0) & (added <= COUNT)).tolist()
-        return [blocks[n] for n in found]
+    def ready(self) -> list[int]:
+        """Return the groups with pushes in the total of a block, and nothing of it on its way."""
+        found = np.flatnonzero((self._added > 0) & (self._added <= COUNT)) // GROUP
+        return list(dict.fromkeys(found.tolist()))
 
-    def take(self, block: int) -> Sending | None:
-        """Take the total out of the shard."""
+    def take(self, group: int) -> Sending | None:
+        """Take the totals of a run out of the shard."""
         place = self._window.take(timeout_s=0.5)
         if place is None:
             return None
-        shard, frame = self.shard, None
+        shard, window, frame, ended = self.shard, self._window, Frame(Kind.TOTAL), False
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
-            nonlocal frame
+            nonlocal frame, ended
             had, added = shard.progress(block)
-            if 0 < added <= COUNT:
+            if ended or not 0 < added <= COUNT or added != (frame.pushes or added):
+                ended = frame.pushes > 0
+                return
+            if not frame.pushes:
                 number = next(self._numbers)
                 frame = Frame(Kind.TOTAL, self.number, block, number, 0, added, shard.rate)
-                self._window.keep(place, frame, parts[1])
-                shard.set_progress(block, had, number << COUNT_BITS)
+                window.begin(place, frame)
+            place.add(parts[1])
+            shard.set_progress(block, had, frame.number << COUNT_BITS)
 
-        shard.update_block(block, work, changes=_NO_ROW)
-        if frame is not None:
-            return frame, place.payload
+        shard.update_run(shard.groups[group], work, changes=_NO_ROW)
+        if frame.pushes:
+            return frame, place.payload()
         self._window.give_back(place)
         return None
 
-    def on_its_way(self, blocks: Iterable[int]) -> list[Sending]:
-        """Find the totals in the window."""
-        progress = self.shard.all_progress()
-        numbers = [progress[block][1] >> COUNT_BITS for block in blocks]
-        places = [self._window.find(number) for number in numbers if number]
-        return [(place.frame, place.payload) for place in places]
+    def on_its_way(self, groups: Iterable[int]) -> list[Sending]:
+        """Find the totals in the window: of the blocks whose answers have not come."""
+        runs: dict[int, list[int]] = {}
+        for group in groups:
+            for block in self.shard.groups[group]:
+                if number := self.shard.progress(block)[1] >> COUNT_BITS:
+                    runs.setdefault(number, []).append(block)
+        return [self._again(self._window.find(number), blocks) for number, blocks in runs.items()]
+
+    def _again(self, place: Place, blocks: Sequence[int]) -> Sending:
+        """Return what a place has of neighbouring blocks, which may be fewer than it has.
+
+        A server that is killed may have begun to take more, or to take in their answer.
+        """
+        frame, step = place.frame, self._step
+        start = (blocks[0] - frame.block) * step
+        stop = min((blocks[-1] + 1) * step, self.shard.layout.count) - frame.block * step
+        return frame._replace(block=blocks[0]), place.payload(start, stop)
 
     def give(self, frame: Frame, weights: torch.Tensor) -> None:
         """Put the weights into the replica; the window's place is free again."""
-        place = None
+        run, new = self._run(frame, weights)
+        number = 0
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
-            nonlocal place
+            nonlocal number
             _, added = self.shard.progress(block)
-            if number := added >> COUNT_BITS:
-                self._replace(parts, weights, added)
+            if added >> COUNT_BITS:
+                number = added >> COUNT_BITS
+                self._replace(parts, new[block - run.start], added)
                 self.shard.set_progress(block, frame.number, added & COUNT)
-                place = self._window.find(number)
 
-        self.shard.update_block(frame.block, work, changes=_REPLICA)
-        if place is not None:
-            self._window.give_back(place)
+        self.shard.update_run(run, work, changes=_REPLICA)
+        if number:
+            self._window.give_back(self._window.find(number))
 
     def _replace(self, parts: Sequence[torch.Tensor], weights: torch.Tensor, added: int) -> None:
         parts[0].copy_(weights)
@@ -156,7 +179,7 @@ class AtOnceRelay(Relay):
 
     def settled(self, into: torch.Tensor) -> None:
         """Copy the replica; less the total, where `gather` has added that to it, too."""
-        taken = torch.split(into, self.shard.layout.block_count)
+        taken = torch.split(into, self._step)
 
         def copy(parts: Sequence[torch.Tensor], block: int) -> None:
             taken[block].copy_(parts[0])
@@ -165,7 +188,9 @@ class AtOnceRelay(Relay):
                 if added & COUNT:
                     taken[block].sub_(parts[1])
                 if number := added >> COUNT_BITS:
-                    taken[block].sub_(self._window.find(number).total)
+                    place = self._window.find(number)
+                    start = (block - place.frame.block) * self._step
+                    taken[block].sub_(place.total[start : start + len(parts[0])])
 
         self.shard.read(copy)
 
@@ -187,60 +212,69 @@ class RoundsRelay(Relay):
 
     def __init__(self, number: int, shard: ThreadedShard) -> None:
         super().__init__(number, shard)
-        sums = torch.split(shard.rows[-1], shard.layout.block_count)
-        self._sums = [part.numpy().data.cast("B") for part in sums]
+        self._sums = shard.rows[-1].numpy().data.cast("B")
         self._sent: dict[int, int] = {}
         """Of which block the sum of which round is on its way."""
 
-    def ready(self, blocks: range) -> list[int]:
-        """Return the blocks that all living learners have added to and that were not sent."""
-        shard = self.shard
-        found = np.flatnonzero(self._added[blocks.start : blocks.stop : blocks.step]).tolist()
-        ready = []
-        for block in (blocks[n] for n in found):
-            rounds, added = shard.progress(block)
-            if self._sent.get(block) != rounds and not missing(shard, rounds, added):
-                ready.append(block)
-        return ready
+    def ready(self) -> list[int]:
+        """Return the groups with blocks that all living learners have added to, and not sent."""
+        groups = []
+        for group in self.groups_with_pushes():
+            blocks = self.shard.groups[group]
+            if any(self._is_ready(block, *self.shard.progress(block)) for block in blocks):
+                groups.append(group)
+        return groups
 
-    def take(self, block: int) -> Sending | None:
-        """Send it from where it lies: nobody adds to it before the answer.
+    def _is_ready(self, block: int, rounds: int, added: int) -> bool:
+        return bool(
+            added and self._sent.get(block) != rounds and not missing(self.shard, rounds, added)
+        )
+
+    def take(self, group: int) -> Sending | None:
+        """Send sums of the same ranks and round from where they lie: nobody adds to them now.
 
         Under the lock: what a learner that was killed had begun to add is undone there.
         """
-        frame = None
+        run: list[int] = []
+        of = 0, 0
 
         def look(_: Sequence[torch.Tensor], block: int) -> None:
-            nonlocal frame
-            rounds, added = self.shard.progress(block)
-            if added and not missing(self.shard, rounds, added):
-                self._sent[block] = rounds
-                frame = self._frame(block, rounds, added)
+            nonlocal of
+            progress = self.shard.progress(block)
+            if run and (progress != of or block != run[-1] + 1):
+                return
+            if self._is_ready(block, *progress):
+                of = progress
+                run.append(block)
 
-        self.shard.read_block(block, look)
-        return None if frame is None else (frame, self._sums[block])
-
-    def _frame(self, block: int, rounds: int, added: int) -> Frame:
+        self.shard.read_run(self.shard.groups[group], look)
+        if not run:
+            return None
+        rounds, added = of
+        self._sent.update(dict.fromkeys(run, rounds))
         pushes, rate = added.bit_count(), self.shard.rate
-        return Frame(Kind.TOTAL, self.number, block, rounds, added, pushes, rate)
+        size = self.shard.rows[-1].element_size() * self._step
+        payload = self._sums[run[0] * size : (run[-1] + 1) * size]
+        return Frame(Kind.TOTAL, self.number, run[0], rounds, added, pushes, rate), payload
 
-    def on_its_way(self, blocks: Iterable[int]) -> list[Sending]:
+    def on_its_way(self, groups: Iterable[int]) -> list[Sending]:
         """Return none: they are `ready` again."""
-        for block in blocks:
-            self._sent.pop(block, None)
+        for group in groups:
+            for block in self.shard.groups[group]:
+                self._sent.pop(block, None)
         return []
 
     def give(self, frame: Frame, weights: torch.Tensor) -> None:
-        """End the round, if it has not ended."""
+        """End the round of blocks where it has not ended."""
+        run, new = self._run(frame, weights)
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
             rounds, _ = self.shard.progress(block)
             if frame.number > rounds:
-                parts[0].copy_(weights)
+                parts[0].copy_(new[block - run.start])
                 self.shard.set_progress(block, frame.number, 0)
 
-        if len(weights):
-            self.shard.update_block(frame.block, work, changes=_REPLICA)
+        self.shard.update_run(run, work, changes=_REPLICA)
 
     def settled(self, into: torch.Tensor) -> None:
         """Copy the replica."""
@@ -248,4 +282,5 @@ class RoundsRelay(Relay):
 
     def pulled(self, frame: Frame, weights: torch.Tensor) -> None:
         """Go on to the home's round: this node's learners take no part in it."""
-        self.give(frame, weights)
+        if len(weights):
+            self.give(frame, weights)

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import torch
 
-from psrv.home import add_sum, step_of, weights_after
+from psrv.home import add_sum, copy_weights, has_ended, step_of
 from psrv.homes import Home
 from psrv.rounds import Step, missing, settle
-from psrv.shard import ThreadedShard
+from psrv.shard import GROUP, ThreadedShard
 from psrv.transport.base import (
     Connection,
     DisconnectedError,
@@ -37,30 +37,37 @@ _CLOSE_S = 2.0
 
 
 class Room:
-    """Memory for one block."""
+    """Memory for neighbouring blocks, of so many elements each."""
 
     def __init__(self, elements: int, dtype: torch.dtype) -> None:
-        self._all = torch.empty(elements, dtype=dtype)
-        self._cuts: dict[int, tuple[torch.Tensor, memoryview]] = {}
+        self._all = torch.empty(GROUP * elements, dtype=dtype)
+        self._elements = elements
+        self.bytes: memoryview = self._all.numpy().data.cast("B")
+        self._cuts: dict[int, tuple[Sequence[torch.Tensor], memoryview]] = {}
 
-    def of(self, length: int) -> tuple[torch.Tensor, memoryview]:
-        """Return its first so many elements, and their bytes."""
+    def of(self, length: int) -> tuple[Sequence[torch.Tensor], memoryview]:
+        """Return its first so many elements, cut into blocks, and their bytes."""
         cut = self._cuts.get(length)
         if cut is None:
             part = self._all[:length]
-            cut = self._cuts[length] = part, part.numpy().data.cast("B")
+            parts = torch.split(part, self._elements)
+            cut = self._cuts[length] = parts, part.numpy().data.cast("B")
         return cut
 
 
 @dataclass
 class _Held:
-    """A total whose round has not ended."""
+    """Totals of neighbouring blocks whose rounds have not all ended."""
 
     frame: Frame
     home: Home
     step: Step
     room: Room
-    added: bool = False
+    run: range
+    added: int = 0
+    """How many of them, the first ones, are in the sum."""
+    ended: int = 0
+    """Of how many, the first ones, the round has ended."""
 
 
 class _Place(NamedTuple):
@@ -210,24 +217,30 @@ class Serving:
 
     def _serve_at_once(self, node: int, connection: Connection) -> None:
         totals, answers = self._room(), self._room()
-        received = totals.of(self._elements)[1]
         while True:
-            frame = connection.receive(received)
+            frame = connection.receive(totals.bytes)
             home = self._home(node, frame)
             if frame.kind is Kind.PULL:
                 self._answer_pull(home, frame, answers, connection)
                 continue
-            length = home.length(frame)
-            total, answer = totals.of(length), answers.of(length)
-            _check(frame, Kind.TOTAL, total[1].nbytes)
-            had = home.merge(node, frame, total[0], answer[0])
-            connection.send(Frame(Kind.WEIGHTS, frame.shard, frame.block, had), answer[1])
+            length = self._length(home, frame)
+            answer, payload = answers.of(length)
+            had = home.merge(node, frame, totals.of(length)[0], answer)
+            connection.send(Frame(Kind.WEIGHTS, frame.shard, frame.block, had), payload)
+
+    def _length(self, home: Home, frame: Frame) -> int:
+        """Return of how many elements totals are."""
+        length = frame.size // self._dtype.itemsize
+        home.run_of(frame, length)
+        _check(frame, Kind.TOTAL, length * self._dtype.itemsize)
+        return length
 
     def _room(self) -> Room:
         return Room(self._elements, self._dtype)
 
     def _answer_pull(self, home: Home, frame: Frame, answer: Room, connection: Connection) -> None:
-        weights, payload = answer.of(home.length(frame))
+        _check(frame, Kind.PULL, 0)
+        (weights,), payload = answer.of(home.length(frame.block))
         number, newer = home.weights(frame, weights)
         reply = Frame(Kind.PULLED, frame.shard, frame.block, number)
         connection.send(reply, payload if newer else None)
@@ -240,15 +253,16 @@ class Serving:
         while True:
             if not held or connection.readable(nap_s):
                 room = free.pop() if free else self._room()
-                frame = connection.receive(room.of(self._elements)[1])
+                frame = connection.receive(room.bytes)
                 home = self._home(node, frame)
                 if frame.kind is Kind.PULL:
                     self._answer_pull(home, frame, answer, connection)
                     free.append(room)
                 else:
-                    _check(frame, Kind.TOTAL, room.of(home.length(frame))[1].nbytes)
+                    run = home.run_of(frame, self._length(home, frame))
                     assert home.in_rounds is not None
-                    held.append(_Held(frame, home, step_of(home.in_rounds, frame.rate), room))
+                    step = step_of(home.in_rounds, frame.rate)
+                    held.append(_Held(frame, home, step, room, run))
                 nap_s = 0.0
             ended = [one for one in held if _advance(one, answer, connection)]
             for one in ended:
@@ -263,26 +277,33 @@ def _check(frame: Frame, kind: Kind, size: int) -> None:
 
 
 def _advance(held: _Held, answer: Room, connection: Connection) -> bool:
-    """Add to the sum once it is its turn; send the answer once the round has ended."""
-    frame, home, shard = held.frame, held.home, held.home.shard
-    if not held.added:
-        if not home.begun():
-            return False
-        total, _ = held.room.of(home.length(frame))
-        held.added = add_sum(shard, frame.block, frame.number, frame.mask, total, held.step)
-        if not held.added:
-            _skip_rounds(shard, frame, held.step)
-            return False
-    weights, payload = answer.of(home.length(frame))
-    rounds = weights_after(shard, frame.block, frame.number + 1, held.step, weights)
-    if rounds is None:
+    """Add to the sums once it is its turn; send the answer once all rounds have ended.
+
+    Block after block: who waits for a turn waits for lower ranks, and these never for higher ones.
+    """
+    frame, shard, step = held.frame, held.home.shard, held.step
+    length = frame.size // shard.rows[0].element_size()
+    if held.added < len(held.run) and not held.home.begun():
         return False
+    totals, _ = held.room.of(length)
+    for block in held.run[held.added :]:
+        total = totals[block - frame.block]
+        if not add_sum(shard, block, frame.number, frame.mask, total, step):
+            _skip_rounds(shard, block, frame.number, step)
+            return False
+        held.added += 1
+    for block in held.run[held.ended :]:
+        if not has_ended(shard, block, frame.number + 1, step):
+            return False
+        held.ended += 1
+    weights, payload = answer.of(length)
+    rounds = copy_weights(shard, held.run, weights)
     connection.send(Frame(Kind.WEIGHTS, frame.shard, frame.block, rounds), payload)
     return True
 
 
-def _skip_rounds(shard: ThreadedShard, frame: Frame, step: Step) -> None:
+def _skip_rounds(shard: ThreadedShard, block: int, number: int, step: Step) -> None:
     """End a round that is behind and that nobody is in: this home is new, the relays are ahead."""
-    rounds, added = shard.progress(frame.block)
-    if rounds < frame.number and not missing(shard, rounds, added):
-        settle(shard, frame.block, rounds, step)
+    rounds, added = shard.progress(block)
+    if rounds < number and not missing(shard, rounds, added):
+        settle(shard, block, rounds, step)

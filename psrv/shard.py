@@ -47,8 +47,10 @@ from psrv.shard_file import (
 _lockf, _LOCK, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 _NAP_S = 1e-4
-_GROUP = 4
-"""Blocks that are locked together by who works on all of them: a lock takes 2 µs, a block 50."""
+GROUP = 2
+"""Blocks that are locked together by who works on all of them, and travel together. More would be
+fewer frames, which are Python's work (60 µs); but what is on its way must stay in a core's cache:
+groups of 4 took the kernel 1.5 times as long (docs/benchmarks.md)."""
 
 Operation = Callable[[Sequence[torch.Tensor], int], None]
 """Works in place on the parts of all rows that are in a block; also gets the block's number."""
@@ -122,8 +124,9 @@ class Shard:
         ]
         self._counts = ROUND if layout.kind == HOME else ADDED
         self._line = SLOTS_AT + self.slot * LINE
-        starts = range(0, layout.blocks, _GROUP)
-        self._borders = [(start, min(start + _GROUP, layout.blocks)) for start in starts]
+        starts = range(0, layout.blocks, GROUP)
+        self.groups = [range(start, min(start + GROUP, layout.blocks)) for start in starts]
+        """The blocks of each group."""
         self._mend()
 
     def _take_slot(self) -> int:
@@ -157,46 +160,53 @@ class Shard:
         busy = [
             group
             for group in self._groups(first)
-            if not self._update(*group, operation, changes, _TRY)
+            if not self._update(group, operation, changes, _TRY)
         ]
         for group in busy:
-            self._update(*group, operation, changes, _LOCK)
+            self._update(group, operation, changes, _LOCK)
 
     def read(self, operation: Operation, first: int = 0) -> None:
         """Look at every block once, each as somebody's finished work has left it."""
         for group in self._groups(first):
-            self._read(*group, operation)
+            self._read(group, operation)
 
-    def _groups(self, first: int) -> list[tuple[int, int]]:
-        """Return the borders of all groups of blocks, beginning with that of a block."""
-        middle = first // _GROUP
-        return self._borders[middle:] + self._borders[:middle]
+    def _groups(self, first: int) -> list[range]:
+        """Return all groups of blocks, beginning with that of a block."""
+        middle = first // GROUP
+        return self.groups[middle:] + self.groups[:middle]
 
     def read_block(self, block: int, operation: Operation) -> None:
         """Look at one block."""
-        self._read(block, block + 1, operation)
+        self._read(range(block, block + 1), operation)
+
+    def read_run(self, run: range, operation: Operation) -> None:
+        """Look at neighbouring blocks, under one lock."""
+        self._read(run, operation)
 
     def update_block(
         self, block: int, operation: Operation, *, wait: bool = True, changes: Changes = _ALL
     ) -> bool:
         """Work on one block; return False if it is locked, and `wait` is not set."""
-        return self._update(block, block + 1, operation, changes, _LOCK if wait else _TRY)
+        run = range(block, block + 1)
+        return self._update(run, operation, changes, _LOCK if wait else _TRY)
 
-    def _read(self, start: int, stop: int, operation: Operation) -> None:
-        at, size = 8 * (BLOCKS_AT + start * LINE), 8 * LINE * (stop - start)
+    def update_run(self, run: range, operation: Operation, *, changes: Changes = _ALL) -> None:
+        """Work on neighbouring blocks under one lock, on each whole or not at all."""
+        self._update(run, operation, changes, _LOCK)
+
+    def _read(self, run: range, operation: Operation) -> None:
+        at, size = 8 * (BLOCKS_AT + run.start * LINE), 8 * LINE * len(run)
         _wait_for_lock(self._descriptor, size, at)
         try:
-            for block in range(start, stop):
+            for block in run:
                 if self._words[BLOCKS_AT + block * LINE] % 2:
                     self._put_back(block)
                 operation(self._blocks[block], block)
         finally:
             _lockf(self._descriptor, _UNLOCK, size, at)
 
-    def _update(
-        self, start: int, stop: int, operation: Operation, changes: Changes, lock: int
-    ) -> bool:
-        at, size = 8 * (BLOCKS_AT + start * LINE), 8 * LINE * (stop - start)
+    def _update(self, run: range, operation: Operation, changes: Changes, lock: int) -> bool:
+        at, size = 8 * (BLOCKS_AT + run.start * LINE), 8 * LINE * len(run)
         if lock == _LOCK:
             _wait_for_lock(self._descriptor, size, at)
         else:
@@ -205,10 +215,10 @@ class Shard:
             except (BlockingIOError, PermissionError):
                 return False
         try:
-            for block in range(start, stop):
+            for block in run:
                 self._work(block, operation, changes)
         except BaseException:
-            for block in range(start, stop):
+            for block in run:
                 if self._words[BLOCKS_AT + block * LINE] % 2:
                     self._put_back(block)
             raise
@@ -341,12 +351,10 @@ class ThreadedShard(Shard):
         self._turn = threading.Lock()
         super().__init__(path, layout, attempt)
 
-    def _read(self, start: int, stop: int, operation: Operation) -> None:
+    def _read(self, run: range, operation: Operation) -> None:
         with self._turn:
-            super()._read(start, stop, operation)
+            super()._read(run, operation)
 
-    def _update(
-        self, start: int, stop: int, operation: Operation, changes: Changes, lock: int
-    ) -> bool:
+    def _update(self, run: range, operation: Operation, changes: Changes, lock: int) -> bool:
         with self._turn:
-            return super()._update(start, stop, operation, changes, lock)
+            return super()._update(run, operation, changes, lock)

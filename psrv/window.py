@@ -3,8 +3,9 @@
 A connection that ends, or a server that is killed, so loses no push: whoever comes next sends the
 same total again, under the same number, and the home takes none in twice.
 
-The file has a line of 8 words for each place (number of the exchange, shard, block, pushes, rate as
-float64, elements), and from the next page on room for a block each.
+The file has a line of 8 words for each place (number of the exchange, shard, first block, pushes,
+rate as float64, elements), and from the next page on room for a group of blocks each. A place is
+filled block by block: which of them belong to the exchange the shard says.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from pathlib import Path
 import torch
 
 from psrv.errors import ServerError
+from psrv.shard import GROUP
 from psrv.shard_file import BLOCK_BYTES, LINE, no_room
 from psrv.transport.base import Frame, Kind
 
 _NUMBER, _SHARD, _BLOCK, _PUSHES, _RATE, _ELEMENTS = range(6)
+_ROOM_BYTES = GROUP * BLOCK_BYTES
 
 
 class Place:
-    """Room for one block's total."""
+    """Room for the totals of neighbouring blocks."""
 
     def __init__(
         self, words: memoryview, reals: memoryview[float], room: torch.Tensor, dtype: torch.dtype
@@ -34,15 +37,20 @@ class Place:
         self._room = room.view(dtype)
         self._bytes: memoryview = room.numpy().data
 
-    def keep(self, frame: Frame, total: torch.Tensor) -> None:
-        """Keep what is going to be sent; whole or not at all, whenever we are killed."""
+    def begin(self, frame: Frame) -> None:
+        """Keep what is going to be sent, of no blocks as yet."""
         words = self._words
         words[_NUMBER] = 0
-        self._room[: len(total)].copy_(total)
         words[_SHARD], words[_BLOCK], words[_PUSHES] = frame.shard, frame.block, frame.pushes
         self._reals[_RATE] = frame.rate
-        words[_ELEMENTS] = len(total)
+        words[_ELEMENTS] = 0
         words[_NUMBER] = frame.number
+
+    def add(self, total: torch.Tensor) -> None:
+        """Keep the next block's total, too."""
+        filled = self._words[_ELEMENTS]
+        self._room[filled : filled + len(total)].copy_(total)
+        self._words[_ELEMENTS] = filled + len(total)
 
     def clear(self) -> None:
         """Keep nothing."""
@@ -67,13 +75,13 @@ class Place:
 
     @property
     def total(self) -> torch.Tensor:
-        """The total."""
+        """The totals, one after another."""
         return self._room[: self._words[_ELEMENTS]]
 
-    @property
-    def payload(self) -> memoryview:
-        """The total's bytes."""
-        return self._bytes[: self._words[_ELEMENTS] * self._room.element_size()]
+    def payload(self, start: int = 0, stop: int | None = None) -> memoryview:
+        """Return the bytes of these of its elements; all, if nothing is said."""
+        size = self._room.element_size()
+        return self._bytes[start * size : size * (self._words[_ELEMENTS] if stop is None else stop)]
 
 
 class Window:
@@ -90,7 +98,7 @@ class Window:
 
     def __init__(self, path: Path, places: int, dtype: torch.dtype) -> None:
         lines = -(-8 * LINE * places // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = lines + places * BLOCK_BYTES
+        size = lines + places * _ROOM_BYTES
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)
@@ -105,7 +113,7 @@ class Window:
             Place(
                 words[n * LINE : (n + 1) * LINE],
                 reals[n * LINE : (n + 1) * LINE],
-                memory[lines + n * BLOCK_BYTES : lines + (n + 1) * BLOCK_BYTES],
+                memory[lines + n * _ROOM_BYTES : lines + (n + 1) * _ROOM_BYTES],
                 dtype,
             )
             for n in range(places)
@@ -114,9 +122,9 @@ class Window:
         self._free = [place for place in self._places if not place.number]
         self._changed = threading.Condition()
 
-    def keep(self, place: Place, frame: Frame, total: torch.Tensor) -> None:
-        """Keep a total in a place that was taken."""
-        place.keep(frame, total)
+    def begin(self, place: Place, frame: Frame) -> None:
+        """Keep an exchange in a place that was taken."""
+        place.begin(frame)
         self._kept[frame.number] = place
 
     def find(self, number: int) -> Place:

@@ -18,9 +18,10 @@ class Kind(enum.IntEnum):
     """What a frame is."""
 
     TOTAL = 1
-    """Relay to home: what a node's learners have pushed to a block. Payload: its elements."""
+    """Relay to home: what a node's learners have pushed to some neighbouring blocks. Payload: their
+    elements."""
     WEIGHTS = 2
-    """Home to relay, for every TOTAL: the weights with it. Payload: the block's elements."""
+    """Home to relay, for every TOTAL: the weights with it. Payload: the same blocks' elements."""
     PULL = 3
     """Relay to home: the weights are wanted, if they are newer than `number`."""
     PULLED = 4
@@ -37,6 +38,7 @@ class Frame(NamedTuple):
     kind: Kind
     shard: int = 0
     block: int = 0
+    """The first one."""
     number: int = 0
     """In rounds: how many a block has behind it. Otherwise, to a home: which exchange it is (random
     bits), or with PULL how many pushes the weights here have had; from a home: how many they have

@@ -67,7 +67,8 @@ class Pair:
             if added and not missing(relay, rounds, added):
                 relay.read_block(block, partial(_copy_sum, buffer))
                 home.add_sum(self.home, block, rounds, added, buffer, step)
-            if found := home.weights_after(self.home, block, rounds + 1, step, buffer):
+            if home.has_ended(self.home, block, rounds + 1, step):
+                found = home.copy_weights(self.home, range(block, block + 1), [buffer])
                 self._end_round(block, found, buffer)
                 did = True
         return did
@@ -86,7 +87,13 @@ class Pair:
             buffer, answer = self._cut(self._buffer, block), self._cut(self._answer, block)
             pushes, self._number = self._take(block, buffer), self._number + 1
             rate = self.relay.rate
-            seen = home.merge(self.home, block, solver, buffer, pushes, rate, self._number, answer)
+            run = range(block, block + 1)
+            if not pushes:
+                seen = home.copy_weights(self.home, run, [answer])
+            else:
+                seen = home.merge(
+                    self.home, run, solver, [buffer], pushes, rate, self._number, [answer]
+                )
             if seen != self.relay.progress(block)[0]:
                 self._answer_to(block, answer, seen, solver.total_is_step)
             any_pushes |= pushes > 0

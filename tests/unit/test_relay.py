@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from psrv import home
-from psrv.relay import AtOnceRelay, RoundsRelay
+from psrv.relay import AtOnceRelay, RoundsRelay, Sending
 from psrv.rounds import add_to_sum, missing
 from psrv.rules import Downpour
 from psrv.shard import Shard, ThreadedShard
 from psrv.shard_file import RELAY, ShardLayout, create_shard
+from psrv.transport.base import Frame, Kind
 from psrv.window import Window
 
 PROGRAM = Path(__file__).with_name("relay_program.py")
 LAYOUT = ShardLayout(70_000, (torch.float32, torch.float32), "model")
 
 RELAY_LAYOUT = ShardLayout(65_536, (torch.float32, torch.float32), "model", RELAY)
-OPEN = """
+IMPORTS = """
 import os, sys, torch
 from pathlib import Path
 from psrv.relay import AtOnceRelay
@@ -31,14 +32,28 @@ from psrv.shard import ThreadedShard
 from psrv.shard_file import RELAY, ShardLayout
 from psrv.window import Window
 folder = Path(sys.argv[1])
+"""
+OPEN = """
 layout = ShardLayout(65_536, (torch.float32, torch.float32), "model", RELAY)
 shard = ThreadedShard(folder / "relay", layout, 1)
+"""
+WIDE_LAYOUT = ShardLayout(150_000, (torch.float32, torch.float32), "wide", RELAY)
+OPEN_WIDE = """
+layout = ShardLayout(150_000, (torch.float32, torch.float32), "wide", RELAY)
+shard = ThreadedShard(folder / "wide", layout, 1)
+relay = AtOnceRelay(0, shard, Downpour(), Window(folder / "wide-window", 4, torch.float32))
+set_progress, left = shard.set_progress, [2]
+def die_at_the_second(*progress):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), 9)
+    set_progress(*progress)
 """
 
 
 def be_killed(folder: Path, code: str) -> None:
-    """Run code with the relay open, in a process that ends by a signal."""
-    done = subprocess.run([sys.executable, "-c", OPEN + code, str(folder)], check=False)
+    """Run code in a process that ends by a signal."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS + code, str(folder)], check=False)
     assert done.returncode == -9
 
 
@@ -80,10 +95,11 @@ def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> Non
     assert not home.add_sum(shard, 0, 0, 0b1000, ones, add)  # of its own ranks one has died
     assert home.add_sum(shard, 0, 0, 0b0011, 2 * ones, add)
     assert home.add_sum(shard, 0, 0, 0b0011, 2 * ones, add)  # told twice
-    assert home.weights_after(shard, 0, 1, add, ones.clone()) is None
+    assert not home.has_ended(shard, 0, 1, add)
     assert home.add_sum(shard, 0, 0, 0b1000, ones, add)
     weights = torch.empty(LAYOUT.block_count)
-    assert home.weights_after(shard, 0, 1, add, weights) == 1 and weights.eq(900).all()
+    assert home.has_ended(shard, 0, 1, add)
+    assert home.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(900).all()
     assert home.add_sum(shard, 0, 0, 0b1000, ones, add)  # too late
     assert not home.add_sum(shard, 0, 2, 0b0011, ones, add)  # too early
     assert shard.progress(0) == (1, 0) and home.next_round(shard) == 2
@@ -98,7 +114,8 @@ def test_a_round_ends_without_a_node_that_has_nobody_left(shard: ThreadedShard) 
     assert home.add_sum(shard, 0, 0, 0b01, weights, add)
     assert [member.slot for member in missing(shard, *shard.progress(0))] == [there]
     shard.members.pause(there)
-    assert home.weights_after(shard, 0, 1, add, weights) == 1 and weights.eq(100).all()
+    assert home.has_ended(shard, 0, 1, add)
+    assert home.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(100).all()
 
 
 def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path) -> None:
@@ -135,17 +152,17 @@ def test_a_sum_goes_to_the_home_without_what_a_killed_learner_had_begun_to_add(
     relay = RoundsRelay(0, server)
     server.members.enter(server.slot, 0b01)
     add_to_sum(server, 0, 0, 0b01, torch.ones(65_536))
-    be_killed(shm_folder, """
+    be_killed(shm_folder, OPEN + """
 shard.members.enter(shard.slot, 0b10)
 def half(parts, block):
     parts[-1][:30_000] += 10
     os.kill(os.getpid(), 9)
 shard.update_block(0, half, changes=(1, 2))
 """)  # fmt: skip
-    assert relay.ready(range(1)) == []
+    assert relay.ready() == []
     assert relay.take(0) is None
     server.members.strike_dead()
-    assert relay.ready(range(1)) == [0]
+    assert relay.ready() == [0]
     sending = relay.take(0)
     assert sending is not None and sending[0].mask == 0b01
     assert torch.frombuffer(bytearray(sending[1]), dtype=torch.float32).eq(1).all()
@@ -157,7 +174,7 @@ def test_a_server_with_another_slot_undoes_what_the_killed_one_had_begun_to_send
 ) -> None:
     create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
     learner = Shard(shm_folder / "relay", RELAY_LAYOUT, 1)
-    be_killed(shm_folder, """
+    be_killed(shm_folder, OPEN + """
 shard.update_block(0, lambda parts, block: (parts[1].fill_(1), shard.count_push(block)))
 relay = AtOnceRelay(0, shard, Downpour(), Window(folder / "window", 4, torch.float32))
 set_progress = shard.set_progress
@@ -173,5 +190,89 @@ relay.take(0)
     relay = AtOnceRelay(0, server, Downpour(), window)
     assert server.slot == 0 and relay.exchanges() == set()
     window.free_but(set())
-    assert relay.on_its_way(range(1)) == [] and relay.ready(range(1)) == [0]
+    assert relay.on_its_way(range(1)) == [] and relay.ready() == [0]
     server.close()
+
+
+def push_ones(shard: Shard, blocks: Iterable[int]) -> None:
+    """Add its number and one to the totals of blocks."""
+    for block in blocks:
+
+        def add(parts: Sequence[torch.Tensor], block: int) -> None:
+            parts[1].fill_(1 + block)
+            shard.count_push(block)
+
+        shard.update_block(block, add)
+
+
+def sent(relay: AtOnceRelay, sendings: Iterable[Sending | None]) -> list[tuple[int, int, set[int]]]:
+    """Return of each run the first block, the number of elements, and what these are."""
+    found = []
+    for sending in sendings:
+        assert sending is not None
+        values = torch.frombuffer(bytearray(sending[1]), dtype=torch.float32)
+        found.append((sending[0].block, len(values), set(values.int().tolist())))
+    return found
+
+
+@pytest.fixture
+def wide(shm_folder: Path) -> Path:
+    create_shard(shm_folder / "wide", WIDE_LAYOUT, 1, learners=2)
+    return shm_folder
+
+
+def open_wide(folder: Path) -> tuple[ThreadedShard, AtOnceRelay]:
+    shard = ThreadedShard(folder / "wide", WIDE_LAYOUT, 1)
+    window = Window(folder / "wide-window", 4, torch.float32)
+    relay = AtOnceRelay(0, shard, Downpour(), window)
+    window.free_but(relay.exchanges())
+    return shard, relay
+
+
+def test_neighbours_travel_together_if_they_have_as_many_pushes(wide: Path) -> None:
+    shard, relay = open_wide(wide)
+    push_ones(shard, [0, 1, 2])
+    assert relay.ready() == [0, 1]
+    assert sent(relay, map(relay.take, [0, 1])) == [(0, 131_072, {1, 2}), (2, 18_928, {3})]
+    assert relay.ready() == [] and relay.take(0) is None
+    assert sent(relay, relay.on_its_way(range(2))) == [(0, 131_072, {1, 2}), (2, 18_928, {3})]
+    for block, count in ((0, 131_072), (2, 18_928)):
+        relay.give(Frame(Kind.WEIGHTS, 0, block, 7), torch.full((count,), 9.0))
+    assert shard.rows[0].eq(9).all() and relay.exchanges() == set()
+    push_ones(shard, [0, 0, 1])
+    assert sent(relay, map(relay.take, [0, 0])) == [(0, 65_536, {1}), (1, 65_536, {2})]
+    shard.close()
+
+
+def test_a_server_that_is_killed_while_it_takes_a_run_sends_each_total_once(wide: Path) -> None:
+    shard, _ = open_wide(wide)
+    push_ones(shard, [0, 1])
+    shard.close()
+    be_killed(wide, OPEN_WIDE + "shard.set_progress = die_at_the_second\nrelay.take(0)\n")
+    shard, relay = open_wide(wide)
+    assert sent(relay, relay.on_its_way([0])) == [(0, 65_536, {1})]
+    assert relay.ready() == [0]
+    assert sent(relay, [relay.take(0)]) == [(1, 65_536, {2})]
+    shard.close()
+
+
+def test_a_server_that_is_killed_while_it_takes_in_an_answer_asks_for_the_rest(wide: Path) -> None:
+    shard, relay = open_wide(wide)
+    push_ones(shard, [0, 1])
+    assert relay.take(0) is not None
+    shard.close()
+    be_killed(
+        wide,
+        OPEN_WIDE
+        + """
+from psrv.transport.base import Frame, Kind
+shard.set_progress = die_at_the_second
+relay.give(Frame(Kind.WEIGHTS, 0, 0, 7), torch.full((131_072,), 9.0))
+""",
+    )
+    shard, relay = open_wide(wide)
+    assert shard.rows[0][:65_536].eq(9).all() and shard.rows[0][65_536:].eq(0).all()
+    assert sent(relay, relay.on_its_way([0])) == [(1, 65_536, {2})]
+    relay.give(Frame(Kind.WEIGHTS, 0, 1, 7), torch.full((65_536,), 9.0))
+    assert shard.rows[0][:131_072].eq(9).all() and relay.exchanges() == set()
+    shard.close()
