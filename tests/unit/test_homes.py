@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,36 +122,35 @@ def test_a_new_connection_waits_for_the_end_of_the_one_before_it(
     home.shard.close()
 
 
+@pytest.fixture
+def waiting(path: Path) -> Iterator[Home]:
+    """A home of rounds that waits for the learner of node 2, of three nodes with one each."""
+    create_shard(path, IN_ROUNDS, 1, learners=3)
+    shard = ThreadedShard(path, IN_ROUNDS, 1)
+    home = Home(0, shard, ParallelSGD(), NODES, Queues(Downpour()))
+    shard.members.enter(shard.slot, 0b010)
+    home.note_clock(0, Frame(Kind.CLOCK, 0, mask=0b001))
+    assert not home.begun()
+    yield home
+    shard.close()
+
+
 def test_rounds_that_all_were_there_for_begin_without_a_node_that_is_lost_then(
-    path: Path,
+    waiting: Home,
 ) -> None:
-    create_shard(path, IN_ROUNDS, 1, learners=3)
-    shard = ThreadedShard(path, IN_ROUNDS, 1)
-    home = Home(0, shard, ParallelSGD(), NODES, Queues(Downpour()))
-    served = Serving([home], torch.float32, COUNT)
-    shard.members.enter(shard.slot, 0b010)
-    home.note_clock(0, Frame(Kind.CLOCK, 0, mask=0b001))
-    assert not home.begun()
-    home.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
-    assert home.begun()
+    served = Serving([waiting], torch.float32, COUNT)
+    waiting.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
+    assert waiting.begun()
     served.give_up([2], 2)
-    assert home.begun()
+    assert waiting.begun()
     with pytest.raises(RefusedError, match="node 2 was given up"):
-        home.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
-    shard.close()
+        waiting.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
 
 
-def test_learners_of_a_node_that_is_lost_before_are_not_waited_for(path: Path) -> None:
-    create_shard(path, IN_ROUNDS, 1, learners=3)
-    shard = ThreadedShard(path, IN_ROUNDS, 1)
-    home = Home(0, shard, ParallelSGD(), NODES, Queues(Downpour()))
-    served = Serving([home], torch.float32, COUNT)
-    shard.members.enter(shard.slot, 0b010)
-    home.note_clock(0, Frame(Kind.CLOCK, 0, mask=0b001))
-    assert not home.begun()
+def test_learners_of_a_node_that_is_lost_before_are_not_waited_for(waiting: Home) -> None:
+    served = Serving([waiting], torch.float32, COUNT)
     served.give_up([2], 2)
-    assert home.begun()
-    shard.close()
+    assert waiting.begun()
 
 
 def own_shards(folder: Path) -> OwnShards:
