@@ -168,6 +168,8 @@ class FirstLearner:
             if epoch < last:
                 self._tell_epoch({}, validate=False)
         position.epoch, position.samples, position.sums = last, 0, {}
+        # An attempt without a server, which may go on from here, knows no other place than that.
+        self._saved.step_schedule(self._trained.schedule, last)
         final = final or last == self._settings.epochs
         if save_due or final or any(map(self._keeper.due_after_epoch, over)):
             self.save(final=final)  # before the validation

@@ -84,7 +84,7 @@ class Job(Seat):
                 f"going on from the checkpoint at step {position.step}, epoch {position.epoch + 1}"
             )
             return position
-        self._take_weights(trained.parts.model)
+        self.take_weights(trained.parts.model)
         model, samples = trained.parts.model, len(trained.parts.train)
         count = sum(parameter.numel() for parameter in model.parameters())
         settings = self.plan.training
@@ -95,7 +95,12 @@ class Job(Seat):
         )
         return Position()
 
-    def _take_weights(self, model: torch.nn.Module) -> None:
+    def take_weights(self, model: torch.nn.Module) -> None:
+        """Load `framework.arguments.weights`, if they are given.
+
+        Raises:
+            UserFault: they are not there, or do not fit.
+        """
         arguments = self.plan.framework.arguments
         weights = arguments.get("weights")
         if weights is None:

@@ -124,9 +124,7 @@ class ServerLoop:
     def _train(self, chunk: Chunk, batches: Iterator[Batch], loader: ChunkLoader) -> None:
         self._served.join()
         self._served.begin()
-        while self._saved.scheduled < chunk.pass_number:
-            self._saved.scheduled += 1
-            self._trained.schedule.after_epoch(float("nan"))
+        self._saved.step_schedule(self._trained.schedule, chunk.pass_number)
         totals = [0.0] * len(self._evaluation.names)
         for start in range(chunk.start, chunk.stop, self._batch_samples):
             stop = min(start + self._batch_samples, chunk.stop)

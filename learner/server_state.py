@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from learner.schedule import Schedule
 from learner.served_model import ServedModel
 from psrv.cursor import CursorState, make_state
 
@@ -34,6 +35,12 @@ class SavedServer:
         """What the solver kept, if it was loaded: shape (rows, count)."""
         self.scheduled = 0
         """How often the user's schedule was stepped."""
+
+    def step_schedule(self, schedule: Schedule, epochs: int) -> None:
+        """Step the user's schedule until it is as after so many epochs."""
+        while self.scheduled < epochs:
+            self.scheduled += 1
+            schedule.after_epoch(float("nan"))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""

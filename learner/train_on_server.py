@@ -191,7 +191,7 @@ class _Learner:
     def _begin(self) -> Position:
         """Begin the attempt (learner 0): from the newest checkpoint, or from nothing."""
         job, saved = self._job, self._saved
-        position = job.start(self._keeper, self._trained)
+        position = self._start()
         samples, training = len(self._parts.train), job.plan.training
         if saved.cursor is None:
             place = position.batch * training.batch_size
@@ -208,7 +208,8 @@ class _Learner:
         """Go on after a death of learner 0: what the server and the cursor have is newer."""
         job = self._job
         wait_for_first(job, self._parameters, self._server.timeout_s)
-        position = self._keeper.load(self._trained) or Position()
+        position = self._start()
+        self._saved.rows = None  # the server has them
         noted = job.directory / contract.position_file(job.attempt)
         if noted.exists():
             position = max(position, Position(**json.loads(noted.read_text())), key=_told)
@@ -220,11 +221,24 @@ class _Learner:
         job, timeout_s = self._job, self._server.timeout_s
         if not wait_for_first(job, self._parameters, timeout_s, lambda: self._halt.is_set):
             return None
-        try:  # buffers, frozen parameters, the optimizer's state: as learner 0 had them
-            return job.start(self._keeper, self._trained)
+        try:
+            return self._start()
         except UserFault as fault:
+            if not any_restarted(job):  # at a begin it is no better than with an allreduce
+                raise
             job.warn(f"goes on without the newest checkpoint: {fault.message}")
+        job.take_weights(self._parts.model)  # what is frozen is in no shard
         return Position()
+
+    def _start(self) -> Position:
+        """Take buffers, frozen parameters and the optimizer's state from the newest checkpoint.
+
+        Or else from the given weights: see Job.start.
+        """
+        position = self._job.start(self._keeper, self._trained)
+        if self._saved.cursor is None:  # of a training without a server
+            self._saved.scheduled = position.epoch
+        return position
 
     def _note(self, position: Position) -> None:
         path = self._job.directory / contract.position_file(self._job.attempt)

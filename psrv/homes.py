@@ -60,7 +60,7 @@ class Home:
         shard: Its file.
         solver: The training's.
         nodes: How many nodes the training began with.
-        queues: Where totals are taken in, at once.
+        queues: Where totals are taken in, at once; None: in rounds there are none.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Home:
         shard: ThreadedShard,
         solver: Solver | RoundSolver,
         nodes: int,
-        queues: Queues,
+        queues: Queues | None,
     ) -> None:
         self.number = number
         self.shard = shard
@@ -125,6 +125,7 @@ class Home:
             merged.note(last % NODES, block, last // NODES)
             return merged.last(node, block) != number
 
+        assert self._queues is not None
         return self._queues.run(
             sum(map(len, totals)),
             lambda solver: merge(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import cast
 
 import torch
 
@@ -13,7 +12,7 @@ from dlctl.contract import Homes
 from psrv.homes import Home
 from psrv.link import AHEAD, STRIPES, Link
 from psrv.own_shards import OwnShards
-from psrv.queues import Queues, visible_gpus
+from psrv.queues import Queues, devices_for
 from psrv.relay import AtOnceRelay, Relay, RoundsRelay
 from psrv.rules import RoundSolver, Solver
 from psrv.serving import Serving
@@ -62,7 +61,9 @@ class NodeShards:
         self._nodes = len(learners)
         self._solver = solver
         self._gated = gated
-        self._queues = Queues(cast(Solver, solver), visible_gpus(), log)
+        self._queues = None
+        if not isinstance(solver, RoundSolver):
+            self._queues = Queues(solver, devices_for(self._nodes), log)
         self._dial = dial
         self._log = log
         self._fail = fail
@@ -78,6 +79,7 @@ class NodeShards:
             [self._home(number, self._shards[number]) for number in have],
             first.rows[0].dtype,
             first.layout.block_count,
+            in_rounds=isinstance(solver, RoundSolver),
         )
         self._masters: list[ThreadedShard] = []
         self._relays = self._make_relays()

@@ -22,6 +22,7 @@ from torch import nn
 from dlctl import contract
 from dlctl.contract import CheckpointPolicy, LearningRateSchedule, ParameterServer, Training
 from learner.checkpoint.keeper import Position, Trained
+from learner.checkpoint.layout import directory_name
 from learner.checkpoint.load import Loaded, filled, headers
 from learner.data import epoch_order
 from learner.first_learner import FirstLearner
@@ -256,6 +257,41 @@ def test_a_death_in_validation_loses_no_checkpoint(make_job: Callable[..., Serve
     assert "validation_loss" in history[-1]
 
 
+def test_what_is_frozen_comes_from_the_weights_whenever_a_learner_starts(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    code = program(change="model[2].requires_grad_(False)", sleep_s=0)
+    arguments = contract.Framework("pytorch", None, None, "train.py", {"weights": "given.pt"})
+    fields = {"training": Training(epochs=1, batch_size=12), "framework": arguments}
+    job = make_job(code, 3, "downpour_sgd", fields)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    state = {
+        n: torch.full_like(v, 0.5) for n, v in names["build"]({})["model"].state_dict().items()
+    }
+    weights = job.directory / contract.CODE / "given.pt"
+    torch.save(state, weights)
+    job.start(0)
+    wait_for(job.file(contract.parameters_file).exists)
+    job.kill(0, signal.SIGSTOP)
+    broken = job.directory / contract.CHECKPOINTS / directory_name(1)
+    broken.mkdir(parents=True)
+    job.start(1)
+    wait_for(
+        lambda: job.log(1).exists() and "is whole" in job.say(1)
+    )  # nobody was started again: it does not go on
+    broken.rmdir()
+    job.kill(0)
+    job.start(0)
+    wait_for(lambda: job.say(0).count("starting from the weights") == 2)
+    weights.unlink()
+    job.start(2)
+    assert job.codes() == [0, 1, 1], job.say(0)
+    assert "given.pt" in job.say(2)
+    trained = torch.load(job.directory / "results/model.pt", weights_only=True)
+    assert trained["2.weight"].eq(0.5).all()
+
+
 def test_of_several_epochs_the_last_is_validated_once_it_is_saved(tmp_path: Path) -> None:
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -269,12 +305,13 @@ def test_of_several_epochs_the_last_is_validated_once_it_is_saved(tmp_path: Path
 
     keeper: Any = SimpleNamespace(due_after_epoch=lambda n: n == 2, stall_s=0.0, save=save)
     served: Any = SimpleNamespace(join=lambda: None, as_on_server=nullcontext)
+    saver: Any = SimpleNamespace(step_schedule=lambda *_: None)
     trained = Trained(parts, None, torch.device("cpu"))  # type: ignore[arg-type]
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
         cursor.restore(cursor_at(8, 4, 3, 0))
         first = FirstLearner(
-            Training(4, 4), trained, served, UsedRate(optimizer), SimpleNamespace(),  # type: ignore[arg-type]
-            cursor, keeper, Reports(print, Progress(None), None), HaltFlag(), lambda _: None,
+            Training(4, 4), trained, served, UsedRate(optimizer), saver, cursor, keeper,
+            Reports(print, Progress(None), None), HaltFlag(), lambda _: None,
         )  # fmt: skip
         first.begin(Position())
         assert first.end_epochs() and not first.end_epochs()
@@ -314,11 +351,15 @@ def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
     assert len(set((job.directory / "seeds").read_text().split())) == 5
 
 
+STEP_LR = "from torch.optim.lr_scheduler import StepLR as step_lr"
+
+
 def test_from_a_server_to_allreduce_and_back(make_job: Callable[..., ServedJob]) -> None:
     training = Training(epochs=1, batch_size=12)
     job = make_job(
-        program(), 2, "downpour_sgd", {"training": training}, momentum=0.5, learning_rate=0.01
-    )
+        program(change="parts['schedule'] = step_lr(parts['optimizer'], 1, 0.5)", more=STEP_LR), 2,
+        "downpour_sgd", {"training": training}, momentum=0.5, learning_rate=0.01,
+    )  # fmt: skip
     job.start()
     assert job.codes() == [0, 0], job.say(0)
     rows = checkpoint(job)["server"]["rows"]
@@ -338,7 +379,8 @@ def test_from_a_server_to_allreduce_and_back(make_job: Callable[..., ServedJob])
     assert job.codes() == [0, 0], job.say(0)
     assert "the checkpoint is of a training without a parameter server" in job.say(0)
     assert job.metrics()["steps"] == 30 and set(seen(job).values()) == {3}
-    assert len(job.metrics()["history"]) == 3
+    rates = [epoch["learning_rate"] for epoch in job.metrics()["history"]]
+    assert rates == pytest.approx([0.01, 0.01, 0.0025])  # allreduce has the optimizer's 0.02
 
 
 def test_a_learner_with_another_model_is_refused(make_job: Callable[..., ServedJob]) -> None:
