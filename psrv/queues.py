@@ -162,6 +162,14 @@ class Queues:
             self._log(f"{name} is used no more: {first}")
 
 
+def devices_for(nodes: int) -> list[torch.device]:
+    """Return the GPUs for the server of a training of so many nodes: all that it sees.
+
+    On one node nothing is merged: a GPU would only lose the memory that CUDA takes for itself.
+    """
+    return [] if nodes == 1 else visible_gpus()
+
+
 def visible_gpus() -> list[torch.device]:
     """Return the GPUs that this process may use."""
     return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]

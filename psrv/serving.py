@@ -92,12 +92,17 @@ class Serving:
         homes: By their shards' numbers; more may come.
         dtype: Of the rows.
         elements: Of a block.
+        in_rounds: Whether the training's solver is one in rounds.
     """
 
-    def __init__(self, homes: Sequence[Home], dtype: torch.dtype, elements: int) -> None:
+    def __init__(
+        self, homes: Sequence[Home], dtype: torch.dtype, elements: int, *, in_rounds: bool
+    ) -> None:
         self._homes = {home.number: home for home in homes}
         self._dtype = dtype
         self._elements = elements
+        # Not as the homes are: a node may become its first one when others are connected already.
+        self._in_rounds = in_rounds
         self._lock = threading.Lock()
         self._connections: dict[Connection, int] = {}
         self._newest: dict[_Place, _Served] = {}
@@ -143,7 +148,7 @@ class Serving:
                 before.ended.wait()
             if greeting.purpose is Purpose.CLOCKS:
                 self._serve_clocks(node, connection)
-            elif any(home.in_rounds is not None for home in self.all()):
+            elif self._in_rounds:
                 self._serve_rounds(node, connection)
             else:
                 self._serve_at_once(node, connection)

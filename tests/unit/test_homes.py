@@ -11,18 +11,21 @@ from typing import Any
 
 import pytest
 import torch
+from quadratic import SOLVERS
 
-from dlctl.contract import Parameters
-from psrv import serving
+from dlctl.contract import Homes, Parameters, snapshot_file
+from psrv import queues, serving
 from psrv.errors import ServerError
 from psrv.folder import make_own_folder
 from psrv.homes import Home
+from psrv.node_shards import NodeShards
 from psrv.own_shards import OwnShards
 from psrv.queues import Queues
-from psrv.rules import Downpour, ParallelSGD
+from psrv.rules import Downpour, ParallelSGD, RoundSolver, Solver
 from psrv.serving import Serving
 from psrv.shard import ThreadedShard
 from psrv.shard_file import ShardLayout, create_shard
+from psrv.snapshots import write_snapshot
 from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
 
 COUNT, NODES = 1024, 3
@@ -97,7 +100,7 @@ class Played:
 def test_a_new_connection_waits_for_the_end_of_the_one_before_it(
     home: Home, wait_until: Wait
 ) -> None:
-    served = Serving([home], torch.float32, COUNT)
+    served = Serving([home], torch.float32, COUNT, in_rounds=False)
     ends = [Played(), Played()]
     closed = threading.Event()
     old, new = ends
@@ -127,7 +130,7 @@ def waiting(path: Path) -> Iterator[Home]:
     """A home of rounds that waits for the learner of node 2, of three nodes with one each."""
     create_shard(path, IN_ROUNDS, 1, learners=3)
     shard = ThreadedShard(path, IN_ROUNDS, 1)
-    home = Home(0, shard, ParallelSGD(), NODES, Queues(Downpour()))
+    home = Home(0, shard, ParallelSGD(), NODES, None)
     shard.members.enter(shard.slot, 0b010)
     home.note_clock(0, Frame(Kind.CLOCK, 0, mask=0b001))
     assert not home.begun()
@@ -138,7 +141,7 @@ def waiting(path: Path) -> Iterator[Home]:
 def test_rounds_that_all_were_there_for_begin_without_a_node_that_is_lost_then(
     waiting: Home,
 ) -> None:
-    served = Serving([waiting], torch.float32, COUNT)
+    served = Serving([waiting], torch.float32, COUNT, in_rounds=True)
     waiting.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
     assert waiting.begun()
     served.give_up([2], 2)
@@ -148,14 +151,54 @@ def test_rounds_that_all_were_there_for_begin_without_a_node_that_is_lost_then(
 
 
 def test_learners_of_a_node_that_is_lost_before_are_not_waited_for(waiting: Home) -> None:
-    served = Serving([waiting], torch.float32, COUNT)
+    served = Serving([waiting], torch.float32, COUNT, in_rounds=True)
     served.give_up([2], 2)
     assert waiting.begun()
 
 
-def own_shards(folder: Path) -> OwnShards:
-    parameters = Parameters(count=COUNT, dtype="float32", rows=1, model="model")
-    return OwnShards(folder, folder, 1, parameters, 1, Downpour(), 3, 1)
+def test_a_home_that_comes_after_a_connection_is_served_in_rounds(
+    waiting: Home, wait_until: Wait
+) -> None:
+    served = Serving([], torch.float32, COUNT, in_rounds=True)
+    end = Played()
+    greeting = Greeting(1, 2, 0, Purpose.EXCHANGE, 5)
+    thread = threading.Thread(target=served.serve, args=(greeting, end))
+    thread.start()
+    wait_until(lambda: end in served._connections, 10)
+    served.add(waiting)
+    waiting.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
+    assert waiting.begun()
+    waiting.shard.members.pause(waiting.shard.slot)
+    waiting.pause(0)
+    end.frames.put(total(0)._replace(mask=0b100))
+    wait_until(lambda: end.answers, 10)
+    assert end.answers[0].number == 1 and waiting.shard.rows[0].eq(-1).all()
+    end.close()
+    thread.join(10)
+
+
+def own_shards(folder: Path, solver: Solver | RoundSolver | None = None) -> OwnShards:
+    solver = solver or Downpour()
+    parameters = Parameters(count=COUNT, dtype="float32", rows=1 + solver.rows, model="model")
+    return OwnShards(folder, folder, 1, parameters, 1, solver, 3, 1)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_server_that_sees_a_gpu_starts_with_every_solver(
+    name: str, nodes: int, shm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solver = SOLVERS[name]
+    monkeypatch.setattr(queues, "visible_gpus", lambda: [torch.device("meta")])
+    rows = [torch.zeros(COUNT)] * (1 + solver.rows)
+    write_snapshot(shm_folder / snapshot_file(1, 0), [(0, rows)], COUNT)
+    shards = NodeShards(
+        own_shards(shm_folder, solver), Homes(1, [0]), 0, [1] * nodes, solver,
+        gated=False, dial=lambda *_: Played(), log=lambda _: None, fail=lambda _: None,
+    )  # fmt: skip
+    shards.close()
+    used = shards._queues is not None and bool(shards._queues._others)
+    assert used == (nodes > 1 and not isinstance(solver, RoundSolver))  # else nothing is merged
 
 
 def test_what_a_server_that_was_killed_has_not_finished_goes(path: Path) -> None:
@@ -189,7 +232,7 @@ def test_a_node_that_a_server_before_knew_is_not_waited_for_for_ever(
     home.note_clock(1, Frame(Kind.CLOCK, 0, number=5, mask=2))
     home.shard.close()
     home = open_home(path)
-    served = Serving([home], torch.float32, COUNT)
+    served = Serving([home], torch.float32, COUNT, in_rounds=False)
     assert served.strike_absent() == [] and home.shard.members.slowest() == 5
     monkeypatch.setattr(serving, "ABSENT_S", 0.0)
     assert served.strike_absent() == [1] and home.shard.members.all() == []
@@ -197,7 +240,7 @@ def test_a_node_that_a_server_before_knew_is_not_waited_for_for_ever(
 
 
 def test_a_connection_for_clocks_is_for_clocks(home: Home) -> None:
-    served = Serving([home], torch.float32, COUNT)
+    served = Serving([home], torch.float32, COUNT, in_rounds=False)
     end = Played()
     end.frames.put(Frame(Kind.PULL, 0))
     served.serve(Greeting(1, 1, 0, Purpose.CLOCKS, 5), end)
