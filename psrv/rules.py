@@ -131,6 +131,13 @@ class Downpour(Solver):
         del scratch
         _descend(server, mine, rate * self.scale, self.momentum)
 
+    def merge(
+        self, server: Sequence[torch.Tensor], total: torch.Tensor, pushes: int, rate: float
+    ) -> None:
+        """Take a step for what a node has gathered; it needs no memory for scratch."""
+        del pushes
+        self.push(server, total, total, rate)
+
 
 @dataclass(frozen=True)
 class DownpourAdagrad(Solver):
