@@ -25,7 +25,7 @@ from learner.faults import EXIT_FAILED, UserFault
 from learner.heartbeat import Heartbeat
 from learner.launcher import read_plan
 from learner.preflight import own_address
-from learner.server_solver import solver_of_job
+from learner.server_solver import describe_solver, solver_of_job
 from learner.shared_memory import make_segment_folder, remove_segment_folder, segment_folder
 from learner.signals import HaltFlag
 from psrv.errors import ServerError
@@ -113,11 +113,13 @@ def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
     asked = plan.parameter_server
     if asked is None:
         raise ServerError(f"the plan of attempt {attempt} has no parameter server")
+    solver = solver_of_job(plan, job_dir)
     return Settings(
         attempt=attempt,
         node=node,
         learners_per_node=plan.resources.learners_per_node,
-        solver=solver_of_job(plan, job_dir),
+        solver=solver,
+        solver_line=describe_solver(asked, solver),
         host=own_address(plan),
         timeout_s=asked.timeout_s,
         snapshot_every_s=asked.snapshot_every_s,

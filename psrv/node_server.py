@@ -43,6 +43,8 @@ from psrv.transport.tcp import TcpTransport
 _LOOK_EVERY_S = 0.05
 _READ_EVERY_S = 0.3
 """Files of the job directory are read so often: other nodes write them."""
+_SNAPSHOTS_AGAIN_S = 10.0
+"""After so long those are tried again that could not all be written."""
 R = TypeVar("R")
 
 
@@ -65,6 +67,8 @@ class Settings:
     """Whether learners wait for one another's clocks."""
     transport: Transport | None = None
     """How to reach the other nodes, if there are any; None: by TCP."""
+    solver_line: str = ""
+    """What must be the same of the solver on all servers."""
 
 
 class NodeServer:
@@ -87,11 +91,14 @@ class NodeServer:
         self._homes = self._read(Homes, homes_file(settings.attempt))
         self._failures: list[BaseException] = []
         self._parameters: Parameters | None = None
+        self._digest = 0
         self._shards: NodeShards | None = None
         self._transport: Transport | None = None
         self._snapshots: threading.Thread | None = None
         self._snapshots_due = time.monotonic() + settings.snapshot_every_s
-        self._answered = 0
+        self._tried = 0
+        """The newest request that snapshots were begun for, with the homes of now."""
+        self._said = ""
 
     def run(self, stopped: Callable[[], bool], beat: Callable[[str], None]) -> None:
         """Serve until stopped, or until this node is given up.
@@ -107,19 +114,25 @@ class NodeServer:
             self._log("this node was given up: its server ends")
             return
         try:
-            self._open_port()
-            self._parameters = self._wait_for_parameters(stopped, beat)
-            if self._parameters is None:
-                return
-            self._make_shards()
-            self._serve(stopped, beat)
+            self._live(stopped, beat)
         finally:
             self._close()
+        # Not after an error: MPI's end waits for all servers, and only the caller knows of it.
+        if self._transport is not None:
+            self._transport.close()
 
     @property
     def lost(self) -> bool:
         """Whether this node was given up."""
         return self._settings.node in self._homes.lost_nodes
+
+    def _live(self, stopped: Callable[[], bool], beat: Callable[[str], None]) -> None:
+        self._open_port()
+        self._parameters = self._wait_for_parameters(stopped, beat)
+        if self._parameters is not None:
+            self._digest = digest(self._parameters, self._settings.solver_line)
+            self._make_shards()
+            self._serve(stopped, beat)
 
     def _open_port(self) -> None:
         """Say where this server is; a training of one node needs no port."""
@@ -149,24 +162,25 @@ class NodeServer:
     def _wait_for_parameters(
         self, stopped: Callable[[], bool], beat: Callable[[str], None]
     ) -> Parameters | None:
-        """Return what learner 0 says that all shards hold; None: stopped before."""
+        """Return what learner 0 says that all shards hold; None: stopped before.
+
+        However long its `build` takes: who started this server ends it if learner 0 is given up.
+        """
         path = self._job_dir / parameters_file(self._settings.attempt)
-        deadline = time.monotonic() + self._settings.timeout_s
+        timeout_s, readable_at = self._settings.timeout_s, time.monotonic()
         while not stopped():
             beat("waits for learner 0 to build the model")
             _refresh(path.parent)
-            why = ""
             try:
                 if (found := read_record(Parameters, path)) is not None:
                     return found
+                readable_at = time.monotonic()
             except (OSError, ContractError) as error:  # a file system that is away for a moment
-                why = f" ({path} can't be read: {error})"
-            if time.monotonic() > deadline:
-                raise ServerError(
-                    f"learner 0 has not said what the parameter server holds for "
-                    f"{self._settings.timeout_s:g} s{why}",
-                    hint="its log says why; or give it more time: parameter_server.timeout",
-                )
+                if time.monotonic() > readable_at + timeout_s:
+                    raise ServerError(
+                        f"{path} can't be read for {timeout_s:g} s: {error}",
+                        hint="see to the file system of the job directory, and resume",
+                    ) from error
             time.sleep(_LOOK_EVERY_S)
         return None
 
@@ -220,40 +234,62 @@ class NodeServer:
         try:
             homes = self._read(Homes, homes_file(self._settings.attempt))
         except ServerError as error:  # a file system that is away for a moment
-            self._log(error.message)
+            if error.message != self._said:
+                self._said = error.message
+                self._log(error.message)
             return
+        self._said = ""
         if homes.generation > self._homes.generation and not homes.ended:
             if lost := set(homes.lost_nodes) - set(self._homes.lost_nodes):
                 self._log(f"node {', '.join(map(str, sorted(lost)))} was given up")
+            moved = homes.shard_nodes != self._homes.shard_nodes
             self._homes = homes
             if not self.lost and self._shards is not None:
                 self._shards.follow(homes)
+            if moved:  # who asked for snapshots still waits for those of the lost homes
+                self._tried = 0
 
     def _take_snapshots(self, stopped: Callable[[], bool]) -> None:
         """Write snapshots, in a thread of their own, when they are due or wanted."""
         if self._snapshots is not None and self._snapshots.is_alive():
             return
         wanted = wanted_request(self._job_dir, self._settings.attempt)
-        if wanted == self._answered and time.monotonic() < self._snapshots_due:
+        if wanted == self._tried and time.monotonic() < self._snapshots_due:
             return
-        assert self._shards is not None
-        self._answered = wanted
+        self._tried = wanted
         self._snapshots_due = time.monotonic() + self._settings.snapshot_every_s
         self._snapshots = threading.Thread(
-            target=self._shards.write_snapshots, args=(wanted, stopped), name="snapshots"
+            target=self._write_snapshots, args=(wanted, stopped), name="snapshots"
         )
         self._snapshots.start()
 
+    def _write_snapshots(self, wanted: int, stopped: Callable[[], bool]) -> None:
+        assert self._shards is not None
+        try:
+            if not self._shards.write_snapshots(wanted, stopped, self._is_home):
+                again = time.monotonic() + _SNAPSHOTS_AGAIN_S
+                self._snapshots_due = min(self._snapshots_due, again)
+        except BaseException as error:
+            self._failures.append(error)
+
+    def _is_home(self, shard: int) -> bool:
+        """Return whether this node is the home of a shard still, as far as it can be known."""
+        _refresh(self._job_dir / server_dir(self._settings.attempt))
+        try:
+            homes = self._read(Homes, homes_file(self._settings.attempt))
+        except ServerError:
+            return False
+        return homes.shard_nodes[shard] == self._settings.node
+
     def _refuse(self, greeting: Greeting) -> str:
-        settings, parameters = self._settings, self._parameters
-        assert parameters is not None
+        settings = self._settings
         if greeting.attempt != settings.attempt:
             return f"it is of attempt {greeting.attempt}, and this is attempt {settings.attempt}"
         if greeting.node in self._homes.lost_nodes:
             return f"node {greeting.node} was given up"
         if greeting.to_node != settings.node or greeting.node >= len(settings.learners_per_node):
             return f"node {greeting.node} looks for node {greeting.to_node}: this is another one"
-        if greeting.digest != digest(parameters):
+        if greeting.digest != self._digest:
             return f"node {greeting.node} has another model, or another solver"
         return ""
 
@@ -265,10 +301,10 @@ class NodeServer:
             self._failures.append(error)
 
     def _dial(self, node: int, purpose: Purpose, stripe: int) -> Connection:
-        settings, parameters = self._settings, self._parameters
-        assert parameters is not None and self._transport is not None
+        settings = self._settings
+        assert self._transport is not None
         return self._transport.dial(
-            Greeting(settings.attempt, settings.node, node, purpose, digest(parameters), stripe)
+            Greeting(settings.attempt, settings.node, node, purpose, self._digest, stripe)
         )
 
     def _find(self, node: int) -> tuple[str, int]:
@@ -288,8 +324,6 @@ class NodeServer:
             self._snapshots.join()
         if self._shards is not None:
             self._shards.close()
-        if self._transport is not None:
-            self._transport.close()
 
     def _read(self, kind: type[R], name: str) -> R:
         path = self._job_dir / name
@@ -302,9 +336,11 @@ class NodeServer:
         return found
 
 
-def digest(parameters: Parameters) -> int:
-    """Return a number that tells other parameters apart."""
-    text = f"{parameters.count} {parameters.dtype} {parameters.rows} {parameters.model}"
+def digest(parameters: Parameters, solver_line: str) -> int:
+    """Return a number that tells other parameters apart, and servers with another solver."""
+    text = (
+        f"{parameters.count} {parameters.dtype} {parameters.rows} {parameters.model} {solver_line}"
+    )
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 

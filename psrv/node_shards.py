@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import torch
 
@@ -149,24 +150,39 @@ class NodeShards:
         for link in self._links:
             link.note_refreshes()
 
-    def write_snapshots(self, request: int, stopped: Callable[[], bool]) -> None:
-        """Write a snapshot of each shard whose home this node is.
+    def write_snapshots(
+        self, request: int, stopped: Callable[[], bool], is_home: Callable[[int], bool]
+    ) -> bool:
+        """Write a snapshot of each shard whose home this node is; return whether all are written.
 
         A disk that is full ends no training: it is logged, and the old one stays.
+
+        Args:
+            request: The number of the one that they answer.
+            stopped: Asked before each.
+            is_home: Asked before one takes the old one's place: a node that was cut off for long
+                must not put its own there, when another node is the home.
         """
+        done = True
         for home in self.serving.all():
             if stopped():
-                return
+                return False
             begin = time.monotonic()
             path = self._files.snapshot(home.number)
             rows = self._files.rows
+            blocks, count = blocks_of(home.shard, rows), home.shard.layout.count
             try:
-                write_snapshot(path, blocks_of(home.shard, rows), home.shard.layout.count, request)
+                written = write_snapshot(
+                    path, blocks, count, request, partial(is_home, home.number)
+                )
             except OSError as error:
+                written = False
                 self._log(f"{path} can't be written: {error.strerror}")
-            else:
+            if written:
                 took_s = time.monotonic() - begin
                 self._log(f"snapshot of shard {home.number} in {took_s:.2f} s")
+            done &= written
+        return done
 
     def close(self) -> None:
         """End all connections; the files stay."""

@@ -110,6 +110,7 @@ class Serving:
         for home in homes:
             self._wait_for_nodes_of(home)
         self._lost: frozenset[int] = frozenset()
+        self._closed = False
 
     def add(self, home: Home) -> None:
         """Become home of one more."""
@@ -139,6 +140,9 @@ class Serving:
             _Served(connection, Event()),
         )
         with self._lock:
+            if self._closed:
+                connection.close()
+                return
             self._connections[connection] = node
             before, self._newest[place] = self._newest.get(place), served
         try:
@@ -164,10 +168,11 @@ class Serving:
             served.ended.set()
 
     def close(self) -> bool:
-        """End all connections; return whether all of their threads have ended."""
+        """End all connections, and those that come; return whether all their threads have ended."""
         deadline = time.monotonic() + _CLOSE_S
         while True:
             with self._lock:
+                self._closed = True
                 for connection in self._connections:
                     connection.close()
                 if not self._connections or time.monotonic() > deadline:

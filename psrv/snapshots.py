@@ -10,7 +10,7 @@ import os
 import struct
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,8 +31,12 @@ _LOOK_EVERY_S = 0.05
 
 
 def write_snapshot(
-    path: Path, blocks: Iterable[tuple[int, Sequence[torch.Tensor]]], count: int, request: int = 0
-) -> None:
+    path: Path,
+    blocks: Iterable[tuple[int, Sequence[torch.Tensor]]],
+    count: int,
+    request: int = 0,
+    wanted: Callable[[], bool] = lambda: True,
+) -> bool:
     """Write a snapshot; readers see the old one or this one, also after a crash.
 
     Args:
@@ -40,6 +44,10 @@ def write_snapshot(
         blocks: First element and all rows' parts of each block; together they are the shard.
         count: Elements of a row.
         request: The number of the request that it answers.
+        wanted: Asked once all is written, which may take long: whether it still is.
+
+    Returns:
+        Whether it was.
 
     Raises:
         OSError: it can't be written.
@@ -54,6 +62,9 @@ def write_snapshot(
                 end = max(end, at + _write(descriptor, part, at))
         os.pwrite(descriptor, _TRAILER.pack(_MAGIC, request), end)
         os.fsync(descriptor)
+        if not wanted():
+            Path(temporary).unlink()
+            return False
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -61,6 +72,7 @@ def write_snapshot(
     finally:
         os.close(descriptor)
     sync_directory(path.parent)
+    return True
 
 
 def _write(descriptor: int, part: torch.Tensor, at: int) -> int:

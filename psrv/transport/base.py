@@ -92,7 +92,7 @@ class Greeting(NamedTuple):
     to_node: int
     purpose: Purpose
     digest: int
-    """Of the parameters: tells models and solvers apart."""
+    """Of the parameters and of the server's solver: tells others apart."""
     stripe: int = 0
     """Number of the connection among those of the same two nodes and purpose."""
 
@@ -150,7 +150,7 @@ class Transport(Protocol):
         """
 
     def close(self) -> None:
-        """Let nobody in any more; at the very end of a server."""
+        """Let nobody in any more; at the very end of a server that ends without an error."""
 
 
 class DisconnectedError(ServerError):

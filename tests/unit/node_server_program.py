@@ -250,13 +250,13 @@ def refused(_: str) -> None:
     place = FOLDER / "job" / contract.server_file(1, 0)
     until(lambda: (training.node(0) / "shard-1").exists() and place.exists(), "the server")
     port = contract.from_json(contract.ServerPlace, place.read_text()).port
-    right = Greeting(1, 1, 0, Purpose.EXCHANGE, digest(training.parameters))
+    right = Greeting(1, 1, 0, Purpose.EXCHANGE, digest(training.parameters, ""))
     other = replace(training.parameters, model="another")
     for greeting, secret in [
         (right, b"5ec7e7"),
         (right, b"another"),
         (right._replace(attempt=2), b"5ec7e7"),
-        (right._replace(digest=digest(other)), b"5ec7e7"),
+        (right._replace(digest=digest(other, "")), b"5ec7e7"),
         (right._replace(to_node=1), b"5ec7e7"),
         (right._replace(node=9), b"5ec7e7"),
     ]:

@@ -239,6 +239,16 @@ def test_a_node_that_a_server_before_knew_is_not_waited_for_for_ever(
     home.shard.close()
 
 
+def test_a_connection_that_comes_while_the_server_ends_does_no_work(home: Home) -> None:
+    served = Serving([home], torch.float32, COUNT, in_rounds=False)
+    assert served.close()
+    home.shard.close()
+    end = Played()
+    end.frames.put(total(11))
+    served.serve(Greeting(1, 1, 0, Purpose.EXCHANGE, 5), end)
+    assert end.answers == [] and end.frames.qsize() == 2  # its total, and its end
+
+
 def test_a_connection_for_clocks_is_for_clocks(home: Home) -> None:
     served = Serving([home], torch.float32, COUNT, in_rounds=False)
     end = Played()

@@ -5,9 +5,26 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+
+from dlctl.contract import (
+    Homes,
+    Parameters,
+    homes_file,
+    parameters_file,
+    snapshot_request_file,
+    to_json,
+    write_whole,
+)
+from psrv.errors import ServerError
+from psrv.node_server import NodeServer, Settings, digest
+from psrv.rules import Downpour
+from psrv.snapshots import request_answered, write_snapshot
+from psrv.transport.base import Connection, Greeting, Refuse, Serve
 
 PROGRAM = Path(__file__).with_name("node_server_program.py")
 Play = Callable[[str], str]
@@ -79,3 +96,148 @@ def test_strangers_and_those_of_another_training_are_refused(play: Play) -> None
         "node 1 was given up",
         "logged: 6 False",
     ]
+
+
+class NoNetwork:
+    """A transport that says whether it was closed."""
+
+    closed = False
+
+    def open(self, refuse: Refuse, serve: Serve) -> int:
+        return 0
+
+    def start(self) -> None:
+        raise AssertionError
+
+    def dial(self, greeting: Greeting) -> Connection:
+        raise AssertionError
+
+    def close(self) -> None:
+        self.closed = True
+
+
+SETTINGS = Settings(1, 0, [1, 1], Downpour(), "")
+HOMES = Homes(1, [0, 1])
+
+
+class Job:
+    """A server in this process, of node 0; no other runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.directory = folder / "job"
+        self.said: list[str] = []
+        self.transport = NoNetwork()
+        self.write(homes_file(1), to_json(HOMES))
+        settings = replace(SETTINGS, transport=self.transport)
+        self.server = NodeServer(self.directory, folder / "node", settings, self.said.append)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_the_transport_is_closed_where_a_server_ends_well(job: Job) -> None:
+    job.server.run(lambda: True, lambda _: None)
+    assert job.transport.closed
+
+
+def test_mpi_is_not_waited_for_after_an_error_that_nobody_has_been_told_yet(job: Job) -> None:
+    """Its end would end this process, too, with another exit code and without a word."""
+    job.write(parameters_file(1), to_json(Parameters(8, "float32", rows=5, model="model")))
+    with pytest.raises(ServerError, match="snapshots of 5 rows"):
+        job.server.run(lambda: False, lambda _: None)
+    assert not job.transport.closed
+
+
+class Written:
+    """Shards that are told to write snapshots."""
+
+    def __init__(self, answers: list[object]) -> None:
+        self.answers = answers
+        self.requests: list[int] = []
+
+    def follow(self, homes: Homes) -> None:
+        pass
+
+    def write_snapshots(self, request: int, *_: object) -> object:
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def look(server: NodeServer) -> None:
+    """Look for requests, and wait until they are answered."""
+    server._take_snapshots(lambda: False)
+    if server._snapshots is not None:
+        server._snapshots.join()
+
+
+def test_snapshots_that_a_lost_home_owed_are_asked_of_the_new_one(job: Job) -> None:
+    shards = Written([True, True])
+    server = job.server
+    server._shards = shards  # type: ignore[assignment]
+    job.write(snapshot_request_file(1), "3\n")
+    for _ in range(2):
+        look(server)
+        server._follow()
+    assert shards.requests == [3]
+    job.write(homes_file(1), to_json(Homes(2, [0, 0], [1])))
+    server._follow()
+    for _ in range(2):
+        look(server)
+        server._follow()
+    assert shards.requests == [3, 3]
+
+
+def test_snapshots_that_can_not_be_written_are_tried_again_soon(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psrv.node_server._SNAPSHOTS_AGAIN_S", 0.0)
+    shards = Written([False, True])
+    job.server._shards = shards  # type: ignore[assignment]
+    job.write(snapshot_request_file(1), "1\n")
+    for _ in range(3):
+        look(job.server)
+    assert shards.requests == [1, 1]
+
+
+def test_what_ends_the_writing_of_snapshots_ends_the_server(job: Job) -> None:
+    error = MemoryError()
+    job.server._shards = Written([error])  # type: ignore[assignment]
+    job.write(snapshot_request_file(1), "1\n")
+    look(job.server)
+    assert job.server._failures == [error]
+
+
+def test_that_the_job_directory_is_away_is_said_once(job: Job) -> None:
+    job.directory.rename(job.directory.with_name("away"))
+    for _ in range(3):
+        job.server._follow()
+    job.directory.with_name("away").rename(job.directory)
+    job.server._follow()
+    assert len(job.said) == 1 and "there is no" in job.said[0]
+
+
+def test_a_node_that_is_no_home_any_more_replaces_no_snapshot(job: Job) -> None:
+    path = job.directory / "shard-0.rows"
+    old, new = [(0, [torch.zeros(8)])], [(0, [torch.ones(8)])]
+    assert write_snapshot(path, old, 8, 4, lambda: job.server._is_home(0))
+    job.write(homes_file(1), to_json(Homes(2, [1, 1], [0])))
+    assert not write_snapshot(path, new, 8, 5, lambda: job.server._is_home(0))
+    assert request_answered(path) == 4
+    assert {each.name for each in job.directory.iterdir() if each.is_file()} == {path.name}
+
+
+def test_servers_with_other_solvers_have_other_digests() -> None:
+    parameters = Parameters(8, "float32", rows=1, model="model")
+    lines = ["momentum 0.5", "momentum 0.9", "momentum 0.5"]
+    first, other, again = (digest(parameters, line) for line in lines)
+    assert first == again != other
