@@ -7,7 +7,8 @@ A checkpoint that is due is saved before the validation, which may need memory t
 whoever goes on from it validates first, before any chunk.
 
 A checkpoint holds the cursor's state, and the server's weights as they are just after it: of pushes
-that came in between the chunks are done again after `resume`. When all have left, it is exact.
+that came in between the chunks are done again after `resume`; of those of another node, which may
+still be on their way, they are not. When all have left, as before that of the end, it is exact.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from learner.loop import Reports
 from learner.metrics import StepTimes, readable
 from learner.schedule import UsedRate
 from learner.served_model import ServedModel
+from learner.server_meeting import wait_until_alone
 from learner.server_state import SavedServer, passes_done, place_in_pass
 from learner.signals import HaltFlag
 from psrv.cursor import CursorState, read_state
 from psrv.cursor_file import FileCursor
 
-_LOOK_EVERY_S = 0.05
 _RATES = ("learning_rate", "samples_per_s")
 """Told last."""
 
@@ -48,6 +49,7 @@ class FirstLearner:
         reports: where it says what it does.
         halt: ends a validation.
         note: gets the position after each epoch.
+        timeout_s: how long the other learners' leaving is waited for at the end.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class FirstLearner:
         reports: Reports,
         halt: HaltFlag,
         note: Callable[[Position], None],
+        timeout_s: float,
     ) -> None:
         self._settings = settings
         self._trained = trained
@@ -73,11 +76,13 @@ class FirstLearner:
         self._reports = reports
         self._halt = halt
         self._note = note
+        self._timeout_s = timeout_s
         self._evaluation = Evaluation(trained.parts, trained.device)
         self._steps = batch_count(len(trained.parts.train), settings.batch_size)
         self._times = StepTimes()
         self._seen_step = 0
-        self._epoch_began = time.monotonic()
+        self._rate_since = (0, time.monotonic())
+        """Samples that were done, and when, at the last epoch's end or the begin."""
         self._told_step = 0
         self._newest: dict[str, float] = {}
         self.position = Position()
@@ -86,6 +91,7 @@ class FirstLearner:
         """Go on from a position."""
         self.position = position
         self._seen_step = position.step
+        self._rate_since = (self._state().done_samples, time.monotonic())
         self._times.begin()
 
     # After a chunk ------------------------------------------------------------------------------
@@ -123,7 +129,7 @@ class FirstLearner:
             save_due = self._keeper.due_after_step(passed) or save_due
         every = max(1, self._settings.log_every_steps)
         if step // every > self._seen_step // every:
-            self._record(step, {**values, **self._times.read()})
+            self._record(step, {**values, **self._read_times()})
         self._seen_step = max(self._seen_step, step)
         ended = pass_number > position.epoch and self.end_epochs(save_due=save_due)
         if save_due and not ended:
@@ -161,8 +167,10 @@ class FirstLearner:
         over = range(position.epoch + 1, last + 1)
         if not over:
             return False
+        if last == self._settings.epochs:
+            wait_until_alone(self._cursor, self._timeout_s, lambda: self._halt.is_set)
         self._go_to(state)
-        values = self._values_of(state, len(over))
+        values = self._values_of(state)
         for epoch in over:
             position.history.append({"epoch": epoch, **values})
             if epoch < last:
@@ -175,19 +183,25 @@ class FirstLearner:
             self.save(final=final)  # before the validation
             self._times.add(0, steps=0, checkpoint_stall_s=self._keeper.stall_s)
         validate = any(map(self._validation_due, over))
-        self._tell_epoch(self._times.read(), validate=validate)  # validation is no step
+        self._tell_epoch(self._read_times(), validate=validate)  # validation is no step
         self._times.begin()
         return True
 
-    def _values_of(self, state: CursorState, epochs: int) -> dict[str, float]:
-        """Return what is told of each of so many epochs that are over."""
+    def _values_of(self, state: CursorState) -> dict[str, float]:
+        """Return what is told of each of the epochs that are over since this was last called."""
         position = self.position
         values = {name: total / position.samples for name, total in position.sums.items()}
-        began, self._epoch_began = self._epoch_began, time.monotonic()
         values["learning_rate"] = self._rate.now()
-        elapsed_s = max(self._epoch_began - began, 1e-9)
-        values["samples_per_s"] = epochs * state.samples / elapsed_s
+        (done, began), now = self._rate_since, time.monotonic()
+        self._rate_since = (state.done_samples, now)
+        values["samples_per_s"] = (state.done_samples - done) / max(now - began, 1e-9)
         return values
+
+    def _read_times(self) -> dict[str, float]:
+        """Return where this learner's time went; its samples alone are no rate of the training."""
+        times = self._times.read()
+        times.pop("samples_per_s", None)
+        return times
 
     def _tell_epoch(self, times: dict[str, float], *, validate: bool) -> None:
         """Tell the newest epoch of the history."""
@@ -231,20 +245,19 @@ class FirstLearner:
 
     def save(self, *, final: bool = False) -> bool:
         """Save the server's weights and the cursor's state; see CheckpointKeeper.save."""
-        self._served.join()
-        state = self._state()  # before the weights: what is done is in them
-        self._saved.cursor = state.to_dict()
+        state = self._state()  # before the weights: what is done is in them, see above
         self._go_to(state)
-        with self._served.as_on_server():
+        if not final and not self._keeper.ready(self.position.step):
+            return False
+        self._served.join()
+        with self._served.as_on_server(), self._saved.saving(state):
             return self._keeper.save(self._trained, self.position, final=final)
 
     def save_last(self, timeout_s: float) -> bool:
         """Save once the others have left after a halt, or the time limit is over."""
         if self._served.others_wait:  # also in a round that some had begun before they were halted
             self._served.leave()
-        deadline = time.monotonic() + timeout_s
-        while self._others_train() and time.monotonic() < deadline:
-            time.sleep(_LOOK_EVERY_S)
+        wait_until_alone(self._cursor, timeout_s, lambda: False)
         return self.save(final=True)
 
     def finish(self) -> bool:
@@ -258,13 +271,10 @@ class FirstLearner:
             self.end_epochs()
         except HaltedInValidation:
             return False
-        self.save(final=True)
+        if self._keeper.saved_step != self.position.step:
+            self.save(final=True)
         self._served.pull(fresh=True)
         return True
-
-    def _others_train(self) -> bool:
-        mine = self._cursor.learner
-        return any(entry.alive and entry.learner != mine for entry in self._cursor.learners())
 
     def _state(self) -> CursorState:
         return read_state(self._cursor.state(), self._cursor.samples, self._cursor.passes)

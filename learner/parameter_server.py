@@ -43,6 +43,7 @@ from learner.server_meeting import (
     set_cursor,
     tell,
     wait_for_first,
+    wait_until_alone,
     write_remote_rows,
 )
 from learner.server_solver import OWN, AnySolver, find_solver
@@ -215,7 +216,8 @@ class Server(AbstractContextManager["Server"]):
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint has to keep beside the model's weights; see `join`.
 
-        Take it before the weights: what it says is done is in them then.
+        Take it before the weights: what it says is done is in them then, but for pushes of other
+        nodes that are on their way.
         """
         self._served.join()
         return {"cursor": self._cursor.state(), "rows": self._served.solver_rows()}
@@ -237,8 +239,10 @@ class Server(AbstractContextManager["Server"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Pull at the end of the training, and leave."""
+        """Pull at the end of the training, and leave; learner 0 is the last."""
         if kind is None:
+            if self.rank == 0 and self._cursor.finished:
+                wait_until_alone(self._cursor, self._settings.timeout_s, lambda: False)
             self.pull()
         self.leave()
 

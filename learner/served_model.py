@@ -145,11 +145,15 @@ class ServedModel:
 
     def solver_rows(self) -> torch.Tensor:
         """Return what the solver keeps on the server: shape (rows, count)."""
-        rows = torch.empty(self._solver.rows, self.flat.count, dtype=self.flat.dtype)
+        rows = self.empty_rows()
         if self._solver.rows:
             self._or_warn(self._write_rows, "of the solver the checkpoint has what was saved last")
             self._joined().solver_rows(rows)
         return rows
+
+    def empty_rows(self) -> torch.Tensor:
+        """Return memory for `solver_rows`, with anything in it."""
+        return torch.empty(self._solver.rows, self.flat.count, dtype=self.flat.dtype)
 
     def _or_warn(self, work: Callable[[], object], otherwise: str) -> None:
         try:

@@ -30,6 +30,7 @@ from psrv.placing import ranges_of
 from psrv.snapshots import fresh_snapshots, write_snapshot
 
 _LOOK_EVERY_S = 0.1
+_LEAVING_EVERY_S = 0.02
 
 
 def make_parameters(
@@ -54,19 +55,31 @@ def has_begun(seat: Seat) -> bool:
     return _place(seat).exists()
 
 
-def tell(seat: Seat, parameters: Parameters, rows: Sequence[torch.Tensor]) -> None:
+def tell(
+    seat: Seat,
+    parameters: Parameters,
+    rows: Sequence[torch.Tensor],
+    stopped: Callable[[], bool] = lambda: False,
+) -> bool:
     """Write the first snapshots, and then say what they hold (learner 0).
 
     Args:
         seat: Learner 0's.
         parameters: What it has.
         rows: The weights and what the solver keeps, each of shape (count,).
+        stopped: Asked before it is said, since nobody turns back afterwards.
+
+    Returns:
+        False if it was stopped.
     """
     shards = len(settings_of(seat).shard_nodes)
     for shard, (start, stop) in enumerate(ranges_of(parameters, shards)):
         path = seat.directory / contract.snapshot_file(seat.attempt, shard)
         write_snapshot(path, [(0, [row[start:stop] for row in rows])], stop - start)
+    if stopped():
+        return False
     contract.write_whole(_place(seat), contract.to_json(parameters))
+    return True
 
 
 def wait_for_first(
@@ -74,21 +87,33 @@ def wait_for_first(
 ) -> bool:
     """Wait until learner 0 has said what the shards hold; return False if `stopped` comes first.
 
+    However long its `build` takes: whoever starts the learners ends them all if it is given up.
+
+    Args:
+        seat: This learner's.
+        mine: What it has.
+        timeout_s: How long what learner 0 said may be unreadable.
+        stopped: Asked often.
+
     Raises:
-        UserFault: it does not in time, or has something else than this learner.
+        UserFault: learner 0 has something else than this learner, or can't be understood.
     """
-    deadline = time.monotonic() + timeout_s
-    while (first := contract.read_record(Parameters, _place(seat))) is None:
+    readable_at = time.monotonic()
+    while True:
+        try:
+            if (first := contract.read_record(Parameters, _place(seat))) is not None:
+                _compare(first, mine)
+                return True
+            readable_at = time.monotonic()
+        except (OSError, contract.ContractError) as error:  # a file system away for a moment
+            if time.monotonic() > readable_at + timeout_s:
+                raise UserFault(
+                    f"{_place(seat)} can't be read for {timeout_s:g} s: {error}",
+                    hint="see to the file system of the job directory, and resume",
+                ) from error
         if stopped():
             return False
-        if time.monotonic() > deadline:
-            raise UserFault(
-                f"learner 0 has told no parameters to the parameter server for {timeout_s:g} s",
-                hint="its log says why: see `dlctl logs`; or give parameter_server.timeout more",
-            )
         time.sleep(_LOOK_EVERY_S)
-    _compare(first, mine)
-    return True
 
 
 def _compare(first: Parameters, mine: Parameters) -> None:
@@ -149,6 +174,21 @@ def open_cursor(seat: Seat, samples: int, passes: int) -> FileCursor:
 def any_restarted(seat: Seat) -> bool:
     """Return whether any learner of the attempt was started again, or given up."""
     return (seat.directory / contract.restarted_file(seat.attempt)).exists()
+
+
+def wait_until_alone(cursor: FileCursor, timeout_s: float, stopped: Callable[[], bool]) -> None:
+    """Wait until no other learner has the cursor open: what they pushed is at its homes then.
+
+    Args:
+        cursor: One that is finished, or of learners that halt: they leave by themselves.
+        timeout_s: How long.
+        stopped: Asked often.
+    """
+    deadline = time.monotonic() + timeout_s
+    while any(entry.alive and entry.learner != cursor.learner for entry in cursor.learners()):
+        if stopped() or time.monotonic() > deadline:
+            return
+        time.sleep(_LEAVING_EVERY_S)
 
 
 def settings_of(seat: Seat) -> ParameterServer:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class SavedServer:
         self._served = served
         self._say = say
         self._first = first
+        self._saving = False
         self.cursor: dict[str, Any] | None = None
         """Its state: the one to save, or the one that was loaded."""
         self.rows: torch.Tensor | None = None
@@ -42,11 +44,20 @@ class SavedServer:
             self.scheduled += 1
             schedule.after_epoch(float("nan"))
 
+    @contextmanager
+    def saving(self, cursor: CursorState) -> Iterator[None]:
+        """Have `state_dict` return what is to be saved, meanwhile."""
+        self.cursor, self._saving = cursor.to_dict(), True
+        try:
+            yield
+        finally:
+            self._saving = False
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
+        """Return the state; but for `saving`, only the shape of the rows is true."""
         return {
             "solver": self._solver,
-            "rows": self._served.solver_rows(),
+            "rows": self._served.solver_rows() if self._saving else self._served.empty_rows(),
             "cursor": self.cursor,
             "scheduled": self.scheduled,
         }

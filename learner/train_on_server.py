@@ -98,11 +98,13 @@ class _Learner:
         """Train; see train_on_server."""
         self._keeper.check(self._trained)
         if self._job.rank == 0:
-            position = self._begin_again() if has_begun(self._job) else self._begin()
-        elif (later := self._begin_later()) is None:
-            return False
+            began = self._begin_again() if has_begun(self._job) else self._begin()
         else:
-            position = later
+            began = self._begin_later()
+        if (position := began) is None:
+            self._job.say("halted before the training began")
+            self._keeper.close()
+            return False
         job, training = self._job, self._job.plan.training
         with contextlib.closing(
             open_cursor(job, len(self._parts.train), training.epochs)
@@ -121,7 +123,7 @@ class _Learner:
         job = self._job
         first = FirstLearner(
             job.plan.training, self._trained, self._served, self._rate, self._saved, cursor,
-            self._keeper, job.reports(), self._halt, self._note,
+            self._keeper, job.reports(), self._halt, self._note, self._server.timeout_s,
         )  # fmt: skip
         first.begin(position)
         finished = self._loop(cursor, first).run() and first.finish()
@@ -150,7 +152,7 @@ class _Learner:
         gaps = bool((self._saved.cursor or {}).get("undone"))
         return CursorInTurn(
             cursor, self._job.rank, self._learners, chunk_samples,
-            lambda: gaps or any_restarted(self._job), self._server.timeout_s,
+            lambda: gaps or self._halt.is_set or any_restarted(self._job), self._server.timeout_s,
         )  # fmt: skip
 
     # What there is ------------------------------------------------------------------------------
@@ -188,8 +190,12 @@ class _Learner:
 
     # How it begins ------------------------------------------------------------------------------
 
-    def _begin(self) -> Position:
-        """Begin the attempt (learner 0): from the newest checkpoint, or from nothing."""
+    def _begin(self) -> Position | None:
+        """Begin the attempt (learner 0): from the newest checkpoint, or from nothing.
+
+        Returns:
+            None if a halt comes first. The others, who know of it too, would not come any more.
+        """
         job, saved = self._job, self._saved
         position = self._start()
         samples, training = len(self._parts.train), job.plan.training
@@ -200,9 +206,9 @@ class _Learner:
         rows = saved.rows
         if rows is None:
             rows = torch.zeros(self._solver.rows, self._flat.count, dtype=self._flat.dtype)
-        tell(job, self._parameters, [self._flat.gather(), *rows])
+        mine, halted = [self._flat.gather(), *rows], lambda: self._halt.is_set
         saved.rows = None
-        return position
+        return position if tell(job, self._parameters, mine, halted) else None
 
     def _begin_again(self) -> Position:
         """Go on after a death of learner 0: what the server and the cursor have is newer."""

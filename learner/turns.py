@@ -27,8 +27,8 @@ class CursorInTurn:
         rank: this learner's.
         learners: how many there are.
         chunk_samples: what every learner takes.
-        irregular: tells that turns do not count: a learner was started again or given up, or the
-            cursor has gone on from a state with gaps.
+        irregular: tells that turns do not count: a learner was started again or given up, the
+            cursor has gone on from a state with gaps, or a halt: the others stop at theirs.
         timeout_s: how long the others are waited for.
     """
 

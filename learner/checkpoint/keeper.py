@@ -159,6 +159,13 @@ class CheckpointKeeper:
             self._engine.prepare(*self._state(trained, position))
             self._prepared = True
 
+    def ready(self, step: int) -> bool:
+        """Return whether a `save` would save: for callers who have to gather the state first.
+
+        Otherwise it is put off, as `save` does it, or there is a checkpoint of this step.
+        """
+        return self._asked_step != step and self._may_begin()
+
     def save(self, trained: Trained, position: Position, *, final: bool = False) -> bool:
         """Save the state; return False if there is no checkpoint of this step.
 
@@ -183,14 +190,19 @@ class CheckpointKeeper:
         return self._begin(trained, position) and self._engine.wait()
 
     def _begin(self, trained: Trained, position: Position) -> bool:
-        if not self._engine.ready():  # before the state is taken apart, which costs time
-            self._interval.put_off()
+        if not self._may_begin():  # before the state is taken apart, which costs time
             return False
         tree, own = self._state(trained, position)
         self._engine.save(position.step, tree, self._settings, own=own, epoch=position.epoch)
         self._asked_step = position.step
         self._interval.saved(self._engine.copy_s, self._engine.write_s)
         return True
+
+    def _may_begin(self) -> bool:
+        if self._engine.ready():
+            return True
+        self._interval.put_off()
+        return False
 
     def _state(self, trained: Trained, position: Position) -> tuple[Any, Any]:
         """Return the state of the training, and that of this learner alone."""

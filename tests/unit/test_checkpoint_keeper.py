@@ -115,7 +115,9 @@ def test_the_state_is_not_taken_apart_for_one_that_is_put_off(
         tmp_path, CheckpointPolicy(), SETTINGS, SingleExchange(), print, clock=lambda: now[0]
     )
     trained = make_trained()
+    assert keeper.ready(1)
     monkeypatch.setattr(keeper._engine, "ready", lambda: False)
+    assert not keeper.ready(1)
     monkeypatch.setattr(trained.parts.model, "state_dict", lambda: pytest.fail("for nothing"))
     assert not keeper.save(trained, Position(step=1))
     assert keeper.overdue()  # as soon as the writer is free

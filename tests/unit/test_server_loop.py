@@ -21,6 +21,7 @@ from torch import nn
 
 from dlctl import contract
 from dlctl.contract import CheckpointPolicy, LearningRateSchedule, ParameterServer, Training
+from learner import first_learner
 from learner.checkpoint.keeper import Position, Trained
 from learner.checkpoint.layout import directory_name
 from learner.checkpoint.load import Loaded, filled, headers
@@ -30,9 +31,10 @@ from learner.loop import Reports
 from learner.metrics import Progress
 from learner.model_file import Parts
 from learner.schedule import UsedRate
-from learner.server_state import cursor_at
+from learner.server_state import SavedServer, cursor_at
 from learner.signals import EXIT_HALTED, HaltFlag
 from learner.turns import CursorInTurn
+from psrv.cursor import make_state
 from psrv.cursor_file import FileCursor
 
 SAMPLES = 120
@@ -145,7 +147,7 @@ def test_every_solver_learns_the_digits(
     lines = job.lines()
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
     told = {"loss", "staleness", "pushes", "pushes_per_s", "wait_share", "step_s", "data_wait_s"}
-    assert told <= lines[0].keys()
+    assert told <= lines[0].keys() and "samples_per_s" not in lines[0]
     status = json.loads((job.directory / f"progress-{learners - 1}").read_text())
     assert {"loss", "accuracy", "pushes", "wait_share", "batches"} <= status["metrics"].keys()
     assert checkpoint(job)["server"]["cursor"]["undone"] == []
@@ -292,32 +294,87 @@ def test_what_is_frozen_comes_from_the_weights_whenever_a_learner_starts(
     assert trained["2.weight"].eq(0.5).all()
 
 
-def test_of_several_epochs_the_last_is_validated_once_it_is_saved(tmp_path: Path) -> None:
+def make_first(cursor: FileCursor, save: Callable[..., bool], **keeper: Any) -> FirstLearner:
+    """Learner 0 of 4 epochs of 8 samples, with stand-ins for the server and the checkpoints."""
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = [(torch.ones(4), torch.ones(1))] * 8
     parts = Parts(model, optimizer, nn.MSELoss(), data, validation=data)
+    made = {"due_after_epoch": lambda n: n == 2, "stall_s": 0.0, "saved_step": None, **keeper}
+    served: Any = SimpleNamespace(
+        join=lambda: None, as_on_server=nullcontext, pull=lambda *, fresh: None
+    )
+    saver: Any = SimpleNamespace(step_schedule=lambda *_: None, saving=lambda _: nullcontext())
+    return FirstLearner(
+        Training(4, 4), Trained(parts, None, torch.device("cpu")),  # type: ignore[arg-type]
+        served, UsedRate(optimizer), saver, cursor,
+        SimpleNamespace(save=save, ready=lambda _: True, **made),  # type: ignore[arg-type]
+        Reports(print, Progress(None), None), HaltFlag(), lambda _: None, 5.0,
+    )  # fmt: skip
+
+
+def test_of_several_epochs_the_last_is_validated_once_it_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved: list[tuple[int, bool]] = []
+    clock = iter([0.0, 10.0, 14.0])
+    monkeypatch.setattr(first_learner, "time", SimpleNamespace(monotonic=clock.__next__))
 
     def save(_: Any, position: Position, *, final: bool) -> bool:
         saved.append((position.epoch, "validation_loss" in position.history[-1]))
         return not final
 
-    keeper: Any = SimpleNamespace(due_after_epoch=lambda n: n == 2, stall_s=0.0, save=save)
-    served: Any = SimpleNamespace(join=lambda: None, as_on_server=nullcontext)
-    saver: Any = SimpleNamespace(step_schedule=lambda *_: None)
-    trained = Trained(parts, None, torch.device("cpu"))  # type: ignore[arg-type]
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
-        cursor.restore(cursor_at(8, 4, 3, 0))
-        first = FirstLearner(
-            Training(4, 4), trained, served, UsedRate(optimizer), saver, cursor, keeper,
-            Reports(print, Progress(None), None), HaltFlag(), lambda _: None,
-        )  # fmt: skip
+        first = make_first(cursor, save)
+        cursor.restore(cursor_at(8, 4, 0, 4))  # it goes on from here
         first.begin(Position())
+        cursor.restore(cursor_at(8, 4, 3, 0))
         assert first.end_epochs() and not first.end_epochs()
     assert saved == [(3, False)]
     history = first.position.history
     assert ["validation_loss" in epoch for epoch in history] == [False, False, True]
+    assert history[-1]["samples_per_s"] == 20 / 4
+
+
+def test_the_last_checkpoint_waits_for_the_pushes_of_those_who_leave(tmp_path: Path) -> None:
+    entries = [[SimpleNamespace(learner=9, alive=alive)] for alive in (True, True, False, False)]
+    left: list[int] = []
+
+    def learners() -> Any:
+        left.append(len(left))
+        return entries[left[-1]]
+
+    saved: list[int] = []
+    with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
+        cursor.restore(cursor_at(8, 4, 4, 0))
+        cursor.learners = learners  # type: ignore[method-assign]
+        first = make_first(cursor, lambda *_, final: not saved.append(len(left)) and final)
+        first.begin(Position())
+        assert first.end_epochs()
+        assert saved == [3]
+        first._keeper.saved_step = first.position.step  # type: ignore[misc]
+        assert first.finish() and saved == [3]  # once is enough
+
+
+def test_nothing_is_fetched_for_a_checkpoint_that_is_put_off(tmp_path: Path) -> None:
+    with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
+        first = make_first(cursor, lambda *_, final: pytest.fail("saved"))
+        first._keeper.ready = lambda _: False  # type: ignore[method-assign]
+        first._served.as_on_server = lambda: pytest.fail("fetched")  # type: ignore[method-assign]
+        first.begin(Position())
+        assert not first.save()
+
+
+def test_the_solver_s_rows_are_fetched_only_to_be_saved() -> None:
+    served: Any = SimpleNamespace(
+        empty_rows=lambda: torch.empty(2, 3), solver_rows=lambda: torch.ones(2, 3)
+    )
+    saved = SavedServer("downpour_sgd", served, print, first=True)
+    with saved.saving(make_state(8, 4, 12, ())):
+        state = saved.state_dict()
+    assert state["rows"].eq(1).all() and state["cursor"]["next"] == 12
+    served.solver_rows = lambda: pytest.fail("fetched")
+    assert saved.state_dict()["rows"].shape == (2, 3)
 
 
 @pytest.mark.parametrize("solver", ["elastic_averaging", "diloco"])
@@ -333,9 +390,10 @@ def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
     job.start()
     wait_for(job.file(contract.position_file).exists)
     time.sleep(0.05)
-    for rank in (0, 1):
-        job.kill(rank, signal.SIGUSR2)
-    assert job.codes() == [EXIT_HALTED] * 2, job.say(0) + job.say(1)
+    job.kill(0, signal.SIGUSR2)
+    time.sleep(0.2)  # learner 1 waits for learner 0's turn by now, and learner 0 for its end
+    job.kill(1, signal.SIGUSR2)
+    assert job.codes(10) == [EXIT_HALTED] * 2, job.say(0) + job.say(1)
     assert "with a checkpoint" in job.say(0)
     state = checkpoint(job)
     cursor = state["server"]["cursor"]
@@ -408,10 +466,30 @@ def test_a_server_that_does_not_come_is_said(make_job: Callable[..., ServedJob])
     job.start()
     assert job.codes() == [1, 1]
     assert "no parameter server has made" in job.say(0), job.say(0)
-    job = make_job(program(), 2, "downpour_sgd", timeout_s=0.3)
+
+
+def test_a_build_of_learner_0_may_take_longer_than_the_time_limit(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    job = make_job(program(sleep_s=0), 2, "downpour_sgd", timeout_s=0.3)
     job._serve = lambda: None  # type: ignore[method-assign]
     job.start(1)
-    assert job.codes() == [1] and "learner 0 has told no parameters" in job.say(1)
+    time.sleep(0.5)
+    job.start(0)
+    assert job.codes() == [1, 1] and "no parameter server has made" in job.say(1)
+
+
+def test_a_halt_in_the_build_of_learner_0_ends_all_at_once(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    slow = "os.environ['RANK'] == '0' and open('../building', 'w').close() or time.sleep(0.3)"
+    job = make_job(program(sleep_s=0, change=slow), 2, "diloco")
+    job.start()
+    wait_for((job.directory / "building").exists)
+    for rank in (0, 1):
+        job.kill(rank, signal.SIGUSR2)
+    assert job.codes(20) == [EXIT_HALTED] * 2, job.say(0) + job.say(1)
+    assert "halted before the training began" in job.say(0)
 
 
 # The user's own ----------------------------------------------------------------------------------

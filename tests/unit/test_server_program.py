@@ -133,12 +133,17 @@ def test_what_no_restart_helps_is_said_before_training(
     assert re.search(said, status.reason)
 
 
-def test_learner_0_that_says_nothing_is_not_waited_for_for_ever(server: Server) -> None:
+def test_what_learner_0_says_is_waited_for_but_has_to_be_readable(
+    server: Server, wait_until: Wait
+) -> None:
     server.process.kill()
     server.process.wait()
     server.job.change(parameter_server=contract.ParameterServer("parallel_sgd", [0], timeout_s=0.2))
     server.process = server.start()
+    status = server.job.directory / contract.status_file(1, "server", 0)
+    wait_until(lambda: status.exists() and "waits for" in server.status().reason, what="its status")
+    with pytest.raises(subprocess.TimeoutExpired):  # a build may take longer than the time limit
+        server.process.wait(0.4)
+    (server.job.directory / contract.parameters_file(1)).write_text("{")
     assert server.process.wait(60) == 3
-    assert "learner 0 has not said what the parameter server holds for 0.2 s" in (
-        server.log.read_text()
-    )
+    assert "can't be read for 0.2 s" in server.log.read_text()
