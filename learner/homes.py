@@ -42,6 +42,12 @@ def without_node(homes: Homes, node: int, nodes: int) -> Homes:
     )
 
 
+def without_learner(homes: Homes, rank: int) -> Homes:
+    """Return the homes once a learner is given up whose node is still there."""
+    lost = sorted({*homes.lost_learners, rank})
+    return dataclasses.replace(homes, generation=homes.generation + 1, lost_learners=lost)
+
+
 def at_the_end(homes: Homes) -> Homes:
     """Return the homes that tell servers to leave; srun, told to end a step, would kill it."""
     return dataclasses.replace(homes, generation=homes.generation + 1, ended=True)
@@ -70,7 +76,11 @@ def make_secret(job_dir: Path, attempt: int) -> None:
 
 
 def remove_what_is_of_no_use(job_dir: Path, attempt: int) -> None:
-    """Remove the secret and the snapshots: a later attempt goes on from the checkpoint."""
+    """Remove the secret and the snapshots: a later attempt goes on from the checkpoint.
+
+    Raises:
+        OSError: something can't be removed.
+    """
     folder = job_dir / contract.server_dir(attempt)
     (job_dir / contract.server_secret(attempt)).unlink(missing_ok=True)
     for pattern in ("shard-*.rows", f"{contract.WRITING}*"):

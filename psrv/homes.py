@@ -160,7 +160,7 @@ class Home:
 
     def expect(self, learners: int) -> None:
         """Wait for no more than so many before the first round."""
-        self.shard.expected = min(self.shard.expected, learners)
+        self.shard.expect(learners)
 
     def note_clock(self, node: int, frame: Frame) -> int:
         """Take in who lives on a node, and its clock; return the slowest clock of the others."""

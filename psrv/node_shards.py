@@ -105,10 +105,16 @@ class NodeShards:
         return dict(relays)
 
     def follow(self, homes: Homes) -> None:
-        """Take over shards whose home this node is now, refuse lost nodes, and link anew."""
-        lost = set(homes.lost_nodes)
-        left = sum(count for node, count in enumerate(self._learners) if node not in lost)
-        self.serving.give_up(lost, left)
+        """Take over shards whose home this node is now, refuse lost nodes, and link anew.
+
+        Who is given up is not waited for before the first round.
+        """
+        left = learners_left(homes, self._learners)
+        self.serving.give_up(set(homes.lost_nodes), sum(left))
+        for relay in self._relays.values():
+            relay.shard.expect(left[self._node])
+        if self._links and _places(homes) == _places(self._followed):
+            return
         for link in self._links:  # first: a home is made of relays that no answer changes
             link.close()
         have = {home.number for home in self.serving.all()}
@@ -193,6 +199,25 @@ class NodeShards:
         for shard in [*self._shards, *self._masters]:
             with suppress(OSError):
                 shard.close()
+
+
+def learners_left(homes: Homes, learners: Sequence[int]) -> list[int]:
+    """Return how many learners of each node are not given up.
+
+    Args:
+        homes: They say who is.
+        learners: Of each node at the begin; their ranks follow one another.
+    """
+    left, first = [], 0
+    for node, count in enumerate(learners):
+        ranks = set() if node in homes.lost_nodes else set(range(first, first + count))
+        left.append(len(ranks - set(homes.lost_learners)))
+        first += count
+    return left
+
+
+def _places(homes: Homes) -> tuple[list[int], list[int]]:
+    return homes.shard_nodes, homes.lost_nodes
 
 
 def blocks_of(shard: ThreadedShard, rows: int) -> Iterator[tuple[int, list[torch.Tensor]]]:

@@ -297,6 +297,10 @@ class Shard:
     def expected(self, learners: int) -> None:
         self._words[EXPECTED] = learners
 
+    def expect(self, learners: int) -> None:
+        """Wait for no more than so many before the first round; 1 at least, who waits for none."""
+        self.expected = min(self.expected, max(1, learners))
+
     @property
     def rate(self) -> float:
         """The newest learning rate that a learner of this node has given."""

@@ -146,7 +146,7 @@ class ServerPlace:
 
 @dataclass(frozen=True)
 class Homes:
-    """Which node has which shard now, and which nodes are given up."""
+    """Which node has which shard now, and which nodes and learners are given up."""
 
     generation: int
     """Counted up at each change."""
@@ -155,4 +155,6 @@ class Homes:
     """What comes from them is refused, even if they were only cut off and go on."""
     ended: bool = False
     """No learner needs a server any more."""
+    lost_learners: list[int] = field(default_factory=list)
+    """Ranks of learners that were given up though their nodes were not."""
     schema_version: int = SCHEMA_VERSION

@@ -1,0 +1,70 @@
+"""Learners that are given up before the first round: no home and no relay waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from dlctl.contract import Homes, Parameters, server_dir, snapshot_file
+from psrv.node_shards import NodeShards, learners_left
+from psrv.own_shards import OwnShards
+from psrv.rules import ParallelSGD
+from psrv.snapshots import write_snapshot
+from psrv.transport.base import DisconnectedError
+
+COUNT, LEARNERS = 1024, [2, 2]
+Make = Callable[[int], NodeShards]
+
+
+@pytest.fixture
+def make(shm_folder: Path, tmp_path: Path) -> Iterator[Make]:
+    """Makes the shards of a node of two, the only one's home is node 0."""
+    solver, parameters = ParallelSGD(), Parameters(COUNT, "float32", 1, "model")
+    (tmp_path / server_dir(1)).mkdir(parents=True)
+    write_snapshot(tmp_path / snapshot_file(1, 0), [(0, [torch.zeros(COUNT)])], COUNT)
+    made: list[NodeShards] = []
+
+    def dial(*_: object) -> None:
+        raise DisconnectedError("nobody is there")
+
+    def shards(node: int) -> NodeShards:
+        files = OwnShards(tmp_path, shm_folder / str(node), 1, parameters, 1, solver, 4, 2)
+        made.append(
+            NodeShards(
+                files, Homes(1, [0]), node, LEARNERS, solver, gated=False,
+                dial=dial, log=lambda line: None, fail=lambda error: None,  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+        return made[-1]
+
+    yield shards
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize(("node", "waited_for"), [(0, [4, 3, 1]), (1, [2, 1, 1])])
+def test_nobody_waits_for_who_was_given_up(make: Make, node: int, waited_for: list[int]) -> None:
+    shards = make(node)
+    links = shards._links
+    seen = [shards._shards[0].expected]
+    for lost in ([3], [1, 2, 3]):
+        shards.follow(Homes(len(seen) + 1, [0], lost_learners=lost))
+        seen.append(shards._shards[0].expected)
+    assert seen == waited_for
+    assert shards._links == links  # nothing has moved
+
+
+@pytest.mark.parametrize(
+    ("homes", "left"),
+    [
+        (Homes(1, [0]), [2, 3]),
+        (Homes(2, [0], [1]), [2, 0]),
+        (Homes(3, [0], [1], lost_learners=[0, 4]), [1, 0]),
+        (Homes(2, [0], lost_learners=[2, 3]), [2, 1]),
+    ],
+)
+def test_learners_that_are_left(homes: Homes, left: list[int]) -> None:
+    assert learners_left(homes, [2, 3]) == left
