@@ -21,11 +21,12 @@ from learner.homes import (
     first_homes,
     make_secret,
     remove_what_is_of_no_use,
+    without_learner,
     without_node,
     write_homes,
 )
 from learner.launch import Step, is_one_world, learner_step, on_host, server_step, step_log
-from learner.member import SERVER_DEATHS, LearnerMember, Member
+from learner.member import LearnerMember, Member, ServerMember
 from learner.nodes import Nodes, says_lost
 from learner.ranks import place_of
 from learner.restarts import VANISHED, how_it_died, is_too_slow, is_user_error
@@ -33,8 +34,6 @@ from learner.verdict import Failure
 from psrv.cursor import CursorError
 from psrv.cursor_overseer import expel
 
-_LIVED_S = 30.0
-"""A server that lived so long has done something."""
 _TERM_S = 30.0
 """From SIGTERM to SIGKILL; the watchdogs give their learners 20 s."""
 _STOP_S = 10.0
@@ -61,7 +60,7 @@ class Crew:
         self._nodes, self._say, self._clock = nodes, say, clock
         self._homes = first_homes(plan)
         self._homes_told = False
-        self._ending = False
+        self._ending = self._halting = False
         self._kill_at = self._stop_by = float("inf")
         self._to_expel: list[int] = []
         self._leaving: list[tuple[Step, float]] = []
@@ -74,7 +73,7 @@ class Crew:
         make_secret(job_dir, attempt)
         self._tell_homes()
         for server in self.servers:
-            server.start_if_due(clock())
+            self._start(server, clock())
 
     def _learner(self, rank: int) -> LearnerMember:
         node = place_of(self.plan, rank).node_rank
@@ -89,14 +88,30 @@ class Crew:
 
         return LearnerMember(rank, node, host, start, self._job_dir, self._attempt)
 
-    def _node_server(self, node: int) -> Member:
+    def _node_server(self, node: int) -> ServerMember:
         host = self._nodes.hosts[node]
+        nodes = range(self.plan.resources.nodes) if self._one_world else [node]
 
         def start(_starts: int) -> Step:
             return server_step(self.plan, self._job_dir, self._attempt, node, host)
 
         name = "the servers, one MPI world," if self._one_world else f"the server on {host}"
-        return Member(name, node, host, SERVER_DEATHS, start)
+        return ServerMember(name, node, host, start, self._job_dir, self._attempt, nodes)
+
+    def _start(self, member: Member, now: float) -> str:
+        """Start a member if it is due; return why it is to be given up, if it can't be.
+
+        A step that can't be started, for want of memory or processes, say, is tried again.
+        """
+        try:
+            member.start_if_due(now)
+        except UserFault as fault:
+            wait_s = member.restarts.died(progress=False)
+            if wait_s is None:
+                return fault.message.rstrip(".")
+            self._say(f"{member.name} waits {wait_s:g} s: {fault.message}")
+            member.wait(now, wait_s)
+        return ""
 
     # What the supervisor calls ------------------------------------------------------------------
 
@@ -137,13 +152,13 @@ class Crew:
 
     def poll(self, *, halting: bool, silent: bool) -> None:
         """Start again what died, give up what is lost, stop servers that nobody needs any more."""
-        now = self._clock()
+        now, self._halting = self._clock(), halting
         if silent:
             self._nodes.ask()
         for node in self._nodes.gone() - set(self._homes.lost_nodes):
             self._lose_node(node, "Slurm took it out of the job")
         for learner in self.learners:
-            self._tend_learner(learner, now, halting)
+            self._tend_learner(learner, now)
         for server in self.servers:
             self._tend_server(server, now)
         self._do_what_is_left(now)
@@ -152,31 +167,30 @@ class Crew:
 
     # Learners -----------------------------------------------------------------------------------
 
-    def _tend_learner(self, learner: LearnerMember, now: float, halting: bool) -> None:
+    def _tend_learner(self, learner: LearnerMember, now: float) -> None:
         if learner.over or learner.runs:
             return
         # Learner 0 makes the checkpoint: even then it is needed.
-        wanted = not self._ending and (learner.rank == 0 or not halting)
+        wanted = not self._ending and (learner.rank == 0 or not self._halting)
         if learner.step is None:
-            if wanted:
-                learner.start_if_due(now)
-            else:
-                self._leave_out(learner, halting)
+            if not wanted:
+                self._leave_out(learner)
+            elif why := self._start(learner, now):
+                self._give_up(learner, f"could not be started: {why}", None)
             return
         status = learner.status()
         lost = says_lost(learner.words())
-        if lost and learner.node:
+        if lost and learner.node and learner.node not in self._homes.lost_nodes:
             self._lose_node(learner.node, lost)
         elif learner.is_settled(status, now):
-            self._judge(learner, status, now, halting, wanted)
+            self._judge(learner, status, now, wanted)
 
     def _judge(
-        self, learner: LearnerMember, status: Status | None, now: float, halting: bool,
-        wanted: bool,
-    ) -> None:  # fmt: skip
+        self, learner: LearnerMember, status: Status | None, now: float, wanted: bool
+    ) -> None:
         state = status.state if status is not None and status.state.final else None
-        stopped = state is State.CANCELLED and halting
-        slow = status is not None and halting and learner.rank == 0 and is_too_slow(status)
+        stopped = state is State.CANCELLED and self._halting
+        slow = status is not None and self._halting and learner.rank == 0 and is_too_slow(status)
         if self._ending or stopped or slow or state in (State.COMPLETED, State.HALTED):
             learner.over = True
         elif status is not None and is_user_error(status):
@@ -184,14 +198,14 @@ class Crew:
             learner.over = True
             self.terminate()
         elif not wanted:
-            self._leave_out(learner, halting)
+            self._leave_out(learner)
         else:
             self._restart(learner, status, now)
 
-    def _leave_out(self, learner: LearnerMember, halting: bool) -> None:
+    def _leave_out(self, learner: LearnerMember) -> None:
         """Let a learner that died stay away: its work was given back."""
         learner.over = True
-        if halting:
+        if self._halting:
             learner.close(State.HALTED, "died while the others were stopping")
         else:
             learner.close(State.CANCELLED, "ended with the others")
@@ -213,7 +227,7 @@ class Crew:
         learner.wait(now, wait_s)
 
     def _give_up(self, learner: LearnerMember, why: str, status: Status | None) -> None:
-        """Go on without a learner, if enough are left."""
+        """Go on without a learner, if enough are left; whoever halts needs only learner 0."""
         self._say(f"Giving up {learner.name}: it {why}.")
         learner.lost, learner.over = why, True
         learner.tell_irregular()
@@ -222,15 +236,21 @@ class Crew:
         if learner.step is not None:
             self._dismiss(learner.step)
         left, needed = len(self.learners) - len(self.lost), self._server.min_learners
-        if learner.rank == 0 or left < needed:
+        if learner.node not in self._homes.lost_nodes:
+            self._homes = without_learner(self._homes, learner.rank)
+            self._tell_homes()
+        too_few = left < needed and not self._halting
+        if (learner.rank == 0 or too_few) and not self._ending:
             self._fail(learner_failure(self.plan, learner, status, left))
 
     # Servers ------------------------------------------------------------------------------------
 
-    def _tend_server(self, server: Member, now: float) -> None:
+    def _tend_server(self, server: ServerMember, now: float) -> None:
         if server.over or self._stop_by < float("inf"):
             return
-        server.start_if_due(now)
+        if why := self._start(server, now):
+            self._without_server(server, [], None, why)
+            return
         if not server.has_ended or server.step is None:
             return
         words, code = server.words(), server.step.exit_code
@@ -239,28 +259,31 @@ class Crew:
             self._lose_node(server.node, lost)
             return
         self._nodes.ask()
-        lived = now - server.started_at >= _LIVED_S
-        wait_s = None if code == NO_RESTART_HELPS else server.restarts.died(progress=lived)
+        progress = server.did_something(now)
+        wait_s = None if code == NO_RESTART_HELPS else server.restarts.died(progress=progress)
         if wait_s is None:
             self._without_server(server, words, code)
             return
         said = f": {words[-1]}" if words else ""
         self._say(f"{server.name} ended ({code}), starting it again in {wait_s:g} s{said}")
+        server.say_waiting(f"ended with exit code {code}; starting again")
         server.wait(now, wait_s)
 
     def _without_server(
-        self, server: Member, words: list[str], code: int | None, why: str = ""
+        self, server: ServerMember, words: list[str], code: int | None, why: str = ""
     ) -> None:
         """Give up a node on which nothing can be started; fail where only its server can't."""
         alone = not any(each.runs for each in self.learners if each.node == server.node)
         if code != NO_RESTART_HELPS and server.node and alone:
-            said = f": {words[-1]}" if words else ""
+            said = f": {words[-1] if words else why}" if words or why else ""
             self._lose_node(server.node, f"no step can be started there{said}")
             return
         server.over = True
         if server.step is not None:
             self._dismiss(server.step)
-        self._fail(server_failure(self.plan, server, words, code, why))
+        failure = server_failure(self.plan, server, words, code, why)
+        server.close(State.FAILED, failure.reason, only_open=True)
+        self._fail(failure)
 
     def _fail(self, failure: Failure) -> None:
         if self.failure is None:
@@ -277,7 +300,6 @@ class Crew:
         host = self._nodes.hosts[node]
         self._say(f"Node {host} is lost: {why.rstrip('.')}.")
         self._homes = without_node(self._homes, node, len(self._nodes.hosts))
-        self._homes_told = False
         self._tell_homes()
         if self._one_world:
             server = self.servers[0]
@@ -285,6 +307,7 @@ class Crew:
             return
         server = self.servers[node]
         server.over = True
+        server.close(State.FAILED, f"was lost with node {host}")
         if server.step is not None:
             self._dismiss(server.step)
         for learner in self.learners:
@@ -292,6 +315,7 @@ class Crew:
                 self._give_up(learner, f"was lost with node {host}", None)
 
     def _tell_homes(self) -> None:
+        self._homes_told = False
         with contextlib.suppress(OSError):  # the disk is full: at the next poll
             if not (self._job_dir / contract.PLAN).exists() and self._homes.generation > 1:
                 return  # somebody removed the job directory: it stays so
@@ -336,6 +360,8 @@ class Crew:
         if serving:
             return
         if self._cleaners is None:
+            for server in self.servers:
+                server.close(State.CANCELLED, "ended with the others", only_open=True)
             self._cleaners = self._clean()
             self._stop_by = now + _STOP_S
         self._done = not self._leaving and all(s.exit_code is not None for s in self._cleaners)

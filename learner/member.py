@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dlctl import contract
@@ -17,20 +17,25 @@ from psrv.cursor_overseer import reported
 LEARNER_DEATHS = 3
 """So many in a row without a chunk done in between, and a learner is given up."""
 SERVER_DEATHS = 5
+_LIVED_S = 30.0
+"""A server that serves, and has lived so long, has done something."""
 SETTLED_S = 3.0
 """A shared file system may show a status that late."""
 
 
 class Member:
-    """A process that is started again when it dies.
+    """A process that is started again when it dies, and the status files in which it is seen.
 
     Args:
+        role: in its status: `learner` or `server`.
+        ranks: of its statuses; several for servers that are one step.
         start: starts its step; it is told how often it was started before.
     """
 
     def __init__(
-        self, name: str, node: int, host: str, deaths: int, start: Callable[[int], Step]
-    ) -> None:
+        self, name: str, node: int, host: str, deaths: int, start: Callable[[int], Step],
+        job_dir: Path, attempt: int, role: str, ranks: Sequence[int],
+    ) -> None:  # fmt: skip
         self.name = name
         self.node = node
         self.host = host
@@ -42,9 +47,19 @@ class Member:
         self.start_at = 0.0
         self.started_at = 0.0
         self._start = start
+        self._role, self._attempt = role, attempt
+        self._status_files = {
+            rank: job_dir / contract.status_file(attempt, role, rank) for rank in ranks
+        }
+
+    # Its step -----------------------------------------------------------------------------------
 
     def start_if_due(self, now: float) -> None:
-        """Start it, once the wait after a death is over."""
+        """Start it, once the wait after a death is over.
+
+        Raises:
+            UserFault: the step can't be started.
+        """
         if self.step is None and now >= self.start_at:
             self.step = self._start(self.starts)
             self.starts += 1
@@ -68,6 +83,55 @@ class Member:
         """Forget the step that ended; the next one is due in so many seconds."""
         self.step, self.start_at = None, now + seconds
 
+    # Its status ---------------------------------------------------------------------------------
+
+    def status(self) -> Status | None:
+        """Return its newest status, of the lowest rank."""
+        return self._read(next(iter(self._status_files.values())))
+
+    def say_waiting(self, reason: str) -> None:
+        """Say in its status that it will be started again."""
+        self._rewrite(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
+                      last_lines=[])  # fmt: skip
+
+    def close(self, state: State, reason: str, *, only_open: bool = False) -> None:
+        """Say for it how it ended; or only where it has not said so itself."""
+        self._rewrite(only_open, state=state, reason=reason)
+
+    def _read(self, path: Path) -> Status | None:
+        with contextlib.suppress(ContractError, OSError):
+            return contract.read_record(Status, path)
+        return None
+
+    def _rewrite(self, only_open: bool = False, **changes: object) -> None:
+        for rank, path in self._status_files.items():
+            old = self._read(path) or Status(self._role, rank, self._attempt, State.DEPLOYING)
+            if only_open and old.state.final:
+                continue
+            new = dataclasses.replace(old, host=old.host or self.host, **changes)  # type: ignore[arg-type]
+            if not path.parent.is_dir():
+                return  # somebody removed the job directory: it stays so
+            with contextlib.suppress(OSError):  # a full disk: the verdict matters more
+                contract.write_whole(path, contract.to_json(new))
+
+
+class ServerMember(Member):
+    """The server of a node, or those of all nodes as one step."""
+
+    def __init__(
+        self, name: str, node: int, host: str, start: Callable[[int], Step],
+        job_dir: Path, attempt: int, nodes: Sequence[int],
+    ) -> None:  # fmt: skip
+        super().__init__(
+            name, node, host, SERVER_DEATHS, start, job_dir, attempt, "server", nodes
+        )  # fmt: skip
+
+    def did_something(self, now: float) -> bool:
+        """Return whether it has come so far as to serve, and did not die at once."""
+        status = self.status()
+        serves = status is not None and status.state is State.TRAINING
+        return serves and now - self.started_at >= _LIVED_S
+
 
 class LearnerMember(Member):
     """A learner: how its life ended, and what it did, is in files."""
@@ -76,24 +140,17 @@ class LearnerMember(Member):
         self, rank: int, node: int, host: str, start: Callable[[int], Step],
         job_dir: Path, attempt: int,
     ) -> None:  # fmt: skip
-        super().__init__(f"learner {rank} on {host}", node, host, LEARNER_DEATHS, start)
+        super().__init__(
+            f"learner {rank} on {host}", node, host, LEARNER_DEATHS, start, job_dir, attempt,
+            "learner", [rank],
+        )  # fmt: skip
         self.rank = rank
         self.lost = ""
         """Why it was given up: the end of a sentence about it."""
         self._ended_at: float | None = None
-        self._attempt = attempt
-        self._status_file = job_dir / contract.status_file(attempt, "learner", rank)
         self._number_file = job_dir / contract.cursor_learner_file(attempt, rank)
         self._cursor_file = job_dir / contract.cursor_file(attempt)
         self._restarted_file = job_dir / contract.restarted_file(attempt)
-
-    # Its status ---------------------------------------------------------------------------------
-
-    def status(self) -> Status | None:
-        """Return its newest status."""
-        with contextlib.suppress(ContractError, OSError):
-            return contract.read_record(Status, self._status_file)
-        return None
 
     def is_settled(self, status: Status | None, now: float) -> bool:
         """Return whether the status of a step that ended can be believed: it says how, or never."""
@@ -102,24 +159,12 @@ class LearnerMember(Member):
         return final or now - self._ended_at >= SETTLED_S
 
     def say_waiting(self, reason: str) -> None:
-        """Say in its status that it will be started again."""
+        """Say in its status that it will be started again, and how often it was."""
         self._ended_at = None
         old = self.status()
         metrics = {**(old.metrics if old else {}), "restarts": float(self.starts)}
         self._rewrite(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
                       last_lines=[], metrics=metrics)  # fmt: skip
-
-    def close(self, state: State, reason: str) -> None:
-        """Say for it how it ended."""
-        self._rewrite(state=state, reason=reason)
-
-    def _rewrite(self, **changes: object) -> None:
-        old = self.status() or Status("learner", self.rank, self._attempt, State.DEPLOYING)
-        new = dataclasses.replace(old, host=old.host or self.host, **changes)  # type: ignore[arg-type]
-        if not self._status_file.parent.is_dir():
-            return  # somebody removed the job directory: it stays so
-        with contextlib.suppress(OSError):  # a full disk: the verdict matters more
-            contract.write_whole(self._status_file, contract.to_json(new))
 
     # Its work -----------------------------------------------------------------------------------
 

@@ -137,6 +137,15 @@ class Supervisor:
         for name in (*names, contract.LOGS, contract.JOB_STATE):
             (self.job_dir / name).mkdir(parents=True, exist_ok=True)
         Reserve(reserve_file(self.job_dir, self.attempt))
+        self._remove_what_others_left()
+
+    def _remove_what_others_left(self) -> None:
+        """Remove what earlier attempts left of whose supervisor was killed."""
+        from learner.homes import remove_what_is_of_no_use
+
+        for earlier in range(1, self.attempt):
+            with contextlib.suppress(OSError):
+                remove_what_is_of_no_use(self.job_dir, earlier)
 
     def _early_end(self) -> Verdict | None:
         """Return the verdict if the end is wanted before the learners have started."""

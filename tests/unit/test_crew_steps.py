@@ -1,0 +1,229 @@
+"""What the crew does when steps end, can't be started, or nodes are lost: steps of a script."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew_job import CrewJob
+
+from dlctl import contract
+from dlctl.contract import State, Status
+from learner import crew as crew_module
+from learner.crew import Crew
+from learner.faults import UserFault
+from learner.homes import make_secret
+from learner.supervisor import Supervisor
+
+
+class FakeStep:
+    """A step that ends when it is told, or when a test says so."""
+
+    def __init__(self, *_: object) -> None:
+        self.exit_code: int | None = None
+        self.said: list[str] = []
+
+    def words(self) -> list[str]:
+        return self.said
+
+    def terminate(self) -> None:
+        self.end(143)
+
+    def kill(self) -> None:
+        self.end(137)
+
+    def end(self, code: int, *words: str) -> None:
+        if self.exit_code is None:
+            self.exit_code, self.said = code, [*words]
+
+
+class FakeNodes:
+    """Hosts of which none is gone."""
+
+    def __init__(self, nodes: int) -> None:
+        self.hosts = [f"n{node}" for node in range(nodes)]
+
+    def ask(self) -> None:
+        pass
+
+    def gone(self) -> set[int]:
+        return set()
+
+    def close(self) -> None:
+        pass
+
+
+class Played:
+    """A crew whose steps and clock are the test's."""
+
+    def __init__(self, root: Path, learners: int, nodes: int, **server: Any) -> None:
+        self.job = CrewJob(root, learners, nodes=nodes)
+        asked = {**vars(self.job.plan.parameter_server), **server}
+        self.job.write_plan(parameter_server=contract.ParameterServer(**asked))
+        self.now = 0.0
+        self.said: list[str] = []
+        self.cant_start: set[str] = set()
+        self.steps: dict[str, list[FakeStep]] = defaultdict(list)
+        (self.job.dir / contract.status_file(1, "server", 0)).parent.mkdir(parents=True)
+        self.crew = Crew(
+            self.job.plan, self.job.dir, 1, FakeNodes(nodes),  # type: ignore[arg-type]
+            self.said.append, lambda: self.now,
+        )  # fmt: skip
+
+    def start(self, name: str) -> FakeStep:
+        if name in self.cant_start:
+            raise UserFault("The launcher 'srun' can't be started: no memory.")
+        self.steps[name].append(FakeStep())
+        return self.steps[name][-1]
+
+    def poll(self, seconds: float = 1.0, *, halting: bool = False) -> None:
+        for _ in range(max(1, int(seconds))):
+            self.now += 1.0
+            self.crew.poll(halting=halting, silent=False)
+
+    def status(self, role: str, rank: int) -> Status | None:
+        return contract.read_record(Status, self.job.dir / contract.status_file(1, role, rank))
+
+    def say(self, role: str, rank: int, state: State, **more: Any) -> None:
+        path = self.job.dir / contract.status_file(1, role, rank)
+        contract.write_whole(path, contract.to_json(Status(role, rank, 1, state, **more)))
+
+    def end_learner(self, rank: int, state: State = State.COMPLETED) -> None:
+        self.say("learner", rank, state)
+        self.steps[f"learner {rank}"][-1].end(0)
+
+
+@pytest.fixture
+def play(tmp_path, monkeypatch):
+    """Makes crews whose steps are played."""
+    made: list[Played] = []
+
+    class Made(Played):
+        def __init__(self, *args: Any, **server: Any) -> None:
+            made.append(self)
+            super().__init__(tmp_path, *args, **server)
+
+    def learner(*args: Any) -> FakeStep:
+        return made[-1].start(f"learner {args[4]}")
+
+    def server(*args: Any) -> FakeStep:
+        return made[-1].start(f"server {args[3]}")
+
+    monkeypatch.setattr(crew_module, "learner_step", learner)
+    monkeypatch.setattr(crew_module, "server_step", server)
+    monkeypatch.setattr(crew_module, "Step", FakeStep)
+    return Made
+
+
+def test_a_lost_node_ends_an_attempt_whose_servers_are_one_mpi_world(play):
+    job = play(4, 2, transport="mpi")
+    job.poll()
+    for rank in (2, 3):
+        job.steps[f"learner {rank}"][0].end(1, "srun: error: Node failure on n1")
+    job.poll(120)
+    assert job.crew.exit_code == 1
+    assert "its node n1 was lost" in job.crew.failure.reason
+
+
+def test_a_node_that_is_lost_while_halting_stops_nobody_from_saving(play):
+    job = play(4, 2, min_learners=3)
+    job.poll()
+    for rank in (2, 3):
+        job.steps[f"learner {rank}"][0].end(1, "srun: error: Node failure on n1")
+    job.poll(halting=True)
+    assert job.steps["learner 0"][0].exit_code is None
+    assert job.crew.failure is None
+    for rank in (0, 1):
+        job.end_learner(rank, State.HALTED)
+    job.poll(60, halting=True)
+    assert job.crew.exit_code == 0
+    assert set(job.crew.lost) == {2, 3}
+
+
+def test_a_step_that_cant_be_started_at_once_is_tried_again(play):
+    job = play(3, 1, min_learners=2)
+    job.cant_start = {"learner 1"}
+    job.poll()
+    job.cant_start.clear()
+    job.poll(2)
+    assert len(job.steps["learner 1"]) == 1
+    assert job.said == [
+        "learner 1 on n0 waits 0.5 s: The launcher 'srun' can't be started: no memory."
+    ]
+
+
+def test_a_learner_that_can_never_be_started_is_given_up(play):
+    job = play(3, 1, min_learners=2)
+    job.cant_start = {"learner 1"}
+    job.poll(20)
+    why = "could not be started: The launcher 'srun' can't be started: no memory"
+    assert job.crew.lost == {1: why}
+    assert job.crew.failure is None
+    assert job.job.homes() == contract.Homes(2, [0], lost_learners=[1])
+
+
+def test_a_server_that_cant_be_started_fails_the_training_and_leaves_no_secret(play):
+    job = play(2, 1)
+    job.poll()
+    job.steps["server 0"][0].end(137)
+    job.cant_start = {"server 0"}
+    job.poll(120)
+    assert job.crew.exit_code == 1
+    assert job.crew.failure.reason.endswith(
+        "can't go on: The launcher 'srun' can't be started: no memory."
+    )
+    job.crew.close()
+    assert not (job.job.dir / contract.server_secret(1)).exists()
+
+
+def test_a_server_that_never_serves_is_given_up_however_long_it_lives(play):
+    job = play(2, 1)
+    job.poll()
+    for life in range(5):
+        assert job.crew.failure is None
+        job.poll(40)  # waits that grow, and a life that is longer than 30 s
+        job.steps["server 0"][life].end(1)
+        job.poll()
+    assert "5 times in a row" in job.crew.failure.reason
+    assert job.status("server", 0).state is State.FAILED
+
+
+def test_the_status_of_a_server_tells_of_its_death(play):
+    job = play(2, 1)
+    job.say("server", 0, State.TRAINING, reason="serves", pid=7)
+    job.poll(40)
+    job.steps["server 0"][0].end(137)
+    job.poll()
+    seen = job.status("server", 0)
+    assert (seen.state, seen.pid) == (State.DEPLOYING, 0)
+    assert seen.reason == "ended with exit code 137; starting again"
+    job.poll(2)
+    job.say("server", 0, State.TRAINING, reason="serves", pid=8)
+    for rank in range(2):
+        job.end_learner(rank)
+    job.poll(60)
+    assert job.crew.exit_code == 0
+    assert job.status("server", 0).state is State.CANCELLED
+
+
+def test_the_server_of_a_lost_node_does_not_train(play):
+    job = play(4, 2)
+    job.say("server", 1, State.TRAINING, reason="serves")
+    job.poll()
+    job.steps["learner 3"][0].end(1, "srun: error: Node failure on n1")
+    job.poll()
+    seen = job.status("server", 1)
+    assert (seen.state, seen.reason) == (State.FAILED, "was lost with node n1")
+
+
+def test_what_a_supervisor_left_that_was_killed_is_removed_by_the_next_attempt(tmp_path):
+    job = CrewJob(tmp_path, 2)
+    make_secret(job.dir, 1)
+    (job.dir / contract.snapshot_file(1, 0)).touch()
+    make_secret(job.dir, 2)
+    supervisor = Supervisor(job.dir, 2, job.plan, None)  # type: ignore[arg-type]
+    supervisor._make_folders()
+    assert list((job.dir / contract.server_dir(1)).iterdir()) == []
+    assert (job.dir / contract.server_secret(2)).exists()
