@@ -51,8 +51,9 @@ from psrv.client import Client
 from psrv.cursor import Cursor
 from psrv.cursor_file import FileCursor
 
-_LONGEST_HALT_S = 30.0
-"""So long learner 0 waits at a halt until the others have pushed what they were at."""
+_LONGEST_HALT_S = 10.0
+"""So long learner 0 waits at a halt until the others have pushed what they were at: half of the
+shortest time that a halt leaves it (learner.control), since it has to save as well."""
 
 
 def train_on_server(job: Job, halt: HaltFlag) -> bool:
