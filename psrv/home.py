@@ -28,7 +28,7 @@ def merge(
     rate: float,
     number: int,
     into: Sequence[torch.Tensor],
-    is_new: Callable[[int, int], bool] | None = None,
+    is_new: Callable[[int, int], bool],
 ) -> int:
     """Take in what a node's learners have gathered, and copy the new weights; solvers at once.
 
@@ -39,9 +39,10 @@ def merge(
         totals: What was gathered, of each block; may be overwritten.
         pushes: How many pushes that is of.
         rate: The learning rate.
-        number: Of the exchange; one that a block has had last is not taken in again.
+        number: Of the exchange; each block keeps it.
         into: Gets the weights of each block.
-        is_new: Asked instead, under the lock, with a block and the number that it has had last.
+        is_new: Whether a block has not had it yet: asked under the lock with the block and the
+            number that it has had last.
 
     Returns:
         How many pushes the weights have had: those of each block, or more.
@@ -50,8 +51,7 @@ def merge(
 
     def work(parts: Sequence[torch.Tensor], block: int) -> None:
         had, added = shard.progress(block)
-        last = added >> COUNT_BITS
-        if last != number if is_new is None else is_new(block, last):
+        if is_new(block, added >> COUNT_BITS):
             solver.merge(parts, totals[block - run.start], pushes, rate)
             had += pushes
             shard.set_progress(block, had, number << COUNT_BITS)

@@ -207,8 +207,6 @@ class Stripe(_Thread):
     def _refresh(self, connection: Connection, relay: Relay, busy_at: float) -> bool:
         """Ask for newer weights if a learner wants them, or if nothing has come for long."""
         number, wanted = relay.number, relay.shard.refresh_wanted
-        if self._pulls[number]:
-            return False
         idle = time.monotonic() > busy_at + _REFRESH_EVERY_S
         if wanted <= self.refreshed[number] and not idle:
             return False
@@ -260,10 +258,10 @@ class Stripe(_Thread):
                 f"{frame.shard}, which nobody has asked for"
             )
         relay, weights = self._relays[frame.shard], room[: frame.size // room.element_size()]
-        if pulled:
-            relay.pulled(frame, weights)
-        else:
+        if not pulled:
             relay.give(frame, weights)
+        elif frame.size:  # there are newer ones
+            relay.pulled(frame, weights)
         with self._answered:
             self._waited_for -= asked
             self._pulls[frame.shard] -= pulled
@@ -323,8 +321,7 @@ def own_clock(relay: Relay) -> tuple[int, int, int]:
         mask |= member.mask
     if not isinstance(relay, RoundsRelay):
         return mask, members.slowest(proxies=False), 0
-    behind = max((rounds for rounds, _ in relay.shard.all_progress()), default=0)
-    return mask, min((member.first_round for member in everyone), default=0), behind
+    return mask, min((member.first_round for member in everyone), default=0), relay.behind
 
 
 class Link:

@@ -8,17 +8,16 @@ proxies for other nodes, each of which speaks for all ranks of its node.
 from __future__ import annotations
 
 import fcntl
-import os
 import threading
 from contextlib import suppress
 from typing import NamedTuple
 
 from psrv.shard_file import LINE, NEVER, SLOTS, SLOTS_AT
 
-PROCESS, MASK, JOINED, KEPT_ROUND, KEPT_ADDED, KEPT_ROWS, CLOCK, NODE = range(LINE)
-"""Words of a slot: its owner; the bits of the ranks it speaks for, none if it is no member; its
-first round; the progress of the block in its copy, and which of its rows were copied; how many
-pushes its learner has done; for which node it is a proxy, counted from 1."""
+MASK, JOINED, KEPT_ROUND, KEPT_ADDED, KEPT_ROWS, CLOCK, NODE = range(1, LINE)
+"""Words of a slot, whose first one is only locked: the bits of the ranks it speaks for, none if it
+is no member; its first round; the progress of the block in its copy, and which of its rows were
+copied; how many pushes its learner has done; for which node it is a proxy, counted from 1."""
 RANKS = 62
 """Bits of a word, but for its sign."""
 _lockf, _UNLOCK = fcntl.lockf, fcntl.LOCK_UN
@@ -50,7 +49,6 @@ class Members:
                 at = SLOTS_AT + slot * LINE
                 if slot not in self._own and not self._words[at + NODE] and self._try(slot):
                     self._words[at + MASK] = self._words[at + CLOCK] = 0
-                    self._words[at + PROCESS] = os.getpid()
                     return slot
         return None
 
@@ -64,7 +62,6 @@ class Members:
             if self._words[at + NODE] == node + 1:
                 with self._lock:
                     if slot in self._own or self._try(slot):
-                        self._words[at + PROCESS] = os.getpid()
                         return slot
         if (taken := self.take()) is not None:
             self._words[SLOTS_AT + taken * LINE + NODE] = node + 1

@@ -8,10 +8,9 @@ Neither knows connections: psrv.link asks both for frames to send, and gives the
 
 from __future__ import annotations
 
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +25,6 @@ from psrv.window import Place, Window
 
 Sending = tuple[Frame, memoryview]
 """A frame and its payload."""
-_NUMBERS = 1 << 35
-"""A home keeps a number with its node's, and both have to fit a word."""
 _REPLICA, _NO_ROW = (0, 1), (0, 0)
 """What an operation changes; see psrv.shard."""
 
@@ -41,11 +38,6 @@ class Relay(ABC):
         self.shard = shard
         self._added = shard.all_added()
         self._step = shard.layout.block_count
-
-    def groups_with_pushes(self) -> list[int]:
-        """Return the groups somebody has pushed to; what they have may be on its way."""
-        found = np.flatnonzero(self._added) // GROUP
-        return list(dict.fromkeys(found.tolist()))
 
     @abstractmethod
     def ready(self) -> list[int]:
@@ -78,12 +70,18 @@ class Relay(ABC):
 
     @abstractmethod
     def pulled(self, frame: Frame, weights: torch.Tensor) -> None:
-        """Take the answer to it; of no elements, if there are no newer ones."""
+        """Take the answer to it, if there are newer ones."""
 
     def _run(self, frame: Frame, weights: torch.Tensor) -> tuple[range, Sequence[torch.Tensor]]:
         """Return the blocks of an answer, and the weights of each."""
         parts = torch.split(weights, self._step)
         return range(frame.block, frame.block + len(parts)), parts
+
+    @staticmethod
+    def _groups(which: np.ndarray[Any, np.dtype[np.bool_]]) -> list[int]:
+        """Return the groups that have such blocks."""
+        found = np.flatnonzero(which) // GROUP
+        return list(dict.fromkeys(found.tolist()))
 
 
 class AtOnceRelay(Relay):
@@ -98,8 +96,6 @@ class AtOnceRelay(Relay):
         super().__init__(number, shard)
         self._solver = solver
         self._window = window
-        # Never one that this node has had before: a server before this one has drawn others.
-        self._numbers = count(1 + secrets.randbelow(_NUMBERS))
 
     def exchanges(self) -> set[int]:
         """Return the numbers of all exchanges that are on their way."""
@@ -107,8 +103,7 @@ class AtOnceRelay(Relay):
 
     def ready(self) -> list[int]:
         """Return the groups with pushes in the total of a block, and nothing of it on its way."""
-        found = np.flatnonzero((self._added > 0) & (self._added <= COUNT)) // GROUP
-        return list(dict.fromkeys(found.tolist()))
+        return self._groups((self._added > 0) & (self._added <= COUNT))
 
     def take(self, group: int) -> Sending | None:
         """Take the totals of a run out of the shard."""
@@ -124,7 +119,7 @@ class AtOnceRelay(Relay):
                 ended = frame.pushes > 0
                 return
             if not frame.pushes:
-                number = next(self._numbers)
+                number = window.next_number()
                 frame = Frame(Kind.TOTAL, self.number, block, number, 0, added, shard.rate)
                 window.begin(place, frame)
             place.add(parts[1])
@@ -203,8 +198,7 @@ class AtOnceRelay(Relay):
                 self._replace(parts, weights, added)
                 self.shard.set_progress(block, frame.number, added)
 
-        if len(weights):
-            self.shard.update_block(frame.block, work, changes=_REPLICA)
+        self.shard.update_block(frame.block, work, changes=_REPLICA)
 
 
 class RoundsRelay(Relay):
@@ -213,21 +207,32 @@ class RoundsRelay(Relay):
     def __init__(self, number: int, shard: ThreadedShard) -> None:
         super().__init__(number, shard)
         self._sums = shard.rows[-1].numpy().data.cast("B")
-        self._sent: dict[int, int] = {}
-        """Of which block the sum of which round is on its way."""
+        self._rounds = shard.all_rounds()
+        self._sent = np.full(shard.layout.blocks, -1)
+        """Of each block the round whose sum is on its way; -1: there is none."""
+
+    @property
+    def behind(self) -> int:
+        """How many rounds the replica has behind it, of some block."""
+        return int(self._rounds.max(initial=0))
 
     def ready(self) -> list[int]:
-        """Return the groups with blocks that all living learners have added to, and not sent."""
-        groups = []
-        for group in self.groups_with_pushes():
-            blocks = self.shard.groups[group]
-            if any(self._is_ready(block, *self.shard.progress(block)) for block in blocks):
-                groups.append(group)
-        return groups
+        """Return the groups with blocks that all living learners have added to, and not sent.
+
+        As far as a look without a lock can tell. It is asked every millisecond while learners wait
+        for one another, so all blocks are looked at together.
+        """
+        rounds, added = self._rounds, self._added
+        found = (added != 0) & (self._sent != rounds)
+        for member in self.shard.members.all():
+            if not found.any():
+                break
+            found &= (rounds < member.first_round) | (added & member.mask != 0)
+        return self._groups(found)
 
     def _is_ready(self, block: int, rounds: int, added: int) -> bool:
         return bool(
-            added and self._sent.get(block) != rounds and not missing(self.shard, rounds, added)
+            added and self._sent[block] != rounds and not missing(self.shard, rounds, added)
         )
 
     def take(self, group: int) -> Sending | None:
@@ -251,7 +256,7 @@ class RoundsRelay(Relay):
         if not run:
             return None
         rounds, added = of
-        self._sent.update(dict.fromkeys(run, rounds))
+        self._sent[run] = rounds
         pushes, rate = added.bit_count(), self.shard.rate
         size = self.shard.rows[-1].element_size() * self._step
         payload = self._sums[run[0] * size : (run[-1] + 1) * size]
@@ -260,8 +265,7 @@ class RoundsRelay(Relay):
     def on_its_way(self, groups: Iterable[int]) -> list[Sending]:
         """Return none: they are `ready` again."""
         for group in groups:
-            for block in self.shard.groups[group]:
-                self._sent.pop(block, None)
+            self._sent[self.shard.groups[group]] = -1
         return []
 
     def give(self, frame: Frame, weights: torch.Tensor) -> None:
@@ -282,5 +286,4 @@ class RoundsRelay(Relay):
 
     def pulled(self, frame: Frame, weights: torch.Tensor) -> None:
         """Go on to the home's round: this node's learners take no part in it."""
-        if len(weights):
-            self.give(frame, weights)
+        self.give(frame, weights)

@@ -57,6 +57,7 @@ Operation = Callable[[Sequence[torch.Tensor], int], None]
 Changes = tuple[int, int] | Callable[[int], tuple[int, int]]
 """Which rows an operation may change: the first one, and the one after the last; or says so of a
 block, asked under its lock. Of the others no copy is made for undoing."""
+Words = np.ndarray[Any, np.dtype[np.int64]]
 _ROWS = 256
 _ALL = (0, _ROWS - 1)
 
@@ -183,12 +184,9 @@ class Shard:
         """Look at neighbouring blocks, under one lock."""
         self._read(run, operation)
 
-    def update_block(
-        self, block: int, operation: Operation, *, wait: bool = True, changes: Changes = _ALL
-    ) -> bool:
-        """Work on one block; return False if it is locked, and `wait` is not set."""
-        run = range(block, block + 1)
-        return self._update(run, operation, changes, _LOCK if wait else _TRY)
+    def update_block(self, block: int, operation: Operation, *, changes: Changes = _ALL) -> None:
+        """Work on one block, once nobody else does."""
+        self._update(range(block, block + 1), operation, changes, _LOCK)
 
     def update_run(self, run: range, operation: Operation, *, changes: Changes = _ALL) -> None:
         """Work on neighbouring blocks under one lock, on each whole or not at all."""
@@ -271,10 +269,17 @@ class Shard:
         rounds = self._words[first + ROUND : end : LINE].tolist()
         return list(zip(rounds, self._words[first + ADDED : end : LINE].tolist(), strict=True))
 
-    def all_added(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def all_rounds(self) -> Words:
+        """Return a view of the first word of every block's progress."""
+        return self._of_all(ROUND)
+
+    def all_added(self) -> Words:
         """Return a view of the second word of every block's progress."""
-        words: np.ndarray[Any, np.dtype[np.int64]] = np.frombuffer(self._words, dtype=np.int64)
-        return words[BLOCKS_AT + ADDED : BLOCKS_AT + self.layout.blocks * LINE : LINE]
+        return self._of_all(ADDED)
+
+    def _of_all(self, word: int) -> Words:
+        words: Words = np.frombuffer(self._words, dtype=np.int64)
+        return words[BLOCKS_AT + word : BLOCKS_AT + self.layout.blocks * LINE : LINE]
 
     def set_progress(self, block: int, rounds: int, added: int) -> None:
         """Set that; only as part of an operation on the block, with which it is undone."""
@@ -336,10 +341,6 @@ class Shard:
     @refreshed.setter
     def refreshed(self, count: int) -> None:
         self._words[REFRESHED] = count
-
-    def done(self, block: int) -> int:
-        """Return how often a block was worked on."""
-        return self._words[BLOCKS_AT + block * LINE] // 2
 
     def close(self) -> None:
         """Give the slot back. The memory goes when the file is removed and nobody maps it."""

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import secrets
 import threading
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -24,6 +26,8 @@ from psrv.transport.base import Frame, Kind
 
 _NUMBER, _SHARD, _BLOCK, _PUSHES, _RATE, _ELEMENTS = range(6)
 _ROOM_BYTES = GROUP * BLOCK_BYTES
+_NUMBERS = 1 << 35
+"""A home keeps a number with its node's, and both have to fit a word."""
 
 
 class Place:
@@ -121,6 +125,12 @@ class Window:
         self._kept = {place.number: place for place in self._places if place.number}
         self._free = [place for place in self._places if not place.number]
         self._changed = threading.Condition()
+        # Never one that this node has had before: a server before this one has drawn another begin.
+        self._numbers = count(1 + secrets.randbelow(_NUMBERS))
+
+    def next_number(self) -> int:
+        """Return a number for an exchange, for whichever relay of this node."""
+        return next(self._numbers)
 
     def begin(self, place: Place, frame: Frame) -> None:
         """Keep an exchange in a place that was taken."""

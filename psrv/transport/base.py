@@ -40,9 +40,9 @@ class Frame(NamedTuple):
     block: int = 0
     """The first one."""
     number: int = 0
-    """In rounds: how many a block has behind it. Otherwise, to a home: which exchange it is (random
-    bits), or with PULL how many pushes the weights here have had; from a home: how many they have
-    had."""
+    """In rounds: how many a block has behind it. Otherwise, to a home: which exchange it is (they
+    are counted from anywhere), or with PULL how many pushes the weights here have had; from a home:
+    how many they have had."""
     mask: int = 0
     """Bits of the ranks that a total is of, or that live."""
     pushes: int = 0

@@ -92,8 +92,9 @@ class Pair:
                 seen = home.copy_weights(self.home, run, [answer])
             else:
                 seen = home.merge(
-                    self.home, run, solver, [buffer], pushes, rate, self._number, [answer]
-                )
+                    self.home, run, solver, [buffer], pushes, rate, self._number, [answer],
+                    lambda *_: True,
+                )  # fmt: skip
             if seen != self.relay.progress(block)[0]:
                 self._answer_to(block, answer, seen, solver.total_is_step)
             any_pushes |= pushes > 0

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from psrv import home
+from psrv.members import Member
 from psrv.relay import AtOnceRelay, RoundsRelay, Sending
 from psrv.rounds import add_to_sum, missing
 from psrv.rules import Downpour
@@ -166,6 +167,36 @@ shard.update_block(0, half, changes=(1, 2))
     sending = relay.take(0)
     assert sending is not None and sending[0].mask == 0b01
     assert torch.frombuffer(bytearray(sending[1]), dtype=torch.float32).eq(1).all()
+    server.close()
+
+
+def test_a_relay_sees_which_sums_are_whole_without_a_look_at_each_block_s_members(
+    shm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks a thousand times a second, on the cores that the learners need."""
+    layout = ShardLayout(65_536 * 400, (torch.float32, torch.float32), "model", RELAY)
+    create_shard(shm_folder / "relay", layout, 1, learners=3)
+    server = ThreadedShard(shm_folder / "relay", layout, 1)
+    relay, members = RoundsRelay(0, server), server.members
+    looks: list[list[Member]] = []
+    everyone = members.all
+    monkeypatch.setattr(members, "all", lambda: looks.append(found := everyone()) or found)
+    for rank, first in ((0, 0), (1, 0), (2, 4)):  # the last one comes in round 4
+        slot = members.take()
+        assert slot is not None
+        members.enter(slot, 1 << rank, first)
+    steps = [(3, 0b001), (3, 0b011), (4, 0b011), (4, 0b111), (3, 0), (4, 0b110), (3, 0b010)]
+    for block in range(400):
+        server.set_progress(block, *steps[block // 2 % len(steps)])
+    whole = [group for group in range(200) if group % len(steps) in (1, 3)]
+    assert relay.ready() == whole and len(looks) == 1
+    assert relay.behind == 4
+    assert relay.take(1) is not None and relay.take(0) is None
+    assert relay.ready() == whole[1:]
+    relay.on_its_way(range(200))
+    assert relay.ready() == whole
+    members.pause(1)  # rank 0 was killed: its slot is the first after the server's
+    assert relay.ready() == [g for g in range(200) if g % len(steps) in (1, 3, 5, 6)]
     server.close()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from shard_program import done
 
 import psrv.shard
 from psrv.errors import ServerError
@@ -58,7 +59,7 @@ def test_every_block_is_worked_on_once(shard: Shard) -> None:
 
     shard.update(work)
     assert seen == [0, 1, 2] and LAYOUT.blocks == 3
-    assert [shard.done(block) for block in range(3)] == [1, 1, 1]
+    assert [done(shard, block) for block in range(3)] == [1, 1, 1]
     assert shard.rows[0].eq(1).all() and len(shard.rows[0]) == 150_000
     assert set(shard.rows[1].tolist()) == {0.0, -1.0, -2.0}
 
@@ -72,7 +73,7 @@ def test_work_that_raises_is_undone(shard: Shard) -> None:
     with pytest.raises(ValueError, match="no"):
         shard.update(fail)
     assert set(shard.rows[0].tolist()) == {1.0, 2.0, 3.0}
-    assert [shard.done(block) for block in range(3)] == [1, 1, 1]
+    assert [done(shard, block) for block in range(3)] == [1, 1, 1]
 
 
 def test_what_is_read_is_finished_work(shard: Shard) -> None:
@@ -80,7 +81,7 @@ def test_what_is_read_is_finished_work(shard: Shard) -> None:
     shard.update(lambda parts, block: parts[0].fill_(block + 1))
     shard.read(lambda parts, block: seen.append((block, set(parts[0].tolist()))))
     assert seen == [(0, {1.0}), (1, {2.0}), (2, {3.0})]
-    assert [shard.done(block) for block in range(3)] == [1, 1, 1]
+    assert [done(shard, block) for block in range(3)] == [1, 1, 1]
 
 
 def test_what_is_not_this_learners_is_refused(shard: Shard, path: Path) -> None:
