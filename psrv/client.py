@@ -68,6 +68,7 @@ class Client:
         gate: of the first of them.
         timeout_s: How long the servers are waited for.
         snapshots: The newest snapshot of each shard, for rows that are not on this node.
+        warn: Told when it leaves, and pushes have not come to their home.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Client:
         gate: Gate,
         timeout_s: float,
         snapshots: Callable[[int], Path] | None = None,
+        warn: Warn = to_standard_error,
     ) -> None:
         self._shards = list(shards)
         self._pushes_to = pushes
@@ -84,6 +86,7 @@ class Client:
         self._gate = gate
         self._timeout_s = timeout_s
         self._snapshots = snapshots
+        self._warn = warn
         self._seen = (0, 0)
         """At the last pull: all pushes that the weights had had, and this learner's."""
         self._thread = ThreadPoolExecutor(1, "parameter-server")
@@ -172,16 +175,24 @@ class Client:
     def leave(self) -> None:
         """Finish what was begun, and give the slots back.
 
-        Pushes at once get to their homes first, if that takes no longer than the time limit.
+        Pushes at once get to their homes first, if that takes no longer than the time limit; if it
+        does, that is said.
         """
         try:
             self.wait()
             if self._at_once:
-                _until(lambda: not any(map(_is_pending, self._relays())), self._timeout_s)
+                self._wait_for_homes()
         finally:
             self._thread.shutdown()
             for shard in self._shards:
                 shard.close()
+
+    def _wait_for_homes(self) -> None:
+        if not _until(lambda: not any(map(_is_pending, self._relays())), self._timeout_s):
+            self._warn(
+                f"the last pushes have not come to another node's server for {self._timeout_s:g} "
+                "s: they may be lost; the log of this node's server says why"
+            )
 
     def _begin(self, work: Callable[[], None], wait: bool = False) -> Handle:
         if wait:
@@ -283,7 +294,7 @@ def join(
             if isinstance(solver, RoundSolver)
             else AtOnce(joined, solver, rank)
         )
-        return Client(joined, pushes, gate, timeout_s, snapshots)
+        return Client(joined, pushes, gate, timeout_s, snapshots, warn)
     except BaseException:
         for shard in joined:
             shard.close()

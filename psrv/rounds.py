@@ -133,6 +133,11 @@ class Turn:
         if self.number == 0:
             for shard in shards:
                 _wait_for(shard, learners, timeout_s)
+        # Who has added to a round before we entered it does not wait for us: on a relay the sum may
+        # be on its way to the home, and nobody may add to it. Who adds from now on waits.
+        while self.number and (first := max(map(next_round, shards))) > self.number:
+            self.number = first
+            self._enter()
 
     def catch_up(self) -> None:
         """Go on with the newest round of any shard, if all have gone on without this node."""

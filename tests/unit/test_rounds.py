@@ -190,6 +190,22 @@ def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, p
     other.close()
 
 
+def test_who_comes_while_others_begin_the_next_round_takes_part_in_the_one_after_it(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.set_progress(0, 5, 0b10)
+    enter = shard.members.enter
+
+    def late(slot: int, mask: int, first: int) -> None:
+        if first == 6:  # the others end round 5 just before, and the sum of round 6 is sent
+            shard.set_progress(0, 6, 0b10)
+        enter(slot, mask, first)
+
+    monkeypatch.setattr(shard.members, "enter", late)
+    assert Turn([shard], rank=0, learners=2, timeout_s=0).number == 7
+    assert [member.first_round for member in shard.members.all()] == [7]
+
+
 def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> None:
     def fail(rows: Sequence[torch.Tensor], total: torch.Tensor, *_: object) -> None:
         rows[0].fill_(7)

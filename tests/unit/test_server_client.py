@@ -85,6 +85,16 @@ def test_push_and_pull(client: Client) -> None:
     assert torch.equal(again, weights.to(torch.bfloat16))
 
 
+def test_pushes_that_come_to_no_home_are_said_when_a_learner_leaves(shm_folder: Path) -> None:
+    layout = layout_of(PARAMETERS, 1, 0, Downpour(), RELAY)
+    create_shard(shm_folder / "shard-0", layout, 1)
+    said: list[str] = []
+    client = join(shm_folder, PARAMETERS, 1, Downpour(), 1, timeout_s=0.05, warn=said.append)
+    client.push(torch.ones(170_000), 1.0)
+    client.leave()
+    assert len(said) == 1 and "the last pushes have not come" in said[0]
+
+
 def test_who_waits_does_the_work_itself_after_what_was_begun(client: Client) -> None:
     Slow.go.clear()
     first = client.push(torch.ones(170_000), 1.0)
