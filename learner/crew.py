@@ -14,8 +14,8 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan, State, Status
-from learner.failures import NO_RESTART_HELPS, learner_failure, server_failure
-from learner.faults import UserFault
+from learner.failures import learner_failure, server_failure
+from learner.faults import EXIT_NO_RESTART, UserFault
 from learner.homes import (
     at_the_end,
     first_homes,
@@ -260,7 +260,7 @@ class Crew:
             return
         self._nodes.ask()
         progress = server.did_something(now)
-        wait_s = None if code == NO_RESTART_HELPS else server.restarts.died(progress=progress)
+        wait_s = None if code == EXIT_NO_RESTART else server.restarts.died(progress=progress)
         if wait_s is None:
             self._without_server(server, words, code)
             return
@@ -274,7 +274,7 @@ class Crew:
     ) -> None:
         """Give up a node on which nothing can be started; fail where only its server can't."""
         alone = not any(each.runs for each in self.learners if each.node == server.node)
-        if code != NO_RESTART_HELPS and server.node and alone:
+        if code != EXIT_NO_RESTART and server.node and alone:
             said = f": {words[-1] if words else why}" if words or why else ""
             self._lose_node(server.node, f"no step can be started there{said}")
             return

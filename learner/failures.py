@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dlctl.contract import Guilty, Plan, Status
+from learner.faults import EXIT_NO_RESTART
 from learner.member import LearnerMember, Member
 from learner.verdict import Failure, explain, read_words
-
-NO_RESTART_HELPS = 3
-"""Exit code of a server whose next life would end as this one did."""
 
 
 def learner_failure(
@@ -47,5 +45,5 @@ def server_failure(
         hint = f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
         return Failure(f"{name}, can't go on: {why}.", hint, guilty)
     told, hint = read_words(plan, words, code)
-    times = "" if code == NO_RESTART_HELPS else f" {server.restarts.limit} times in a row"
+    times = "" if code == EXIT_NO_RESTART else f" {server.restarts.limit} times in a row"
     return Failure(f"{name} failed{times} with exit code {code}: {told}", hint, guilty)

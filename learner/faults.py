@@ -9,6 +9,8 @@ import traceback
 from learner.signals import EXIT_HALTED
 
 EXIT_FAILED = 1
+EXIT_NO_RESTART = 3
+"""Of a server whose next life would end as this one did."""
 
 
 class UserFault(Exception):

@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from dlctl.contract import Plan, State
 from learner import processes
 from learner.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
 from learner.environment import quiet_mpi
-from learner.faults import EXIT_FAILED, UserFault
+from learner.faults import EXIT_FAILED, EXIT_NO_RESTART, UserFault
 from learner.heartbeat import Heartbeat
 from learner.launcher import read_plan
 from learner.preflight import own_address
@@ -34,8 +35,6 @@ from psrv.transport.mpi import MpiTransport, World
 
 MPI = "mpi"
 """In place of a node's number."""
-EXIT_NO_RESTART = 3
-"""Exit code where no restart would help."""
 _ASK_OUTSIDE_EVERY_S = 0.5
 
 
@@ -91,9 +90,6 @@ def _serve(
     heart: Heartbeat,
     world: World | None,
 ) -> None:
-    torch.set_num_threads(1)  # a block is too small for more, and its threads are the connections
-    stopped = _Stopped(job_dir, attempt, node, ended)
-
     def log(line: str) -> None:
         print(f"{_place(node)} {line}", flush=True)
 
@@ -103,8 +99,11 @@ def _serve(
     settings = _settings(plan, job_dir, attempt, node)
     if world is not None:
         settings = replace(settings, transport=MpiTransport(world, log))
-    folder = segment_folder(plan.training_id, attempt)
-    NodeServer(job_dir, folder, settings, log).run(stopped, beat)
+    # After the user's own build. A block is too small for more; its threads are the connections.
+    torch.set_num_threads(1)
+    server = NodeServer(job_dir, segment_folder(plan.training_id, attempt), settings, log)
+    stopped = _Stopped(Outside(job_dir, attempt, _lost_s(), node), ended, server.has_learners)
+    server.run(stopped, beat)
     if stopped.reason:
         log(f"ends: {stopped.reason}")
 
@@ -127,23 +126,40 @@ def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
     )
 
 
-class _Stopped:
-    """Whether to end: told so by the supervisor, or nobody waits for us any more."""
+def _lost_s() -> float:
+    return float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
 
-    def __init__(self, job_dir: Path, attempt: int, node: int, ended: HaltFlag) -> None:
-        lost_s = float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
-        self._outside = Outside(job_dir, attempt, lost_s, node)
+
+class _Stopped:
+    """Whether to end: told so by the supervisor; or nobody waits for us, and no learner is here.
+
+    Whoever asks for the end by a signal gets it once the learners of this node have left: they work
+    on memory that goes with this server, and the next one would begin from an old snapshot.
+
+    Args:
+        needed: tells whether learners of this node take part.
+    """
+
+    def __init__(self, outside: Outside, ended: HaltFlag, needed: Callable[[], bool]) -> None:
+        self._outside = outside
         self._ended = ended
+        self._needed = needed
         self._due = 0.0
-        self.reason = ""
+        self._told = self._abandoned = ""
 
     def __call__(self) -> bool:
-        if self._ended:
-            return True
-        if not self.reason and time.monotonic() > self._due:
+        if not self._told and time.monotonic() > self._due:
             self._due = time.monotonic() + _ASK_OUTSIDE_EVERY_S
-            self.reason = self._outside.abandoned() or self._outside.expelled()
-        return bool(self.reason)
+            self._told = self._outside.expelled()
+            self._abandoned = self._outside.abandoned()
+        if self._told:
+            return True
+        return bool(self._ended or self._abandoned) and not self._needed()
+
+    @property
+    def reason(self) -> str:
+        """Why, in a few words, if not because of a signal."""
+        return self._told or self._abandoned
 
 
 def _say(heart: Heartbeat, node: int, error: ServerError | UserFault) -> None:

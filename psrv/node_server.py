@@ -134,6 +134,10 @@ class NodeServer:
             self._make_shards()
             self._serve(stopped, beat)
 
+    def has_learners(self) -> bool:
+        """Return whether a learner of this node takes part, as far as is known."""
+        return self._shards is not None and self._shards.has_learners()
+
     def _open_port(self) -> None:
         """Say where this server is; a training of one node needs no port."""
         settings = self._settings

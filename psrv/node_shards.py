@@ -156,6 +156,14 @@ class NodeShards:
         for link in self._links:
             link.note_refreshes()
 
+    def has_learners(self) -> bool:
+        """Return whether a learner of this node takes part; see `look_around`."""
+        for shard in self._shards:
+            proxies = set(shard.members.proxies().values())
+            if any(member.slot not in proxies for member in shard.members.all()):
+                return True
+        return False
+
     def write_snapshots(
         self, request: int, stopped: Callable[[], bool], is_home: Callable[[int], bool]
     ) -> bool:

@@ -104,9 +104,13 @@ def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_unt
     wait_until(lambda: request_answered(rows) == 3, what="a snapshot of what it has taken over")
     found = torch.frombuffer(bytearray(rows.read_bytes()[: 4 * COUNT]), dtype=torch.float32)
     assert found.eq(7).all()
-    shard.close()
 
+    shard.members.enter(shard.slot, 1)  # as a learner of this node
     server.process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        server.process.wait(0.5)
+    assert path.exists()
+    shard.close()
     assert server.process.wait(20) == 0, server.log.read_text()
     assert not server.folder.exists()
     assert server.status().state is contract.State.COMPLETED
