@@ -45,7 +45,7 @@ class ParameterServer(Part):
         None, ge=1, description="With fewer the training ends; by default half of them."
     )
     transport: Literal["tcp", "mpi"] = Field(
-        "tcp", description="Between nodes; mpi survives the loss of no server and no node."
+        "tcp", description="Between nodes; mpi survives the loss of no node."
     )
     learning_rate: Real | None = Field(
         None, gt=0, description="Of the server's steps; the optimizer's by default."
@@ -79,6 +79,7 @@ class _Traits:
 
 
 PARALLEL = "parallel_sgd"
+OWN = "own"
 ROUNDS = ("model_averaging", "diloco")
 _TRAITS = {
     PARALLEL: _Traits(
@@ -100,7 +101,7 @@ _TRAITS = {
         ("learning_rate", "momentum"), False, sends_weights=True,
         does="waits for all learners, and steps towards their weights' mean",
     ),
-    "own": _Traits(
+    OWN: _Traits(
         ("learning_rate", "staleness"), None,
         does="aggregates as its class says: at every push with `push`, all with `step`",
     ),
@@ -136,7 +137,9 @@ def _unused(server: ParameterServer) -> list[_Problem]:
     return [
         (key, f"{server.solver} does not use it; of such settings it has {allowed}")
         for key in _NOT_ALL_USE
-        if key not in used and getattr(server, key) not in (None, False)
+        if key not in used
+        and (value := getattr(server, key)) is not None
+        and value is not False  # zero is a setting, too
     ]
 
 
@@ -185,6 +188,13 @@ def _adagrad(server: ParameterServer) -> list[_Problem]:
 def _against_training(manifest: Manifest) -> list[tuple[Trail, str]]:
     """Return the built-in loop's settings that say how learners agree without a server."""
     found: list[tuple[Trail, str]] = []
+    server = manifest.parameter_server
+    if server is not None and server.solver == OWN and manifest.framework.job is None:
+        found.append((
+            ("parameter_server", "solver"),
+            "own is the solver that build(arguments) returns, and framework.command has none; "
+            "framework.job is needed, or another solver",
+        ))  # fmt: skip
     if manifest.training.average_every_steps > 1:
         found.append((
             ("training", "average_every_steps"),

@@ -78,7 +78,7 @@ def join(
         batch_size: samples of one learner's batch.
         seed: with the epoch, fixes the order of the samples.
         lr: the learning rate of the server's steps, where the manifest says none.
-        solver: the user's own (parameter_server.solver: own; or alone).
+        solver: the user's own, for a script that runs alone.
         settings: what a manifest would say; for a script that runs alone.
         state: of `Server.state`, to go on from, with the model's weights as they were; learner 0's
             counts, at its first start in a job.

@@ -10,6 +10,7 @@ import torch
 from dlctl.contract import ParameterServer, Plan
 from learner.faults import UserFault
 from psrv import rules
+from psrv.members import RANKS
 from psrv.rules import RoundSolver, Solver
 
 OWN = "own"
@@ -34,7 +35,35 @@ def find_solver(settings: ParameterServer, learners: int, own: Any = None) -> An
             "parameter_server.solver is own, but build returned no solver",
             hint="return {…, 'solver': an object of a class derived from psrv.rules.Solver}",
         )
-    return check_solver(own)
+    return _fitting(settings, learners, check_solver(own))
+
+
+def _fitting(settings: ParameterServer, learners: int, solver: AnySolver) -> AnySolver:
+    """Return a user's own solver, if it uses what the manifest says: its class was unknown there.
+
+    Raises:
+        UserFault: it does not, or so many learners can't wait for one another.
+    """
+    kind, key = type(solver).__name__, "parameter_server"
+    if isinstance(solver, RoundSolver):
+        if settings.staleness:
+            raise UserFault(
+                f"{key}.staleness is {settings.staleness}, and the solver {kind} waits for all at "
+                "every push",
+                hint="leave the key out, or define push instead of step",
+            )
+        if learners > RANKS:
+            raise UserFault(
+                f"the solver {kind} waits for all {learners} learners, and at most {RANKS} can",
+                hint="ask for fewer, or define push instead of step",
+            )
+    if solver.sends_weights and settings.pull_every > settings.push_every:
+        raise UserFault(
+            f"{key}.pull_every is {settings.pull_every}, and the solver {kind} gives weights back "
+            f"at each push, every {settings.push_every}",
+            hint="leave pull_every out",
+        )
+    return solver
 
 
 def check_solver(solver: Any) -> AnySolver:

@@ -23,6 +23,12 @@ class Signs(Solver):
         server[0].add_(torch.sign(mine, out=scratch), alpha=-rate)
 
 
+class Weights(Signs):
+    """One whose learners push weights."""
+
+    sends_weights = True
+
+
 class Rounds:
     """A user's own that waits for all."""
 
@@ -61,6 +67,22 @@ def test_an_own_solver_of_another_form_is_refused():
     ):
         with pytest.raises(UserFault, match=words):
             own(solver)
+
+
+@pytest.mark.parametrize(
+    ("solver", "learners", "settings", "words"),
+    [
+        (Rounds(), 2, {"staleness": 3}, "staleness is 3, and the solver Rounds waits for all"),
+        (Rounds(), 63, {}, "waits for all 63 learners, and at most 62 can"),
+        (Weights(), 2, {"pull_every": 4}, "pull_every is 4, and the solver Weights gives"),
+    ],
+)
+def test_what_an_own_solver_does_not_use_is_refused(
+    solver: Any, learners: int, settings: dict[str, int], words: str
+) -> None:
+    find_solver(ParameterServer("own", [0], push_every=2), 62, solver)
+    with pytest.raises(UserFault, match=words):
+        find_solver(ParameterServer("own", [0], **settings), learners, solver)  # type: ignore[arg-type]
 
 
 def test_an_error_inside_an_own_solver_is_raised_before_training():
