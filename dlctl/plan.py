@@ -11,9 +11,25 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from dlctl import __version__
-from dlctl.contract import Batch, CheckpointPolicy, Environment, Framework, Launch, Plan, Resources
+from dlctl.contract import (
+    EACH,
+    Batch,
+    CheckpointPolicy,
+    Environment,
+    Framework,
+    Launch,
+    ParameterServer,
+    Plan,
+    Resources,
+)
 from dlctl.errors import PlanError
-from dlctl.plan_server import learner_argv, parameter_server, server_memory_bytes, wanted
+from dlctl.plan_server import (
+    learner_argv,
+    parameter_server,
+    server_memory_bytes,
+    survives_nodes,
+    wanted,
+)
 from dlctl.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -56,6 +72,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         PlanError: the request fits no partition (a reason for each), or the site has no Python.
     """
     placement = place(manifest, site, identity.machine)
+    server = parameter_server(manifest, site, placement.learners_per_node)
     job_dir = f"{site.root}/jobs/{identity.training_id}"
     secret_names = manifest.secret_names()
     return Plan(
@@ -82,8 +99,8 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
             arguments=dict(manifest.framework.arguments),
         ),
         training=manifest.training_settings(),
-        checkpoint=_checkpoint(manifest, site, placement),
-        parameter_server=parameter_server(manifest, site, len(placement.learners_per_node)),
+        checkpoint=_checkpoint(manifest, site, placement, server),
+        parameter_server=server,
         data_stores=manifest.plan_stores(),
         env=manifest.plain_env(),
         secret_env={
@@ -246,9 +263,15 @@ def _batch(manifest: Manifest, site: Site, placement: Placement) -> Batch:
     )
 
 
-def _checkpoint(manifest: Manifest, site: Site, placement: Placement) -> CheckpointPolicy:
-    """Any node's failure ends the job: N nodes fail N times as often as one."""
-    node_mtbf_s, nodes = site.failures.node_mtbf_s, len(placement.learners_per_node)
+def _checkpoint(
+    manifest: Manifest, site: Site, placement: Placement, server: ParameterServer | None
+) -> CheckpointPolicy:
+    """Any node's failure ends the job: N nodes fail N times as often as one.
+
+    With a parameter server that may be the first one's alone.
+    """
+    node_mtbf_s, per_node = site.failures.node_mtbf_s, placement.learners_per_node
+    nodes = 1 if survives_nodes(server, per_node) else len(per_node)
     mtbf_s = None if node_mtbf_s is None else node_mtbf_s / nodes
     return replace(manifest.checkpoint_policy(), mtbf_s=mtbf_s)
 
@@ -258,7 +281,7 @@ def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
     if manifest.learners == 1:
         return Launch("direct", [])
     if wanted(manifest):
-        return Launch("each", learner_argv(manifest, site))
+        return Launch(EACH, learner_argv(manifest, site))
     program = launcher.executable or launcher.kind
     if launcher.kind == "mpirun":
         return Launch("mpirun", [program, "-n", learners, *launcher.extra])

@@ -17,11 +17,8 @@ if TYPE_CHECKING:
     from dlctl.manifest_server import ParameterServer
     from dlctl.site import Site
 
-_ELASTICITY = 0.9
-"""β = p·α, of p learners: Zhang, Choromanska, LeCun, 2015, section 5.1."""
-_OUTER_LEARNING_RATE, _OUTER_MOMENTUM = 0.7, 0.9
-"""DiLoCo's: Douillard et al., 2023, section 3.1."""
-
+SLOTS = 64
+"""Of a shard at its home: its node's learners, its server and the other nodes have one each."""
 _SERVER_MEMORY_BYTES = 512 * 2**20
 """Of a node's server, beside the shards, which the learners' memory has to hold."""
 
@@ -36,15 +33,28 @@ def server_memory_bytes(manifest: Manifest) -> int:
     return _SERVER_MEMORY_BYTES if manifest.memory_bytes and wanted(manifest) else 0
 
 
-def parameter_server(manifest: Manifest, site: Site, nodes: int) -> contract.ParameterServer | None:
+def parameter_server(
+    manifest: Manifest, site: Site, per_node: list[int]
+) -> contract.ParameterServer | None:
     """Return how the learners share their parameters; None without a server.
 
+    Args:
+        manifest: What is asked for.
+        site: Where.
+        per_node: How many learners each node has.
+
     Raises:
-        PlanError: the site can't start servers that talk MPI.
+        PlanError: there are too many, or the site can't start servers that talk MPI.
     """
-    asked, learners = manifest.parameter_server, manifest.learners
+    asked, learners, nodes = manifest.parameter_server, manifest.learners, len(per_node)
     if asked is None or not wanted(manifest):
         return None
+    if max(per_node) + nodes > SLOTS:
+        raise PlanError(
+            f"{max(per_node)} learners of a node and {nodes} nodes are too many for a parameter "
+            f"server: at most {SLOTS} together are allowed",
+            hint="ask for fewer learners, or let them average by allreduce: no parameter_server",
+        )
     return contract.ParameterServer(
         solver=asked.solver,
         shard_nodes=[shard % nodes for shard in range(asked.shards or nodes)],
@@ -54,13 +64,20 @@ def parameter_server(manifest: Manifest, site: Site, nodes: int) -> contract.Par
         staleness=0 if asked.in_rounds else asked.staleness,
         min_learners=min(asked.min_learners or -(-learners // 2), learners),
         transport=asked.transport if nodes > 1 else "tcp",
-        learning_rate=_or(asked.learning_rate, asked, diloco=_OUTER_LEARNING_RATE),
-        momentum=_or(asked.momentum, asked, diloco=_OUTER_MOMENTUM),
+        learning_rate=_or(asked.learning_rate, asked, diloco=contract.OUTER_LEARNING_RATE),
+        momentum=_or(asked.momentum, asked, diloco=contract.OUTER_MOMENTUM),
         adagrad=bool(asked.adagrad),
-        moving_rate=_or(asked.moving_rate, asked, elastic_averaging=_ELASTICITY / learners),
+        moving_rate=_or(asked.moving_rate, asked, elastic_averaging=contract.ELASTICITY / learners),
         timeout_s=parse_duration(asked.timeout),
         snapshot_every_s=parse_duration(asked.snapshot_every),
     )
+
+
+def survives_nodes(server: contract.ParameterServer | None, per_node: list[int]) -> bool:
+    """Return whether a training goes on without any of its nodes, but for the first one."""
+    if server is None or server.transport != "tcp":
+        return False
+    return sum(per_node) - max(per_node[1:], default=0) >= server.min_learners
 
 
 def _or(value: float | None, asked: ParameterServer, **defaults: float) -> float | None:

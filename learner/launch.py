@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dlctl.contract import Plan, attempt_dir, server_log
+from dlctl.contract import EACH, Plan, attempt_dir, server_log
 from learner import processes
 from learner.faults import UserFault
 from learner.heartbeat import last_lines
@@ -22,8 +22,6 @@ from learner.ranks import RANK_VARIABLE, place_of
 if TYPE_CHECKING:
     from learner.verdict import Failure
 
-EACH = "each"
-"""The kind of a launch in which every learner is a step of its own."""
 RESTARTS_VARIABLE = "DLCTL_RESTARTS"
 """Tells a learner's watchdog how often the learner was started before."""
 

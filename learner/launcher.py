@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import (
+    EACH,
     ContractError,
     Plan,
     Preflight,
@@ -31,7 +32,7 @@ from learner.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outs
 from learner.environment import PROGRESS_FILE, learner_environment, quiet_mpi, resolve_secrets
 from learner.faults import UserFault
 from learner.heartbeat import Heartbeat
-from learner.launch import EACH, RESTARTS_VARIABLE, beside
+from learner.launch import RESTARTS_VARIABLE, beside
 from learner.leaving import job_id
 from learner.nodes import first_node_is_lost
 from learner.ranks import Place, find_place

@@ -15,10 +15,9 @@ import sys
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import Plan, Preflight, preflight_file, to_json, write_whole
+from dlctl.contract import EACH, Plan, Preflight, preflight_file, to_json, write_whole
 from learner.environment import resolve_secrets
 from learner.faults import UserFault
-from learner.launch import EACH
 from learner.launcher import read_plan
 from learner.ranks import find_place
 from learner.shared_memory import make_segment_folder, remove_earlier

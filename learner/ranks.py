@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dlctl.contract import Plan
+from dlctl.contract import EACH, Plan
 from learner.faults import UserFault
 
 RANK_VARIABLE = "DLCTL_RANK"
@@ -36,7 +36,7 @@ def find_place(plan: Plan, env: Mapping[str, str] = os.environ) -> Place:
     """
     if plan.launch.kind == "direct":
         return Place(0, 1, 0, 1, 0)
-    if plan.launch.kind == "each":
+    if plan.launch.kind == EACH:
         return _own_place(plan, env)
     if plan.launch.kind == "srun":
         return _slurm_place(env)

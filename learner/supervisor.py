@@ -159,12 +159,12 @@ class Supervisor:
 
     def _preflight(self) -> Verdict | None:
         from learner.agreement import Findings, judge
-        from learner.launch import EACH, preflight_steps, step_log, whole_step
+        from learner.launch import preflight_steps, step_log, whole_step
         from learner.nodes import job_hosts
 
         log = step_log(self.job_dir, self.attempt, "preflight")
         step: Running
-        if self.plan.launch.kind == EACH:
+        if self.plan.launch.kind == contract.EACH:
             self._hosts = job_hosts(self.plan)
             step = preflight_steps(self.plan, self.job_dir, self.attempt, self._hosts, log)
         else:
@@ -223,10 +223,10 @@ class Supervisor:
             say(f"  {line}")
 
     def _train(self) -> Verdict:
-        from learner.launch import EACH, step_log, whole_step
+        from learner.launch import step_log, whole_step
 
         self._enter(State.TRAINING, self.plan.framework.command or str(self.plan.framework.job))
-        if self.plan.launch.kind == EACH:
+        if self.plan.launch.kind == contract.EACH:
             return self._train_each()
         log = step_log(self.job_dir, self.attempt, "launcher")
         step = whole_step(self.plan, "learner.launcher", self.job_dir, self.attempt, log)

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from dlctl.contract import ParameterServer
+from dlctl.contract import ELASTICITY, OUTER_LEARNING_RATE, OUTER_MOMENTUM, ParameterServer
 from psrv import solvers
 from psrv.errors import ServerError
 
@@ -246,9 +246,9 @@ class ModelAveraging:
 class DiLoCo:
     """Model averaging with an outer Nesterov optimizer, for slow links and long periods."""
 
-    lr: float = 0.7
+    lr: float = OUTER_LEARNING_RATE
     """The outer learning rate: no schedule changes it."""
-    momentum: float = 0.9
+    momentum: float = OUTER_MOMENTUM
     rows = 1
     sends_weights = True
 
@@ -281,7 +281,7 @@ def solver_of(settings: ParameterServer, learners: int) -> Solver | RoundSolver:
         return DownpourAdagrad() if settings.adagrad else Downpour(momentum)
     if settings.solver == "elastic_averaging":
         alpha = settings.moving_rate
-        return ElasticAveraging(0.9 / learners if alpha is None else alpha)
+        return ElasticAveraging(ELASTICITY / learners if alpha is None else alpha)
     if settings.solver == "model_averaging":
         return ModelAveraging()
     if settings.solver == "diloco":

@@ -133,7 +133,26 @@ class CheckpointPolicy:
     auto: bool = False
     """The interval follows from the measured cost of a checkpoint and `mtbf_s` (Young, Daly)."""
     mtbf_s: float | None = None
-    """Mean time between failures of the whole job: the site's of one node, divided by `nodes`."""
+    """Mean time between failures of the whole job: the site's of one node, divided by the number of
+    those whose loss ends it."""
+
+
+EACH = "each"
+"""The kind of a launch in which every learner is a step of its own."""
+ELASTICITY = 0.9
+"""β = p·α, of p learners: Zhang, Choromanska, LeCun, 2015, section 5.1."""
+OUTER_LEARNING_RATE, OUTER_MOMENTUM = 0.7, 0.9
+"""DiLoCo's: Douillard et al., 2023, section 3.1."""
+
+
+def learner_batch(batch_size: int, learners: int) -> int:
+    """Return the samples of a learner's batch, with a parameter server.
+
+    Args:
+        batch_size: of all learners together.
+        learners: how many there are.
+    """
+    return -(-batch_size // learners)
 
 
 @dataclass(frozen=True)
@@ -156,7 +175,7 @@ class ParameterServer:
     min_learners: int = 1
     """With fewer the training ends."""
     transport: str = "tcp"
-    """Between nodes: `tcp`, which survives the loss of peers, or `mpi`, which does not."""
+    """Between nodes: `tcp`, which survives the loss of nodes, or `mpi`, which does not."""
     learning_rate: float | None = None
     """Of the server's steps; None: the optimizer's. diloco: the outer one."""
     momentum: float | None = None

@@ -5,8 +5,12 @@ import re
 import pytest
 from login_side import MANIFEST, make_manifest, make_site, plan_of
 
-from dlctl.errors import ManifestError
+from dlctl import plan_server
+from dlctl.errors import ManifestError, PlanError
 from dlctl.manifest import not_in_this_version
+from dlctl.manifest_server import MOST_IN_ROUNDS
+from psrv.members import RANKS
+from psrv.shard_file import SLOTS
 
 SITE = make_site(more="partitions: {two: {cpus_per_node: 2, gpus_per_node: 2}}")
 
@@ -70,6 +74,7 @@ def test_a_solver_has_the_rates_of_those_who_made_it():
      "moving_rate: diloco does not use it; of such settings it has learning_rate, momentum"),
     ("momentum: 0.9", "momentum: elastic_averaging does not use it; of such settings it has "
      "moving_rate, staleness"),
+    ("momentum: 0", "momentum: elastic_averaging does not use it"),
     ("solver: parallel_sgd, adagrad: true", "adagrad: parallel_sgd does not use it"),
     ("solver: downpour_sgd, adagrad: true, momentum: 0.5", "momentum: adagrad has none"),
     ("solver: elastic_averaging, aggregate: all",
@@ -96,6 +101,13 @@ def test_what_contradicts_is_said_at_its_key(settings, sentence):
     (problem,) = problems(settings)
     assert re.match(r"manifest\.yml:4:\d+: parameter_server\.[a-z_]+: ", problem)
     assert sentence in problem
+
+
+def test_own_is_the_solver_of_a_file_with_build():
+    text = "name: a\nframework: {name: own, command: 'true'}\nparameter_server: {solver: own}\n"
+    with pytest.raises(ManifestError, match="framework.job is needed") as refused:
+        make_manifest(text, learners=2)
+    assert refused.value.problems[0].startswith("manifest.yml:3:20: parameter_server.solver: own")
 
 
 def test_all_problems_are_told_at_once_with_their_places():
@@ -147,6 +159,23 @@ def test_one_learner_starts_no_server_and_is_told_so():
 def test_an_empty_value_is_no_server():
     assert plan_of(MANIFEST + "parameter_server:\n", learners=2).parameter_server is None
     assert plan_of(text_of(""), set=("parameter_server=null",)).parameter_server is None
+
+
+def test_a_home_has_a_slot_for_each_of_its_learners_and_for_each_node():
+    assert (plan_server.SLOTS, MOST_IN_ROUNDS) == (SLOTS, RANKS)
+    assert plan_of(text_of(""), learners=63).parameter_server
+    with pytest.raises(PlanError, match="64 learners of a node and 1 nodes are too many"):
+        plan_of(text_of(""), learners=64)
+
+
+@pytest.mark.parametrize(("settings", "learners", "days"), [
+    ("", 4, 6), ("", 6, 6), ("min_learners: 3", 4, 3), ("transport: mpi", 6, 2),
+])  # fmt: skip
+def test_only_the_loss_of_the_first_node_ends_it(settings, learners, days):
+    site = make_site(more="failures: {node_mtbf: 6d}\npartitions: {two: {cpus_per_node: 2}}\n")
+    plan = plan_of(text_of(settings), site=site, learners=learners)
+    assert len(plan.resources.learners_per_node) == learners // 2
+    assert plan.checkpoint.mtbf_s == days * 86400
 
 
 @pytest.mark.parametrize(("learners", "asked", "enough"), [

@@ -7,7 +7,7 @@ import pytest
 from login_side import MANIFEST, make_site, plan_of
 
 from dlctl.cli.show import _per_attempt, print_details, speed_line
-from dlctl.cli.show_server import server_line
+from dlctl.cli.show_server import rates, server_line
 
 KNOWN = dict.fromkeys(
     ("training_id", "name", "shown_state", "reason", "site", "attempt", "job_id", "created_at",
@@ -128,3 +128,12 @@ def test_of_a_program_only_the_pushes_are_known(capsys):
     known["plan"]["framework"] |= {"job": None, "command": "python mine.py"}
     print_details(known)
     assert capsys.readouterr().out.splitlines()[-1] == "3 pushes/s in all"
+
+
+def test_samples_a_second_of_batches_that_the_learners_divide_unevenly():
+    learner = {"state": "TRAINING", "exit_code": None, "metrics": {"pushes_per_s": 10.0}}
+    plan = {
+        "framework": {"job": "train.py"}, "training": {"batch_size": 64},
+        "resources": {"learners": 6}, "parameter_server": {"push_every": 2},
+    }  # fmt: skip
+    assert rates([learner], plan) == "220 samples/s · 10 pushes/s in all"
