@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,22 +54,43 @@ def wait_until() -> Callable[..., Any]:
 # What a session may not leave behind -------------------------------------------------------------
 
 
-@pytest.fixture(scope="session", autouse=True)
-def nothing_left_behind() -> Iterator[str]:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> Iterator[None]:
+    """Give the session a token that all of its processes inherit, pytest-xdist's workers first."""
+    if not _is_worker():
+        token = os.environ[SESSION_VARIABLE] = secrets.token_hex(8)
+        session.stash[_BEFORE] = shared_memory()
+        session.stash[_SEGMENTS] = segments = _mpi_segments(token)
+        segments.__enter__()
+    yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     """Fail the run if a process, port, job, mount or shared memory of this session is left.
 
-    Set up first and so torn down last; its failure is an error of the last test.
+    At the very end, after pytest-xdist's workers.
     """
-    token = os.environ[SESSION_VARIABLE] = secrets.token_hex(8)
-    before = shared_memory()
-    with _mpi_segments(token):
-        yield token
+    yield
+    if _is_worker() or _SEGMENTS not in session.stash:
+        return
+    session.stash[_SEGMENTS].__exit__(None, None, None)
+    token, before = os.environ[SESSION_VARIABLE], session.stash[_BEFORE]
     deadline = time.monotonic() + 10
     while (left := left_behind(token, before)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    os.environ.pop(SESSION_VARIABLE, None)
+    del os.environ[SESSION_VARIABLE]
     if left:
-        pytest.fail("the tests left behind:\n" + "\n".join(left), pytrace=False)
+        print("\nthe tests left behind:", *left, sep="\n", file=sys.stderr)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+_BEFORE = pytest.StashKey[set[str]]()
+_SEGMENTS = pytest.StashKey[AbstractContextManager[None]]()
+
+
+def _is_worker() -> bool:
+    return "PYTEST_XDIST_WORKER" in os.environ
 
 
 @contextmanager

@@ -30,6 +30,8 @@ _STDERR_LIMIT_BYTES = 64 * 1024
 _NOISE_LIMIT_BYTES = 1024 * 1024
 _INLINE_BYTES = 16 * 1024
 """Standard input that certainly fits the buffers on the way: written without a thread."""
+_BEGIN_GRACE_S = 2.0
+"""How long a script that is to end is waited for to begin: only then its process group is known."""
 
 
 class Streams(Protocol):
@@ -86,6 +88,7 @@ class ScriptProcess:
         self._pending = b""
         self._started = False
         self._pid: int | None = None
+        self._begun = threading.Event()
         self._ended = False
         self._stderr = bytearray()
         self._stderr_reader = threading.Thread(
@@ -111,6 +114,9 @@ class ScriptProcess:
     def kill(self) -> None:
         """End the script; see `Process.kill`."""
         if not self._ended:
+            if not self._started:
+                with contextlib.suppress(TransportError):
+                    self._begin(time.monotonic() + _BEGIN_GRACE_S)
             self._streams.kill(self._pid)
             self._release()
 
@@ -135,6 +141,14 @@ class ScriptProcess:
     def read_some(self, timeout_s: float) -> bytes:
         """Return some bytes of the script's own output, none at its end."""
         deadline = time.monotonic() + timeout_s
+        self._begin(deadline)
+        if self._pending:
+            chunk, self._pending = self._pending, b""
+            return chunk
+        return self._streams.read(_left(deadline))
+
+    def _begin(self, deadline: float) -> None:
+        """Read on until the script has begun, and said which process it is."""
         while not self._started:
             chunk = self._streams.read(_left(deadline))
             self._pending += chunk
@@ -143,12 +157,10 @@ class ScriptProcess:
             if found and ended:
                 self._started, self._pending = True, rest
                 self._pid = int(pid)
+                self._begun.set()
             elif not chunk or len(noise) > _NOISE_LIMIT_BYTES:
+                self._begun.set()  # it never will
                 raise self._never_started(noise)
-        if self._pending:
-            chunk, self._pending = self._pending, b""
-            return chunk
-        return self._streams.read(_left(deadline))
 
     def push_back(self, data: bytes) -> None:
         """Make these bytes the next that are read."""
@@ -156,6 +168,7 @@ class ScriptProcess:
 
     def interrupt(self) -> None:
         """End what runs over there, from any thread: whoever reads sees the end and cleans up."""
+        self._begun.wait(_BEGIN_GRACE_S)  # who reads finds out
         self._streams.kill(self._pid)
 
     def _never_started(self, noise: bytes) -> TransportError:

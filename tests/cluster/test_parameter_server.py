@@ -212,9 +212,11 @@ def test_kill_of_everything_and_what_the_next_attempt_removes(dlctl, local_site,
     job_dir = local_site.job_dir(training_id)
     wait_for_learners(wait_until, job_dir, 2)
     wait_until(lambda: any((job_dir / contract.CHECKPOINTS).iterdir()), 90)
-    for module in ("supervisor", "launcher", "server", "train"):
-        for pid, _ in processes_of(job_dir, f"learner.{module}"):
-            kill(pid)
+    modules = ("supervisor", "launcher", "server", "train")
+    pids = [pid for name in modules for pid, _ in processes_of(job_dir, f"learner.{name}")]
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # none sees another one's end
+        for pid in pids:
+            os.kill(pid, number)
     left = shared_memory(training_id, local_site)
     assert len(left) == 1
     wait_for_state(dlctl, wait_until, training_id, "FAILED")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import shutil
@@ -364,10 +365,11 @@ class TwoFactorServer(paramiko.ServerInterface):
             argv = ["/bin/sh", "-c", command.decode()]
             data = channel.makefile("rb").read()
             done = subprocess.run(argv, input=data, capture_output=True, check=False)
-            channel.sendall(done.stdout)
-            channel.sendall_stderr(done.stderr)
-            channel.send_exit_status(done.returncode)
-            channel.close()
+            with contextlib.suppress(EOFError, OSError):  # the other side has gone
+                channel.sendall(done.stdout)
+                channel.sendall_stderr(done.stderr)
+                channel.send_exit_status(done.returncode)
+                channel.close()
 
         threading.Thread(target=work, daemon=True).start()
         return True
