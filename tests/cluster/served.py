@@ -101,10 +101,14 @@ def learners_of(job_dir: Path, module: str = "learner.train") -> dict[int, int]:
     """Return the process of each living learner, or its watchdog (`learner.launcher`), by rank."""
     found = {}
     variable = b"RANK=" if module == "learner.train" else b"DLCTL_RANK="
-    for pid, _ in processes_of(job_dir, module):
+    pids = {pid for pid, _ in processes_of(job_dir, module)}
+    for pid in pids:
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
+            continue
+        if parent in pids:  # a fork that looks the same: a watchdog's guard
             continue
         ranks = [word.partition(b"=")[2] for word in environment if word.startswith(variable)]
         if ranks:
