@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -135,15 +136,24 @@ def _lacks(reason: str) -> None:
     pytest.skip(reason)
 
 
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Two clusters that start at once may take what the other one is about to take."""
+    with (Path(tempfile.gettempdir()) / "dlctl-test-cluster.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="session")
 def _started_cluster() -> Iterator[Cluster]:
     missing = missing_programs()
     if missing:
         _lacks(f"no test cluster without {', '.join(missing)}: run `make cluster-deps`")
-    wipe_leftovers()
     cluster = Cluster(venv=Path(sys.prefix), hide=REPOSITORY)
     try:
-        cluster.start()
+        with _one_at_a_time():
+            wipe_leftovers()
+            cluster.start()
         python = str(cluster.node_python)
         check = cluster.ssh(f"{python} -c 'import h5py, mpi4py, numpy, torch, watchdog'")
         if check.returncode != 0:
