@@ -70,9 +70,10 @@ def _cell(
     for seed in seeds:
         job_dir = example.train(manifest(learners, _EPOCHS, seed, **more))
         metrics = json.loads((job_dir / "results/metrics.json").read_text())
-        seen = [epoch[_NAME] for epoch in metrics["history"]]
-        finals.append(seen[-1])
-        firsts.append(next((n for n, a in enumerate(seen, 1) if a >= _ACCURACY), _EPOCHS + 1))
+        # Of epochs that end together only the last one is validated.
+        seen = {one["epoch"]: one[_NAME] for one in metrics["history"] if _NAME in one}
+        finals.append(seen[_EPOCHS])
+        firsts.append(next((n for n, a in seen.items() if a >= _ACCURACY), _EPOCHS + 1))
     first = round(statistics.median(firsts))
     when = f"epoch {first}" if first <= _EPOCHS else "never"
     return f"{statistics.median(finals):.1%} ({min(finals):.1%}), {when}"
