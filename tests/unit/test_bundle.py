@@ -4,6 +4,7 @@ import io
 import os
 import socket
 import tarfile
+import tempfile
 import tracemalloc
 from pathlib import Path
 
@@ -169,9 +170,20 @@ def test_links_inside_stay_links(folder):
     ]
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
-def test_unreadable_files_are_named(folder):
+@pytest.fixture
+def ordinary_user():
+    """Be no root, who reads everything; in a folder of its own, for pytest's are root's alone."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name), lambda: os.seteuid(user or 65534)
+        os.seteuid(user)
+
+
+def test_unreadable_files_are_named(ordinary_user):
+    folder, become = ordinary_user
     add(folder, "locked").chmod(0)
+    become()
     with pytest.raises(BundleError, match="locked: can't be read"):
         collect(folder)
 
