@@ -27,7 +27,6 @@ from learner.schedule import UsedRate
 from learner.served_model import ServedModel
 from learner.server_state import SavedServer
 from learner.signals import HaltFlag
-from learner.turns import CursorInTurn
 from psrv.cursor import Chunk, Cursor
 
 _LINGER_S = 0.05
@@ -125,15 +124,11 @@ class ServerLoop:
     def _train(self, chunk: Chunk, batches: Iterator[Batch], loader: ChunkLoader) -> None:
         self._served.join()
         self._served.begin()
-        pass_number, place = chunk.pass_number, chunk.start
-        if isinstance(self._cursor, CursorInTurn):
-            pass_number, place = self._cursor.round_begin(chunk)
-        self._saved.step_schedule(self._trained.schedule, pass_number)
+        self._saved.step_schedule(self._trained.schedule, chunk.pass_number)
         totals = [0.0] * len(self._evaluation.names)
         for start in range(chunk.start, chunk.stop, self._batch_samples):
             stop = min(start + self._batch_samples, chunk.stop)
-            step = self._step_at(pass_number, place + start - chunk.start)
-            self._trained.schedule.before_step(step)
+            self._trained.schedule.before_step(self._step_at(chunk.pass_number, start))
             sums = self._step(next(batches), stop - start, last=stop == chunk.stop)
             totals = [a + b for a, b in zip(totals, sums, strict=True)]
         self._served.exchange(self._rate.now())

@@ -77,16 +77,6 @@ class CursorInTurn:
             self._wait()
         return self._cursor.take(samples, done)
 
-    def round_begin(self, chunk: Chunk) -> tuple[int, int]:
-        """Return pass and place of the first chunk of a chunk's round.
-
-        Whoever of a round comes last takes its step, with its own learning rate: so all have this
-        one's, also where a round is of two passes or steps.
-        """
-        number = chunk.pass_number * self._chunks + chunk.start // self._chunk_samples
-        pass_number, place = divmod(number - number % self._learners, self._chunks)
-        return pass_number, place * self._chunk_samples
-
     def done(self, chunk: Chunk) -> None:
         """Report that this learner has trained on a chunk."""
         self._cursor.done(chunk)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from psrv.rounds import Step, add_to_sum, before, missing, next_round, settle
-from psrv.rules import RoundSolver, Solver
+from psrv.rules import Solver
 from psrv.shard import Shard
 from psrv.shard_file import COUNT_BITS
 
-__all__ = ["add_sum", "copy_weights", "has_ended", "merge", "next_round", "step_of"]
+__all__ = ["add_sum", "copy_weights", "has_ended", "merge", "next_round"]
 
 
 def merge(
@@ -63,7 +63,7 @@ def merge(
 
 
 def add_sum(
-    shard: Shard, block: int, rounds: int, mask: int, total: torch.Tensor, step: Step
+    shard: Shard, block: int, rounds: int, mask: int, total: torch.Tensor, rate: float, step: Step
 ) -> bool:
     """Take part in a round for the learners of a node, once it is their turn.
 
@@ -75,7 +75,8 @@ def add_sum(
         rounds: The round's number.
         mask: Bits of the ranks in the sum.
         total: The sum, of the block's length.
-        step: See `step_of`.
+        rate: Its learning rate, the lowest of these ranks'.
+        step: The solver's.
 
     Returns:
         Whether that is settled; otherwise it is to be asked again: it is not their turn yet.
@@ -86,7 +87,7 @@ def add_sum(
     waited_for = [m for m in missing(shard, now, added) if not m.mask & mask]  # but for itself
     if now < rounds or before(waited_for, mask):
         return False
-    if not add_to_sum(shard, block, rounds, mask, total):
+    if not add_to_sum(shard, block, rounds, mask, total, rate):
         return False
     if not missing(shard, *shard.progress(block)):
         settle(shard, block, rounds, step)
@@ -114,13 +115,3 @@ def copy_weights(shard: Shard, run: range, into: Sequence[torch.Tensor]) -> int:
 
     shard.read_run(run, copy)
     return min(seen)
-
-
-def step_of(solver: RoundSolver, rate: float) -> Step:
-    """Return a solver's step at a learning rate."""
-
-    def step(server: Sequence[torch.Tensor], total: torch.Tensor, count: int, block: int) -> None:
-        del block
-        solver.step(server, total, count, rate)
-
-    return step

@@ -114,12 +114,12 @@ class Home:
         self,
         node: int,
         frame: Frame,
+        run: range,
         totals: Sequence[torch.Tensor],
         into: Sequence[torch.Tensor],
     ) -> int:
         """Take in the totals of neighbouring blocks, but what was before; see psrv.home.merge."""
         number, merged = frame.number, self._merged
-        run = range(frame.block, frame.block + len(totals))
 
         def is_new(block: int, last: int) -> bool:
             merged.note(last % NODES, block, last // NODES)

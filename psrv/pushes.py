@@ -179,18 +179,15 @@ class InRounds:
             for step in [shard.layout.block_count]
         ]
         self._open = False
-        self._rate = 0.0
 
     def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
         """Add to the sum; with `into` wait for the end of the round, and take the weights."""
         if self._open:
             self._finish(None)
         self._turn.catch_up()
-        self._open, self._rate = True, rate
-        for shard in self._shards:
-            shard.rate = rate
+        self._open = True
         for rounds, sent, _, part in self._parts:
-            rounds.add(sent.of(mine[part]), self._step)
+            rounds.add(sent.of(mine[part]), rate, self._solver.step)
         if into is not None:
             self._finish(into)
 
@@ -206,15 +203,9 @@ class InRounds:
         """Wait for the end of the round in all shards."""
         for rounds, _, taken, part in self._parts:
             blocks = None if into is None else taken.of(into[part])
-            rounds.finish(self._step, partial(_take, blocks))
+            rounds.finish(self._solver.step, partial(_take, blocks))
         self._open = False
         self._turn.number += 1
-
-    def _step(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, block: int
-    ) -> None:
-        del block
-        self._solver.step(server, total, count, self._rate)
 
 
 def copying(shard: Shard, into: torch.Tensor, row: int = 0) -> Operation:

@@ -236,31 +236,33 @@ class RoundsRelay(Relay):
         )
 
     def take(self, group: int) -> Sending | None:
-        """Send sums of the same ranks and round from where they lie: nobody adds to them now.
+        """Send sums of the same round, ranks and rate from where they lie: nobody adds to them now.
 
         Under the lock: what a learner that was killed had begun to add is undone there.
         """
         run: list[int] = []
-        of = 0, 0
+        of = 0, 0, 0.0
 
         def look(_: Sequence[torch.Tensor], block: int) -> None:
             nonlocal of
-            progress = self.shard.progress(block)
-            if run and (progress != of or block != run[-1] + 1):
+            rounds, added = self.shard.progress(block)
+            what = rounds, added, self.shard.round_rate(block)
+            if run and (what != of or block != run[-1] + 1):
                 return
-            if self._is_ready(block, *progress):
-                of = progress
+            if self._is_ready(block, rounds, added):
+                of = what
                 run.append(block)
 
         self.shard.read_run(self.shard.groups[group], look)
         if not run:
             return None
-        rounds, added = of
+        rounds, added, rate = of
         self._sent[run] = rounds
-        pushes, rate = added.bit_count(), self.shard.rate
         size = self.shard.rows[-1].element_size() * self._step
         payload = self._sums[run[0] * size : (run[-1] + 1) * size]
-        return Frame(Kind.TOTAL, self.number, run[0], rounds, added, pushes, rate), payload
+        return Frame(
+            Kind.TOTAL, self.number, run[0], rounds, added, added.bit_count(), rate
+        ), payload
 
     def on_its_way(self, groups: Iterable[int]) -> list[Sending]:
         """Return none: they are `ready` again."""

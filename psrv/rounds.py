@@ -29,8 +29,8 @@ _SPINS = 20
 _NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
 _LOOK_FOR_DEAD_S = 0.05
 
-Step = Callable[[Sequence[torch.Tensor], torch.Tensor, int, int], None]
-"""Gets a block of the rows (the weights first), the sum, how many have added, and its number."""
+Step = Callable[[Sequence[torch.Tensor], torch.Tensor, int, float], None]
+"""A solver's, for a block: see psrv.rules.RoundSolver.step."""
 
 
 def missing(shard: Shard, rounds: int, added: int) -> list[Member]:
@@ -62,16 +62,19 @@ def settle(shard: Shard, block: int, rounds: int, step: Step) -> None:
         now, added = shard.progress(block)
         if now == rounds and not missing(shard, now, added):
             if added:
-                step(parts[:-1], parts[-1], added.bit_count(), block)
+                step(parts[:-1], parts[-1], added.bit_count(), shard.round_rate(block))
             shard.set_progress(block, now + 1, 0)
 
     shard.update_block(block, work)
 
 
-def add_to_sum(shard: Shard, block: int, rounds: int, mask: int, mine: torch.Tensor) -> bool:
+def add_to_sum(
+    shard: Shard, block: int, rounds: int, mask: int, mine: torch.Tensor, rate: float
+) -> bool:
     """Add the values of the learners of a mask to the sum of a block.
 
-    Nothing is done if that round is over, or they were added before.
+    Nothing is done if that round is over, or they were added before. The round has the learning
+    rate of who adds first: whoever takes its step, the result has the same bits.
 
     Returns:
         Whether that is settled; otherwise the round has not come yet: it was seen too early, for
@@ -89,6 +92,7 @@ def add_to_sum(shard: Shard, block: int, rounds: int, mask: int, mine: torch.Ten
                 total += mine
             else:
                 total.copy_(mine)
+                shard.set_round_rate(block, rate)
             shard.set_progress(block, now, added | mask)
 
     shard.update_block(block, add, changes=(len(shard.rows) - 1, len(shard.rows)))
@@ -191,18 +195,19 @@ class Rounds:
         self._home = shard.layout.kind == HOME
         self._turn = turn
 
-    def add(self, mine: Sequence[torch.Tensor], step: Step) -> None:
+    def add(self, mine: Sequence[torch.Tensor], rate: float, step: Step) -> None:
         """Add this learner's values, once in a round, after those of smaller rank.
 
         Args:
             mine: The values, cut into blocks.
+            rate: This learner's learning rate: the round's, if it is the first one.
             step: What is done with the sum of a block, by one of the learners; not on a relay.
         """
         shard, number = self._shard, self._turn.number
         for block in range(shard.layout.blocks):
             self._until(partial(self._my_turn, block, step))
             # It may be complete without us, who had not joined yet.
-            while not add_to_sum(shard, block, number, self._turn.mask, mine[block]):
+            while not add_to_sum(shard, block, number, self._turn.mask, mine[block], rate):
                 self._until(partial(self._my_turn, block, step))
             if self._home and not missing(shard, *shard.progress(block)):
                 settle(shard, block, number, step)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from psrv.home import add_sum, copy_weights, has_ended, step_of
+from psrv.home import add_sum, copy_weights, has_ended
 from psrv.homes import Home
 from psrv.rounds import Step, missing, settle
 from psrv.shard import GROUP, ThreadedShard
@@ -233,17 +233,20 @@ class Serving:
             if frame.kind is Kind.PULL:
                 self._answer_pull(home, frame, answers, connection)
                 continue
-            length = self._length(home, frame)
+            run, length = self._run_of(home, frame), self._length(frame)
             answer, payload = answers.of(length)
-            had = home.merge(node, frame, totals.of(length)[0], answer)
+            had = home.merge(node, frame, run, totals.of(length)[0], answer)
             connection.send(Frame(Kind.WEIGHTS, frame.shard, frame.block, had), payload)
 
-    def _length(self, home: Home, frame: Frame) -> int:
+    def _length(self, frame: Frame) -> int:
         """Return of how many elements totals are."""
-        length = frame.size // self._dtype.itemsize
-        home.run_of(frame, length)
+        return frame.size // self._dtype.itemsize
+
+    def _run_of(self, home: Home, frame: Frame) -> range:
+        """Return of which blocks totals are."""
+        length = self._length(frame)
         _check(frame, Kind.TOTAL, length * self._dtype.itemsize)
-        return length
+        return home.run_of(frame, length)
 
     def _room(self) -> Room:
         return Room(self._elements, self._dtype)
@@ -269,10 +272,9 @@ class Serving:
                     self._answer_pull(home, frame, answer, connection)
                     free.append(room)
                 else:
-                    run = home.run_of(frame, self._length(home, frame))
                     assert home.in_rounds is not None
-                    step = step_of(home.in_rounds, frame.rate)
-                    held.append(_Held(frame, home, step, room, run))
+                    run = self._run_of(home, frame)
+                    held.append(_Held(frame, home, home.in_rounds.step, room, run))
                 nap_s = 0.0
             ended = [one for one in held if _advance(one, answer, connection)]
             for one in ended:
@@ -298,7 +300,7 @@ def _advance(held: _Held, answer: Room, connection: Connection) -> bool:
     totals, _ = held.room.of(length)
     for block in held.run[held.added :]:
         total = totals[block - frame.block]
-        if not add_sum(shard, block, frame.number, frame.mask, total, step):
+        if not add_sum(shard, block, frame.number, frame.mask, total, frame.rate, step):
             _skip_rounds(shard, block, frame.number, step)
             return False
         held.added += 1

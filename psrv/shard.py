@@ -35,6 +35,7 @@ from psrv.shard_file import (
     RATE,
     REFRESHED,
     ROUND,
+    ROUND_RATE,
     SLOTS,
     SLOTS_AT,
     WANTED,
@@ -285,6 +286,14 @@ class Shard:
         """Set that; only as part of an operation on the block, with which it is undone."""
         at = BLOCKS_AT + block * LINE
         self._words[at + ROUND], self._words[at + ADDED] = rounds, added
+
+    def round_rate(self, block: int) -> float:
+        """Return the learning rate of a block's round, which means nothing until one has added."""
+        return self._reals[BLOCKS_AT + block * LINE + ROUND_RATE]
+
+    def set_round_rate(self, block: int, rate: float) -> None:
+        """Set that, as the first one who adds; an operation that is undone leaves nobody in it."""
+        self._reals[BLOCKS_AT + block * LINE + ROUND_RATE] = rate
 
     def count_push(self, block: int) -> None:
         """Count a push at once; only as part of an operation on the block."""

@@ -8,8 +8,9 @@ In 64-bit words of the machine's byte order:
     64    a line of 8 words for each slot: see psrv.members
     576   a line of 8 words for each block: sequence number, slot of its last writer, and its
           progress, two words. In rounds: rounds that are complete, and bits of the ranks that have
-          added to the next one. Otherwise: pushes that its weights have had; and from COUNT_BITS on
-          the number of an exchange with another node, below how many are in the total of a relay
+          added to the next one; and that one's learning rate (float64). Otherwise: pushes that its
+          weights have had; and from COUNT_BITS on the number of an exchange with another node,
+          below how many are in the total of a relay
 
 and from page to page the rows (the weights first), and for each slot a copy of one block of every
 row. Rows are padded to whole blocks.
@@ -42,8 +43,8 @@ LINE = 8
 SLOTS_AT = 64
 BLOCKS_AT = SLOTS_AT + SLOTS * LINE
 MAGIC, DIGEST, ATTEMPT, KIND, EXPECTED, RATE, ELSEWHERE, WANTED, REFRESHED = range(9)
-SEQUENCE, WRITER, ROUND, ADDED = range(4)
-"""Words of a block; the last two are its progress."""
+SEQUENCE, WRITER, ROUND, ADDED, ROUND_RATE = range(5)
+"""Words of a block; ROUND and ADDED are its progress."""
 COUNT_BITS = 20
 COUNT = (1 << COUNT_BITS) - 1
 """Of a block's second word of progress, but in rounds: how many pushes the total of a relay has."""
@@ -51,7 +52,7 @@ HOME, RELAY = 1, 2
 """Kinds of shards: see the module."""
 NEVER = 1 << 62
 """The clock of nobody: it is waited for by none."""
-_MAGIC = int.from_bytes(b"DLshard2", "little")
+_MAGIC = int.from_bytes(b"DLshard3", "little")
 
 
 @dataclass(frozen=True)

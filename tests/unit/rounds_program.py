@@ -30,16 +30,15 @@ def values(rank: int, number: int) -> torch.Tensor:
     return torch.randn(LAYOUT.count, generator=torch.Generator().manual_seed(97 * number + rank))
 
 
-def descend(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, block: int) -> None:
+def descend(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float) -> None:
     """Take a step."""
-    del block
-    rows[0].sub_(total / count, alpha=0.1)
+    rows[0].sub_(total / count, alpha=rate)
     rows[1].add_(1)
 
 
 def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> None:
     """Take part in a round."""
-    rounds.add(torch.split(mine, STEP), step)
+    rounds.add(torch.split(mine, STEP), 0.1, step)
     rounds.finish(step, lambda *_: None)
     turn.number += 1
 

@@ -61,12 +61,13 @@ class Pair:
 
     def _rounds(self) -> bool:
         assert isinstance(self._solver, RoundSolver)
-        step, did, relay = home.step_of(self._solver, self.relay.rate), False, self.relay
+        step, did, relay = self._solver.step, False, self.relay
         for block, (rounds, added) in enumerate(relay.all_progress()):
             buffer = self._cut(self._buffer, block)
             if added and not missing(relay, rounds, added):
                 relay.read_block(block, partial(_copy_sum, buffer))
-                home.add_sum(self.home, block, rounds, added, buffer, step)
+                rate = relay.round_rate(block)
+                home.add_sum(self.home, block, rounds, added, buffer, rate, step)
             if home.has_ended(self.home, block, rounds + 1, step):
                 found = home.copy_weights(self.home, range(block, block + 1), [buffer])
                 self._end_round(block, found, buffer)

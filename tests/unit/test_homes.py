@@ -55,7 +55,7 @@ def total(number: int) -> Frame:
 
 def merge(home: Home, node: int, number: int) -> float:
     into = torch.empty(COUNT)
-    home.merge(node, total(number), [torch.ones(COUNT)], [into])
+    home.merge(node, total(number), range(1), [torch.ones(COUNT)], [into])
     return float(into[0])
 
 

@@ -83,7 +83,7 @@ def test_two_nodes(shm_folder: Path, what: str, said: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{said}\n", "")
 
 
-def add(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, block: int) -> None:
+def add(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float) -> None:
     rows[0].add_(total, alpha=100 * count)
 
 
@@ -93,17 +93,36 @@ def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> Non
     shard.members.enter(first, 0b0011)
     shard.members.enter(last, 0b1100)
     ones = torch.ones(LAYOUT.block_count)
-    assert not home.add_sum(shard, 0, 0, 0b1000, ones, add)  # of its own ranks one has died
-    assert home.add_sum(shard, 0, 0, 0b0011, 2 * ones, add)
-    assert home.add_sum(shard, 0, 0, 0b0011, 2 * ones, add)  # told twice
+    assert not home.add_sum(shard, 0, 0, 0b1000, ones, 0.1, add)  # of its own ranks one has died
+    assert home.add_sum(shard, 0, 0, 0b0011, 2 * ones, 0.1, add)
+    assert home.add_sum(shard, 0, 0, 0b0011, 2 * ones, 0.1, add)  # told twice
     assert not home.has_ended(shard, 0, 1, add)
-    assert home.add_sum(shard, 0, 0, 0b1000, ones, add)
+    assert home.add_sum(shard, 0, 0, 0b1000, ones, 0.1, add)
     weights = torch.empty(LAYOUT.block_count)
     assert home.has_ended(shard, 0, 1, add)
     assert home.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(900).all()
-    assert home.add_sum(shard, 0, 0, 0b1000, ones, add)  # too late
-    assert not home.add_sum(shard, 0, 2, 0b0011, ones, add)  # too early
+    assert home.add_sum(shard, 0, 0, 0b1000, ones, 0.1, add)  # too late
+    assert not home.add_sum(shard, 0, 2, 0b0011, ones, 0.1, add)  # too early
     assert shard.progress(0) == (1, 0) and home.next_round(shard) == 2
+
+
+def test_a_round_has_the_rate_of_its_lowest_rank_whoever_takes_its_step(
+    shard: ThreadedShard,
+) -> None:
+    nodes = [shard.members.proxy(node) for node in (1, 2)]
+    for number, node in enumerate(nodes):
+        assert node is not None
+        shard.members.enter(node, 1 << number)
+    rates: list[float] = []
+
+    def note(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float) -> None:
+        rates.append(rate)
+
+    ones = torch.ones(LAYOUT.block_count)
+    for rounds, rate in ((0, 0.5), (1, 0.25)):
+        assert home.add_sum(shard, 0, rounds, 0b01, ones, rate, note)
+        assert home.add_sum(shard, 0, rounds, 0b10, ones, rate / 2, note)
+    assert rates == [0.5, 0.25]
 
 
 def test_a_round_ends_without_a_node_that_has_nobody_left(shard: ThreadedShard) -> None:
@@ -112,7 +131,7 @@ def test_a_round_ends_without_a_node_that_has_nobody_left(shard: ThreadedShard) 
     shard.members.enter(here, 0b01)
     shard.members.enter(there, 0b10)
     weights = torch.ones(LAYOUT.block_count)
-    assert home.add_sum(shard, 0, 0, 0b01, weights, add)
+    assert home.add_sum(shard, 0, 0, 0b01, weights, 0.1, add)
     assert [member.slot for member in missing(shard, *shard.progress(0))] == [there]
     shard.members.pause(there)
     assert home.has_ended(shard, 0, 1, add)
@@ -152,7 +171,7 @@ def test_a_sum_goes_to_the_home_without_what_a_killed_learner_had_begun_to_add(
     server = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
     relay = RoundsRelay(0, server)
     server.members.enter(server.slot, 0b01)
-    add_to_sum(server, 0, 0, 0b01, torch.ones(65_536))
+    add_to_sum(server, 0, 0, 0b01, torch.ones(65_536), 0.25)
     be_killed(shm_folder, OPEN + """
 shard.members.enter(shard.slot, 0b10)
 def half(parts, block):
@@ -166,6 +185,7 @@ shard.update_block(0, half, changes=(1, 2))
     assert relay.ready() == [0]
     sending = relay.take(0)
     assert sending is not None and sending[0].mask == 0b01
+    assert sending[0].rate == 0.25
     assert torch.frombuffer(bytearray(sending[1]), dtype=torch.float32).eq(1).all()
     server.close()
 

@@ -15,7 +15,7 @@ import torch
 from psrv.errors import ServerError
 from psrv.gate import Gate
 from psrv.patience import Patience, Warn
-from psrv.rounds import Rounds, Step, Turn
+from psrv.rounds import Rounds, Step, Turn, add_to_sum
 from psrv.shard import Shard
 from psrv.shard_file import ShardLayout, create_shard
 
@@ -34,7 +34,7 @@ def die(*progress):
     set_progress(*progress)
     os.kill(os.getpid(), 9)
 shard.set_progress = die
-settle(shard, 0, 0, lambda rows, total, count, block: rows[0].add_(total))
+settle(shard, 0, 0, lambda rows, total, count, rate: rows[0].add_(total))
 """
 
 
@@ -70,7 +70,7 @@ def test_a_killed_learner_is_not_waited_for_and_comes_back(path: Path) -> None:
 
 def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> torch.Tensor:
     seen, size = torch.empty(70_000), LAYOUT.block_count
-    rounds.add(torch.split(mine, size), step)
+    rounds.add(torch.split(mine, size), 0.1, step)
     rounds.finish(step, lambda row, block: seen[block * size :][: len(row)].copy_(row))
     turn.number += 1
     return seen
@@ -136,7 +136,7 @@ def test_an_end_of_a_round_that_is_undone_is_not_believed(shard: Shard, call: st
         assert sorted(seen) == [(0, True), (1, True)]
     else:
         turn.number = 1
-        rounds.add(torch.split(torch.ones(70_000), LAYOUT.block_count), step)
+        rounds.add(torch.split(torch.ones(70_000), LAYOUT.block_count), 0.1, step)
         assert shard.all_progress() == [(1, 0b01)] * 2
 
 
@@ -162,7 +162,7 @@ def test_a_learner_says_once_for_whom_it_waits_long(shard: Shard) -> None:
     mine = torch.split(torch.ones(70_000), LAYOUT.block_count)
     with waiting_is_said_once(shard, shard.members.pause) as say:
         turn = Turn([shard], rank=1, learners=2, timeout_s=0.01, warn=say)
-        Rounds(shard, turn).add(mine, lambda *_: None)
+        Rounds(shard, turn).add(mine, 0.1, lambda *_: None)
 
 
 def test_a_gate_says_once_for_whom_it_waits_long(shard: Shard) -> None:
@@ -220,3 +220,19 @@ def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> Non
     assert not shard.rows[0].any()
     take_part(rounds, turn, torch.ones(70_000), lambda rows, total, *_: rows[0].add_(total))
     assert shard.rows[0].eq(1).all()
+
+
+def test_a_round_has_the_rate_of_who_adds_first(shard: Shard) -> None:
+    other = shard.members.take()
+    assert other is not None
+    shard.members.enter(other, 0b01)
+    turn = Turn([shard], rank=1, learners=2, timeout_s=1)
+    ones, rates = torch.ones(LAYOUT.block_count), []
+
+    def step(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float) -> None:
+        rates.append((count, rate))
+
+    for block in range(LAYOUT.blocks):
+        assert add_to_sum(shard, block, 0, 0b01, ones[: len(shard.rows[0]) - block * 65_536], 0.5)
+    take_part(Rounds(shard, turn), turn, torch.ones(70_000), step)
+    assert rates == [(2, 0.5)] * 2

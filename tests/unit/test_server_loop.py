@@ -34,7 +34,7 @@ from learner.schedule import UsedRate
 from learner.server_state import SavedServer, cursor_at
 from learner.signals import EXIT_HALTED, HaltFlag
 from learner.turns import CursorInTurn
-from psrv.cursor import Chunk, make_state
+from psrv.cursor import make_state
 from psrv.cursor_file import FileCursor
 
 SAMPLES = 120
@@ -549,11 +549,3 @@ def test_a_script_in_a_job(make_job: Callable[..., ServedJob]) -> None:
     assert float(said[0][3]) < 0.2
     told = json.loads((job.directory / "progress-0").read_text())
     assert told["metrics"]["pushes"] > 0
-
-
-def test_a_round_of_two_passes_has_one_place_whose_rate_all_take(tmp_path: Path) -> None:
-    with FileCursor(tmp_path / "cursor", 10, 2) as cursor:
-        turns = CursorInTurn(cursor, 0, 2, 4, lambda: True, 0)
-        chunks = [Chunk(0, 4, 8), Chunk(0, 8, 10), Chunk(1, 0, 4), Chunk(1, 4, 8), Chunk(1, 8, 10)]
-        begins = [turns.round_begin(chunk) for chunk in chunks]
-    assert begins == [(0, 0), (0, 8), (0, 8), (1, 4), (1, 4)]
