@@ -29,6 +29,7 @@ from served import (
 from trainings import REPOSITORY, change_site, run, submit, wait_for_state
 
 from dlctl import contract
+from learner.member import LEARNER_DEATHS
 
 DIGITS, DIGITS_SAMPLES = REPOSITORY / "examples/digits", 1437
 
@@ -96,27 +97,40 @@ def run_example(dlctl, site, learners):
 
 @pytest.mark.timeout(600)
 def test_20_kills_of_learners_and_2_of_servers(dlctl, cluster_site, wait_until):
-    """One training on two nodes: it finishes, as good as without, and no sample is lost."""
+    """One training on two nodes: it finishes, as good as without, and no sample is lost.
+
+    Any of the four dies at any moment from the training's begin on: while it starts, joins,
+    computes, or starts again. One kill only is left out, a learner's third in a row without a chunk
+    done: it would be given up, as docs/parameter-server.md says.
+    """
+    seed = int(os.environ.get("DLCTL_TEST_SEED") or time.time_ns() % 10**6)
+    print(f"DLCTL_TEST_SEED={seed}")
     folder = change_manifest(
-        dlctl.cwd / "digits", training={"epochs": 40, "validate_every_epochs": 10}, time="20m"
+        dlctl.cwd / "digits",
+        training={"validate_every_epochs": 10},
+        parameter_server={"push_every": 1},
     )
     with (folder / "train.py").open("a") as program:
         program.write(PAUSES)
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
-    wait_for_learners(wait_until, job_dir, 4)
-    chance, killed, servers = random.Random(4), 0, [1, 0]
-    while killed < 20:
-        if servers and killed == 7 * (3 - len(servers)):
+    wait_until(lambda: learners_of(job_dir), 90, what="the first learner")
+    chance, killed, idle, servers = random.Random(seed), set(), [0] * 4, [1, 0]
+    while len(killed) < 20:
+        if servers and len(killed) == 7 * (3 - len(servers)):
             assert kill(servers_of(job_dir)[servers.pop()])
         assert not (job_dir / contract.verdict_file(1)).exists(), last_words(job_dir)
-        time.sleep(chance.uniform(0.0, 0.5))
-        living = sorted(learners_of(job_dir).items())
-        if len(living) < 3:
+        time.sleep(chance.uniform(0.0, 1.5))
+        rank = chance.randrange(4)
+        pid = learners_of(job_dir).get(rank)
+        if pid is None or pid in killed:
             continue
-        rank, pid = chance.choice(living)
-        # One that only dies is given up: each has to have done something.
-        killed += chunks_of(job_dir, rank) > 0 and kill(pid)
+        chunks = chunks_of(job_dir, rank)
+        deaths = 0 if chunks else idle[rank] + 1
+        if deaths < LEARNER_DEATHS and kill(pid):
+            idle[rank] = deaths
+            killed.add(pid)
+            print(f"killed learner {rank} after {chunks} chunks")
     hurry(job_dir)
     found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 240)
     assert found["reason"] == "All 4 learners ended with exit code 0."
@@ -124,7 +138,7 @@ def test_20_kills_of_learners_and_2_of_servers(dlctl, cluster_site, wait_until):
     assert output.count("was killed by signal 9: starting it again") == 20
     assert output.count("the server on n") == 2
     assert accuracy_of(cluster_site, training_id) >= 0.97
-    assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 40)
+    assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 20)
     assert shared_memory(training_id, cluster_site) == []
 
 
