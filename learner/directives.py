@@ -21,6 +21,9 @@ from dlctl.contract import (
 POLL_S = 0.3
 SUPERVISOR_LOST_S = 120.0
 """After so long without a heartbeat of the supervisor nobody would read our end: stop."""
+SUPERVISOR_FRESH_S = 12.0
+"""Two of its heartbeats, and less than Slurm leaves between SIGTERM and SIGKILL."""
+GIVEN_UP = "its node was given up"
 SUPERVISOR_LOST_VARIABLE = "DLCTL_SUPERVISOR_LOST_S"
 
 
@@ -73,13 +76,18 @@ class Outside:
         except (OSError, ContractError):
             return ""
         if homes is not None and self._node in homes.lost_nodes:
-            return "its node was given up"
+            return GIVEN_UP
         return "the training has ended" if homes is not None and homes.ended else ""
 
     @property
     def supervisor_is_lost(self) -> bool:
         """Return whether the supervisor has been silent for too long."""
         return self._silent_s > self._lost_s
+
+    @property
+    def supervisor_lives(self) -> bool:
+        """Return whether `abandoned`, asked all the while, has heard of the supervisor of late."""
+        return bool(self._seen_ns) and self._silent_s < SUPERVISOR_FRESH_S
 
     def abandoned(self) -> str:
         """Return why nobody waits for us any more, or an empty text."""

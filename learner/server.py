@@ -20,7 +20,7 @@ import torch
 
 from dlctl.contract import Plan, State
 from learner import processes
-from learner.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
+from learner.directives import GIVEN_UP, SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
 from learner.environment import quiet_mpi
 from learner.faults import EXIT_FAILED, EXIT_NO_RESTART, UserFault
 from learner.heartbeat import Heartbeat
@@ -106,6 +106,8 @@ def _serve(
     server.run(stopped, beat)
     if stopped.reason:
         log(f"ends: {stopped.reason}")
+    if server.lost or stopped.reason == GIVEN_UP:
+        heart.silent = True  # whoever gave this node up has written its status
 
 
 def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
@@ -133,8 +135,9 @@ def _lost_s() -> float:
 class _Stopped:
     """Whether to end: told so by the supervisor; or nobody waits for us, and no learner is here.
 
-    Whoever asks for the end by a signal gets it once the learners of this node have left: they work
-    on memory that goes with this server, and the next one would begin from an old snapshot.
+    A signal alone ends nothing while learners of this node work on the memory that goes with this
+    server, nor while the supervisor lives, who may be about to start them again: the next server
+    would begin from an old snapshot. (Slurm sends SIGTERM to steps long before a preemption.)
 
     Args:
         needed: tells whether learners of this node take part.
@@ -154,7 +157,8 @@ class _Stopped:
             self._abandoned = self._outside.abandoned()
         if self._told:
             return True
-        return bool(self._ended or self._abandoned) and not self._needed()
+        asked = self._ended and not self._outside.supervisor_lives
+        return bool(asked or self._abandoned) and not self._needed()
 
     @property
     def reason(self) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,10 @@ import torch
 from server_job import ServedJob, make_served_job
 
 from dlctl import contract
+from learner import server as program
+from learner.directives import GIVEN_UP, Outside
 from learner.shared_memory import segment_folder
+from learner.signals import HaltFlag
 from psrv.placing import layout_of
 from psrv.rules import ParallelSGD
 from psrv.shard import Shard
@@ -114,6 +119,83 @@ def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_unt
     assert server.process.wait(20) == 0, server.log.read_text()
     assert not server.folder.exists()
     assert server.status().state is contract.State.COMPLETED
+
+
+class World:
+    """What a server knows of the others: a stand-in for learner.directives.Outside."""
+
+    told = left = ""
+    supervisor_lives = True
+    learners = False
+
+    def expelled(self) -> str:
+        return self.told
+
+    def abandoned(self) -> str:
+        return self.left
+
+
+def test_a_signal_ends_no_server_whose_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner that is about to be started again finds the memory as it was."""
+    monkeypatch.setattr(program, "_ASK_OUTSIDE_EVERY_S", -1.0)
+    world, signals = World(), HaltFlag()
+    stopped = program._Stopped(world, signals, lambda: world.learners)  # type: ignore[arg-type]
+    signals.received.append(signal.SIGTERM)
+    assert not stopped()
+    world.supervisor_lives, world.learners = False, True
+    assert not stopped()
+    world.learners = False
+    assert stopped()
+    world.supervisor_lives, world.told = True, "the training has ended"
+    assert stopped()
+
+
+def test_the_supervisor_lives_while_its_heart_beats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heart = tmp_path / contract.status_file(1, "supervisor", 0)
+    outside, now = Outside(tmp_path, 1, 60.0), time.monotonic()
+    assert not outside.abandoned() and not outside.supervisor_lives
+    heart.parent.mkdir(parents=True)
+    heart.touch()
+    lives = []
+    for look in range(48):
+        now += 0.5
+        monkeypatch.setattr("learner.directives.time.monotonic", lambda at=now: at)
+        if look == 20:
+            os.utime(heart, ns=(0, heart.stat().st_mtime_ns + 1))
+        assert not outside.abandoned()
+        lives.append(outside.supervisor_lives)
+    assert lives == [True] * 44 + [False] * 4
+
+
+@pytest.mark.parametrize("told", [GIVEN_UP, ""])
+def test_a_server_whose_node_was_given_up_leaves_its_status_to_who_did_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    settings = contract.ParameterServer("parallel_sgd", [0])
+    job = make_served_job(tmp_path, None, "", 2, settings)  # type: ignore[arg-type]
+
+    class Node:
+        lost = not told
+        has_learners = staticmethod(lambda: False)
+
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def run(self, stopped: Callable[[], bool], beat: Callable[[str], None]) -> None:
+            beat("serves")
+            assert stopped() == bool(told)
+
+    monkeypatch.setattr(World, "told", told)
+    monkeypatch.setattr(program, "Outside", lambda *_: World())
+    monkeypatch.setattr(program, "NodeServer", Node)
+    threads = torch.get_num_threads()
+    assert program._run(job.plan, tmp_path, 1, 0, HaltFlag(), None) == 0
+    torch.set_num_threads(threads)
+    path = tmp_path / contract.status_file(1, "server", 0)
+    seen = contract.read_record(contract.Status, path)
+    assert seen is not None and not seen.state.final
 
 
 @pytest.mark.parametrize(
