@@ -55,6 +55,8 @@ class Crew:
         assert plan.parameter_server is not None
         self.plan = plan
         self.failure: Failure | None = None
+        self._unless_saved: Failure | None = None
+        """Becomes the failure if learner 0, which halts, can't save any more."""
         self._server = plan.parameter_server
         self._job_dir, self._attempt = job_dir, attempt
         self._nodes, self._say, self._clock = nodes, say, clock
@@ -283,7 +285,11 @@ class Crew:
             self._dismiss(server.step)
         failure = server_failure(self.plan, server, words, code, why)
         server.close(State.FAILED, failure.reason, only_open=True)
-        self._fail(failure)
+        if self._halting and not self._ending:
+            self._say(failure.reason)
+            self._unless_saved = failure
+        else:
+            self._fail(failure)
 
     def _fail(self, failure: Failure) -> None:
         if self.failure is None:
@@ -301,18 +307,18 @@ class Crew:
         self._say(f"Node {host} is lost: {why.rstrip('.')}.")
         self._homes = without_node(self._homes, node, len(self._nodes.hosts))
         self._tell_homes()
+        why = f"was lost with node {host}"
+        server = self.servers[0 if self._one_world else node]
         if self._one_world:
-            server = self.servers[0]
             self._without_server(server, server.words(), None, f"its node {host} was lost")
-            return
-        server = self.servers[node]
-        server.over = True
-        server.close(State.FAILED, f"was lost with node {host}")
-        if server.step is not None:
-            self._dismiss(server.step)
+        else:
+            server.lost, server.over = why, True
+            server.close(State.FAILED, why)
+            if server.step is not None:
+                self._dismiss(server.step)
         for learner in self.learners:
             if learner.node == node and not learner.over:
-                self._give_up(learner, f"was lost with node {host}", None)
+                self._give_up(learner, why, None)
 
     def _tell_homes(self) -> None:
         self._homes_told = False
@@ -350,9 +356,11 @@ class Crew:
             self._stop_by = now + _STOP_S
             self._homes = at_the_end(self._homes)
             self._tell_homes()
-            for learner in self.learners:
-                if learner.lost:  # a watchdog that was cut off may have written since
-                    learner.close(State.FAILED, learner.lost)
+            if not self.learners[0].has_saved():
+                self.failure = self.failure or self._unless_saved
+            for member in [*self.learners, *self.servers]:
+                if member.lost:  # one that was cut off may have written since
+                    member.close(State.FAILED, member.lost)
         serving = [s.step for s in self.servers if s.runs and not s.over and s.step is not None]
         if now >= self._stop_by:
             for step in [*serving, *(self._cleaners or []), *(step for step, _ in self._leaving)]:

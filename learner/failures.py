@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dlctl.contract import Guilty, Plan, Status
 from learner.faults import EXIT_NO_RESTART
-from learner.member import LearnerMember, Member
-from learner.verdict import Failure, explain, read_words
+from learner.member import SERVED_S, LearnerMember, Member
+from learner.verdict import SEE_LOG, Failure, explain, read_words
 
 
 def learner_failure(
@@ -41,9 +41,19 @@ def server_failure(
     """
     name = server.name[:1].upper() + server.name[1:].rstrip(",")
     guilty = Guilty("server", server.node, server.host, code, None, words)
+    training = plan.training_id
     if why:
-        hint = f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
+        hint = f"Go on from the newest checkpoint: dlctl resume {training}"
         return Failure(f"{name}, can't go on: {why}.", hint, guilty)
     told, hint = read_words(plan, words, code)
-    times = "" if code == EXIT_NO_RESTART else f" {server.restarts.limit} times in a row"
+    if hint == SEE_LOG:
+        hint = (
+            f"See why in server-{server.node}.log (dlctl logs {training}), then go on from the "
+            f"newest checkpoint: dlctl resume {training}"
+        )
+    times = (
+        f" {server.restarts.limit} times in a row, each time before it had served for "
+        f"{SERVED_S / 60:g} min,"
+    )
+    times = "" if code == EXIT_NO_RESTART else times
     return Failure(f"{name} failed{times} with exit code {code}: {told}", hint, guilty)

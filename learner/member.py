@@ -17,8 +17,9 @@ from psrv.cursor_overseer import reported
 LEARNER_DEATHS = 3
 """So many in a row without a chunk done in between, and a learner is given up."""
 SERVER_DEATHS = 5
-_LIVED_S = 30.0
-"""A server that serves, and has lived so long, has done something."""
+SERVED_S = 600.0
+"""A server that serves, and has lived so long, has done something: one that always ends sooner is
+given up, and one that ends more seldom is in nobody's way."""
 SETTLED_S = 3.0
 """A shared file system may show a status that late."""
 
@@ -43,6 +44,8 @@ class Member:
         self.starts = 0
         self.over = False
         """Nothing runs any more, and nothing will."""
+        self.lost = ""
+        """Why it was given up: the end of a sentence about it."""
         self.step: Step | None = None
         self.start_at = 0.0
         self.started_at = 0.0
@@ -127,10 +130,10 @@ class ServerMember(Member):
         )  # fmt: skip
 
     def did_something(self, now: float) -> bool:
-        """Return whether it has come so far as to serve, and did not die at once."""
+        """Return whether it has come so far as to serve, and did not die soon."""
         status = self.status()
         serves = status is not None and status.state is State.TRAINING
-        return serves and now - self.started_at >= _LIVED_S
+        return serves and now - self.started_at >= SERVED_S
 
 
 class LearnerMember(Member):
@@ -145,8 +148,6 @@ class LearnerMember(Member):
             "learner", [rank],
         )  # fmt: skip
         self.rank = rank
-        self.lost = ""
-        """Why it was given up: the end of a sentence about it."""
         self._ended_at: float | None = None
         self._number_file = job_dir / contract.cursor_learner_file(attempt, rank)
         self._cursor_file = job_dir / contract.cursor_file(attempt)
@@ -178,6 +179,11 @@ class LearnerMember(Member):
         with contextlib.suppress(CursorError):
             return bool((reported(self._cursor_file) or {}).get(self._number()))
         return False
+
+    def has_saved(self) -> bool:
+        """Return whether it has come to an end that it says of itself, with all it had to save."""
+        status = self.status()
+        return status is not None and status.state in (State.COMPLETED, State.HALTED)
 
     def take_number(self) -> int:
         """Return the number that it drew in the cursor, and forget it; 0: it drew none."""

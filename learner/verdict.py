@@ -14,6 +14,7 @@ from learner.control import Wish
 from learner.launch import launcher_name
 from learner.watchdog import UNFINISHED
 
+SEE_LOG = "See its log: dlctl logs"
 _SIGNALS = {
     4: "illegal instruction: the program is built for another kind of CPU",
     6: "abort",
@@ -182,7 +183,7 @@ def explain(plan: Plan, status: Status) -> tuple[str, str]:
     if status.exit_code is None and status.signal is None or not status.last_lines:
         told = status.reason or "failed"
         if status.signal is None and status.exit_code not in (126, 127):
-            return f"{who}: {told.rstrip('.')}.", "See its log: dlctl logs"
+            return f"{who}: {told.rstrip('.')}.", SEE_LOG
     if status.signal is not None:
         return _explain_signal(plan, who, status.signal)
     if status.reason.startswith("did not save"):
@@ -198,7 +199,7 @@ def _explain_signal(plan: Plan, who: str, number: int) -> tuple[str, str]:
             _memory_hint(plan),
         )
     what = _SIGNALS.get(number, "see its log")
-    return f"{who} was killed by signal {number} ({what}).", "See its log: dlctl logs"
+    return f"{who} was killed by signal {number} ({what}).", SEE_LOG
 
 
 _WORDS: list[tuple[str, str]] = [
@@ -252,9 +253,9 @@ def read_words(plan: Plan, lines: list[str], exit_code: int | None) -> tuple[str
                 return _place(lines, line) + line.strip(), hint.format(site=plan.site)
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     if not lines:
-        return "it printed nothing.", "See its log: dlctl logs"
+        return "it printed nothing.", SEE_LOG
     last = (errors or lines)[-1]
-    return (_place(lines, last) if errors else "") + last.strip(), "See its log: dlctl logs"
+    return (_place(lines, last) if errors else "") + last.strip(), SEE_LOG
 
 
 def _told_by_us(lines: list[str]) -> tuple[str, str] | None:

@@ -90,8 +90,8 @@ class Played:
         path = self.job.dir / contract.status_file(1, role, rank)
         contract.write_whole(path, contract.to_json(Status(role, rank, 1, state, **more)))
 
-    def end_learner(self, rank: int, state: State = State.COMPLETED) -> None:
-        self.say("learner", rank, state)
+    def end_learner(self, rank: int, state: State = State.COMPLETED, **more: Any) -> None:
+        self.say("learner", rank, state, **more)
         self.steps[f"learner {rank}"][-1].end(0)
 
 
@@ -125,6 +125,25 @@ def test_a_lost_node_ends_an_attempt_whose_servers_are_one_mpi_world(play):
     job.poll(120)
     assert job.crew.exit_code == 1
     assert "its node n1 was lost" in job.crew.failure.reason
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_node_lost_while_halting_where_servers_are_one_mpi_world(play, saved):
+    """Learner 0 may have all that it saves; if it has not, that is a failure."""
+    job = play(4, 2, transport="mpi", min_learners=3)
+    job.poll()
+    for rank in (2, 3):
+        job.steps[f"learner {rank}"][0].end(1, "srun: error: Node failure on n1")
+    job.poll(5, halting=True)
+    assert [job.steps[f"learner {rank}"][0].exit_code for rank in (0, 1)] == [None, None]
+    job.end_learner(1, State.HALTED)
+    more = {} if saved else {"signal": 9, "reason": "did not save its state in time"}
+    job.end_learner(0, State.HALTED if saved else State.FAILED, **more)
+    job.poll(60, halting=True)
+    assert set(job.crew.lost) == {2, 3}
+    assert job.crew.exit_code == int(not saved)
+    if not saved:
+        assert "its node n1 was lost" in job.crew.failure.reason
 
 
 def test_a_node_that_is_lost_while_halting_stops_nobody_from_saving(play):
@@ -190,6 +209,42 @@ def test_a_server_that_never_serves_is_given_up_however_long_it_lives(play):
     assert job.status("server", 0).state is State.FAILED
 
 
+def crash(job, lives, seconds):
+    """Have the server of node 0 serve for so long and end, so many times."""
+    for _ in range(lives):
+        assert job.crew.failure is None
+        job.say("server", 0, State.TRAINING, reason="serves")
+        job.poll(seconds)
+        job.steps["server 0"][-1].end(1, "[server 0 on n0] it is all wrong")
+        job.poll(40)  # waits that grow
+
+
+def test_a_server_that_serves_for_a_while_and_always_ends_is_given_up(play):
+    job = play(2, 1)
+    job.poll()
+    crash(job, 5, 300)
+    failure = job.crew.failure
+    assert failure.reason == (
+        "The server on n0 failed 5 times in a row, each time before it had served for 10 min, "
+        "with exit code 1: it is all wrong"
+    )
+    name = job.job.plan.training_id
+    assert failure.hint == (
+        f"See why in server-0.log (dlctl logs {name}), then go on from the newest checkpoint: "
+        f"dlctl resume {name}"
+    )
+    assert job.status("server", 0).state is State.FAILED
+
+
+def test_a_server_that_ends_now_and_then_is_always_started_again(play):
+    job = play(2, 1)
+    job.poll()
+    for _ in range(3):
+        crash(job, 4, 300)
+        crash(job, 1, 601)
+    assert job.crew.failure is None
+
+
 def test_the_status_of_a_server_tells_of_its_death(play):
     job = play(2, 1)
     job.say("server", 0, State.TRAINING, reason="serves", pid=7)
@@ -216,6 +271,12 @@ def test_the_server_of_a_lost_node_does_not_train(play):
     job.poll()
     seen = job.status("server", 1)
     assert (seen.state, seen.reason) == (State.FAILED, "was lost with node n1")
+    job.say("server", 1, State.COMPLETED, reason="ended with the training")  # it was cut off
+    for rank in (0, 1):
+        job.end_learner(rank)
+    job.poll(60)
+    assert job.crew.exit_code == 0
+    assert job.status("server", 1) == seen
 
 
 def test_what_a_supervisor_left_that_was_killed_is_removed_by_the_next_attempt(tmp_path):
