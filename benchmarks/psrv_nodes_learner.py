@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.psrv_learner import ELEMENTS, LR, Way
 from benchmarks.turns import Place
+from psrv.transport.sockets import tune
 
 NODE = int(os.environ.get("SLURM_NODEID", "0"))
 OTHER = 1 - NODE
@@ -123,7 +124,7 @@ def serve(job_dir: Path, memory: Path) -> None:
 
 
 class Link(Way):
-    """Bare sockets: the bytes of ours there and back, nothing computed."""
+    """Bare sockets, set as ours are: the same bytes there and back, nothing computed."""
 
     def join(self) -> None:
         """Open the connections of ours, and send back what comes over the other node's."""
@@ -144,13 +145,13 @@ class Link(Way):
         address = tuple(json.loads(_wait_for(self.place.folder / f"link-{OTHER}").read_text()))
         self._ends = [socket.create_connection(address) for _ in self._frames]
         for end in self._ends:
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            tune(end)
         self._threads = ThreadPoolExecutor(2 * STRIPES)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
             end, _ = listener.accept()
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            tune(end)
             threading.Thread(target=self._send_back, args=(end,), daemon=True).start()
 
     def _send_back(self, end: socket.socket) -> None:

@@ -127,7 +127,7 @@ class Home:
 
         assert self._queues is not None
         return self._queues.run(
-            sum(map(len, totals)),
+            sum(total.numel() for total in totals),
             lambda solver: merge(
                 self.shard, run, solver, totals, frame.pushes, frame.rate,
                 number * NODES + node, into, is_new,

@@ -53,8 +53,9 @@ class Place:
     def add(self, total: torch.Tensor) -> None:
         """Keep the next block's total, too."""
         filled = self._words[_ELEMENTS]
-        self._room[filled : filled + len(total)].copy_(total)
-        self._words[_ELEMENTS] = filled + len(total)
+        stop = filled + total.numel()
+        self._room[filled:stop].copy_(total)
+        self._words[_ELEMENTS] = stop
 
     def clear(self) -> None:
         """Keep nothing."""

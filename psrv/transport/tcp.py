@@ -41,12 +41,11 @@ from psrv.transport.base import (
     pack,
     unpack,
 )
+from psrv.transport.sockets import tune
 from psrv.transport.strangers import Refusals, Strangers
 
 HANDSHAKE_LIMIT_S = 5.0
 """For a whole handshake, so that a silent stranger holds nothing for long."""
-PEER_SILENT_S = 10
-"""After so long without a sign of the other host's kernel a connection is gone."""
 _MAGIC = b"dlctlps" + (b"<" if sys.byteorder == "little" else b">")
 _GREETING = struct.Struct("!8sIIIBQH32s")
 _NONCE_BYTES = _PROOF_BYTES = 32
@@ -308,18 +307,7 @@ def _listen(host: str) -> socket.socket:
 def _begin(connection: socket.socket, secret: bytes, said: bytes, opener: bool) -> TcpConnection:
     """Return the connection after its handshake."""
     connection.settimeout(None)
-    options = [
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PEER_SILENT_S // 2),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PEER_SILENT_S // 2),
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * PEER_SILENT_S),
-    ]
-    # Buffers are the kernel's business: it makes them as large as the way needs (tcp_wmem,
-    # tcp_rmem: MiB), while a size set here would end at net.core.wmem_max, 208 KiB by default.
-    for option in options:
-        connection.setsockopt(*option)
+    tune(connection)
     keys = _proof(secret, b"opener's frames", said), _proof(secret, b"server's frames", said)
     return TcpConnection(connection, *(keys if opener else reversed(keys)))
 

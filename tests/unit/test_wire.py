@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import socket
 import struct
@@ -15,6 +16,7 @@ import torch
 
 from psrv.transport import tcp
 from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
+from psrv.transport.sockets import tune
 from psrv.transport.strangers import STRANGERS, Refusals, Strangers
 
 SECRET = b"s" * 32
@@ -51,6 +53,16 @@ def server() -> Iterator[Server]:
     server = Server()
     yield server
     server.listener.close()
+
+
+def test_connections_have_no_pace_where_a_host_s_default_has_one() -> None:
+    with socket.socket() as connection:
+        with contextlib.suppress(OSError):  # not every host has it
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
+        tune(connection)
+        used = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert used and not used.startswith(b"bbr")
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_frames_arrive_whole_and_in_order_both_ways_at_a_time(server: Server) -> None:
