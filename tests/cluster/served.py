@@ -16,34 +16,34 @@ from dlctl import contract
 from psrv.cursor_file import FileCursor
 from psrv.cursor_overseer import reported
 
+SLOW_SAMPLES, SLOW_EPOCHS = 240, 120
 SLOW = """\
 import os, time
 from pathlib import Path
 import torch
 
 class Slow(torch.nn.Module):
-    def __init__(self, pause_s):
+    def __init__(self):
         super().__init__()
         self.line = torch.nn.Linear(4, 2)
-        self.pause_s = pause_s
         self.hurry = Path(os.environ["JOB_STATE_DIR"], "hurry")
 
     def forward(self, inputs):
         if self.training and not self.hurry.exists():
-            time.sleep(self.pause_s)
+            time.sleep(0.1)
         return self.line(inputs)
 
 def build(arguments):
     torch.manual_seed(1)
     inputs = torch.randn(240, 4)
     data = torch.utils.data.TensorDataset(inputs, inputs[:, :2] - inputs[:, 2:])
-    model = Slow(arguments.get("pause_s", 0.05))
+    model = Slow()
     if os.environ["LEARNER_ID"] == str(arguments.get("another", 0)):
         model.line = torch.nn.Linear(4, 2, bias=False)
     return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.05),
             "loss": torch.nn.functional.mse_loss, "train": data, "validation": data}
 """
-"""A training that takes long until somebody touches `state/hurry`."""
+"""A training that takes minutes until somebody touches `state/hurry`, and then seconds."""
 
 
 PAUSES = """
@@ -67,7 +67,11 @@ def build(arguments, build=build):
 def write_slow(folder: Path, arguments: dict[str, Any] | None = None, **keys: Any) -> Path:
     """Write a manifest of learners on a parameter server that are slow until they hurry."""
     asked = {
-        "training": {"epochs": 400, "batch_size": 16, "validate_every_epochs": 400},
+        "training": {
+            "epochs": SLOW_EPOCHS,
+            "batch_size": 16,
+            "validate_every_epochs": SLOW_EPOCHS,
+        },
         "checkpoint": {"every": "1 epoch", "keep": 2},
         "parameter_server": {"solver": "downpour_sgd", "min_learners": 1},
         "memory": "900MiB",

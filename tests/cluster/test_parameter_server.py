@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -12,6 +13,8 @@ import time
 import pytest
 from served import (
     PAUSES,
+    SLOW_EPOCHS,
+    SLOW_SAMPLES,
     assert_each_sample_was_done_once,
     chunks_of,
     homes_of,
@@ -30,6 +33,7 @@ from trainings import REPOSITORY, change_site, run, submit, wait_for_state
 
 from dlctl import contract
 from learner.member import LEARNER_DEATHS
+from psrv.link import STRIPES
 
 DIGITS, DIGITS_SAMPLES = REPOSITORY / "examples/digits", 1437
 
@@ -146,7 +150,11 @@ def test_20_kills_of_learners_and_2_of_servers(dlctl, cluster_site, wait_until):
 def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     dlctl, cluster_site, cluster, wait_until
 ):
-    """The first node's learner goes on; the one that is cut off computes and has no part in it."""
+    """The first node's learner goes on; the one that is cut off computes and has no part in it.
+
+    With its network that node loses sight of the shared files: what it sees are those of before,
+    until its network is back and its server has come with the pushes, and was refused.
+    """
     folder = write_slow(dlctl.cwd / "job", learners=3, cpus=2, time="10m")
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
@@ -154,15 +162,26 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     cut_off = learners_of(job_dir)[1]
     watchdog = learners_of(job_dir, "learner.launcher")[1]
     os.kill(watchdog, signal.SIGSTOP)  # it would end the learner as soon as it may
+    shared, before = str(job_dir / contract.server_dir(1)), f"/tmp/{training_id}"
+    cluster.exec("cp", "-a", shared, before, node=2)
+    cluster.exec("mount", "--bind", before, shared, node=2)
+    cluster.exec("pkill", "-STOP", "-x", "slurmd", node=2)  # it would end all that is left there
     cluster.node_cut(2)
     cluster.node_kill(3)
     wait_until(lambda: homes_of(job_dir).lost_nodes == [1, 2], 90)
     assert set(homes_of(job_dir).shard_nodes) == {0}
-    before = steps_of(job_dir)[0]
-    wait_until(lambda: steps_of(job_dir)[0] > before + 20, 60)
+    step = steps_of(job_dir)[0]
+    wait_until(lambda: steps_of(job_dir)[0] > step + 20, 60)
     log = job_dir / contract.learner_log(1, 1)
     wait_until(lambda: "expelled" in log.read_text(), 120)
+    assert 1 in servers_of(job_dir)
     cluster.node_heal(2)
+    # A refusal for each way that a total could take.
+    refused = re.compile(r"refused \S+: node 1 was given up")
+    home_log = job_dir / contract.server_log(1, 0)
+    wait_until(lambda: len(refused.findall(home_log.read_text())) > STRIPES, 30)
+    cluster.exec("umount", shared, node=2)
+    cluster.exec("pkill", "-CONT", "-x", "slurmd", node=2)
     os.kill(watchdog, signal.SIGCONT)
     wait_until(lambda: watchdog not in learners_of(job_dir, "learner.launcher").values(), 30)
     wait_until(lambda: cut_off not in learners_of(job_dir).values(), 30)
@@ -173,7 +192,7 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
         "1 of 3 learners ended with exit code 0; learner 1 was lost with node n2; "
         "learner 2 was lost with node n3."
     )
-    assert_each_sample_was_done_once(job_dir, 240, 400)
+    assert_each_sample_was_done_once(job_dir, SLOW_SAMPLES, SLOW_EPOCHS)
     status = json.loads((job_dir / contract.status_file(1, "learner", 1)).read_text())
     assert (status["state"], status["reason"]) == ("FAILED", "was lost with node n2")
     cluster.node_start(3)
