@@ -11,6 +11,7 @@ import signal
 import time
 
 import pytest
+import torch
 from served import (
     PAUSES,
     SLOW_EPOCHS,
@@ -97,6 +98,24 @@ def run_example(dlctl, site, learners):
     assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 20)
     assert shared_memory(training_id, site) == []
     assert not (job_dir / contract.server_secret(1)).exists()
+
+
+def test_rounds_with_a_schedule_give_the_same_bits(dlctl, cluster_site, wait_until):
+    """Two runs at once, each over two nodes of its own; a round may have chunks of two epochs."""
+    folder = change_manifest(
+        dlctl.cwd / "digits", learners=2, cpus=2, training={"epochs": 2},
+        parameter_server={"solver": "parallel_sgd", "momentum": 0.9, "push_every": 1},
+    )  # fmt: skip
+    runs = [submit(dlctl, cluster_site, folder) for _ in range(2)]
+    for training_id in runs:
+        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+        assert len(homes_of(cluster_site.job_dir(training_id)).shard_nodes) == 2
+    a, b = (
+        torch.load(cluster_site.job_dir(training_id) / contract.RESULTS / "model.pt")
+        for training_id in runs
+    )
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.timeout(600)
