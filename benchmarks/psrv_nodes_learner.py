@@ -128,17 +128,18 @@ class Link(Way):
 
     def join(self) -> None:
         """Open the connections of ours, and send back what comes over the other node's."""
-        from psrv.link import AHEAD, STRIPES
+        from psrv.link import AHEAD, stripes_for
         from psrv.shard import GROUP
         from psrv.shard_file import BLOCK_BYTES
 
-        self._ahead, self._size = AHEAD // GROUP, GROUP * BLOCK_BYTES
+        stripes = stripes_for(len(os.sched_getaffinity(0)))
+        self._ahead, self._size = AHEAD // GROUP // stripes, GROUP * BLOCK_BYTES
         half, itemsize = ELEMENTS // 2, self.weights.element_size()
         memory = (tensor.numpy()[-half:].data.cast("B") for tensor in (self.gradient, self.weights))
         last = half * itemsize - self._size  # all are of a size: the last two overlap
         starts = [min(start, last) for start in range(0, half * itemsize, self._size)]
         frames = [[part[at : at + self._size] for at in starts] for part in memory]
-        self._frames = [[part[stripe::STRIPES] for part in frames] for stripe in range(STRIPES)]
+        self._frames = [[part[stripe::stripes] for part in frames] for stripe in range(stripes)]
         listener = socket.create_server((socket.gethostname(), 0))
         _tell(self.place.folder / f"link-{NODE}", listener.getsockname())
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
@@ -146,7 +147,7 @@ class Link(Way):
         self._ends = [socket.create_connection(address) for _ in self._frames]
         for end in self._ends:
             tune(end)
-        self._threads = ThreadPoolExecutor(2 * STRIPES)
+        self._threads = ThreadPoolExecutor(2 * stripes)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:

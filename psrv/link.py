@@ -20,10 +20,10 @@ from psrv.shard import GROUP
 from psrv.shard_file import BLOCK_BYTES
 from psrv.transport.base import Connection, DisconnectedError, Frame, Kind, Purpose, RefusedError
 
-STRIPES = 2
-"""Connections for blocks."""
-AHEAD = 8
-"""Blocks of a connection that may be without an answer, before the next run is sent."""
+MOST_STRIPES = 2
+"""Connections for blocks to one home."""
+AHEAD = 16
+"""Blocks to one home that may be without an answer, before the next run is sent."""
 _NAP_S, _LONGEST_NAP_S, _IDLE_NAP_S = 100e-6, 1e-3, 5e-3
 _IDLE_S = 1.0
 """After so long without a push pauses are the longest."""
@@ -34,6 +34,15 @@ _CLOCK_EVERY_S, _SLOW_CLOCK_EVERY_S = 0.01, 0.2
 
 Dial = Callable[[Purpose, int], Connection]
 """Opens a connection: what for, and which stripe."""
+
+
+def stripes_for(cores: int) -> int:
+    """Return how many connections for blocks a server opens to a home.
+
+    Each has threads at both ends that want a core each; on two cores, which learners use, too, one
+    connection made 1.2 times the updates of two (docs/benchmarks.md).
+    """
+    return min(MOST_STRIPES, max(1, cores // 2))
 
 
 class _Thread(ABC):
@@ -107,7 +116,7 @@ class Stripe(_Thread):
     Args:
         relays: All whose home is at the other end.
         stripe: This one's number of `stripes`.
-        ahead: See AHEAD.
+        ahead: Blocks of this one that may be without an answer.
         fail: Gets what must end the server.
     """
 
@@ -332,7 +341,8 @@ class Link:
         relays: Of the shards whose home it is.
         dial: Opens a connection.
         often: Whether learners wait for one another's clocks.
-        ahead: See AHEAD.
+        stripes: How many connections for blocks.
+        ahead: Blocks that may be without an answer; see AHEAD.
         log: Gets a line for each thing that is new.
         fail: Gets what must end the server.
     """
@@ -344,14 +354,15 @@ class Link:
         dial: Dial,
         *,
         often: bool,
+        stripes: int,
         ahead: int,
         log: Callable[[str], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._relays = list(relays)
         self._stripes = [
-            Stripe(relays, dial, stripe, STRIPES, ahead, name, log, fail)
-            for stripe in range(STRIPES)
+            Stripe(relays, dial, stripe, stripes, ahead // stripes, name, log, fail)
+            for stripe in range(stripes)
         ]
         ends: list[_Thread] = [*self._stripes, Clocks(relays, dial, often, name, log)]
         self._ends = ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ import torch
 
 from dlctl.contract import Homes
 from psrv.homes import Home
-from psrv.link import AHEAD, STRIPES, Link
+from psrv.link import AHEAD, Link, stripes_for
 from psrv.own_shards import OwnShards
 from psrv.queues import Queues, devices_for
 from psrv.relay import AtOnceRelay, Relay, RoundsRelay
@@ -62,6 +63,7 @@ class NodeShards:
         self._nodes = len(learners)
         self._solver = solver
         self._gated = gated
+        self._stripes = stripes_for(len(os.sched_getaffinity(0)))
         self._queues = None
         if not isinstance(solver, RoundSolver):
             self._queues = Queues(solver, devices_for(self._nodes), log)
@@ -97,7 +99,7 @@ class NodeShards:
         if isinstance(self._solver, RoundSolver) or not kept:
             return {number: RoundsRelay(number, shard) for number, shard in kept.items()}
         first = next(iter(kept.values()))
-        wanted = (AHEAD // GROUP + 1) * STRIPES * max(1, self._nodes - 1)
+        wanted = (AHEAD // GROUP + self._stripes) * max(1, self._nodes - 1)
         path = first.path.with_name("window")
         window = Window(path, min(_PLACES, wanted), first.rows[0].dtype)
         relays = {n: AtOnceRelay(n, shard, self._solver, window) for n, shard in kept.items()}
@@ -136,13 +138,14 @@ class NodeShards:
             for number, relay in self._relays.items()
             if self._followed.shard_nodes[number] == home
         ]
-        stripes = STRIPES * len(self._targets())
+        room = GROUP * _PLACES // len(self._targets())
         return Link(
             f"home on node {home}",
             relays,
             lambda purpose, stripe: self._dial(home, purpose, stripe),
             often=self._gated,
-            ahead=min(AHEAD, max(_FEWEST_AHEAD, GROUP * _PLACES // stripes)),
+            stripes=self._stripes,
+            ahead=min(AHEAD, max(_FEWEST_AHEAD * self._stripes, room)),
             log=self._log,
             fail=self._fail,
         )

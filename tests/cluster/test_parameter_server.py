@@ -34,7 +34,7 @@ from trainings import REPOSITORY, change_site, run, submit, wait_for_state
 
 from dlctl import contract
 from learner.member import LEARNER_DEATHS
-from psrv.link import STRIPES
+from psrv.link import MOST_STRIPES
 
 DIGITS, DIGITS_SAMPLES = REPOSITORY / "examples/digits", 1437
 
@@ -198,7 +198,7 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     # A refusal for each way that a total could take.
     refused = re.compile(r"refused \S+: node 1 was given up")
     home_log = job_dir / contract.server_log(1, 0)
-    wait_until(lambda: len(refused.findall(home_log.read_text())) > STRIPES, 30)
+    wait_until(lambda: len(refused.findall(home_log.read_text())) > MOST_STRIPES, 30)
     cluster.exec("umount", shared, node=2)
     cluster.exec("pkill", "-CONT", "-x", "slurmd", node=2)
     os.kill(watchdog, signal.SIGCONT)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from psrv import home
+from psrv.link import stripes_for
 from psrv.members import Member
 from psrv.relay import AtOnceRelay, RoundsRelay, Sending
 from psrv.rounds import add_to_sum, missing
@@ -327,3 +328,7 @@ relay.give(Frame(Kind.WEIGHTS, 0, 0, 7), torch.full((131_072,), 9.0))
     relay.give(Frame(Kind.WEIGHTS, 0, 1, 7), torch.full((65_536,), 9.0))
     assert shard.rows[0][:131_072].eq(9).all() and relay.exchanges() == set()
     shard.close()
+
+
+def test_connections_are_as_many_as_there_are_cores_for() -> None:
+    assert [stripes_for(cores) for cores in (1, 2, 3, 4, 64)] == [1, 1, 1, 2, 2]
