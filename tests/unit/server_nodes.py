@@ -13,12 +13,15 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
 from dlctl import contract
 from learner.processes import end_with_parent
+from psrv import node_shards
 from psrv.client import Client, join
+from psrv.link import MOST_STRIPES
 from psrv.node_server import NodeServer, Settings
 from psrv.placing import ranges_of
 from psrv.rules import RoundSolver, Solver
@@ -100,7 +103,9 @@ class Training:
                 lambda line: print(f"{time.monotonic():.3f} {line}", file=log),
             )  # fmt: skip
             signal.signal(signal.SIGUSR1, lambda *_: cut(server))
-            server.run(lambda: bool(ended), lambda doing: None)
+            # Whatever cores there are: some nodes open one connection to a home, some two.
+            with patch.object(node_shards, "stripes_for", return_value=1 + node % MOST_STRIPES):
+                server.run(lambda: bool(ended), lambda doing: None)
 
         self.node(node).mkdir(exist_ok=True)
         self.servers[node] = fork(f"server {node}", work)
