@@ -25,7 +25,8 @@ checkpoint: {{every: 1 epoch, keep: 2}}
 """
 # 4 epochs of 16 batches, 0.08 s of work each: long enough to be halted in the middle.
 SLOW_TRAIN = """\
-import time
+import os, time
+from pathlib import Path
 import torch
 
 class Points(torch.utils.data.Dataset):
@@ -36,7 +37,7 @@ class Points(torch.utils.data.Dataset):
     def __len__(self):
         return len(self.inputs)
     def __getitem__(self, index):
-        if index % 32 == 0:
+        if index % 32 == 0 and not Path(os.environ["JOB_STATE_DIR"], "hurry").exists():
             time.sleep(PAUSE_S)
         return self.inputs[index], self.targets[index]
 
@@ -81,7 +82,8 @@ def wait_for(dlctl, wait_until, training_id, *states, timeout_s=90):
             )
         return now if now["state"] in states else None
 
-    return wait_until(reached, timeout_s, what=f"{training_id} to be {states}")
+    # Not more often: the command costs as much of a core as a training.
+    return wait_until(reached, timeout_s, interval_s=0.5, what=f"{training_id} to be {states}")
 
 
 def fetch(dlctl, training_id):
@@ -139,18 +141,24 @@ def fetch_in(dlctl, folder):
 
 
 def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wait_until):
-    slower = ("--set", "framework.arguments.pause_s=0.25")
-    halted = submit(dlctl, site, *slower)
-    wait_until(lambda: "epoch 2/4" in dlctl("logs", halted).stdout, 90, what="the second epoch")
+    """How long a batch takes changes no bit: the one that is not interrupted need not be slow."""
+    halted = submit(dlctl, site, "--set", "framework.arguments.pause_s=0.25")
+    wait_until(
+        lambda: "epoch 2/4" in dlctl("logs", halted).stdout,
+        90,
+        interval_s=0.5,
+        what="the second epoch",
+    )
     assert dlctl("halt", halted).exit_code == 0
     now = wait_for(dlctl, wait_until, halted, "HALTED")
     assert now["hint"], "says what to do next"
     assert dlctl("halt", halted).exit_code == 8
+    (site.job_dir(halted) / "state/hurry").touch()
     resumed = dlctl("resume", halted, "--follow")
     assert resumed.exit_code == 0, resumed
     assert "epoch 4/4" in resumed.stdout
     assert "epoch 1/4" not in resumed.stdout, "went on, did not begin again"
-    whole = submit(dlctl, site, *slower)
+    whole = submit(dlctl, site, "--set", "framework.arguments.pause_s=0")
     wait_for(dlctl, wait_until, whole, "COMPLETED")
     ours, theirs = weights(fetch(dlctl, halted)[0]), weights(fetch(dlctl, whole)[0])
     assert ours.keys() == theirs.keys()
@@ -162,17 +170,17 @@ def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wai
 
 def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow, wait_until):
     """2 + 2 and 1 + 1 + 1 + 1 learners on nodes: sums are taken in rank order."""
-    short = ("--set", "training.epochs=1")
-    packed = submit(dlctl, cluster_site, "--learners", "4", *short)
-    wide = ("--learners", "4", "--cpus", "2", "--set", "env.OMP_NUM_THREADS=1")
-    spread = submit(dlctl, cluster_site, *wide, *short)
-    hosts = []
-    for training_id in (packed, spread):
+    short = ("--set", "training.epochs=1", "--set", "framework.arguments.pause_s=0")
+    wide = ("--cpus", "2", "--set", "env.OMP_NUM_THREADS=1")
+    trainings, hosts = [], []
+    for options in ((), wide):  # one after the other: ranks that wait spin
+        training_id = submit(dlctl, cluster_site, "--learners", "4", *options, *short)
         wait_for(dlctl, wait_until, training_id, "COMPLETED")
+        trainings.append(training_id)
         shown = dlctl("show", training_id, "--json", ok=True).json
         hosts.append(len({learner["host"] for learner in shown["learners"]}))
     assert hosts == [2, 4]
-    a, b = (weights(fetch(dlctl, training_id)[0]) for training_id in (packed, spread))
+    a, b = (weights(fetch(dlctl, training_id)[0]) for training_id in trainings)
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 

@@ -105,7 +105,8 @@ def wait_for_state(
             assert now["state"] == state, (now, dlctl("logs", training_id).stdout[-3000:])
         return now if now["state"] == state else None
 
-    found = wait_until(reached, timeout_s, interval_s=0.3, what=f"{training_id} to be {state}")
+    # Not more often: the command costs as much of a core as a training.
+    found = wait_until(reached, timeout_s, interval_s=0.5, what=f"{training_id} to be {state}")
     return dict(found)
 
 
