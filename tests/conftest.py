@@ -23,6 +23,7 @@ from hypothesis import settings
 from leftovers import SESSION_VARIABLE, left_behind, shared_memory
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+LONGEST = "test_parameter_server.py"
 IN_CI = os.environ.get("CI") == "true"
 T = TypeVar("T")
 
@@ -123,10 +124,14 @@ def shm_folder() -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the cluster (`site` marks its own half)."""
+    """Mark what uses the cluster (`site` marks its own half); the longest tests come first.
+
+    So no worker of pytest-xdist is left with one of them when the others have nothing to do.
+    """
     for item in items:
         if {"cluster", "cluster_site"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
+    items.sort(key=lambda item: item.path.name != LONGEST)
 
 
 def _lacks(reason: str) -> None:
