@@ -195,7 +195,7 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     wait_until(lambda: "expelled" in log.read_text(), 120)
     assert 1 in servers_of(job_dir)
     cluster.node_heal(2)
-    # A refusal for each way that a total could take.
+    # It comes again and again: at least as many refusals as totals have ways, and one for clocks.
     refused = re.compile(r"refused \S+: node 1 was given up")
     home_log = job_dir / contract.server_log(1, 0)
     wait_until(lambda: len(refused.findall(home_log.read_text())) > MOST_STRIPES, 30)
