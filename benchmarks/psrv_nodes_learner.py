@@ -21,12 +21,13 @@ import torch
 
 from benchmarks.psrv_learner import ELEMENTS, LR, Way
 from benchmarks.turns import Place
-from psrv.transport.sockets import tune
+from psrv.transport.sockets import connect, listen
 
 NODE = int(os.environ.get("SLURM_NODEID", "0"))
 OTHER = 1 - NODE
 _LOOK_S, _PATIENCE_S = 1e-3, 60.0
 _ATTEMPT = 1
+_CPUS = len(os.sched_getaffinity(0))
 
 
 def _wait_for(path: Path) -> Path:
@@ -118,7 +119,8 @@ def serve(job_dir: Path, memory: Path) -> None:
 
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
-    settings = Settings(_ATTEMPT, NODE, [1, 1], Downpour(), socket.gethostname(), 60, 10**6)
+    settings = Settings(_ATTEMPT, NODE, [1, 1], Downpour(), socket.gethostname(), 60, 10**6,
+                        cpus=_CPUS)  # fmt: skip
     server = NodeServer(job_dir, memory, settings, lambda line: print(line, flush=True))
     server.run(lambda: bool(ended), lambda _: None)
 
@@ -132,7 +134,7 @@ class Link(Way):
         from psrv.shard import GROUP
         from psrv.shard_file import BLOCK_BYTES
 
-        stripes = stripes_for(len(os.sched_getaffinity(0)))
+        stripes = stripes_for(_CPUS)
         self._ahead, self._size = AHEAD // GROUP // stripes, GROUP * BLOCK_BYTES
         half, itemsize = ELEMENTS // 2, self.weights.element_size()
         memory = (tensor.numpy()[-half:].data.cast("B") for tensor in (self.gradient, self.weights))
@@ -140,19 +142,16 @@ class Link(Way):
         starts = [min(start, last) for start in range(0, half * itemsize, self._size)]
         frames = [[part[at : at + self._size] for at in starts] for part in memory]
         self._frames = [[part[stripe::stripes] for part in frames] for stripe in range(stripes)]
-        listener = socket.create_server((socket.gethostname(), 0))
+        listener = listen(socket.gethostname())
         _tell(self.place.folder / f"link-{NODE}", listener.getsockname())
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         address = tuple(json.loads(_wait_for(self.place.folder / f"link-{OTHER}").read_text()))
-        self._ends = [socket.create_connection(address) for _ in self._frames]
-        for end in self._ends:
-            tune(end)
+        self._ends = [connect(*address, _PATIENCE_S) for _ in self._frames]
         self._threads = ThreadPoolExecutor(2 * stripes)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
             end, _ = listener.accept()
-            tune(end)
             threading.Thread(target=self._send_back, args=(end,), daemon=True).start()
 
     def _send_back(self, end: socket.socket) -> None:

@@ -23,7 +23,7 @@ SUPERVISOR_LOST_S = 120.0
 """After so long without a heartbeat of the supervisor nobody would read our end: stop."""
 SUPERVISOR_FRESH_S = 12.0
 """Two of its heartbeats, and less than Slurm leaves between SIGTERM and SIGKILL."""
-GIVEN_UP = "its node was given up"
+GIVEN_UP, ENDED = "its node was given up", "the training has ended"
 SUPERVISOR_LOST_VARIABLE = "DLCTL_SUPERVISOR_LOST_S"
 
 
@@ -69,15 +69,15 @@ class Outside:
         """
         if self._node is None:
             return ""
-        if self._successor.exists():
-            return "a later attempt has taken over"
         try:
             homes = read_record(Homes, self._homes)
         except (OSError, ContractError):
-            return ""
+            homes = None
         if homes is not None and self._node in homes.lost_nodes:
             return GIVEN_UP
-        return "the training has ended" if homes is not None and homes.ended else ""
+        if self._successor.exists():
+            return "a later attempt has taken over"
+        return ENDED if homes is not None and homes.ended else ""
 
     @property
     def supervisor_is_lost(self) -> bool:

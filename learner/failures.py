@@ -51,9 +51,7 @@ def server_failure(
             f"See why in server-{server.node}.log (dlctl logs {training}), then go on from the "
             f"newest checkpoint: dlctl resume {training}"
         )
-    times = (
-        f" {server.restarts.limit} times in a row, each time before it had served for "
-        f"{SERVED_S / 60:g} min,"
-    )
+    within = f"each time within {SERVED_S / 60:g} min of its start,"
+    times = f" {server.restarts.limit} times in a row, {within}"
     times = "" if code == EXIT_NO_RESTART else times
     return Failure(f"{name} failed{times} with exit code {code}: {told}", hint, guilty)

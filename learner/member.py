@@ -11,12 +11,14 @@ from dlctl import contract
 from dlctl.contract import ContractError, State, Status
 from learner.launch import Step
 from learner.restarts import Restarts
+from learner.watchdog import KILLED
 from psrv.cursor import CursorError
 from psrv.cursor_overseer import reported
 
 LEARNER_DEATHS = 3
 """So many in a row without a chunk done in between, and a learner is given up."""
 SERVER_DEATHS = 5
+DIED_HALTING = "died while the others were stopping"
 SERVED_S = 600.0
 """A server that serves, and has lived so long, has done something: one that always ends sooner is
 given up, and one that ends more seldom is in nobody's way."""
@@ -183,7 +185,9 @@ class LearnerMember(Member):
     def has_saved(self) -> bool:
         """Return whether it has come to an end that it says of itself, with all it had to save."""
         status = self.status()
-        return status is not None and status.state in (State.COMPLETED, State.HALTED)
+        if status is None or status.reason in (KILLED, DIED_HALTING):
+            return False
+        return status.state in (State.COMPLETED, State.HALTED)
 
     def take_number(self) -> int:
         """Return the number that it drew in the cursor, and forget it; 0: it drew none."""

@@ -20,7 +20,7 @@ import torch
 
 from dlctl.contract import Plan, State
 from learner import processes
-from learner.directives import GIVEN_UP, SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
+from learner.directives import ENDED, GIVEN_UP, SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
 from learner.environment import quiet_mpi
 from learner.faults import EXIT_FAILED, EXIT_NO_RESTART, UserFault
 from learner.heartbeat import Heartbeat
@@ -70,14 +70,17 @@ def _run(
     heart = Heartbeat(job_dir, "server", node, attempt)
     heart.set(reason="starting")
     try:
-        _serve(plan, job_dir, attempt, node, ended, heart, world)
+        why = _serve(plan, job_dir, attempt, node, ended, heart, world)
     except (ServerError, UserFault) as error:
         _say(heart, node, error)
         if world is not None:
             world.abort(EXIT_NO_RESTART)
         return EXIT_NO_RESTART
     remove_segment_folder(plan.training_id, attempt)
-    heart.set(state=State.COMPLETED, reason="ended with the training", exit_code=0)
+    if why in ("", ENDED):
+        heart.set(state=State.COMPLETED, reason="ended with the training", exit_code=0)
+    elif why != GIVEN_UP:  # then whoever gave this node up has written its status
+        heart.set(state=State.CANCELLED, reason=why, exit_code=0)
     return 0
 
 
@@ -89,7 +92,9 @@ def _serve(
     ended: HaltFlag,
     heart: Heartbeat,
     world: World | None,
-) -> None:
+) -> str:
+    """Serve until the end; return why it came, if not because of a signal."""
+
     def log(line: str) -> None:
         print(f"{_place(node)} {line}", flush=True)
 
@@ -106,25 +111,25 @@ def _serve(
     server.run(stopped, beat)
     if stopped.reason:
         log(f"ends: {stopped.reason}")
-    if server.lost or stopped.reason == GIVEN_UP:
-        heart.silent = True  # whoever gave this node up has written its status
+    return GIVEN_UP if server.lost else stopped.reason
 
 
 def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
     asked = plan.parameter_server
     if asked is None:
         raise ServerError(f"the plan of attempt {attempt} has no parameter server")
-    solver = solver_of_job(plan, job_dir)
+    solver, resources = solver_of_job(plan, job_dir), plan.resources
     return Settings(
         attempt=attempt,
         node=node,
-        learners_per_node=plan.resources.learners_per_node,
+        learners_per_node=resources.learners_per_node,
         solver=solver,
         solver_line=describe_solver(asked, solver),
         host=own_address(plan),
         timeout_s=asked.timeout_s,
         snapshot_every_s=asked.snapshot_every_s,
         gated=bool(asked.staleness),
+        cpus=resources.learners_per_node[node] * resources.cpus_per_learner,
     )
 
 

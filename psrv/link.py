@@ -1,9 +1,9 @@
 """One node's connections to the home of some of its shards: totals there, weights back.
 
-Groups of blocks are striped over several connections. Each has two threads: one sends what relays
-have ready, up to so many blocks ahead of the answers; the other receives the answers. A connection
-that ends is opened again, for as long as the node is the home of these shards, and what had no
-answer is sent again. One connection more carries clocks.
+Groups of blocks are striped over the connections, if there are several. Each has two threads: one
+sends what relays have ready, up to so many blocks ahead of the answers; the other receives the
+answers. A connection that ends is opened again, for as long as the node is the home of these
+shards, and what had no answer is sent again. One connection more carries clocks.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Dial = Callable[[Purpose, int], Connection]
 def stripes_for(cores: int) -> int:
     """Return how many connections for blocks a server opens to a home.
 
-    Each has threads at both ends that want a core each; on two cores, which learners use, too, one
-    connection made 1.2 times the updates of two (docs/benchmarks.md).
+    Each has threads at both ends that want a core each. On two cores, which learners use, too, an
+    update with two took 1.4 times the time of one (docs/benchmarks.md).
     """
     return min(MOST_STRIPES, max(1, cores // 2))
 

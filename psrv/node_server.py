@@ -33,6 +33,7 @@ from dlctl.contract import (
     write_whole,
 )
 from psrv.errors import ServerError
+from psrv.link import stripes_for
 from psrv.node_shards import NodeShards
 from psrv.own_shards import OwnShards
 from psrv.rules import RoundSolver, Solver
@@ -69,6 +70,8 @@ class Settings:
     """How to reach the other nodes, if there are any; None: by TCP."""
     solver_line: str = ""
     """What must be the same of the solver on all servers."""
+    cpus: int = 1
+    """That the job has on this node: the same each time that its server is started."""
 
 
 class NodeServer:
@@ -208,6 +211,7 @@ class NodeServer:
             settings.learners_per_node,
             settings.solver,
             gated=settings.gated,
+            stripes=stripes_for(settings.cpus),
             dial=self._dial,
             log=self._log,
             fail=self._failures.append,

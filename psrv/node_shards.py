@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ import torch
 
 from dlctl.contract import Homes
 from psrv.homes import Home
-from psrv.link import AHEAD, Link, stripes_for
+from psrv.link import AHEAD, Link
 from psrv.own_shards import OwnShards
 from psrv.queues import Queues, devices_for
 from psrv.relay import AtOnceRelay, Relay, RoundsRelay
@@ -39,6 +38,7 @@ class NodeShards:
         learners: On each node that the training began with.
         solver: The training's.
         gated: Whether learners wait for one another's clocks.
+        stripes: Connections for blocks to another home; as many as the server before this one had.
         dial: Opens connections.
         log: Gets a line for each thing that is new.
         fail: Gets what must end the server.
@@ -53,6 +53,7 @@ class NodeShards:
         solver: Solver | RoundSolver,
         *,
         gated: bool,
+        stripes: int,
         dial: Dial,
         log: Callable[[str], None],
         fail: Callable[[BaseException], None],
@@ -63,7 +64,7 @@ class NodeShards:
         self._nodes = len(learners)
         self._solver = solver
         self._gated = gated
-        self._stripes = stripes_for(len(os.sched_getaffinity(0)))
+        self._stripes = stripes
         self._queues = None
         if not isinstance(solver, RoundSolver):
             self._queues = Queues(solver, devices_for(self._nodes), log)

@@ -19,6 +19,7 @@ import torch
 from psrv.home import add_sum, copy_weights, has_ended
 from psrv.homes import Home
 from psrv.rounds import Step, missing, settle
+from psrv.rules import RoundSolver
 from psrv.shard import GROUP, ThreadedShard
 from psrv.transport.base import (
     Connection,
@@ -61,7 +62,7 @@ class _Held:
 
     frame: Frame
     home: Home
-    step: Step
+    solver: RoundSolver
     room: Room
     run: range
     added: int = 0
@@ -274,7 +275,7 @@ class Serving:
                 else:
                     assert home.in_rounds is not None
                     run = self._run_of(home, frame)
-                    held.append(_Held(frame, home, home.in_rounds.step, room, run))
+                    held.append(_Held(frame, home, home.in_rounds, room, run))
                 nap_s = 0.0
             ended = [one for one in held if _advance(one, answer, connection)]
             for one in ended:
@@ -293,7 +294,7 @@ def _advance(held: _Held, answer: Room, connection: Connection) -> bool:
 
     Block after block: who waits for a turn waits for lower ranks, and these never for higher ones.
     """
-    frame, shard, step = held.frame, held.home.shard, held.step
+    frame, shard, step = held.frame, held.home.shard, held.solver.step
     length = frame.size // shard.rows[0].element_size()
     if held.added < len(held.run) and not held.home.begun():
         return False

@@ -317,7 +317,7 @@ class Shard:
 
     @property
     def rate(self) -> float:
-        """The newest learning rate that a learner of this node has given."""
+        """The newest learning rate of this node's learners; in rounds each has its own."""
         return self._reals[RATE]
 
     @rate.setter

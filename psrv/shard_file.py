@@ -3,8 +3,9 @@
 In 64-bit words of the machine's byte order:
 
     0     magic, digest of the layout, attempt, kind; how many learners are to join before a round;
-          the newest learning rate (float64); the smallest clock of the learners of other nodes;
-          how often a learner has wanted a relay to be brought up to date, and which time it was
+          the newest learning rate (float64; not in rounds); the smallest clock of the learners of
+          other nodes; how often a learner has wanted a relay to be brought up to date, and which
+          time it was
     64    a line of 8 words for each slot: see psrv.members
     576   a line of 8 words for each block: sequence number, slot of its last writer, and its
           progress, two words. In rounds: rounds that are complete, and bits of the ranks that have

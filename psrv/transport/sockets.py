@@ -1,4 +1,4 @@
-"""How the sockets of connections between servers are set."""
+"""The sockets of connections between servers."""
 
 from __future__ import annotations
 
@@ -19,28 +19,72 @@ _NOT_PACED = (b"cubic", b"reno")
 _LONGEST_NAME = 16
 
 
-def tune(connection: socket.socket) -> None:
-    """Set what a connection for large frames within a cluster needs.
+def connect(host: str, port: int, timeout_s: float) -> socket.socket:
+    """Open a connection, whose calls have this time limit, too.
 
-    Buffers are the kernel's business: it makes them as large as the way needs (tcp_wmem, tcp_rmem:
-    MiB), while a size set here would end at net.core.wmem_max, 208 KiB by default.
+    Raises:
+        OSError: nobody is there.
+    """
+    failed = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            tune(connection)
+            connection.settimeout(timeout_s)
+            connection.connect(address)
+        except OSError as error:
+            connection.close()
+            failed = error
+        else:
+            return connection
+    raise failed
+
+
+def listen(host: str) -> socket.socket:
+    """Bind any port of the one address that a name leads to.
+
+    Raises:
+        OSError: it is none of this host's.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        tune(listener)
+        listener.bind(address)
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def tune(sock: socket.socket) -> None:
+    """Set what a connection for large frames within a cluster needs, before there is one.
+
+    An accepted connection has it from its listener. Buffers are the kernel's business: it makes
+    them as large as the way needs (tcp_wmem, tcp_rmem: MiB), while a size set here would end at
+    net.core.wmem_max, 208 KiB by default.
     """
     for option in _OPTIONS:
-        connection.setsockopt(*option)
-    _do_not_pace(connection)
+        sock.setsockopt(*option)
+    _do_not_pace(sock)
 
 
-def _do_not_pace(connection: socket.socket) -> None:
+def _do_not_pace(sock: socket.socket) -> None:
     """Use another congestion control than BBR, where a host has that as its default.
 
-    It is made for the internet, and sends at a pace, by a timer for every few packets. Within a
-    cluster that takes as long as the sending: bare sockets made 32 updates a second where they make
-    50 without it (docs/benchmarks.md).
+    It is made for the internet, and sends at a pace, by a timer for every few packets, which within
+    a cluster takes longer than the sending (docs/benchmarks.md). A connection that has once had it
+    is paced for ever.
     """
     option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
-    if not connection.getsockopt(*option, _LONGEST_NAME).startswith(b"bbr"):
+    if not sock.getsockopt(*option, _LONGEST_NAME).startswith(b"bbr"):
         return
     for name in _NOT_PACED:
         with contextlib.suppress(OSError):  # not built in, or not for everybody
-            connection.setsockopt(*option, name)
+            sock.setsockopt(*option, name)
             return

@@ -41,7 +41,7 @@ from psrv.transport.base import (
     pack,
     unpack,
 )
-from psrv.transport.sockets import tune
+from psrv.transport.sockets import connect, listen
 from psrv.transport.strangers import Refusals, Strangers
 
 HANDSHAKE_LIMIT_S = 5.0
@@ -123,7 +123,7 @@ def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> TcpConnecti
     """
     deadline = time.monotonic() + HANDSHAKE_LIMIT_S
     try:
-        connection = socket.create_connection((host, port), HANDSHAKE_LIMIT_S)
+        connection = connect(host, port, HANDSHAKE_LIMIT_S)
     except OSError as error:
         raise DisconnectedError(
             f"no server answers at {host}:{port}: {error.strerror or error}"
@@ -290,24 +290,17 @@ class TcpListener:
 
 def _listen(host: str) -> socket.socket:
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.bind(address)
-        listener.listen()
+        return listen(host)
     except OSError as error:
         raise ServerError(
             f"the parameter server can't listen at {host}: {error.strerror or error}",
             hint="each node's name must lead to an address of its own that the others reach",
         ) from error
-    return listener
 
 
 def _begin(connection: socket.socket, secret: bytes, said: bytes, opener: bool) -> TcpConnection:
     """Return the connection after its handshake."""
     connection.settimeout(None)
-    tune(connection)
     keys = _proof(secret, b"opener's frames", said), _proof(secret, b"server's frames", said)
     return TcpConnection(connection, *(keys if opener else reversed(keys)))
 

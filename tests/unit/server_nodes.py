@@ -13,15 +13,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 
 from dlctl import contract
 from learner.processes import end_with_parent
-from psrv import node_shards
 from psrv.client import Client, join
-from psrv.link import MOST_STRIPES
 from psrv.node_server import NodeServer, Settings
 from psrv.placing import ranges_of
 from psrv.rules import RoundSolver, Solver
@@ -89,6 +86,7 @@ class Training:
         return Settings(
             attempt=1, node=node, learners_per_node=self.learners_per_node, solver=self.solver,
             host="127.0.0.1", timeout_s=self.timeout_s, snapshot_every_s=600, gated=self.gated,
+            cpus=2 + 2 * (node % 2),  # some open one connection to a home, some two
         )  # fmt: skip
 
     def serve(self, node: int) -> None:
@@ -103,9 +101,7 @@ class Training:
                 lambda line: print(f"{time.monotonic():.3f} {line}", file=log),
             )  # fmt: skip
             signal.signal(signal.SIGUSR1, lambda *_: cut(server))
-            # Whatever cores there are: some nodes open one connection to a home, some two.
-            with patch.object(node_shards, "stripes_for", return_value=1 + node % MOST_STRIPES):
-                server.run(lambda: bool(ended), lambda doing: None)
+            server.run(lambda: bool(ended), lambda doing: None)
 
         self.node(node).mkdir(exist_ok=True)
         self.servers[node] = fork(f"server {node}", work)

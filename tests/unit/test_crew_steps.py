@@ -225,7 +225,7 @@ def test_a_server_that_serves_for_a_while_and_always_ends_is_given_up(play):
     crash(job, 5, 300)
     failure = job.crew.failure
     assert failure.reason == (
-        "The server on n0 failed 5 times in a row, each time before it had served for 10 min, "
+        "The server on n0 failed 5 times in a row, each time within 10 min of its start, "
         "with exit code 1: it is all wrong"
     )
     name = job.job.plan.training_id

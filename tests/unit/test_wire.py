@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from psrv.transport import tcp
+from psrv.transport import sockets, tcp
 from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
-from psrv.transport.sockets import tune
 from psrv.transport.strangers import STRANGERS, Refusals, Strangers
 
 SECRET = b"s" * 32
@@ -55,14 +54,39 @@ def server() -> Iterator[Server]:
     server.listener.close()
 
 
+def congestion_control(sock: socket.socket) -> bytes:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+
 def test_connections_have_no_pace_where_a_host_s_default_has_one() -> None:
     with socket.socket() as connection:
         with contextlib.suppress(OSError):  # not every host has it
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
-        tune(connection)
-        used = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-        assert used and not used.startswith(b"bbr")
-        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        sockets.tune(connection)
+        assert congestion_control(connection) not in (b"", b"bbr")
+
+
+def test_sockets_are_set_before_they_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that has had BBR is paced for ever; accepted ones are as their listener is."""
+    connected: list[bool] = []
+    tune = sockets.tune
+
+    def look_and_tune(sock: socket.socket) -> None:
+        listens = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        connected.append(bool(listens) or sock.getsockname()[1] != 0)
+        tune(sock)
+
+    monkeypatch.setattr(sockets, "tune", look_and_tune)
+    listener = sockets.listen("127.0.0.1")
+    with listener, sockets.connect(*listener.getsockname(), timeout_s=5) as ours:
+        theirs, _ = listener.accept()
+        with theirs:
+            assert connected == [False, False]
+            for end in (ours, theirs):
+                assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                limit_ms = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+                assert limit_ms == 1000 * sockets.PEER_SILENT_S
+                assert congestion_control(end) not in (b"", b"bbr")
 
 
 def test_frames_arrive_whole_and_in_order_both_ways_at_a_time(server: Server) -> None:
