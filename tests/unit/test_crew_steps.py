@@ -16,6 +16,7 @@ from learner.crew import Crew
 from learner.faults import UserFault
 from learner.homes import make_secret
 from learner.supervisor import Supervisor
+from learner.watchdog import KILLED
 
 
 class FakeStep:
@@ -127,8 +128,15 @@ def test_a_lost_node_ends_an_attempt_whose_servers_are_one_mpi_world(play):
     assert "its node n1 was lost" in job.crew.failure.reason
 
 
-@pytest.mark.parametrize("saved", [True, False])
-def test_a_node_lost_while_halting_where_servers_are_one_mpi_world(play, saved):
+@pytest.mark.parametrize(
+    ("state", "more", "saved"),
+    [
+        (State.HALTED, {}, True),
+        (State.HALTED, {"reason": KILLED}, False),
+        (State.FAILED, {"signal": 9, "reason": "did not save its state in time"}, False),
+    ],
+)
+def test_a_node_lost_while_halting_where_servers_are_one_mpi_world(play, state, more, saved):
     """Learner 0 may have all that it saves; if it has not, that is a failure."""
     job = play(4, 2, transport="mpi", min_learners=3)
     job.poll()
@@ -137,8 +145,7 @@ def test_a_node_lost_while_halting_where_servers_are_one_mpi_world(play, saved):
     job.poll(5, halting=True)
     assert [job.steps[f"learner {rank}"][0].exit_code for rank in (0, 1)] == [None, None]
     job.end_learner(1, State.HALTED)
-    more = {} if saved else {"signal": 9, "reason": "did not save its state in time"}
-    job.end_learner(0, State.HALTED if saved else State.FAILED, **more)
+    job.end_learner(0, state, **more)
     job.poll(60, halting=True)
     assert set(job.crew.lost) == {2, 3}
     assert job.crew.exit_code == int(not saved)

@@ -17,8 +17,9 @@ import torch
 from server_job import ServedJob, make_served_job
 
 from dlctl import contract
+from dlctl.contract import State
 from learner import server as program
-from learner.directives import GIVEN_UP, Outside
+from learner.directives import ENDED, GIVEN_UP, Outside
 from learner.shared_memory import segment_folder
 from learner.signals import HaltFlag
 from psrv.placing import layout_of
@@ -169,9 +170,17 @@ def test_the_supervisor_lives_while_its_heart_beats(
     assert lives == [True] * 44 + [False] * 4
 
 
-@pytest.mark.parametrize("told", [GIVEN_UP, ""])
-def test_a_server_whose_node_was_given_up_leaves_its_status_to_who_did_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
+@pytest.mark.parametrize(
+    ("told", "state"),
+    [
+        (GIVEN_UP, None),
+        ("", None),
+        ("a later attempt has taken over", State.CANCELLED),
+        (ENDED, State.COMPLETED),
+    ],
+)
+def test_a_server_says_why_it_ended_but_not_for_who_gave_its_node_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, state: State | None
 ) -> None:
     settings = contract.ParameterServer("parallel_sgd", [0])
     job = make_served_job(tmp_path, None, "", 2, settings)  # type: ignore[arg-type]
@@ -195,7 +204,9 @@ def test_a_server_whose_node_was_given_up_leaves_its_status_to_who_did_it(
     torch.set_num_threads(threads)
     path = tmp_path / contract.status_file(1, "server", 0)
     seen = contract.read_record(contract.Status, path)
-    assert seen is not None and not seen.state.final
+    assert seen is not None and (seen.state if seen.state.final else None) is state
+    if state is State.CANCELLED:
+        assert seen.reason == told
 
 
 @pytest.mark.parametrize(
