@@ -51,7 +51,7 @@ _NAP_S = 1e-4
 GROUP = 2
 """Blocks that are locked together by who works on all of them, and travel together. More would be
 fewer frames, which are Python's work (60 µs); but what is on its way must stay in a core's cache:
-groups of 4 took the kernel 1.5 times as long (docs/benchmarks.md)."""
+groups of 4 were no faster (docs/benchmarks.md)."""
 
 Operation = Callable[[Sequence[torch.Tensor], int], None]
 """Works in place on the parts of all rows that are in a block; also gets the block's number."""
