@@ -34,7 +34,7 @@ def make(shm_folder: Path, tmp_path: Path) -> Iterator[Make]:
         files = OwnShards(tmp_path, shm_folder / str(node), 1, parameters, 1, solver, 4, 2)
         made.append(
             NodeShards(
-                files, Homes(1, [0]), node, LEARNERS, solver, gated=False,
+                files, Homes(1, [0]), node, LEARNERS, solver, gated=False, stripes=1,
                 dial=dial, log=lambda line: None, fail=lambda error: None,  # type: ignore[arg-type]
             )
         )  # fmt: skip

@@ -194,7 +194,7 @@ def test_a_server_that_sees_a_gpu_starts_with_every_solver(
     write_snapshot(shm_folder / snapshot_file(1, 0), [(0, rows)], COUNT)
     shards = NodeShards(
         own_shards(shm_folder, solver), Homes(1, [0]), 0, [1] * nodes, solver,
-        gated=False, dial=lambda *_: Played(), log=lambda _: None, fail=lambda _: None,
+        gated=False, stripes=1, dial=lambda *_: Played(), log=lambda _: None, fail=lambda _: None,
     )  # fmt: skip
     shards.close()
     used = shards._queues is not None and bool(shards._queues._others)
