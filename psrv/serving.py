@@ -19,7 +19,6 @@ import torch
 from psrv.home import add_sum, copy_weights, has_ended
 from psrv.homes import Home
 from psrv.rounds import Step, missing, settle
-from psrv.rules import RoundSolver
 from psrv.shard import GROUP, ThreadedShard
 from psrv.transport.base import (
     Connection,
@@ -62,7 +61,6 @@ class _Held:
 
     frame: Frame
     home: Home
-    solver: RoundSolver
     room: Room
     run: range
     added: int = 0
@@ -234,20 +232,16 @@ class Serving:
             if frame.kind is Kind.PULL:
                 self._answer_pull(home, frame, answers, connection)
                 continue
-            run, length = self._run_of(home, frame), self._length(frame)
+            run, length = self._run_of(home, frame)
             answer, payload = answers.of(length)
             had = home.merge(node, frame, run, totals.of(length)[0], answer)
             connection.send(Frame(Kind.WEIGHTS, frame.shard, frame.block, had), payload)
 
-    def _length(self, frame: Frame) -> int:
-        """Return of how many elements totals are."""
-        return frame.size // self._dtype.itemsize
-
-    def _run_of(self, home: Home, frame: Frame) -> range:
-        """Return of which blocks totals are."""
-        length = self._length(frame)
+    def _run_of(self, home: Home, frame: Frame) -> tuple[range, int]:
+        """Return of which blocks totals are, and of how many elements."""
+        length = frame.size // self._dtype.itemsize
         _check(frame, Kind.TOTAL, length * self._dtype.itemsize)
-        return home.run_of(frame, length)
+        return home.run_of(frame, length), length
 
     def _room(self) -> Room:
         return Room(self._elements, self._dtype)
@@ -273,9 +267,8 @@ class Serving:
                     self._answer_pull(home, frame, answer, connection)
                     free.append(room)
                 else:
-                    assert home.in_rounds is not None
-                    run = self._run_of(home, frame)
-                    held.append(_Held(frame, home, home.in_rounds, room, run))
+                    run, _ = self._run_of(home, frame)
+                    held.append(_Held(frame, home, room, run))
                 nap_s = 0.0
             ended = [one for one in held if _advance(one, answer, connection)]
             for one in ended:
@@ -294,7 +287,9 @@ def _advance(held: _Held, answer: Room, connection: Connection) -> bool:
 
     Block after block: who waits for a turn waits for lower ranks, and these never for higher ones.
     """
-    frame, shard, step = held.frame, held.home.shard, held.solver.step
+    frame, shard, solver = held.frame, held.home.shard, held.home.in_rounds
+    assert solver is not None
+    step = solver.step
     length = frame.size // shard.rows[0].element_size()
     if held.added < len(held.run) and not held.home.begun():
         return False
