@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.turns import Place
+from psrv.mapping import flat_zeros
 
 ELEMENTS = 25_557_032
 LR = 2.0**-10
@@ -27,8 +28,9 @@ class Way(ABC):
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.gradient = torch.full((ELEMENTS,), GRADIENT)
-        self.weights = torch.zeros(ELEMENTS)
+        # As a training's learners have them, for all ways.
+        self.gradient = flat_zeros(ELEMENTS, torch.float32).fill_(GRADIENT)
+        self.weights = flat_zeros(ELEMENTS, torch.float32)
         self.updates = 0
         self.weights.zero_()  # its pages are there before anything is measured, as is all code
         self.load()
@@ -97,7 +99,7 @@ class Floor(Way):
 
         step = BLOCK_BYTES // 4
         aside = torch.empty(step)
-        self._server = torch.zeros(ELEMENTS)
+        self._server = flat_zeros(ELEMENTS, torch.float32)
         self._blocks = [
             (server, gradient, weights, aside[: len(server)])
             for server, gradient, weights in zip(
@@ -141,7 +143,7 @@ class Ours(Way):
 
     def update(self) -> None:
         """Push and pull."""
-        self._client.push_pull(self.gradient, self.weights, LR).wait()
+        self._client.push_pull(self.gradient, self.weights, LR, wait=True)
 
     def pull(self) -> None:
         """Pull."""

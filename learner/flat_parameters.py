@@ -14,6 +14,7 @@ import torch
 from learner.exchange.arithmetic import ALIGNMENT
 from learner.exchange.layout import Place, is_dense
 from learner.faults import UserFault
+from psrv.mapping import flat_zeros
 
 
 class FlatParameters:
@@ -139,7 +140,9 @@ class _Mirror:
         count = -(-places[-1].stop // ALIGNMENT) * ALIGNMENT
         on_gpu = any(parameter.is_cuda for parameter in parameters)
         kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
-        self.flat = torch.zeros(count, dtype=dtype, pin_memory=on_gpu)
+        self.flat = (
+            torch.zeros(count, dtype=dtype, pin_memory=True) if on_gpu else flat_zeros(count, dtype)
+        )
         self.near: list[torch.Tensor]
         """All of it in the model's own kind; or, where kinds differ, one for each parameter."""
         if kinds == {(dtype, torch.device("cpu"))}:

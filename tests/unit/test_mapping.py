@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from psrv import mapping
-from psrv.mapping import map_file, use_huge_pages
+from psrv.mapping import flat_zeros, map_file, use_huge_pages
 
 MIB = 2**20
 
@@ -33,10 +33,22 @@ def place(memory: memoryview) -> int:
     return ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
 
 
+def of_the_mapping(address: int) -> str:
+    """Return what the kernel says of the mapping with an address."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    begun = [number for number, line in enumerate(lines) if line.split()[0][-1] != ":"]
+    for first, end in zip(begun, [*begun[1:], len(lines)], strict=True):
+        start, stop = (int(part, 16) for part in lines[first].split()[0].split("-"))
+        if start <= address < stop:
+            return "\n".join(lines[first:end])
+    raise LookupError(f"no mapping has {address:x}")
+
+
 def test_huge_pages_fit_and_nothing_changes(descriptor: int) -> None:
     memory = map_file(descriptor, 5 * MIB)
     assert place(memory) % (2 * MIB) == 0
-    assert use_huge_pages(memory, 5 * MIB) in (True, False)  # as the kernel can
+    used = use_huge_pages(memory, 5 * MIB)  # as the kernel can
+    assert used == ("ShmemPmdMapped:        0 kB" not in of_the_mapping(place(memory)))
     assert not use_huge_pages(memory, MIB)
     assert (bytes(memory[:5]), bytes(memory[-4:])) == (b"first", b"last")
     memory[5] = 7
@@ -67,3 +79,14 @@ def test_without_those_functions_there_are_small_pages(
     memory = map_file(descriptor, 5 * MIB)
     assert not use_huge_pages(memory, 5 * MIB)
     assert bytes(memory[:5]) == b"first"
+
+
+def test_flat_zeros_ask_for_huge_pages() -> None:
+    zeros = flat_zeros(MIB, torch.float64)
+    assert (zeros.shape, zeros.dtype, zeros.count_nonzero()) == ((MIB,), torch.float64, 0)
+    assert " hg" in of_the_mapping(zeros.data_ptr()).split("VmFlags:")[1]
+    assert flat_zeros(3, torch.bfloat16).tolist() == [0, 0, 0]
+    view = zeros[5:7].fill_(2)
+    del zeros
+    gc.collect()
+    assert view.tolist() == [2, 2]
