@@ -8,7 +8,8 @@ the others' (Downpour SGD); updates a second are over all learners, who don't wa
     psrv_4          4 learners in a node
     psrv_memory     what these 4 have in memory for it, beside their own weights and gradients, in
                     copies of the parameters; the floor is one
-    psrv_nodes_2    2 nodes with a learner each: see benchmarks/psrv_nodes.py
+    psrv_nodes_2    2 nodes with a learner each, and the same with links of 10 and 5 Gbit/s: see
+                    benchmarks/psrv_nodes.py
     psrv_straggler  a learner that is slower than the others: see benchmarks/psrv_straggler.py
 
 Ours is `Client.push_pull` on one shard. Floor: each learner does the same arithmetic on memory of

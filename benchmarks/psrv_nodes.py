@@ -1,4 +1,4 @@
-"""The parameter server over two nodes of the test cluster (`psrv_nodes_2` of benchmarks.psrv).
+"""The parameter server over two nodes of the test cluster (`psrv_nodes_2…` of benchmarks.psrv).
 
 One learner and one server a node, two shards, each node the home of one. In an update a learner
 pushes a gradient of 102 MB and pulls weights that have it in them: half of both is worked on in
@@ -9,7 +9,8 @@ Floor: the link. Bare sockets move the same bytes the same way at the same time:
 back from each node, from the learner's gradient and into its weights, in frames of 512 KiB over as
 many connections, as far ahead of the answers; nothing is computed. The nodes are network namespaces
 of this machine, whose link is its memory, and whose processes share its cores: what computes takes
-from what sends.
+from what sends. So it is measured twice more, with each node's sending limited to 10 and 5 Gbit/s
+(the kernel's token bucket), as a network card limits it.
 
 Peer `torch_rpc`: torch.distributed.rpc, each node's process the server of one half; the gradient's
 other half as argument, the weights' as result. It is measured after the others, because its threads
@@ -45,6 +46,9 @@ _RUNS, _WARM_UP = 9, 1
 _UPDATES = 4
 """Of each learner in a run."""
 _END_LIMIT_S = 60.0
+_TBF = ["tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "burst", "1mb", "limit", "20mb"]
+_LINKS = {"psrv_nodes_2": 0, "psrv_nodes_2_10gbit": 10, "psrv_nodes_2_5gbit": 5}
+"""In Gbit/s there and as much back; 0: as fast as this machine's memory."""
 
 
 def measure(quick: bool = False) -> Iterator[Result]:
@@ -59,14 +63,27 @@ def measure(quick: bool = False) -> Iterator[Result]:
         for package in ("benchmarks", "learner", "psrv", "dlctl"):
             shutil.copytree(REPOSITORY / package, cluster.folder / "benchmark" / package,
                             ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
-        with _rates(cluster, ("ours", "link")) as rates:
-            result = compare("psrv_nodes_2", rates["ours"], rates["link"], unit="updates/s",
-                             runs=runs, warm_up=warm_up)  # fmt: skip
-        with _rates(cluster, ("torch_rpc",)) as rates:
-            alone = {n: round(v, 4) for n, v in medians(rates, runs, warm_up).items()}
-        yield replace(result, peers={**result.peers, **alone})
+        for what, gbit in _LINKS.items():
+            if gbit:
+                _limit(cluster, gbit)
+            yield _measure(cluster, what, runs, warm_up)
     finally:
         cluster.wipe()
+
+
+def _limit(cluster: Any, gbit: int) -> None:
+    """Let each node send so much."""
+    for node in range(1, _NODES + 1):
+        cluster.exec(*_TBF, "rate", f"{gbit}gbit", node=node)
+
+
+def _measure(cluster: Any, what: str, runs: int, warm_up: int) -> Result:
+    with _rates(cluster, what, ("ours", "link")) as rates:
+        result = compare(what, rates["ours"], rates["link"], unit="updates/s",
+                         runs=runs, warm_up=warm_up)  # fmt: skip
+    with _rates(cluster, what, ("torch_rpc",)) as rates:
+        alone = {n: round(v, 4) for n, v in medians(rates, runs, warm_up).items()}
+    return replace(result, peers={**result.peers, **alone})
 
 
 class NodeSet(LearnerSet):
@@ -78,10 +95,12 @@ class NodeSet(LearnerSet):
 
 
 @contextlib.contextmanager
-def _rates(cluster: Any, ways: Sequence[str]) -> Iterator[dict[str, Callable[[], float]]]:
+def _rates(
+    cluster: Any, what: str, ways: Sequence[str]
+) -> Iterator[dict[str, Callable[[], float]]]:
     """Start the processes of these ways on both nodes; at the end their weights are checked."""
     with contextlib.ExitStack() as stack:
-        folder = cluster.home / "-".join(ways)
+        folder = cluster.home / "-".join((what, *ways))
         folder.mkdir()
         folder.chmod(0o777)
         listeners = {way: stack.enter_context(_listen(folder / way)) for way in ways}
