@@ -26,7 +26,7 @@ from learner.homes import (
     write_homes,
 )
 from learner.launch import Step, is_one_world, learner_step, on_host, server_step, step_log
-from learner.member import DIED_HALTING, LearnerMember, Member, ServerMember
+from learner.member import LearnerMember, Member, ServerMember
 from learner.nodes import Nodes, says_lost
 from learner.ranks import place_of
 from learner.restarts import VANISHED, how_it_died, is_too_slow, is_user_error
@@ -208,7 +208,7 @@ class Crew:
         """Let a learner that died stay away: its work was given back."""
         learner.over = True
         if self._halting:
-            learner.close(State.HALTED, DIED_HALTING)
+            learner.close(State.HALTED, "died while the others were stopping")
         else:
             learner.close(State.CANCELLED, "ended with the others")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,14 +12,12 @@ from dlctl import contract
 from dlctl.contract import ContractError, State, Status
 from learner.launch import Step
 from learner.restarts import Restarts
-from learner.watchdog import KILLED
 from psrv.cursor import CursorError
 from psrv.cursor_overseer import reported
 
 LEARNER_DEATHS = 3
 """So many in a row without a chunk done in between, and a learner is given up."""
 SERVER_DEATHS = 5
-DIED_HALTING = "died while the others were stopping"
 SERVED_S = 600.0
 """A server that serves, and has lived so long, has done something: one that always ends sooner is
 given up, and one that ends more seldom is in nobody's way."""
@@ -183,11 +182,18 @@ class LearnerMember(Member):
         return False
 
     def has_saved(self) -> bool:
-        """Return whether it has come to an end that it says of itself, with all it had to save."""
+        """Return whether it has come to its own end, with all it had to save.
+
+        HALTED is told of others, too: of a program that had to be killed, which a signal has
+        ended, and of a learner that died while all were stopping: of that no exit code is known.
+        (SIGUSR2 is the halt itself, to a process that had nothing left to do.)
+        """
         status = self.status()
-        if status is None or status.reason in (KILLED, DIED_HALTING):
-            return False
-        return status.state in (State.COMPLETED, State.HALTED)
+        if status is None or status.state is not State.HALTED:
+            return status is not None and status.state is State.COMPLETED
+        if status.signal is not None:
+            return status.signal == signal.SIGUSR2
+        return status.exit_code is not None
 
     def take_number(self) -> int:
         """Return the number that it drew in the cursor, and forget it; 0: it drew none."""

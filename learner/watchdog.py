@@ -72,7 +72,6 @@ def decode_exit(returncode: int, is_command: bool) -> tuple[int | None, int | No
     return returncode, None
 
 
-KILLED = "did not stop in time and was killed"
 UNFINISHED = "ended before the training loop had finished"
 """The user's code ended the process, or something took it away, with the exit code of success."""
 
@@ -93,7 +92,7 @@ def conclude(
     if returncode == EXIT_HALTED:
         return State.HALTED, "saved and stopped"
     if stop is Stop.HALT and is_command:
-        return State.HALTED, KILLED if killed else "stopped"
+        return State.HALTED, "did not stop in time and was killed" if killed else "stopped"
     if stop is Stop.HALT and returncode == -signal.SIGUSR2:
         # The built-in loop holds the signal back until it can take it: so it was on its way out.
         return State.HALTED, "stopped"

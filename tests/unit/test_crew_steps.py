@@ -16,7 +16,6 @@ from learner.crew import Crew
 from learner.faults import UserFault
 from learner.homes import make_secret
 from learner.supervisor import Supervisor
-from learner.watchdog import KILLED
 
 
 class FakeStep:
@@ -131,8 +130,12 @@ def test_a_lost_node_ends_an_attempt_whose_servers_are_one_mpi_world(play):
 @pytest.mark.parametrize(
     ("state", "more", "saved"),
     [
-        (State.HALTED, {}, True),
-        (State.HALTED, {"reason": KILLED}, False),
+        (State.HALTED, {"exit_code": 85}, True),
+        (State.HALTED, {"exit_code": 0}, True),
+        (State.HALTED, {"signal": 12}, True),
+        (State.HALTED, {"signal": 9}, False),
+        (State.HALTED, {"signal": 15, "exit_code": 143}, False),
+        (State.HALTED, {}, False),
         (State.FAILED, {"signal": 9, "reason": "did not save its state in time"}, False),
     ],
 )
