@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 def submit(
     manifest: Path = MANIFEST, site: str = SITE, learners: int | None = LEARNERS,
     gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
-    time: str | None = TIME, set_: list[str] = SET,
+    time: str | None = TIME, partition: str | None = PARTITION, set_: list[str] = SET,
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
@@ -52,7 +52,7 @@ def submit(
     from dlctl.prepare import check_can_run, prepare
     from dlctl.store import Store
 
-    overrides = make_overrides(learners, gpus, cpus, memory, time, set_)
+    overrides = make_overrides(learners, gpus, cpus, memory, time, set_, partition)
     with opened(site) as session:
         request = prepare(manifest, overrides, session.site)
         check_can_run(request)

@@ -82,7 +82,7 @@ def schema() -> None:
 def render(
     manifest: Path = MANIFEST, site: str = SITE, learners: int | None = LEARNERS,
     gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
-    time: str | None = TIME, set_: list[str] = SET,
+    time: str | None = TIME, partition: str | None = PARTITION, set_: list[str] = SET,
     script: bool = typer.Option(False, "--script", help="Print only the batch script."),
     training_id: str | None = typer.Option(None, "--training-id", hidden=True),
     as_json: bool = JSON,
@@ -95,7 +95,7 @@ def render(
     from dlctl.prepare import prepare
     from dlctl.site import load_site
 
-    overrides = make_overrides(learners, gpus, cpus, memory, time, set_)
+    overrides = make_overrides(learners, gpus, cpus, memory, time, set_, partition)
     request = prepare(manifest, overrides, load_site(site), training_id)
     if script:
         return output.report({"script": request.script}, as_json,

@@ -92,6 +92,18 @@ def test_what_touches_no_site_reports_json(dlctl):
     assert dlctl("init", "new", "--json", ok=True).json["folder"] == "new"
 
 
+def test_the_partition_is_chosen_on_the_command_line(dlctl, xdg, tmp_path):
+    two = SLURM.replace("{small: ", "{big: {cpus_per_node: 64}, small: ")
+    add_site(xdg, tmp_path, "two", two)
+    path = manifest(dlctl)
+    for partition in ("small", "big"):
+        shown = dlctl("render", path, "--site", "two", "--partition", partition, ok=True)
+        assert f"#SBATCH --partition={partition}\n" in shown.stdout
+    done = dlctl("submit", path, "--site", "two", "--partition", "small", "--cpus", "3")
+    assert (done.exit_code, done.stdout) == (5, "")
+    assert "small" in done.stderr
+
+
 def end(dlctl, training_id):
     return dlctl("logs", "--follow", training_id)
 
