@@ -33,6 +33,37 @@ def refresh(folder: Path) -> None:
         pass
 
 
+class HaltTime:
+    """Whether a halt leaves a learner no more time to wait for others: half of it is for saving.
+
+    Asked as often as you like; it looks for the directive now and then.
+    """
+
+    def __init__(self, job_dir: Path, attempt: int) -> None:
+        self._directive = job_dir / directive_file(attempt)
+        self._look_at = 0.0
+        self._until: float | None = None
+
+    def __call__(self) -> bool:
+        """Return whether it does; False without a halt."""
+        now = time.monotonic()
+        if self._until is None and now >= self._look_at:
+            self._look_at = now + POLL_S
+            if (directive := read_directive(self._directive)) is not None:
+                passed_s = max(0.0, time.time() - directive.issued_at)
+                self._until = now + directive.grace_s / 2 - passed_s
+        return self._until is not None and now >= self._until
+
+
+def read_directive(path: Path) -> Directive | None:
+    """Return what the supervisor wants now, if it wants anything and can be understood."""
+    refresh(path.parent)
+    try:
+        return read_record(Directive, path)
+    except (OSError, ContractError):
+        return None
+
+
 class Outside:
     """Polls for the directive, the supervisor's heartbeat, and the parent process.
 
@@ -56,11 +87,7 @@ class Outside:
 
     def directive(self) -> Directive | None:
         """Return what the supervisor wants now, if it wants anything."""
-        refresh(self._directive.parent)
-        try:
-            return read_record(Directive, self._directive)
-        except (OSError, ContractError):
-            return None
+        return read_directive(self._directive)
 
     def expelled(self) -> str:
         """Return why this node has no part in the training any more, or an empty text.

@@ -30,6 +30,7 @@ from learner.server_state import SavedServer, passes_done, place_in_pass
 from learner.signals import HaltFlag
 from psrv.cursor import CursorState, read_state
 from psrv.cursor_file import FileCursor
+from psrv.errors import LateError
 
 _RATES = ("learning_rate", "samples_per_s")
 """Told last."""
@@ -269,7 +270,7 @@ class FirstLearner:
         self._served.join()
         try:
             self.end_epochs()
-        except HaltedInValidation:
+        except (HaltedInValidation, LateError):
             return False
         if self._keeper.saved_step != self.position.step:
             self.save(final=True)

@@ -28,6 +28,7 @@ import torch
 
 from dlctl.contract import Parameters, ParameterServer
 from learner.chunks import ChunkLoader
+from learner.directives import HaltTime
 from learner.faults import UserFault
 from learner.flat_parameters import FlatParameters
 from learner.metrics import PROGRESS_INTERVAL_S, Progress
@@ -49,6 +50,7 @@ from learner.server_meeting import (
 from learner.server_solver import OWN, AnySolver, find_solver
 from psrv import client
 from psrv.cursor_file import FileCursor
+from psrv.patience import never
 from psrv.placing import layout_of
 from psrv.shard_file import HOME, create_shard
 
@@ -242,7 +244,9 @@ class Server(AbstractContextManager["Server"]):
         """Pull at the end of the training, and leave; learner 0 is the last."""
         if kind is None:
             if self.rank == 0 and self._cursor.finished:
-                wait_until_alone(self._cursor, self._settings.timeout_s, lambda: False)
+                seat = self._seat
+                late = never if seat is None else HaltTime(seat.directory, seat.attempt)
+                wait_until_alone(self._cursor, self._settings.timeout_s, late)
             self.pull()
         self.leave()
 

@@ -28,6 +28,7 @@ from learner.served_model import ServedModel
 from learner.server_state import SavedServer
 from learner.signals import HaltFlag
 from psrv.cursor import Chunk, Cursor
+from psrv.errors import LateError
 
 _LINGER_S = 0.05
 """Between two looks for chunks of learners that died, once all have been given out."""
@@ -93,6 +94,9 @@ class ServerLoop:
             ) as loader:  # fmt: skip
                 return self._all_chunks(loader)
         except HaltedInValidation:
+            return False
+        except LateError as error:  # what this learner is at is given out again after `resume`
+            self._reports.say(f"{error.message}: halting without the end of its chunk")
             return False
         finally:
             self._told["pushes"] = float(self._served.stats.pushes)

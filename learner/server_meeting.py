@@ -18,6 +18,7 @@ import torch
 
 from dlctl import contract
 from dlctl.contract import Parameters, ParameterServer
+from learner.directives import HaltTime
 from learner.faults import UserFault
 from learner.flat_parameters import FlatParameters
 from learner.seat import Seat
@@ -141,6 +142,7 @@ def join_server(seat: Seat, parameters: Parameters, solver: AnySolver) -> Client
         solver, seat.attempt, settings.timeout_s, rank=seat.rank,
         learners=plan.resources.learners, staleness=settings.staleness,
         snapshots=lambda shard: seat.directory / contract.snapshot_file(seat.attempt, shard),
+        late=HaltTime(seat.directory, seat.attempt),
     )  # fmt: skip
 
 
@@ -148,12 +150,13 @@ def write_remote_rows(seat: Seat) -> None:
     """Have snapshots written now, if there are shards whose home is not learner 0's node.
 
     Raises:
-        ServerError: a home has not done so in time.
+        ServerError: a home has not done so in time, or in that which a halt leaves.
     """
     settings = settings_of(seat)
     if any(settings.shard_nodes):
         shards = len(settings.shard_nodes)
-        fresh_snapshots(seat.directory, seat.attempt, shards, settings.timeout_s)
+        late = HaltTime(seat.directory, seat.attempt)
+        fresh_snapshots(seat.directory, seat.attempt, shards, settings.timeout_s, late)
 
 
 def set_cursor(seat: Seat, samples: int, passes: int, state: Mapping[str, Any]) -> None:

@@ -7,10 +7,10 @@ goes to other nodes the node's server sends: a learner uses no network.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,14 +18,12 @@ import torch
 from dlctl.contract import Parameters
 from psrv.errors import ServerError
 from psrv.gate import Gate
-from psrv.patience import Patience, Warn, to_standard_error
+from psrv.patience import Late, Patience, Warn, how_long, never, to_standard_error, wait_until
 from psrv.placing import layout_of
 from psrv.pushes import AtOnce, InRounds, Pushes, copying, ranges
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Shard
 from psrv.shard_file import COUNT, HOME, RELAY, kind_of, read_row
-
-_NAP_S, _LONGEST_NAP_S = 1e-3, 0.05
 
 
 class Handle:
@@ -66,9 +64,9 @@ class Client:
         shards: all of them, joined.
         pushes: how they are worked on.
         gate: of the first of them.
-        timeout_s: How long the servers are waited for.
+        patience: How long the servers are waited for; told when this learner leaves, and pushes
+            have not come to their home.
         snapshots: The newest snapshot of each shard, for rows that are not on this node.
-        warn: Told when it leaves, and pushes have not come to their home.
     """
 
     def __init__(
@@ -76,17 +74,15 @@ class Client:
         shards: Sequence[Shard],
         pushes: Pushes,
         gate: Gate,
-        timeout_s: float,
+        patience: Patience,
         snapshots: Callable[[int], Path] | None = None,
-        warn: Warn = to_standard_error,
     ) -> None:
         self._shards = list(shards)
         self._pushes_to = pushes
         self._at_once = isinstance(pushes, AtOnce)
         self._gate = gate
-        self._timeout_s = timeout_s
+        self._patience = patience
         self._snapshots = snapshots
-        self._warn = warn
         self._seen = (0, 0)
         """At the last pull: all pushes that the weights had had, and this learner's."""
         self._thread = ThreadPoolExecutor(1, "parameter-server")
@@ -129,6 +125,9 @@ class Client:
         """Wait until the others are not too far behind; return the seconds that it took.
 
         That is, until each living learner has done as many pushes as this one less `staleness`.
+
+        Raises:
+            LateError: a halt leaves no more time.
         """
         return self._gate.wait()
 
@@ -157,7 +156,7 @@ class Client:
         """Bring the replicas on this node up to date with their homes; then pull.
 
         Raises:
-            ServerError: a home has not answered in time.
+            ServerError: a home has not answered in time, or in that which a halt leaves.
         """
         relays = self._relays()
         self._begin(lambda: self._want(relays)).wait()
@@ -166,17 +165,18 @@ class Client:
         def stale() -> bool:
             return any(s.refreshed < n for s, n in zip(relays, wanted, strict=True))
 
-        if not _until(lambda: not stale(), timeout_s):
+        patience = replace(self._patience, timeout_s=timeout_s)
+        if not wait_until(lambda: not stale(), patience):
             raise ServerError(
-                f"another node's parameter server has not answered for {timeout_s:g} s",
+                f"another node's parameter server has not answered {how_long(patience)}",
                 hint="its log says why: see `dlctl logs`",
             )
 
     def leave(self) -> None:
         """Finish what was begun, and give the slots back.
 
-        Pushes at once get to their homes first, if that takes no longer than the time limit; if it
-        does, that is said.
+        Pushes at once get to their homes first, if that takes no longer than the time limit, or
+        than a halt leaves time; if it does, that is said.
         """
         try:
             self.wait()
@@ -188,10 +188,11 @@ class Client:
                 shard.close()
 
     def _wait_for_homes(self) -> None:
-        if not _until(lambda: not any(map(_is_pending, self._relays())), self._timeout_s):
-            self._warn(
-                f"the last pushes have not come to another node's server for {self._timeout_s:g} "
-                "s: they may be lost; the log of this node's server says why"
+        patience = self._patience
+        if not wait_until(lambda: not any(map(_is_pending, self._relays())), patience):
+            patience.warn(
+                f"the last pushes have not come to another node's server {how_long(patience)}: "
+                "they may be lost; the log of this node's server says why"
             )
 
     def _begin(self, work: Callable[[], None], wait: bool = False) -> Handle:
@@ -259,6 +260,7 @@ def join(
     staleness: int | None = None,
     snapshots: Callable[[int], Path] | None = None,
     warn: Warn = to_standard_error,
+    late: Late = never,
 ) -> Client:
     """Map all shards, once the node's server has made them.
 
@@ -275,6 +277,8 @@ def join(
             None: any number.
         snapshots: Returns where the newest snapshot of a shard is; see Client.solver_rows.
         warn: Told when this learner waits for others longer than `timeout_s`; it goes on waiting.
+        late: Asked while it waits for others, once it has joined: whether a halt leaves no more
+            time for that.
 
     Raises:
         ServerError: something is not there in time; or of another model or attempt.
@@ -287,14 +291,14 @@ def join(
             layout = layout_of(parameters, shards, number, solver, kind_of(path))
             joined.append(Shard(path, layout, attempt))
         in_rounds = isinstance(solver, RoundSolver)
-        patience = Patience(timeout_s, warn)
+        patience = Patience(timeout_s, warn, late)
         gate = Gate(joined[0], None if in_rounds else staleness, patience)
         pushes: Pushes = (
-            InRounds(joined, solver, rank, learners, timeout_s, warn)
+            InRounds(joined, solver, rank, learners, patience)
             if isinstance(solver, RoundSolver)
             else AtOnce(joined, solver, rank)
         )
-        return Client(joined, pushes, gate, timeout_s, snapshots, warn)
+        return Client(joined, pushes, gate, patience, snapshots)
     except BaseException:
         for shard in joined:
             shard.close()
@@ -303,22 +307,11 @@ def join(
 
 def _wait_for(paths: Sequence[Path], timeout_s: float) -> None:
     for path in paths:
-        if not _until(path.exists, timeout_s):
+        if not wait_until(path.exists, Patience(timeout_s)):
             raise ServerError(
                 f"no parameter server has made {path} for {timeout_s:g} s",
                 hint="its log says why: see `dlctl logs`",
             )
-
-
-def _until(true: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait for something; return whether it has come."""
-    deadline, nap_s = time.monotonic() + timeout_s, _NAP_S
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(nap_s)
-        nap_s = min(2 * nap_s, _LONGEST_NAP_S)
-    return True
 
 
 def _is_pending(shard: Shard) -> bool:

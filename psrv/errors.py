@@ -17,3 +17,7 @@ class PsrvError(Exception):
 
 class ServerError(PsrvError):
     """The parameter server can't do what was asked."""
+
+
+class LateError(ServerError):
+    """A halt leaves no time to wait for others until what was asked is done."""

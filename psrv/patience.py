@@ -1,4 +1,7 @@
-"""Says that a learner waits long, and for whom: a training is not to stand still in silence."""
+"""How long a learner waits for others, and that it says for whom if that is long.
+
+A training is not to stand still in silence; nor is a halt to be lost for servers that are gone.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from psrv.errors import LateError
 from psrv.members import RANKS
 
 Warn = Callable[[str], None]
 """Gets a line for the learner's log."""
+Late = Callable[[], bool]
+"""Asked while others are waited for: whether a halt leaves no more time for that."""
+_LEAST_S = 0.5
+"""So long others are waited for even then: those that live have answered by that."""
+_NAP_S, _LONGEST_NAP_S = 1e-3, 0.05
+
+
+def never() -> bool:
+    """Return False: no halt is known of."""
+    return False
 
 
 def to_standard_error(line: str) -> None:
@@ -24,6 +38,7 @@ class Patience:
 
     timeout_s: float
     warn: Warn = to_standard_error
+    late: Late = never
 
     def begin(self) -> Wait:
         """Begin to wait."""
@@ -39,12 +54,38 @@ class Wait:
     said: bool = False
 
     def look(self, whom: Callable[[], str]) -> None:
-        """Say for whom it is, once it has taken too long."""
-        if not self.said and time.monotonic() > self.began_at + self.patience.timeout_s:
+        """Say for whom it is, once it has taken too long.
+
+        Raises:
+            LateError: a halt leaves no more time.
+        """
+        waited_s = time.monotonic() - self.began_at
+        if waited_s > _LEAST_S and self.patience.late():
+            raise LateError(f"has waited for {whom()} {how_long(self.patience)}")
+        if not self.said and waited_s > self.patience.timeout_s:
             self.said = True
             self.patience.warn(
                 f"has waited for {whom()} for {self.patience.timeout_s:g} s, and goes on"
             )
+
+
+def wait_until(true: Callable[[], bool], patience: Patience) -> bool:
+    """Wait for something, not for longer than the patience; return whether it has come."""
+    began_at, nap_s = time.monotonic(), _NAP_S
+    while not true():
+        waited_s = time.monotonic() - began_at
+        if waited_s > patience.timeout_s or (waited_s > _LEAST_S and patience.late()):
+            return False
+        time.sleep(nap_s)
+        nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+    return True
+
+
+def how_long(patience: Patience) -> str:
+    """Return how long was waited in vain: the end of a sentence."""
+    if patience.late():
+        return "for as long as the halt leaves time"
+    return f"for {patience.timeout_s:g} s"
 
 
 def names(mask: int) -> str:

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from psrv.members import RANKS
-from psrv.patience import Warn, to_standard_error
+from psrv.patience import Patience
 from psrv.rounds import Rounds, Turn
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Operation, Shard
@@ -167,11 +167,10 @@ class InRounds:
         solver: RoundSolver,
         rank: int,
         learners: int,
-        timeout_s: float,
-        warn: Warn = to_standard_error,
+        patience: Patience,
     ) -> None:
         self._solver = solver
-        self._turn = Turn(shards, rank, learners, timeout_s, warn)
+        self._turn = Turn(shards, rank, learners, patience)
         self._shards = shards
         self._parts = [
             (Rounds(shard, self._turn), Cuts(step), Cuts(step), part)

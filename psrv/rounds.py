@@ -21,7 +21,7 @@ import torch
 
 from psrv.errors import ServerError
 from psrv.members import RANKS, Member
-from psrv.patience import Patience, Warn, names, to_standard_error
+from psrv.patience import Patience, names
 from psrv.shard import Shard
 from psrv.shard_file import HOME
 
@@ -108,8 +108,7 @@ class Turn:
         shards: all of them, joined.
         rank: This learner's, 0 to RANKS - 1.
         learners: How many there are at the begin.
-        timeout_s: How long they are waited for then.
-        warn: Told when somebody is waited for longer than that, later.
+        patience: How long they are waited for then; later, how long without a word.
 
     Raises:
         ServerError: some have not come.
@@ -120,8 +119,7 @@ class Turn:
         shards: Sequence[Shard],
         rank: int,
         learners: int,
-        timeout_s: float,
-        warn: Warn = to_standard_error,
+        patience: Patience,
     ) -> None:
         if max(learners, rank + 1) > RANKS:
             raise ServerError(
@@ -129,14 +127,14 @@ class Turn:
                 hint="use a solver that does not wait for all",
             )
         self._shards = shards
-        self.patience = Patience(timeout_s, warn)
+        self.patience = patience
         self.mask = 1 << rank
         self.number = max(map(next_round, shards))
         """Of the next round to take part in."""
         self._enter()
         if self.number == 0:
             for shard in shards:
-                _wait_for(shard, learners, timeout_s)
+                _wait_for(shard, learners, patience.timeout_s)
         # Who has added to a round before we entered it does not wait for us: on a relay the sum may
         # be on its way to the home, and nobody may add to it. Who adds from now on waits.
         while self.number and (first := max(map(next_round, shards))) > self.number:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,10 +23,10 @@ from dlctl.contract import (
     write_whole,
 )
 from psrv.errors import ServerError
+from psrv.patience import Late, Patience, how_long, never, wait_until
 
 _TRAILER = struct.Struct("=8sQ")
 _MAGIC = b"DLrows1\n"
-_LOOK_EVERY_S = 0.05
 
 
 def write_snapshot(
@@ -101,22 +100,34 @@ def wanted_request(job_dir: Path, attempt: int) -> int:
     return 0
 
 
-def fresh_snapshots(job_dir: Path, attempt: int, shards: int, timeout_s: float) -> list[Path]:
+def fresh_snapshots(
+    job_dir: Path, attempt: int, shards: int, timeout_s: float, late: Late = never
+) -> list[Path]:
     """Have all homes write snapshots now, and wait for them; for one process at a time.
+
+    Args:
+        job_dir: Of the training.
+        attempt: Its number.
+        shards: How many there are.
+        timeout_s: How long all of them are waited for.
+        late: Asked meanwhile: whether a halt leaves no more time for that.
 
     Raises:
         ServerError: a home has not done so in time.
     """
     request = wanted_request(job_dir, attempt) + 1
     write_whole(job_dir / snapshot_request_file(attempt), f"{request}\n")
-    deadline = time.monotonic() + timeout_s
     paths = [job_dir / snapshot_file(attempt, shard) for shard in range(shards)]
-    for shard, path in enumerate(paths):
-        while request_answered(path) < request:
-            if time.monotonic() > deadline:
-                raise ServerError(
-                    f"no snapshot of shard {shard} of the parameter server for {timeout_s:g} s",
-                    hint="the log of its home's server says why: see `dlctl logs`",
-                )
-            time.sleep(_LOOK_EVERY_S)
+    missing, patience = list(range(shards)), Patience(timeout_s, late=late)
+
+    def all_there() -> bool:
+        while missing and request_answered(paths[missing[0]]) >= request:
+            missing.pop(0)
+        return not missing
+
+    if not wait_until(all_there, patience):
+        raise ServerError(
+            f"no snapshot of shard {missing[0]} of the parameter server {how_long(patience)}",
+            hint="the log of its home's server says why: see `dlctl logs`",
+        )
     return paths

@@ -18,6 +18,7 @@ from server_play import Pair, serve, whole
 from shard_program import end_with_parent, fork
 
 from dlctl.contract import Parameters
+from psrv.patience import Patience
 from psrv.placing import layout_of
 from psrv.pushes import AtOnce, InRounds
 from psrv.rules import Downpour, ElasticAveraging, RoundSolver, Solver
@@ -109,7 +110,8 @@ def bits() -> None:
 
     def learner(rank: int) -> None:
         shard = open_here(rank, made)
-        pushes, weights = InRounds([shard], solver, rank, LEARNERS, 30), torch.empty(COUNT)
+        pushes = InRounds([shard], solver, rank, LEARNERS, Patience(30))
+        weights = torch.empty(COUNT)
         expected = torch.zeros(COUNT)
         for number in range(3):
             mine = [values(other, number) for other in range(LEARNERS)]
@@ -132,7 +134,7 @@ def kills() -> None:
 
     def learner(rank: int) -> None:
         shard = open_here(rank, made)
-        pushes, ones = InRounds([shard], solver, rank, LEARNERS, 30), torch.ones(COUNT)
+        pushes, ones = InRounds([shard], solver, rank, LEARNERS, Patience(30)), torch.ones(COUNT)
         weights = torch.empty(COUNT)
         while shard.progress(0)[0] < ROUNDS:
             pushes.push(ones, weights, 0.5)

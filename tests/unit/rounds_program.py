@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from shard_program import end_with_parent, fork
 
+from psrv.patience import Patience
 from psrv.rounds import Rounds, Step, Turn
 from psrv.shard import Shard
 from psrv.shard_file import ShardLayout, create_shard
@@ -46,7 +47,7 @@ def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> Non
 def train(path: Path, rank: int, until: int, learners: int = LEARNERS) -> None:
     """Take part up to a round."""
     shard = Shard(path, LAYOUT, 1)
-    turn = Turn([shard], rank, learners, timeout_s=30)
+    turn = Turn([shard], rank, learners, Patience(30))
     rounds = Rounds(shard, turn)
     while turn.number < until:
         take_part(rounds, turn, values(rank, turn.number), descend)
@@ -81,7 +82,7 @@ def kills(path: Path) -> None:
 
     def learner(rank: int) -> None:
         shard = Shard(path, LAYOUT, 1)
-        turn = Turn([shard], rank, LEARNERS, timeout_s=30)
+        turn = Turn([shard], rank, LEARNERS, Patience(30))
         rounds, ones = Rounds(shard, turn), torch.ones(LAYOUT.count)
         while turn.number < ROUNDS * 10:
             turn.catch_up()

@@ -23,7 +23,7 @@ from dlctl import contract
 from learner.shared_memory import segment_folder
 from psrv.placing import layout_of
 from psrv.rules import RoundSolver
-from psrv.shard_file import HOME, create_shard, from_snapshot
+from psrv.shard_file import HOME, RELAY, create_shard, from_snapshot
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("zygote_program.py")
@@ -38,7 +38,8 @@ class Zygote:
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/cluster",
+                 "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
 
     def ask(self, **request: Any) -> Any:
@@ -66,6 +67,8 @@ class ServedJob:
     attempt: int = 1
     pids: dict[int, int] = field(default_factory=dict)
     """Of the newest life of each rank."""
+    relays: tuple[int, ...] = ()
+    """Shards whose home is another node; whose servers are dead, for nobody carries anything."""
     _server: threading.Thread | None = None
     _over: bool = False
 
@@ -122,12 +125,13 @@ class ServedJob:
         solver: Any = find_solver(settings, learners, own() if own else None)
         folder = segment_folder(self.plan.training_id, self.attempt)
         for shard in range(shards):
-            layout = layout_of(parameters, shards, shard, solver, HOME)
+            kind = RELAY if shard in self.relays else HOME
+            layout = layout_of(parameters, shards, shard, solver, kind)
             rows = self.directory / contract.snapshot_file(self.attempt, shard)
             create_shard(
                 folder / f"shard-{shard}", layout, self.attempt,
                 learners=learners if isinstance(solver, RoundSolver) else 0,
-                fill=from_snapshot(rows, parameters.rows),
+                fill=from_snapshot(rows, parameters.rows if kind == HOME else 1),
             )  # fmt: skip
 
     def file(self, name: Callable[[int], str]) -> Path:

@@ -12,9 +12,9 @@ from node_job import Job
 from test_lost_learners import status
 
 from dlctl import contract
-from dlctl.contract import Guilty, Homes, State
+from dlctl.contract import Directive, Guilty, Homes, State
 from learner.control import Wish
-from learner.directives import Outside
+from learner.directives import HaltTime, Outside
 from learner.faults import UserFault
 from learner.homes import (
     at_the_end,
@@ -108,6 +108,20 @@ def test_a_node_that_has_no_part_any_more(tmp_path):
     assert outside.expelled() == "the training has ended"
     contract.write_whole(tmp_path / contract.submit_begin(2), "token")
     assert outside.expelled() == "a later attempt has taken over"
+
+
+def test_half_of_the_grace_period_is_for_saving(tmp_path, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("learner.directives.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("learner.directives.time.time", lambda: now[0] + 5e8)
+    late = HaltTime(tmp_path, 1)
+    assert not late()
+    halt = Directive("halt", "halted on request", now[0] + 5e8, grace_s=20.0)
+    contract.write_whole(tmp_path / contract.directive_file(1), contract.to_json(halt))
+    for passed_s, expected in ((0.1, False), (4.0, False), (5.8, False), (0.2, True)):
+        now[0] += passed_s
+        assert late() is expected
+    assert HaltTime(tmp_path, 1)()  # who asks later for the first time knows when it began
 
 
 def test_places_of_learners_that_are_steps(tmp_path):

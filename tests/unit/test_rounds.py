@@ -77,7 +77,7 @@ def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> tor
 
 
 def test_one_learner_alone(shard: Shard) -> None:
-    turn = Turn([shard], rank=0, learners=1, timeout_s=1)
+    turn = Turn([shard], rank=0, learners=1, patience=Patience(1))
     rounds = Rounds(shard, turn)
     for _ in range(2):
         seen = take_part(
@@ -90,9 +90,9 @@ def test_one_learner_alone(shard: Shard) -> None:
 
 def test_learners_that_do_not_come_are_named(shard: Shard) -> None:
     with pytest.raises(ServerError, match=r"of 3 learners 2 have not joined .* only rank 1\n"):
-        Turn([shard], rank=1, learners=3, timeout_s=0.05)
+        Turn([shard], rank=1, learners=3, patience=Patience(0.05))
     with pytest.raises(ServerError, match="62 learners at most"):
-        Turn([shard], rank=0, learners=63, timeout_s=0.05)
+        Turn([shard], rank=0, learners=63, patience=Patience(0.05))
 
 
 def test_learners_that_are_given_up_meanwhile_are_not_waited_for(shard: Shard) -> None:
@@ -103,7 +103,7 @@ def test_learners_that_are_given_up_meanwhile_are_not_waited_for(shard: Shard) -
 
     timer = threading.Timer(0.05, give_up)
     timer.start()
-    assert Turn([shard], rank=0, learners=2, timeout_s=10).number == 0
+    assert Turn([shard], rank=0, learners=2, patience=Patience(10)).number == 0
     timer.join()
 
 
@@ -112,14 +112,14 @@ def test_who_comes_again_waits_only_for_those_who_live(shard: Shard) -> None:
     other = shard.members.take()
     assert other is not None
     shard.members.enter(other, 0b10)
-    Turn([shard], rank=0, learners=2, timeout_s=0)
+    Turn([shard], rank=0, learners=2, patience=Patience(0))
     shard.members.pause(other)
-    Turn([shard], rank=0, learners=2, timeout_s=0)
+    Turn([shard], rank=0, learners=2, patience=Patience(0))
 
 
 @pytest.mark.parametrize("call", ["finish", "add"])
 def test_an_end_of_a_round_that_is_undone_is_not_believed(shard: Shard, call: str) -> None:
-    turn = Turn([shard], rank=0, learners=1, timeout_s=1)
+    turn = Turn([shard], rank=0, learners=1, patience=Patience(1))
     other = shard.members.take()
     assert other is not None
     shard.members.enter(other, 0b10)
@@ -161,7 +161,7 @@ def waiting_is_said_once(shard: Shard, end: Callable[[int], None]) -> Iterator[W
 def test_a_learner_says_once_for_whom_it_waits_long(shard: Shard) -> None:
     mine = torch.split(torch.ones(70_000), LAYOUT.block_count)
     with waiting_is_said_once(shard, shard.members.pause) as say:
-        turn = Turn([shard], rank=1, learners=2, timeout_s=0.01, warn=say)
+        turn = Turn([shard], rank=1, learners=2, patience=Patience(0.01, say))
         Rounds(shard, turn).add(mine, 0.1, lambda *_: None)
 
 
@@ -178,7 +178,7 @@ def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, p
     other = Shard(path.with_name("shard-1"), LAYOUT, 1)
     shard.set_progress(0, 5, 0b10)
     other.set_progress(1, 6, 0b10)
-    turn = Turn([shard, other], rank=0, learners=2, timeout_s=0)
+    turn = Turn([shard, other], rank=0, learners=2, patience=Patience(0))
     assert turn.number == 7
     assert [shard.members.all(), other.members.all()] == [[(1, 0, 7)]] * 2
     turn.catch_up()
@@ -202,7 +202,7 @@ def test_who_comes_while_others_begin_the_next_round_takes_part_in_the_one_after
         enter(slot, mask, first)
 
     monkeypatch.setattr(shard.members, "enter", late)
-    assert Turn([shard], rank=0, learners=2, timeout_s=0).number == 7
+    assert Turn([shard], rank=0, learners=2, patience=Patience(0)).number == 7
     assert [member.first_round for member in shard.members.all()] == [7]
 
 
@@ -212,7 +212,7 @@ def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> Non
         total.fill_(7)
         raise ValueError("no step")
 
-    turn = Turn([shard], rank=0, learners=1, timeout_s=1)
+    turn = Turn([shard], rank=0, learners=1, patience=Patience(1))
     rounds = Rounds(shard, turn)
     with pytest.raises(ValueError, match="no step"):
         take_part(rounds, turn, torch.ones(70_000), fail)
@@ -226,7 +226,7 @@ def test_a_round_has_the_rate_of_who_adds_first(shard: Shard) -> None:
     other = shard.members.take()
     assert other is not None
     shard.members.enter(other, 0b01)
-    turn = Turn([shard], rank=1, learners=2, timeout_s=1)
+    turn = Turn([shard], rank=1, learners=2, patience=Patience(1))
     ones, rates = torch.ones(LAYOUT.block_count), []
 
     def step(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float) -> None:

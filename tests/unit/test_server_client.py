@@ -20,6 +20,7 @@ from psrv.errors import ServerError
 from psrv.placing import divide, layout_of
 from psrv.rules import Downpour
 from psrv.shard_file import HOME, RELAY, create_shard
+from psrv.snapshots import fresh_snapshots
 
 PROGRAM = Path(__file__).with_name("client_program.py")
 PARAMETERS = Parameters(170_000, "float32", 1, "model")
@@ -166,6 +167,24 @@ def test_replicas_are_refreshed_when_asked_for(shm_folder: Path) -> None:
     server.refreshed = 2
     client.refresh(1)
     client.leave()
+
+
+def test_a_halt_that_leaves_no_more_time_ends_what_waits_for_other_nodes(
+    shm_folder: Path, tmp_path: Path
+) -> None:
+    layout = layout_of(PARAMETERS, 1, 0, Downpour(), RELAY)
+    create_shard(shm_folder / "shard-0", layout, 1)
+    said: list[str] = []
+    client = join(shm_folder, PARAMETERS, 1, Downpour(), 1, 60, warn=said.append, late=lambda: True)
+    began = time.monotonic()
+    with pytest.raises(ServerError, match="has not answered for as long as the halt leaves time"):
+        client.refresh(60)
+    client.push(torch.ones(170_000), 1.0)
+    client.leave()
+    assert "have not come to another node's server for as long as the halt" in said[0]
+    with pytest.raises(ServerError, match="no snapshot of shard 0 .* as long as the halt"):
+        fresh_snapshots(tmp_path, 1, 1, 60, lambda: True)
+    assert time.monotonic() - began < 5
 
 
 def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[str]:

@@ -409,6 +409,29 @@ def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
     assert len(set((job.directory / "seeds").read_text().split())) == 5
 
 
+@pytest.mark.parametrize(
+    ("solver", "settings", "said"),
+    [
+        ("downpour_sgd", {"momentum": 0.5}, ["the weights are as", "of the solver", "last pushes"]),
+        ("diloco", {}, ["has waited for the server of another node for as long as"]),
+    ],
+)
+def test_a_halt_waits_for_dead_servers_no_longer_than_leaves_time_to_save(
+    make_job: Callable[..., ServedJob], solver: str, settings: Any, said: list[str]
+) -> None:
+    job = make_job(program(), 1, solver, shard_nodes=[0, 1], **settings)
+    job.relays = (1,)
+    job.start()
+    wait_for((job.directory / "seen").exists)
+    halt = contract.Directive("halt", "halted on request", time.time(), grace_s=0.6)
+    contract.write_whole(job.file(contract.directive_file), contract.to_json(halt))
+    job.kill(0, signal.SIGUSR2)
+    assert job.codes(20) == [EXIT_HALTED], job.say(0)
+    assert "with a checkpoint" in job.say(0) and checkpoint(job)["server"]["cursor"]["next"]
+    for words in said:
+        assert job.say(0).count(words) == 1, job.say(0)
+
+
 STEP_LR = "from torch.optim.lr_scheduler import StepLR as step_lr"
 
 
