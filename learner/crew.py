@@ -253,9 +253,9 @@ class Crew:
         if why := self._start(server, now):
             self._without_server(server, [], None, why)
             return
-        if not server.has_ended or server.step is None:
+        if not server.has_ended:
             return
-        words, code = server.words(), server.step.exit_code
+        words, code = server.words(), server.exit_code
         lost = says_lost(words)
         if lost and server.node:
             self._lose_node(server.node, lost)
@@ -284,7 +284,8 @@ class Crew:
         if server.step is not None:
             self._dismiss(server.step)
         failure = server_failure(self.plan, server, words, code, why)
-        server.close(State.FAILED, failure.reason, only_open=True)
+        ended = State.CANCELLED, "ended with the others"  # one of their MPI world has failed
+        server.close(*ended if server.failed() else (State.FAILED, failure.reason), only_open=True)
         if self._halting and not self._ending:
             self._say(failure.reason)
             self._unless_saved = failure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dlctl.contract import Guilty, Plan, Status
 from learner.faults import EXIT_NO_RESTART
-from learner.member import SERVED_S, LearnerMember, Member
+from learner.member import SERVED_S, LearnerMember, ServerMember
 from learner.verdict import SEE_LOG, Failure, explain, read_words
 
 
@@ -32,7 +32,7 @@ def learner_failure(
 
 
 def server_failure(
-    plan: Plan, server: Member, words: list[str], code: int | None, why: str = ""
+    plan: Plan, server: ServerMember, words: list[str], code: int | None, why: str = ""
 ) -> Failure:
     """Return why the training can't have a server.
 
@@ -40,7 +40,11 @@ def server_failure(
         why: what is known, where its words don't tell.
     """
     name = server.name[:1].upper() + server.name[1:].rstrip(",")
-    guilty = Guilty("server", server.node, server.host, code, None, words)
+    node, host, failed = server.node, server.host, server.failed()
+    if failed is not None and not why:  # of servers that are one step it is one of them
+        node, host, words = failed.rank, failed.host, failed.last_lines
+        name = f"The server on {host}"
+    guilty = Guilty("server", node, host, code, None, words)
     training = plan.training_id
     if why:
         hint = f"Go on from the newest checkpoint: dlctl resume {training}"

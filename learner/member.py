@@ -130,6 +130,20 @@ class ServerMember(Member):
             name, node, host, SERVER_DEATHS, start, job_dir, attempt, "server", nodes
         )  # fmt: skip
 
+    @property
+    def exit_code(self) -> int | None:
+        """Return its exit code; of servers that are one step, that of the one that failed."""
+        failed = self.failed()
+        if failed is not None:
+            return failed.exit_code
+        return None if self.step is None else self.step.exit_code
+
+    def failed(self) -> Status | None:
+        """Return the status of that which said first that it fails: MPI ends the others with it."""
+        statuses = [self._read(path) for path in self._status_files.values()]
+        failed = [status for status in statuses if status and status.state is State.FAILED]
+        return min(failed, key=lambda status: status.heartbeat_at, default=None)
+
     def did_something(self, now: float) -> bool:
         """Return whether it has come so far as to serve, and did not die soon."""
         status = self.status()

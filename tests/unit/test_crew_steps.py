@@ -156,6 +156,24 @@ def test_a_node_lost_while_halting_where_servers_are_one_mpi_world(play, state, 
         assert "its node n1 was lost" in job.crew.failure.reason
 
 
+def test_of_servers_that_are_one_mpi_world_that_which_failed_is_named(play):
+    """MPI ends the others with it, and the launcher has the exit code of one of those."""
+    job = play(4, 2, transport="mpi")
+    job.poll()
+    job.say("server", 0, State.TRAINING, reason="serves", host="n0")
+    words = ["/dev/shm can't hold the shards", "  HINT: use more nodes"]
+    job.say("server", 1, State.FAILED, host="n1", exit_code=3, reason=words[0], last_lines=words)
+    job.steps["server 0"][0].end(137, "[server 0 on n0] node 1 has not answered")
+    job.poll(60)
+    failure = job.crew.failure
+    assert len(job.steps["server 0"]) == 1  # no restart helps
+    assert failure.reason == f"The server on n1 failed with exit code 3: {words[0]}"
+    assert failure.hint == "use more nodes"
+    assert failure.guilty == contract.Guilty("server", 1, "n1", 3, None, words)
+    ends = [(seen.state, seen.reason) for seen in (job.status("server", n) for n in (0, 1))]
+    assert ends == [(State.CANCELLED, "ended with the others"), (State.FAILED, words[0])]
+
+
 def test_a_node_that_is_lost_while_halting_stops_nobody_from_saving(play):
     job = play(4, 2, min_learners=3)
     job.poll()
