@@ -184,10 +184,10 @@ def explain(plan: Plan, status: Status) -> tuple[str, str]:
         told = status.reason or "failed"
         if status.signal is None and status.exit_code not in (126, 127):
             return f"{who}: {told.rstrip('.')}.", SEE_LOG
-    if status.signal is not None:
-        return _explain_signal(plan, who, status.signal)
     if status.reason.startswith("did not save"):
         return f"{who} {status.reason}.", "Raise the time, or checkpoint more often."
+    if status.signal is not None:
+        return _explain_signal(plan, who, status.signal)
     what, hint = read_words(plan, status.last_lines, status.exit_code)
     return f"{who} failed with exit code {status.exit_code}: {what}", hint
 

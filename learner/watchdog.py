@@ -118,6 +118,8 @@ class Watchdog:
         """Set when the launcher ends this process."""
         self.stop = Stop.NONE
         self.killed = False
+        self.overdue = False
+        """Whether a halted program was still there at the end of the grace period."""
         self._child: subprocess.Popen[bytes]
         self._guard: processes.Guard
         self._reserve: Reserve
@@ -231,6 +233,7 @@ class Watchdog:
             self.killed = True
             self._send(signal.SIGKILL)
         elif now >= self._term_at:
+            self.overdue = self.stop is Stop.HALT and self._asked_gone_at is None
             self._term(now, TERM_S if self.stop is Stop.HALT else LEFTOVER_S)
 
     def _asked_alive(self) -> bool:
@@ -272,7 +275,9 @@ class Watchdog:
     def _report(self, returncode: int) -> int:
         is_command = self.program.is_command
         finished = finished_file(self.program.progress).exists()
-        state, reason = conclude(returncode, is_command, self.stop, self.killed, finished)
+        # The built-in loop, unlike a command, does nothing more on SIGTERM.
+        killed = self.killed or (self.overdue and not is_command and returncode == -signal.SIGTERM)
+        state, reason = conclude(returncode, is_command, self.stop, killed, finished)
         code, number = decode_exit(returncode, is_command)
         words = self._last_words() if state in (State.FAILED, State.CANCELLED) else []
         progress, warning = self._progress()

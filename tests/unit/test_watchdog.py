@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from dlctl.contract import State, Status, read_record
+from dlctl.contract import Directive, State, Status, read_record
 from learner import heartbeat, processes
 from learner.heartbeat import Heartbeat, last_lines
 from learner.metrics import finished_file
+from learner.restarts import is_too_slow
 from learner.signals import HaltFlag
+from learner.verdict import explain
 from learner.watchdog import Program, Stop, Watchdog, conclude, decode_exit
 
 
@@ -103,6 +105,32 @@ def test_progress_of_the_loop_is_merged_and_halt_waits_for_its_handler(tmp_path)
     status = read_record(Status, heart.path)
     assert (status.state, status.exit_code) == (State.HALTED, 85), last_lines(tmp_path / "log")
     assert (status.step, status.epoch, status.metrics) == (7, 2, {"loss": 0.5})
+
+
+def test_a_loop_that_does_not_save_in_time_is_said_to_be_too_slow(tmp_path):
+    class Halts(Silent):
+        def directive(self):
+            ready = (tmp_path / "log").read_text()
+            return Directive("halt", "halted on request", 0.0, grace_s=0.1) if ready else None
+
+        def expelled(self):
+            return ""
+
+    code = (
+        "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: None)\n"
+        "print('ready', flush=True); time.sleep(20); time.sleep(20)"
+    )
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    program = Program(
+        [sys.executable, "-c", code], os.environ, tmp_path, tmp_path / "log", False,
+        tmp_path / "progress.json",
+    )  # fmt: skip
+    assert Watchdog(program, heart, Halts(), HaltFlag()).run() == 128 + signal.SIGTERM
+    status = read_record(Status, heart.path)
+    assert is_too_slow(status) and status.signal == signal.SIGTERM
+    told, hint = explain(None, status)
+    assert told.endswith("did not save its state within the grace period and was killed.")
+    assert hint == "Raise the time, or checkpoint more often."
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", json.dumps({"step": "x"}), '{"metrics": 3}'])
