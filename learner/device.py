@@ -16,7 +16,9 @@ def prepare(resources: Resources, local_rank: int, warn: Callable[[str], None]) 
     """Set threads and deterministic algorithms; return the device this learner trains on."""
     torch.set_num_threads(max(1, resources.threads_per_learner))
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # As use_deterministic_algorithms does, which would load torch's compiler to tell it so.
+    os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
+    torch.set_deterministic_debug_mode("warn")
     # Filling memory costs time and only helps to find faults. (mypy sees no setter on the module.)
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
     # Each operation that has no deterministic form is named once, not at every step.

@@ -53,6 +53,16 @@ def wait_until() -> Callable[..., Any]:
     return _wait_until
 
 
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Any]:
+    """A process that has loaded torch, and forks what needs it: see tests/unit/server_job.py."""
+    from server_job import Zygote
+
+    made = Zygote()
+    yield made
+    made.close()
+
+
 # What a session may not leave behind -------------------------------------------------------------
 
 

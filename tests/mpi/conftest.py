@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from server_job import Zygote
 
 from dlctl import contract
 
@@ -20,6 +21,7 @@ TIME_LIMIT_S = 240
 
 SET_RANK = """
 import os, sys
+import without_compiler
 os.environ["RANK"] = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
 os.environ["LOCAL_RANK"] = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")
 os.environ["WORLD_SIZE"] = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
@@ -42,7 +44,7 @@ def mpi_environment(**more: str) -> dict[str, str]:
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/cluster",
         **more,
     }
 
@@ -65,15 +67,20 @@ class Job:
 
     directory: Path
     plan: contract.Plan
+    zygote: Zygote
 
     def train(self, attempt: int = 1, **env: str) -> subprocess.CompletedProcess[str]:
         """Run the built-in loop in as many ranks as the plan has learners."""
         plan = self.directory / contract.plan_file(attempt)
         contract.write_whole(plan, contract.to_json(self.plan))
         learners = self.plan.resources.learners
-        command = [sys.executable] if learners == 1 else mpi_command(learners)
+        if learners == 1:
+            alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+            return self.zygote.run(
+                self.directory, str(attempt), env=alone | env, timeout_s=TIME_LIMIT_S
+            )
         return subprocess.run(
-            [*command, "-c", SET_RANK, str(self.directory), str(attempt)],
+            [*mpi_command(learners), "-c", SET_RANK, str(self.directory), str(attempt)],
             env=mpi_environment(**env),
             cwd=REPOSITORY,
             capture_output=True,
@@ -115,7 +122,7 @@ def make_plan(directory: Path, learners: int, arguments: dict[str, Any]) -> cont
 
 
 @pytest.fixture
-def make_job(tmp_path: Path) -> Callable[..., Job]:
+def make_job(tmp_path: Path, zygote: Zygote) -> Callable[..., Job]:
     """Return a function that makes a job directory from the text of a train.py."""
     made: list[Path] = []
 
@@ -124,7 +131,7 @@ def make_job(tmp_path: Path) -> Callable[..., Job]:
         made.append(directory)
         (directory / contract.CODE).mkdir(parents=True)
         (directory / contract.CODE / "train.py").write_text(program)
-        job = Job(directory, make_plan(directory, learners, arguments or {}))
+        job = Job(directory, make_plan(directory, learners, arguments or {}), zygote)
         job.change(**fields)
         return job
 

@@ -12,9 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,23 @@ class Zygote:
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
+
+    def run(
+        self, *arguments: str | Path, env: Mapping[str, str] | None = None, timeout_s: float = 200
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script, or the loop if the arguments are a job directory and an attempt."""
+        with tempfile.TemporaryDirectory() as folder:
+            out, errors = (Path(folder, name) for name in ("out", "errors"))
+            pid = self.ask(
+                start=[str(argument) for argument in arguments], log=str(out), errors=str(errors),
+                cwd=str(REPOSITORY), env=dict(env or {}),
+            )  # fmt: skip
+            try:
+                code = wait_for(lambda: self.ask(poll=pid), timeout_s)["code"]
+            except AssertionError:
+                os.kill(pid, signal.SIGKILL)
+                raise
+            return subprocess.CompletedProcess(arguments, code, out.read_text(), errors.read_text())
 
     def close(self) -> None:
         """End it; its learners end with it."""

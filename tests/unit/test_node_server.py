@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from server_job import Zygote
 
 from dlctl.contract import (
     Homes,
@@ -31,16 +30,13 @@ Play = Callable[[str], str]
 
 
 @pytest.fixture
-def play(shm_folder: Path) -> Play:
+def play(shm_folder: Path, zygote: Zygote) -> Play:
     """Runs a scenario of the program; returns what it says."""
 
     def run(scenario: str) -> str:
         own = shm_folder / scenario
         own.mkdir()
-        done = subprocess.run(
-            [sys.executable, str(PROGRAM), scenario, str(own)],
-            capture_output=True, text=True, check=False, timeout=200,
-        )  # fmt: skip
+        done = zygote.run(PROGRAM, scenario, own)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
         return done.stdout
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from server_job import Zygote
 
 from psrv import home
 from psrv.link import stripes_for
@@ -21,6 +22,7 @@ from psrv.shard_file import RELAY, ShardLayout, create_shard
 from psrv.transport.base import Frame, Kind
 from psrv.window import Window
 
+Killed = Callable[[Path, str], None]
 PROGRAM = Path(__file__).with_name("relay_program.py")
 LAYOUT = ShardLayout(70_000, (torch.float32, torch.float32), "model")
 
@@ -53,10 +55,17 @@ def die_at_the_second(*progress):
 """
 
 
-def be_killed(folder: Path, code: str) -> None:
-    """Run code in a process that ends by a signal."""
-    done = subprocess.run([sys.executable, "-c", IMPORTS + code, str(folder)], check=False)
-    assert done.returncode == -9
+@pytest.fixture
+def be_killed(tmp_path: Path, zygote: Zygote) -> Killed:
+    """Runs code in a process that ends by a signal."""
+
+    def run(folder: Path, code: str) -> None:
+        program = tmp_path / "program.py"
+        program.write_text(IMPORTS + code)
+        done = zygote.run(program, folder)
+        assert done.returncode == -9, done.stderr
+
+    return run
 
 
 @pytest.fixture
@@ -76,11 +85,8 @@ def shard(shm_folder: Path) -> Iterator[ThreadedShard]:
         ("elastic", "center True True"),
     ],
 )
-def test_two_nodes(shm_folder: Path, what: str, said: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), what, str(shm_folder)],
-        capture_output=True, text=True, check=False, timeout=100,
-    )  # fmt: skip
+def test_two_nodes(shm_folder: Path, zygote: Zygote, what: str, said: str) -> None:
+    done = zygote.run(PROGRAM, what, shm_folder)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{said}\n", "")
 
 
@@ -166,7 +172,7 @@ def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path) -> None
 
 
 def test_a_sum_goes_to_the_home_without_what_a_killed_learner_had_begun_to_add(
-    shm_folder: Path,
+    shm_folder: Path, be_killed: Killed
 ) -> None:
     create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
     server = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
@@ -222,7 +228,7 @@ def test_a_relay_sees_which_sums_are_whole_without_a_look_at_each_block_s_member
 
 
 def test_a_server_with_another_slot_undoes_what_the_killed_one_had_begun_to_send(
-    shm_folder: Path,
+    shm_folder: Path, be_killed: Killed
 ) -> None:
     create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
     learner = Shard(shm_folder / "relay", RELAY_LAYOUT, 1)
@@ -296,7 +302,9 @@ def test_neighbours_travel_together_if_they_have_as_many_pushes(wide: Path) -> N
     shard.close()
 
 
-def test_a_server_that_is_killed_while_it_takes_a_run_sends_each_total_once(wide: Path) -> None:
+def test_a_server_that_is_killed_while_it_takes_a_run_sends_each_total_once(
+    wide: Path, be_killed: Killed
+) -> None:
     shard, _ = open_wide(wide)
     push_ones(shard, [0, 1])
     shard.close()
@@ -308,7 +316,9 @@ def test_a_server_that_is_killed_while_it_takes_a_run_sends_each_total_once(wide
     shard.close()
 
 
-def test_a_server_that_is_killed_while_it_takes_in_an_answer_asks_for_the_rest(wide: Path) -> None:
+def test_a_server_that_is_killed_while_it_takes_in_an_answer_asks_for_the_rest(
+    wide: Path, be_killed: Killed
+) -> None:
     shard, relay = open_wide(wide)
     push_ones(shard, [0, 1])
     assert relay.take(0) is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from server_job import Zygote
 
 from psrv.errors import ServerError
 from psrv.gate import Gate
@@ -51,21 +50,18 @@ def shard(path: Path) -> Iterator[Shard]:
     shard.close()
 
 
-def run(what: str, path: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), what, str(path)],
-        capture_output=True, text=True, check=False, timeout=200,
-    )  # fmt: skip
+def run(zygote: Zygote, what: str, path: Path) -> str:
+    done = zygote.run(PROGRAM, what, path)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-def test_sums_are_in_rank_order_bit_by_bit(path: Path) -> None:
-    assert run("bits", path) == "bits True {6.0}\n"
+def test_sums_are_in_rank_order_bit_by_bit(path: Path, zygote: Zygote) -> None:
+    assert run(zygote, "bits", path) == "bits True {6.0}\n"
 
 
-def test_a_killed_learner_is_not_waited_for_and_comes_back(path: Path) -> None:
-    assert run("kills", path) == "rounds True True\n"
+def test_a_killed_learner_is_not_waited_for_and_comes_back(path: Path, zygote: Zygote) -> None:
+    assert run(zygote, "kills", path) == "rounds True True\n"
 
 
 def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> torch.Tensor:
@@ -118,13 +114,16 @@ def test_who_comes_again_waits_only_for_those_who_live(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("call", ["finish", "add"])
-def test_an_end_of_a_round_that_is_undone_is_not_believed(shard: Shard, call: str) -> None:
+def test_an_end_of_a_round_that_is_undone_is_not_believed(
+    shard: Shard, call: str, tmp_path: Path, zygote: Zygote
+) -> None:
     turn = Turn([shard], rank=0, learners=1, patience=Patience(1))
     other = shard.members.take()
     assert other is not None
     shard.members.enter(other, 0b10)
     shard.update(lambda parts, block: (parts[1].fill_(1), shard.set_progress(block, 0, 0b11)))  # type: ignore[func-returns-value]
-    killed = subprocess.run([sys.executable, "-c", DIES_AT_THE_END, str(shard.path)], check=False)
+    (tmp_path / "dies.py").write_text(DIES_AT_THE_END)
+    killed = zygote.run(tmp_path / "dies.py", shard.path)
     assert killed.returncode == -9 and shard.progress(0) == (1, 0)  # it seems
 
     def step(rows: Sequence[torch.Tensor], total: torch.Tensor, *_: object) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from server_job import Zygote
 
 from dlctl.contract import Parameters
 from psrv.client import Client, join
@@ -240,10 +241,9 @@ def test_nobody_is_further_ahead_than_the_staleness_and_the_dead_are_not_waited_
     "solver",
     ["downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco"],
 )
-def test_learners_that_come_and_go_and_are_killed(shm_folder: Path, solver: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), solver, str(shm_folder)],
-        capture_output=True, text=True, check=False, timeout=200,
-    )  # fmt: skip
+def test_learners_that_come_and_go_and_are_killed(
+    shm_folder: Path, solver: str, zygote: Zygote
+) -> None:
+    done = zygote.run(PROGRAM, solver, shm_folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "at 1: True\npushes: True True\n"

@@ -75,13 +75,6 @@ def program(**changes: Any) -> str:
     return PROGRAM.format(**{**words, **changes})
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    made = Zygote()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def make_job(tmp_path: Path, zygote: Zygote) -> Iterator[Callable[..., ServedJob]]:
     jobs: list[ServedJob] = []

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from server_job import Zygote
 from shard_program import done
 
 import psrv.shard
@@ -218,21 +219,18 @@ def test_too_little_shared_memory_is_said_with_both_numbers(path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
-def run(what: str, path: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), what, str(path)],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+def run(zygote: Zygote, what: str, path: Path) -> str:
+    done = zygote.run(PROGRAM, what, path, timeout_s=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_no_kill_leaves_a_torn_block(path: Path) -> None:
-    assert run("kills", path) == "whole True True\n"
+def test_no_kill_leaves_a_torn_block(path: Path, zygote: Zygote) -> None:
+    assert run(zygote, "kills", path) == "whole True True\n"
 
 
-def test_sums_are_exact_under_contention(path: Path) -> None:
-    assert run("count", path) == "sums True\n"
+def test_sums_are_exact_under_contention(path: Path, zygote: Zygote) -> None:
+    assert run(zygote, "count", path) == "sums True\n"
 
 
 @pytest.mark.parametrize("call", ["read_block", "update_block"])
