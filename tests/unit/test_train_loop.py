@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from server_job import resources
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dlctl.contract import CheckpointPolicy, Training
 from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
-from learner.device import device_index
+from learner.device import device_index, prepare
 from learner.distributed_optimizer import DistributedOptimizer
 from learner.exchange.single import SingleExchange
 from learner.export import export_metrics, export_model
@@ -344,6 +345,24 @@ def test_every_line_of_an_error_names_the_rank(
     said = capsys.readouterr().err
     assert words in said
     assert all(line.startswith("[rank 3 on ") for line in said.splitlines())
+
+
+def test_a_learner_s_operations_are_deterministic_and_so_are_those_it_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    for name in ("CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_DETERMINISTIC"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    threads = torch.get_num_threads()
+    try:
+        assert prepare(resources(1), 0, pytest.fail).type == "cpu"
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert os.environ["TORCHINDUCTOR_DETERMINISTIC"] == "1"
+    finally:
+        torch.set_deterministic_debug_mode("default")
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(
