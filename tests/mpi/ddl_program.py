@@ -23,6 +23,9 @@ from torch import nn
 from learner import ddl
 from learner.faults import UserFault
 
+if "TORCHELASTIC_RUN_ID" not in os.environ:  # there all is as in a program of a user's own
+    import without_compiler  # noqa: F401
+
 HALVES = (torch.float16, torch.bfloat16)
 
 

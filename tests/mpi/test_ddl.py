@@ -92,6 +92,8 @@ DIGESTS: dict[str, list[str]] = {}
 
 ENDLESS = """
 import os, sys, torch
+if "torch" not in sys.argv:  # whose exchange needs more of it
+    import without_compiler
 from learner import ddl
 
 ddl.init(exchange=(sys.argv + ["auto"])[2])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
+from node_job import MPIRUN, SAVER, Job, alive, kill, printed_pid, wait_until
+from trainings import WITHOUT_COMPILER
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
-from node_job import MPIRUN, SAVER, Job, alive, kill, printed_pid, wait_until  # noqa: E402
-
-from dlctl import contract  # noqa: E402
-from dlctl.contract import State  # noqa: E402
+from dlctl import contract
+from dlctl.contract import State
 
 PY = shlex.quote(sys.executable)
 pytestmark = [
@@ -116,7 +114,9 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path):
     wait_until(lambda: not any(alive(pid) for pid in pids))
 
 
-BUILD = """\
+BUILD = (
+    WITHOUT_COMPILER
+    + """\
 import torch
 def build(arguments):
     {first}
@@ -127,6 +127,7 @@ def build(arguments):
         "loss": torch.nn.MSELoss(), "train": torch.utils.data.TensorDataset(x, x[:, :1]),
     }}
 """
+)
 
 
 def test_a_loop_that_ended_with_0_before_its_end_has_failed(tmp_path):
@@ -137,18 +138,16 @@ def test_a_loop_that_ended_with_0_before_its_end_has_failed(tmp_path):
     assert "ended before the training loop had finished" in verdict.reason
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        "import threading, time; threading.Thread(target=time.sleep, args=[600]).start()",
-        "import multiprocessing, time; multiprocessing.Process(target=time.sleep, args=[600])"
-        ".start()",
-        "import subprocess; subprocess.Popen(['sleep', '600'])",
-    ],
-)
-def test_what_the_program_left_running_does_not_hold_up_the_end(tmp_path, first):
+LEFT_RUNNING = """\
+import multiprocessing, subprocess, threading, time
+    threading.Thread(target=time.sleep, args=[600]).start()
+    multiprocessing.Process(target=time.sleep, args=[600]).start()
+    subprocess.Popen(['sleep', '600'])"""
+
+
+def test_what_the_program_left_running_does_not_hold_up_the_end(tmp_path):
     job = Job.on_mpi(tmp_path, 2, None, job="train.py")
-    job.write("train.py", BUILD.format(first=first))
+    job.write("train.py", BUILD.format(first=LEFT_RUNNING))
     verdict = job.run()
     assert verdict.state is State.COMPLETED, job.output + job.log()
     assert (job.dir / "results" / "model.pt").exists()
