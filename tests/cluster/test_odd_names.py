@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from trainings import change_site, run, submit, wait_for_file, wait_for_state, write_training
+from trainings import (
+    WITHOUT_COMPILER,
+    change_site,
+    run,
+    submit,
+    wait_for_file,
+    wait_for_state,
+    write_training,
+)
 
 ODD = (
     "a b  'single' \"double\" $(echo no) `echo no` $HOME \\back\\n %j %% * ? [x] ~ ! # ; & | < >"
@@ -36,7 +44,9 @@ seen = {
 path = pathlib.Path(os.environ["RESULT_DIR"], "seen " + os.environ["RANK"] + " $(x) ü.json")
 path.write_text(json.dumps(seen))
 """
-JOB = """\
+JOB = (
+    WITHOUT_COMPILER
+    + """\
 import torch
 
 def build(arguments):
@@ -47,7 +57,9 @@ def build(arguments):
             "loss": torch.nn.functional.mse_loss, "train": data}
 
 def probe(SEEN_ARGUMENTS):
-""" + "".join(f"    {line}\n" for line in PROBE.splitlines())
+"""
+    + "".join(f"    {line}\n" for line in PROBE.splitlines())
+)
 BOMB = "raise RuntimeError('the file of the user was imported by a process of dlctl')\n"
 BOMBS = {
     name: BOMB

@@ -30,7 +30,7 @@ from served import (
     wait_for_learners,
     write_slow,
 )
-from trainings import REPOSITORY, change_site, run, submit, wait_for_state
+from trainings import REPOSITORY, WITHOUT_COMPILER, change_site, run, submit, wait_for_state
 
 from dlctl import contract
 from learner.member import LEARNER_DEATHS
@@ -49,6 +49,12 @@ def change_manifest(folder, **changes):
     shutil.copytree(DIGITS, folder)
     (folder / "manifest.yml").write_text(json.dumps(asked))
     return folder
+
+
+def append(folder, program):
+    """Add to an example's train.py."""
+    with (folder / "train.py").open("a") as file:
+        file.write("\n" + WITHOUT_COMPILER + program)
 
 
 def accuracy_of(site, training_id):
@@ -72,8 +78,7 @@ def test_servers_that_talk_mpi(dlctl, cluster_site, wait_until):
     folder = change_manifest(
         dlctl.cwd / "digits", training={"epochs": 4}, parameter_server={"transport": "mpi"}
     )
-    with (folder / "train.py").open("a") as program:
-        program.write(PAUSES)
+    append(folder, PAUSES)
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
     wait_for_learners(wait_until, job_dir, 4)
@@ -104,8 +109,10 @@ def test_rounds_with_a_schedule_give_the_same_bits(dlctl, cluster_site, wait_unt
     """Two runs at once, each over two nodes of its own; a round may have chunks of two epochs."""
     folder = change_manifest(
         dlctl.cwd / "digits", learners=2, cpus=2, training={"epochs": 2},
+        env={"OMP_NUM_THREADS": "1"},
         parameter_server={"solver": "parallel_sgd", "momentum": 0.9, "push_every": 1},
     )  # fmt: skip
+    append(folder, "")
     runs = [submit(dlctl, cluster_site, folder) for _ in range(2)]
     for training_id in runs:
         wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
@@ -133,8 +140,7 @@ def test_20_kills_of_learners_and_2_of_servers(dlctl, cluster_site, wait_until):
         training={"validate_every_epochs": 10},
         parameter_server={"push_every": 1},
     )
-    with (folder / "train.py").open("a") as program:
-        program.write(PAUSES)
+    append(folder, PAUSES)
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
     wait_until(lambda: learners_of(job_dir), 90, what="the first learner")
