@@ -77,7 +77,9 @@ def offline(wheels: Path) -> list[str]:
     return ["--no-index", "--find-links", str(wheels)]
 
 
-def test_it_makes_an_environment_once_and_again_after_an_interruption(tmp_path, wheels):
+def test_it_makes_an_environment_once_and_again_after_an_interruption_and_keeps_a_given_one(
+    tmp_path, wheels
+):
     root = tmp_path / "ro ot"
     here = site(root, offline(wheels))
     made = run(here)
@@ -100,11 +102,8 @@ def test_it_makes_an_environment_once_and_again_after_an_interruption(tmp_path, 
     assert not (root / "env/half").exists()
     assert not (root / "env.lock").exists()
 
-
-def test_a_given_python_that_is_good_already_is_kept(tmp_path, wheels):
-    first = run(site(tmp_path / "one", offline(wheels)))
-    kept = run(site(tmp_path / "two", offline(wheels), python=first.python))
-    assert kept.python == first.python
+    kept = run(site(tmp_path / "two", offline(wheels), python=made.python))
+    assert kept.python == made.python
     assert not (tmp_path / "two/env").exists()
 
 
