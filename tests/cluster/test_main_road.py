@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from trainings import WITHOUT_COMPILER
+
+from dlctl import contract
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -23,7 +26,7 @@ framework: {{name: pytorch, job: train.py}}
 training: {{epochs: 4, batch_size: 32, seed: 3}}
 checkpoint: {{every: 1 epoch, keep: 2}}
 """
-# 4 epochs of 16 batches, 0.08 s of work each: long enough to be halted in the middle.
+# 4 epochs of 16 batches, 0.25 s of work each: long enough, until it is told to hurry.
 SLOW_TRAIN = """\
 import os, time
 from pathlib import Path
@@ -43,7 +46,7 @@ class Points(torch.utils.data.Dataset):
 
 def build(arguments):
     global PAUSE_S
-    PAUSE_S = arguments.get("pause_s", 0.08)
+    PAUSE_S = arguments.get("pause_s", 0.25)
     model = torch.nn.Sequential(
         torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(32, 2))
     return {
@@ -58,7 +61,7 @@ def build(arguments):
 @pytest.fixture
 def slow(dlctl):
     """A folder with a training that takes some seconds."""
-    (dlctl.cwd / "train.py").write_text(SLOW_TRAIN)
+    (dlctl.cwd / "train.py").write_text(WITHOUT_COMPILER + SLOW_TRAIN)
     (dlctl.cwd / "manifest.yml").write_text(SLOW_MANIFEST.format(learners=2))
     return dlctl.cwd
 
@@ -83,7 +86,10 @@ def wait_for(dlctl, wait_until, training_id, *states, timeout_s=90):
         return now if now["state"] in states else None
 
     # Not more often: the command costs as much of a core as a training.
-    return wait_until(reached, timeout_s, interval_s=0.5, what=f"{training_id} to be {states}")
+    interval_s = 0.5 if "TRAINING" in states else 1.0
+    return wait_until(
+        reached, timeout_s, interval_s=interval_s, what=f"{training_id} to be {states}"
+    )
 
 
 def fetch(dlctl, training_id):
@@ -142,13 +148,9 @@ def fetch_in(dlctl, folder):
 
 def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wait_until):
     """How long a batch takes changes no bit: the one that is not interrupted need not be slow."""
-    halted = submit(dlctl, site, "--set", "framework.arguments.pause_s=0.25")
-    wait_until(
-        lambda: "epoch 2/4" in dlctl("logs", halted).stdout,
-        90,
-        interval_s=0.5,
-        what="the second epoch",
-    )
+    halted = submit(dlctl, site)
+    log = site.job_dir(halted) / contract.learner_log(1, 0)
+    wait_until(lambda: log.exists() and "epoch 2/4" in log.read_text(), 90)
     assert dlctl("halt", halted).exit_code == 0
     now = wait_for(dlctl, wait_until, halted, "HALTED")
     assert now["hint"], "says what to do next"
@@ -185,7 +187,8 @@ def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow, wait_until):
 
 
 def test_submit_returns_the_id_and_list_knows_it(dlctl, site, slow, wait_until):
-    done = dlctl("submit", "manifest.yml", "--site", site.name, "--learners", "1", ok=True)
+    short = ("--learners", "1", "--set", "framework.arguments.pause_s=0.08")
+    done = dlctl("submit", "manifest.yml", "--site", site.name, *short, ok=True)
     training_id = done.stdout.strip()
     assert f"dlctl logs --follow {training_id}" in done.stderr
     assert training_id in dlctl("list", ok=True).stdout
@@ -278,6 +281,7 @@ def test_ctrl_c_leaves_the_job_running(dlctl, site, slow, wait_until):
         assert follower.wait(20) == 130
         assert "the training goes on" in follower.stderr.read()
     assert state_of(dlctl, training_id)["state"] in ("TRAINING", "COMPLETED")
+    (site.job_dir(training_id) / "state/hurry").touch()
     wait_for(dlctl, wait_until, training_id, "COMPLETED")
 
 
@@ -306,7 +310,7 @@ def test_a_hung_controller_never_makes_two_jobs(dlctl, cluster, cluster_site, sl
 
 
 def test_a_lost_connection_does_not_end_following(dlctl, cluster, cluster_site, slow, wait_until):
-    training_id = submit(dlctl, cluster_site, "--set", "framework.arguments.pause_s=0.25")
+    training_id = submit(dlctl, cluster_site)
     with dlctl.start("logs", "--follow", training_id) as follower:
         lines = []
         for line in follower.stdout:
@@ -326,6 +330,7 @@ def test_a_silent_site_makes_states_stale_not_failed(
     cluster.ctld_stop()
     assert state_of(dlctl, training_id)["state"] in ("TRAINING", "COMPLETED")
     cluster.ctld_start()
+    (cluster_site.job_dir(training_id) / "state/hurry").touch()
     wait_for(dlctl, wait_until, training_id, "COMPLETED")
     cluster.ssh_hang()
     silent = dlctl("status", training_id, "--json", timeout_s=60).json

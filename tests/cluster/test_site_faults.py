@@ -11,6 +11,7 @@ import pytest
 from trainings import (
     COUNTER,
     REPOSITORY,
+    WITHOUT_COMPILER,
     change_site,
     run,
     state_of,
@@ -21,7 +22,9 @@ from trainings import (
 
 # MPI is not used by the command; what the preflight found out stands in its report.
 HELLO = {"command": 'echo "hello of $RANK of $WORLD_SIZE"; env >"$RESULT_DIR/env-$RANK"'}
-TRAIN = """\
+TRAIN = (
+    WITHOUT_COMPILER
+    + """\
 import torch
 
 def build(arguments):
@@ -30,6 +33,7 @@ def build(arguments):
     return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
             "loss": torch.nn.functional.mse_loss, "train": data}
 """
+)
 
 
 # The wrong PMI -----------------------------------------------------------------------------------
