@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import mpi_command, mpi_environment
+from conftest import memory_left, mpi_command, mpi_environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.mpi
 PROGRAM = Path(__file__).with_name("ddl_program.py")
-SHARED_MEMORY = Path("/dev/shm")
 TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--standalone"]
 FLOATS = ["float32", "float64", "bfloat16", "float16"]
 SHAPE = st.lists(st.integers(0, 9), max_size=3) | st.tuples(st.integers(1, 200_000)).map(list)
@@ -58,10 +57,6 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def learner_memory() -> list[Path]:
-    return list(SHARED_MEMORY.glob("dlctl-*-memory-*"))
-
-
 @pytest.mark.parametrize("launcher", ["alone", "mpiexec 2", "mpiexec 4", "torchrun 2"])
 def test_every_check_on_every_learner(launcher: str, cases: Path) -> None:
     kind, _, count = launcher.partition(" ")
@@ -74,7 +69,7 @@ def test_every_check_on_every_learner(launcher: str, cases: Path) -> None:
     assert done.returncode == 0, done.stderr
     exchange = "shm" if count else "single"
     assert f"all checks passed by {count or 1} {exchange} " in done.stdout
-    assert not learner_memory()
+    assert not memory_left()
     # Sums in rank order: neither another run nor another launcher changes a bit.
     seen = DIGESTS.setdefault(count, done.stdout.split()[-2:])
     assert done.stdout.split()[-2:] == seen
@@ -84,7 +79,7 @@ def test_every_check_on_nodes_with_unequally_many_learners(cases: Path) -> None:
     done = run(["env", "NODES=aab", *mpi_command(3), str(PROGRAM), str(cases)])
     assert done.returncode == 0, done.stderr
     assert "all checks passed by 3 hierarchical " in done.stdout
-    assert not learner_memory()
+    assert not memory_left()
 
 
 DIGESTS: dict[str, list[str]] = {}
@@ -144,7 +139,7 @@ def test_a_kill_in_the_backward_pass_ends_the_others(
         os.kill(pids[1], signal.SIGKILL)
         assert job.wait(timeout=120) != 0
     assert not any(map(alive, pids.values()))
-    assert not learner_memory()
+    assert not memory_left()
 
 
 @pytest.mark.parametrize("exchange", ["shm", "torch"])
@@ -156,4 +151,4 @@ def test_an_error_of_one_learner_ends_the_others(
     assert job.returncode != 0
     assert "[rank 1 on " in err and "ValueError: this learner can't go on" in err
     assert not any(alive(int(line.split()[2])) for line in out.splitlines() if line[:3] == "pid")
-    assert not learner_memory()
+    assert not memory_left()

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import memory_left
 
 pytestmark = pytest.mark.mpi
 RunRanks = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = Path(__file__).with_name("exchange_program.py")
 REPOSITORY = Path(__file__).resolve().parents[2]
-SHARED_MEMORY = Path("/dev/shm")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_exchanges_on_every_rank(ranks: int, names: str, found: str, run_ranks: 
         done = run_ranks(ranks, PROGRAM, name)
         assert done.returncode == 0, done.stderr
         assert f"all checks passed by {ranks} {its_name} " in done.stdout
-        assert not list(SHARED_MEMORY.glob("dlctl-*-memory-*"))
+        assert not memory_left()
         if name != "torch":  # whose sums are not in rank order
             digests.add(done.stdout.split()[-1])
     assert len(digests) == 1, "sums have the same bits in every exchange"
