@@ -28,14 +28,16 @@ class Way(ABC):
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        # As a training's learners have them, for all ways.
-        self.gradient = flat_zeros(ELEMENTS, torch.float32).fill_(GRADIENT)
-        self.weights = flat_zeros(ELEMENTS, torch.float32)
+        self.gradient, self.weights = self.zeros().fill_(GRADIENT), self.zeros()
         self.updates = 0
         self.weights.zero_()  # its pages are there before anything is measured, as is all code
         self.load()
         self._anonymous = _anonymous_bytes()
         self.join()
+
+    def zeros(self) -> torch.Tensor:
+        """Return memory for gradient, weights, or a server's; peers' is torch's."""
+        return torch.zeros(ELEMENTS)
 
     def load(self) -> None:  # noqa: B027 - some have all they need
         """Import what is needed."""
@@ -90,7 +92,15 @@ def _anonymous_bytes() -> int:
     return 1024 * int(line.split()[1])
 
 
-class Floor(Way):
+class Flat(Way):
+    """Its memory is what a training's learners have."""
+
+    def zeros(self) -> torch.Tensor:
+        """Return zeros on huge pages."""
+        return flat_zeros(ELEMENTS, torch.float32)
+
+
+class Floor(Flat):
     """The same arithmetic on private memory."""
 
     def join(self) -> None:
@@ -99,7 +109,7 @@ class Floor(Way):
 
         step = BLOCK_BYTES // 4
         aside = torch.empty(step)
-        self._server = flat_zeros(ELEMENTS, torch.float32)
+        self._server = self.zeros()
         self._blocks = [
             (server, gradient, weights, aside[: len(server)])
             for server, gradient, weights in zip(
@@ -120,7 +130,7 @@ class Floor(Way):
         return 1
 
 
-class Ours(Way):
+class Ours(Flat):
     """The parameter server of psrv, on one shard."""
 
     def load(self) -> None:

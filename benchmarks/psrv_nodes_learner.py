@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.psrv_learner import ELEMENTS, LR, Way
+from benchmarks.psrv_learner import ELEMENTS, LR, Flat, Way
 from benchmarks.turns import Place
 from psrv.transport.sockets import connect, listen
 
@@ -47,7 +47,7 @@ def _tell(path: Path, words: Any) -> None:
     new.rename(path)
 
 
-class Ours(Way):
+class Ours(Flat):
     """psrv, with a server of its own on each node."""
 
     def join(self) -> None:
@@ -125,7 +125,7 @@ def serve(job_dir: Path, memory: Path) -> None:
     server.run(lambda: bool(ended), lambda _: None)
 
 
-class Link(Way):
+class Link(Flat):
     """Bare sockets, set as ours are: the same bytes there and back, nothing computed."""
 
     def join(self) -> None:

@@ -34,25 +34,26 @@ def refresh(folder: Path) -> None:
 
 
 class HaltTime:
-    """Whether a halt leaves a learner no more time to wait for others: half of it is for saving.
+    """Whether a share of a halt's grace period is over; see psrv.patience.
 
-    Asked as often as you like; it looks for the directive now and then.
+    Asked as often as you like; it looks for the directive now and then. That this node's clock is
+    the supervisor's matters to learner 0 alone, who saves, and is on the same node.
     """
 
     def __init__(self, job_dir: Path, attempt: int) -> None:
         self._directive = job_dir / directive_file(attempt)
         self._look_at = 0.0
-        self._until: float | None = None
+        self._began_at = self._grace_s = float("inf")
 
-    def __call__(self) -> bool:
-        """Return whether it does; False without a halt."""
+    def __call__(self, share: float) -> bool:
+        """Return whether it is; False without a halt."""
         now = time.monotonic()
-        if self._until is None and now >= self._look_at:
+        if self._grace_s == float("inf") and now >= self._look_at:
             self._look_at = now + POLL_S
             if (directive := read_directive(self._directive)) is not None:
-                passed_s = max(0.0, time.time() - directive.issued_at)
-                self._until = now + directive.grace_s / 2 - passed_s
-        return self._until is not None and now >= self._until
+                self._began_at = now - max(0.0, time.time() - directive.issued_at)
+                self._grace_s = directive.grace_s
+        return now >= self._began_at + share * self._grace_s
 
 
 def read_directive(path: Path) -> Directive | None:

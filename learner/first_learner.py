@@ -31,6 +31,7 @@ from learner.signals import HaltFlag
 from psrv.cursor import CursorState, read_state
 from psrv.cursor_file import FileCursor
 from psrv.errors import LateError
+from psrv.patience import Patience
 
 _RATES = ("learning_rate", "samples_per_s")
 """Told last."""
@@ -169,7 +170,8 @@ class FirstLearner:
         if not over:
             return False
         if last == self._settings.epochs:
-            wait_until_alone(self._cursor, self._timeout_s, lambda: self._halt.is_set)
+            halted = Patience(self._timeout_s, late=lambda _: self._halt.is_set)
+            wait_until_alone(self._cursor, halted)
         self._go_to(state)
         values = self._values_of(state)
         for epoch in over:
@@ -254,11 +256,11 @@ class FirstLearner:
         with self._served.as_on_server(), self._saved.saving(state):
             return self._keeper.save(self._trained, self.position, final=final)
 
-    def save_last(self, timeout_s: float) -> bool:
-        """Save once the others have left after a halt, or the time limit is over."""
+    def save_last(self, patience: Patience) -> bool:
+        """Save once the others have left after a halt, or the patience is over."""
         if self._served.others_wait:  # also in a round that some had begun before they were halted
             self._served.leave()
-        wait_until_alone(self._cursor, timeout_s, lambda: False)
+        wait_until_alone(self._cursor, patience)
         return self.save(final=True)
 
     def finish(self) -> bool:

@@ -50,7 +50,7 @@ from learner.server_meeting import (
 from learner.server_solver import OWN, AnySolver, find_solver
 from psrv import client
 from psrv.cursor_file import FileCursor
-from psrv.patience import never
+from psrv.patience import Patience, never
 from psrv.placing import layout_of
 from psrv.shard_file import HOME, create_shard
 
@@ -163,6 +163,10 @@ class Server(AbstractContextManager["Server"]):
 
         Inputs are the model's arguments, a tuple. What another learner was at when it died comes
         again, to whoever asks next.
+
+        Raises:
+            psrv.errors.LateError: a halt leaves no time to wait for other nodes any more (`step`
+                raises it, too): save what you have, and leave.
         """
         while True:
             for chunk, batches in self._loader.chunks():
@@ -242,13 +246,18 @@ class Server(AbstractContextManager["Server"]):
         trace: TracebackType | None,
     ) -> None:
         """Pull at the end of the training, and leave; learner 0 is the last."""
-        if kind is None:
-            if self.rank == 0 and self._cursor.finished:
-                seat = self._seat
-                late = never if seat is None else HaltTime(seat.directory, seat.attempt)
-                wait_until_alone(self._cursor, self._settings.timeout_s, late)
-            self.pull()
-        self.leave()
+        try:
+            if kind is None:
+                self._end()
+        finally:
+            self.leave()
+
+    def _end(self) -> None:
+        if self.rank == 0 and self._cursor.finished:
+            seat = self._seat
+            late = never if seat is None else HaltTime(seat.directory, seat.attempt)
+            wait_until_alone(self._cursor, Patience(self._settings.timeout_s, late=late))
+        self.pull()
 
     # How it begins ------------------------------------------------------------------------------
 

@@ -27,11 +27,11 @@ from learner.shared_memory import segment_folder
 from psrv import client
 from psrv.client import Client
 from psrv.cursor_file import FileCursor
+from psrv.patience import FOR_LEARNERS, Patience, wait_until
 from psrv.placing import ranges_of
 from psrv.snapshots import fresh_snapshots, write_snapshot
 
 _LOOK_EVERY_S = 0.1
-_LEAVING_EVERY_S = 0.02
 
 
 def make_parameters(
@@ -179,19 +179,18 @@ def any_restarted(seat: Seat) -> bool:
     return (seat.directory / contract.restarted_file(seat.attempt)).exists()
 
 
-def wait_until_alone(cursor: FileCursor, timeout_s: float, stopped: Callable[[], bool]) -> None:
+def wait_until_alone(cursor: FileCursor, patience: Patience) -> None:
     """Wait until no other learner has the cursor open: what they pushed is at its homes then.
 
     Args:
         cursor: One that is finished, or of learners that halt: they leave by themselves.
-        timeout_s: How long.
-        stopped: Asked often.
+        patience: How long.
     """
-    deadline = time.monotonic() + timeout_s
-    while any(entry.alive and entry.learner != cursor.learner for entry in cursor.learners()):
-        if stopped() or time.monotonic() > deadline:
-            return
-        time.sleep(_LEAVING_EVERY_S)
+
+    def alone() -> bool:
+        return not any(e.alive and e.learner != cursor.learner for e in cursor.learners())
+
+    wait_until(alone, patience, FOR_LEARNERS)
 
 
 def settings_of(seat: Seat) -> ParameterServer:

@@ -22,6 +22,7 @@ from learner.checkpoint.process import WriterProcess
 from learner.checkpoint.random_states import seed_all
 from learner.chunks import told_as_fault
 from learner.device import prepare
+from learner.directives import HaltTime
 from learner.exchange.single import SingleExchange
 from learner.faults import UserFault
 from learner.first_learner import FirstLearner
@@ -50,6 +51,7 @@ from learner.turns import CursorInTurn
 from psrv.client import Client
 from psrv.cursor import Cursor
 from psrv.cursor_file import FileCursor
+from psrv.patience import Patience
 
 _LONGEST_HALT_S = 10.0
 """So long learner 0 waits at a halt until the others have pushed what they were at: half of the
@@ -129,7 +131,9 @@ class _Learner:
         first.begin(position)
         finished = self._loop(cursor, first).run() and first.finish()
         if not finished:
-            saved = first.save_last(min(_LONGEST_HALT_S, job.plan.resources.halt_margin_s / 4))
+            longest_s = min(_LONGEST_HALT_S, job.plan.resources.halt_margin_s / 4)
+            late = HaltTime(job.directory, job.attempt)
+            saved = first.save_last(Patience(longest_s, late=late))
             job.say_halted(position, saved=saved)
         self._served.leave()
         self._keeper.close()

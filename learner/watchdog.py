@@ -233,7 +233,8 @@ class Watchdog:
             self.killed = True
             self._send(signal.SIGKILL)
         elif now >= self._term_at:
-            self.overdue = self.stop is Stop.HALT and self._asked_gone_at is None
+            left = self._child.returncode is not None  # others of its processes are there still
+            self.overdue = self.stop is Stop.HALT and self._asked_gone_at is None and not left
             self._term(now, TERM_S if self.stop is Stop.HALT else LEFTOVER_S)
 
     def _asked_alive(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 
+from psrv.members import Member
 from psrv.patience import Patience, names
 from psrv.shard import Shard
 from psrv.shard_file import NEVER
@@ -53,7 +54,7 @@ class Gate:
             if time.monotonic() > look_at:
                 look_at = time.monotonic() + _LOOK_FOR_DEAD_S
                 self._shard.members.strike_dead()
-                wait.look(self._names)
+                wait.look(self._names, may_be_gone=not self._late_here())
         return time.monotonic() - begin
 
     def _ahead(self) -> bool:
@@ -62,9 +63,17 @@ class Gate:
 
     def _names(self) -> str:
         """Return who is too far behind, of this node."""
+        return names(sum({member.mask for member in self._late_here()}))
+
+    def _late_here(self) -> list[Member]:
+        """Return this node's learners that are the slowest of all."""
         members, least = self._shard.members, self._slowest()
-        late = [m.mask for m in members.all() if members.clock(m.slot) == least]
-        return names(sum(set(late)))
+        proxies = members.proxies().values()
+        return [
+            member
+            for member in members.all()
+            if member.slot not in proxies and members.clock(member.slot) == least
+        ]
 
     def _slowest(self) -> int:
         others = self._shard.members.slowest(but=self._shard.slot)

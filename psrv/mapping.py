@@ -1,4 +1,4 @@
-"""Files in shared memory, mapped where huge pages fit.
+"""Memory on huge pages: files in shared memory, mapped where such pages fit, and a learner's own.
 
 Pages of 2 MiB need addresses that are multiples of it, which mmap(2) gives such a file only where
 the system's settings turn huge pages on; `madvise(MADV_COLLAPSE)` (Linux 6.1) makes them whatever

@@ -268,7 +268,11 @@ class Rounds:
                 look_at = time.monotonic() + _LOOK_FOR_DEAD_S
                 for slot in slots:
                     self._shard.members.strike_if_dead(slot)
-                wait.look(partial(self._names, slots))
+                wait.look(partial(self._names, slots), may_be_gone=self._are_elsewhere(slots))
+
+    def _are_elsewhere(self, slots: list[int]) -> bool:
+        """Return whether it is other nodes' learners or servers that are waited for."""
+        return set(slots) <= set(self._shard.members.proxies().values())
 
     def _names(self, slots: list[int]) -> str:
         """Return who has these slots."""

@@ -62,9 +62,9 @@ class Zygote:
             )  # fmt: skip
             try:
                 code = wait_for(lambda: self.ask(poll=pid), timeout_s)["code"]
-            except AssertionError:
+            except AssertionError as error:
                 os.kill(pid, signal.SIGKILL)
-                raise
+                raise AssertionError(f"{out.read_text()}\n{errors.read_text()}") from error
             return subprocess.CompletedProcess(arguments, code, out.read_text(), errors.read_text())
 
     def close(self) -> None:

@@ -110,18 +110,19 @@ def test_a_node_that_has_no_part_any_more(tmp_path):
     assert outside.expelled() == "a later attempt has taken over"
 
 
-def test_half_of_the_grace_period_is_for_saving(tmp_path, monkeypatch):
+def test_a_learner_knows_how_much_of_a_halt_is_over(tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("learner.directives.time.monotonic", lambda: now[0])
     monkeypatch.setattr("learner.directives.time.time", lambda: now[0] + 5e8)
     late = HaltTime(tmp_path, 1)
-    assert not late()
+    assert not late(0.5)
     halt = Directive("halt", "halted on request", now[0] + 5e8, grace_s=20.0)
     contract.write_whole(tmp_path / contract.directive_file(1), contract.to_json(halt))
     for passed_s, expected in ((0.1, False), (4.0, False), (5.8, False), (0.2, True)):
         now[0] += passed_s
-        assert late() is expected
-    assert HaltTime(tmp_path, 1)()  # who asks later for the first time knows when it began
+        assert late(0.5) is expected
+    assert not late(0.75)
+    assert HaltTime(tmp_path, 1)(0.5)  # who asks later for the first time knows when it began
 
 
 def test_places_of_learners_that_are_steps(tmp_path):

@@ -11,9 +11,9 @@ import pytest
 import torch
 from server_job import Zygote
 
-from psrv.errors import ServerError
+from psrv.errors import LateError, ServerError
 from psrv.gate import Gate
-from psrv.patience import Patience, Warn
+from psrv.patience import FOR_LEARNERS, Patience, Warn
 from psrv.rounds import Rounds, Step, Turn, add_to_sum
 from psrv.shard import Shard
 from psrv.shard_file import ShardLayout, create_shard
@@ -170,6 +170,32 @@ def test_a_gate_says_once_for_whom_it_waits_long(shard: Shard) -> None:
         gate.pushed()
         gate.pushed()
         assert gate.wait() > 0.1
+
+
+@pytest.mark.parametrize("how", ["round", "gate"])
+def test_a_halt_waits_for_the_living_of_this_node_and_not_long_for_others(
+    shard: Shard, how: str
+) -> None:
+    here, elsewhere = shard.members.take(), shard.members.proxy(5)
+    assert here is not None
+    assert elsewhere is not None
+    patience = Patience(60, late=lambda share: share <= FOR_LEARNERS)
+
+    def wait() -> None:
+        if how == "gate":
+            gate.wait()
+        else:
+            mine = torch.split(torch.ones(70_000), LAYOUT.block_count)
+            Rounds(shard, Turn([shard], 1, 2, patience)).add(mine, 0.1, lambda *_: None)
+
+    shard.members.enter(here, 0b01)
+    gate = Gate(shard, 0, patience)
+    gate.pushed()
+    threading.Timer(0.8, shard.members.remove, [here]).start()
+    wait()
+    shard.members.enter(elsewhere, 0b01)
+    with pytest.raises(LateError, match="has waited for .* for as long as the halt leaves time"):
+        wait()
 
 
 def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, path: Path) -> None:

@@ -176,7 +176,9 @@ def test_a_halt_that_leaves_no_more_time_ends_what_waits_for_other_nodes(
     layout = layout_of(PARAMETERS, 1, 0, Downpour(), RELAY)
     create_shard(shm_folder / "shard-0", layout, 1)
     said: list[str] = []
-    client = join(shm_folder, PARAMETERS, 1, Downpour(), 1, 60, warn=said.append, late=lambda: True)
+    client = join(
+        shm_folder, PARAMETERS, 1, Downpour(), 1, 60, warn=said.append, late=lambda _: True
+    )
     began = time.monotonic()
     with pytest.raises(ServerError, match="has not answered for as long as the halt leaves time"):
         client.refresh(60)
@@ -184,7 +186,7 @@ def test_a_halt_that_leaves_no_more_time_ends_what_waits_for_other_nodes(
     client.leave()
     assert "have not come to another node's server for as long as the halt" in said[0]
     with pytest.raises(ServerError, match="no snapshot of shard 0 .* as long as the halt"):
-        fresh_snapshots(tmp_path, 1, 1, 60, lambda: True)
+        fresh_snapshots(tmp_path, 1, 1, 60, lambda _: True)
     assert time.monotonic() - began < 5
 
 

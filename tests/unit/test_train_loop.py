@@ -347,7 +347,7 @@ def test_every_line_of_an_error_names_the_rank(
     assert all(line.startswith("[rank 3 on ") for line in said.splitlines())
 
 
-def test_a_learner_s_operations_are_deterministic_and_so_are_those_it_compiles(
+def test_a_learner_s_operations_are_deterministic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
