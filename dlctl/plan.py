@@ -109,8 +109,17 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         evaluation_metrics=manifest.evaluation_metrics,
         requirements=list(manifest.requirements),
         retries=manifest.retries,
-        not_in_this_version=notes,
+        not_in_this_version=[*notes, *_without_slurm(manifest, site)],
     )
+
+
+def _without_slurm(manifest: Manifest, site: Site) -> list[str]:
+    """Return a sentence on what is only for Slurm, at a site that has none."""
+    told = manifest.scheduler.model_dump(exclude_defaults=True)
+    if site.scheduler.kind == "slurm" or not told:
+        return []
+    names = ", ".join(f"scheduler.{name}" for name in told)
+    return [f"The site {site.name} has no Slurm and does not use {names}; --site names another."]
 
 
 def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> Placement:
@@ -127,7 +136,7 @@ def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> P
         why_not = _machine_refusals(manifest, machine) if machine else []
         if why_not:
             raise _no_fit(site, [f"this machine: {'; '.join(why_not)}"])
-        return Placement(named, [manifest.learners])
+        return Placement(named if site.scheduler.kind == "slurm" else None, [manifest.learners])
     reasons: list[str] = []
     for name in _candidates(named, site):
         limits = site.partitions[name]

@@ -116,7 +116,9 @@ def server_argv(site: Site, nodes: int, transport: str) -> list[str]:
             hint="use transport tcp, which also survives the loss of a node",
         )
     mpi = [f"--mpi={launcher.mpi}"] if launcher.mpi else []
-    shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--mem=0"]
+    # One that is killed before all have met in MPI_Init would leave the others there for ever.
+    together = ["--mem=0", "--kill-on-bad-exit=1"]
+    shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", *together]
     return [launcher.executable or "srun", *mpi, *shape, *beside, *launcher.extra]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan, State, Status
+from learner.cleaning import Cleaning
 from learner.failures import learner_failure, server_failure
 from learner.faults import EXIT_NO_RESTART, UserFault
 from learner.homes import (
@@ -30,6 +31,7 @@ from learner.member import LearnerMember, Member, ServerMember
 from learner.nodes import Nodes, says_lost
 from learner.ranks import place_of
 from learner.restarts import VANISHED, how_it_died, is_too_slow, is_user_error
+from learner.shared_memory import segment_folder
 from learner.verdict import Failure
 from psrv.cursor import CursorError
 from psrv.cursor_overseer import expel
@@ -66,7 +68,7 @@ class Crew:
         self._kill_at = self._stop_by = float("inf")
         self._to_expel: list[int] = []
         self._leaving: list[tuple[Step, float]] = []
-        self._cleaners: list[Step] | None = None
+        self._cleaning: Cleaning | None = None
         self._done = False
         self.learners = [self._learner(rank) for rank in range(plan.resources.learners)]
         self._one_world = is_one_world(plan)
@@ -95,10 +97,13 @@ class Crew:
         nodes = range(self.plan.resources.nodes) if self._one_world else [node]
 
         def start(_starts: int) -> Step:
-            return server_step(self.plan, self._job_dir, self._attempt, node, host)
+            there = any(each.runs for each in self.learners if each.node in nodes)
+            takes_over = member.has_served and there
+            return server_step(self.plan, self._job_dir, self._attempt, node, host, takes_over)
 
         name = "the servers, one MPI world," if self._one_world else f"the server on {host}"
-        return ServerMember(name, node, host, start, self._job_dir, self._attempt, nodes)
+        member = ServerMember(name, node, host, start, self._job_dir, self._attempt, nodes)
+        return member
 
     def _start(self, member: Member, now: float) -> str:
         """Start a member if it is due; return why it is to be given up, if it can't be.
@@ -214,7 +219,7 @@ class Crew:
 
     def _restart(self, learner: LearnerMember, status: Status | None, now: float) -> None:
         how = how_it_died(status)
-        wait_s = learner.restarts.died(progress=learner.did_something(status))
+        wait_s = learner.died(progress=learner.did_something(status))
         self._nodes.ask()  # perhaps it died with its node
         if wait_s is None:
             times = learner.restarts.limit
@@ -262,7 +267,7 @@ class Crew:
             return
         self._nodes.ask()
         progress = server.did_something(now)
-        wait_s = None if code == EXIT_NO_RESTART else server.restarts.died(progress=progress)
+        wait_s = None if code == EXIT_NO_RESTART else server.died(progress=progress)
         if wait_s is None:
             self._without_server(server, words, code)
             return
@@ -363,36 +368,31 @@ class Crew:
                 if member.lost:  # one that was cut off may have written since
                     member.close(State.FAILED, member.lost)
         serving = [s.step for s in self.servers if s.runs and not s.over and s.step is not None]
-        if now >= self._stop_by:
-            for step in [*serving, *(self._cleaners or []), *(step for step, _ in self._leaving)]:
-                step.kill() if now >= self._stop_by + _STOP_S else step.terminate()
+        late, cleaners = now >= self._stop_by, self._cleaning.running if self._cleaning else []
+        for step in [*serving, *cleaners, *(step for step, _ in self._leaving)] if late else []:
+            step.kill() if now >= self._stop_by + _STOP_S else step.terminate()
         if serving:
             return
-        if self._cleaners is None:
+        if self._cleaning is None:
             for server in self.servers:
                 server.close(State.CANCELLED, "ended with the others", only_open=True)
-            self._cleaners = self._clean()
+            folder = segment_folder(self.plan.training_id, self._attempt)
+            self._cleaning = Cleaning(self._unclean(), folder, self._clean, self._say)
             self._stop_by = now + _STOP_S
-        self._done = not self._leaving and all(s.exit_code is not None for s in self._cleaners)
+        self._done = self._cleaning.poll(now, late=now >= self._stop_by) and not self._leaving
 
-    def _clean(self) -> list[Step]:
-        """Remove the shared memory of servers that were killed, on nodes that are there."""
-        program = ["learner.shared_memory", self.plan.training_id, str(self._attempt)]
-        log = step_log(self._job_dir, self._attempt, "launcher")
-        unclean = {
-            server.node
-            for server in self.servers
-            if server.step is None or server.step.exit_code != 0
-        }
+    def _unclean(self) -> list[str]:
+        """Return the hosts where servers were killed, of those that are there."""
+        if not (self._job_dir / contract.attempt_dir(self._attempt)).is_dir():
+            return []  # somebody removed the job directory: it stays so
+        ended = [server for server in self.servers if server.step and server.step.exit_code == 0]
+        unclean = {server.node for server in self.servers if server not in ended}
         if self._one_world and unclean:
             unclean = set(range(self.plan.resources.nodes))
-        unclean -= set(self._homes.lost_nodes)
+        return [self._nodes.hosts[node] for node in sorted(unclean - set(self._homes.lost_nodes))]
+
+    def _clean(self, host: str) -> Step:
+        program = ["learner.shared_memory", self.plan.training_id, str(self._attempt)]
+        log = step_log(self._job_dir, self._attempt, "launcher")
         argv = self.plan.launch.argv if self._one_world else self._server.argv
-        if not log.parent.is_dir():
-            return []  # somebody removed the job directory: it stays so
-        with contextlib.suppress(UserFault):
-            return [
-                Step(self.plan, on_host(argv, self._nodes.hosts[node]), program, log)
-                for node in sorted(unclean)
-            ]
-        return []
+        return Step(self.plan, on_host(argv, host), program, log)

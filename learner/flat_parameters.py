@@ -141,7 +141,9 @@ class _Mirror:
         on_gpu = any(parameter.is_cuda for parameter in parameters)
         kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
         self.flat = (
-            torch.zeros(count, dtype=dtype, pin_memory=True) if on_gpu else flat_zeros(count, dtype)
+            torch.zeros(count, dtype=dtype, device="cpu", pin_memory=True)
+            if on_gpu
+            else flat_zeros(count, dtype)
         )
         self.near: list[torch.Tensor]
         """All of it in the model's own kind; or, where kinds differ, one for each parameter."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 RESTARTS_VARIABLE = "DLCTL_RESTARTS"
 """Tells a learner's watchdog how often the learner was started before."""
+TAKES_OVER = "takes-over"
+"""Tells a server that learners work in the memory that the one before it has made."""
 
 
 class Running(Protocol):
@@ -193,15 +195,21 @@ def preflight_steps(
     )
 
 
-def server_step(plan: Plan, job_dir: Path, attempt: int, node: int, host: str) -> Step:
-    """Start the parameter server of one node; those that talk MPI are one step on all nodes."""
+def server_step(
+    plan: Plan, job_dir: Path, attempt: int, node: int, host: str, takes_over: bool
+) -> Step:
+    """Start the parameter server of one node; those that talk MPI are one step on all nodes.
+
+    Args:
+        takes_over: Whether learners work in the memory that the one before has made.
+    """
     server = plan.parameter_server
     argv = server.argv if server else []
     log = job_dir / server_log(attempt, node)
-    program = ["learner.server", str(job_dir), str(attempt)]
-    if is_one_world(plan):
-        return Step(plan, argv, [*program, "mpi"], log)
-    return Step(plan, on_host(argv, host), [*program, str(node)], log)
+    one_world = is_one_world(plan)
+    program = ["learner.server", str(job_dir), str(attempt), "mpi" if one_world else str(node)]
+    program += [TAKES_OVER] * takes_over
+    return Step(plan, argv if one_world else on_host(argv, host), program, log)
 
 
 def is_one_world(plan: Plan) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ContractError, State, Status
 from learner.launch import Step
+from learner.nodes import says_away, says_busy
 from learner.restarts import Restarts
 from psrv.cursor import CursorError
 from psrv.cursor_overseer import reported
@@ -21,6 +22,10 @@ SERVER_DEATHS = 5
 SERVED_S = 600.0
 """A server that serves, and has lived so long, has done something: one that always ends sooner is
 given up, and one that ends more seldom is in nobody's way."""
+AWAY_WAIT_S = 5.0
+"""Until a step is tried again that could not begin."""
+BUSY_TRIES = 24
+"""So often, for two minutes, where Slurm has no memory: an ended step may have it still."""
 SETTLED_S = 3.0
 """A shared file system may show a status that late."""
 
@@ -49,6 +54,7 @@ class Member:
         """Why it was given up: the end of a sentence about it."""
         self.step: Step | None = None
         self.start_at = 0.0
+        self._busy = BUSY_TRIES  # what has no memory at the start, never has
         self.started_at = 0.0
         self._start = start
         self._role, self._attempt = role, attempt
@@ -82,6 +88,22 @@ class Member:
     def words(self) -> list[str]:
         """Return the last lines of its step's launcher."""
         return [] if self.step is None else self.step.words()
+
+    def died(self, *, progress: bool) -> float | None:
+        """Return after how many seconds to start it again; None: it is given up.
+
+        A step that could not begin while Slurm's controller was away is no death of its own, nor,
+        for a while, one that had no memory: the step before it may have it still. (Of one that had
+        begun srun may say such things, too: its status has a process.)
+        """
+        status = self.status()
+        words = [] if status is not None and status.pid else self.words()
+        if says_away(words):
+            return AWAY_WAIT_S
+        self._busy = self._busy + 1 if says_busy(words) else 0
+        if 0 < self._busy <= BUSY_TRIES:
+            return AWAY_WAIT_S
+        return self.restarts.died(progress=progress)
 
     def wait(self, now: float, seconds: float) -> None:
         """Forget the step that ended; the next one is due in so many seconds."""
@@ -129,6 +151,8 @@ class ServerMember(Member):
         super().__init__(
             name, node, host, SERVER_DEATHS, start, job_dir, attempt, "server", nodes
         )  # fmt: skip
+        self.has_served = False
+        """Whether one that died had come so far, and what it has made is there still."""
 
     @property
     def exit_code(self) -> int | None:
@@ -145,9 +169,10 @@ class ServerMember(Member):
         return min(failed, key=lambda status: status.heartbeat_at, default=None)
 
     def did_something(self, now: float) -> bool:
-        """Return whether it has come so far as to serve, and did not die soon."""
-        status = self.status()
-        serves = status is not None and status.state is State.TRAINING
+        """Return whether all of its step have come so far as to serve, and did not die soon."""
+        statuses = [self._read(path) for path in self._status_files.values()]
+        serves = all(status is not None and status.state is State.TRAINING for status in statuses)
+        self.has_served = self.exit_code != 0 and (self.has_served or serves)
         return serves and now - self.started_at >= SERVED_S
 
 

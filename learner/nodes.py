@@ -21,6 +21,10 @@ from learner.launch import beside
 HOSTS_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 20.0
 ASK_EVERY_S = 5.0
+_AWAY = re.compile(
+    r"Unable to contact slurm controller|Socket timed out on send/recv operation", re.IGNORECASE
+)
+_BUSY = re.compile(r"Memory required by task is not available", re.IGNORECASE)
 _LOST = re.compile(r"node fail(ure)?\b", re.IGNORECASE)
 
 
@@ -51,6 +55,16 @@ def job_hosts(plan: Plan) -> list[str]:
 def says_lost(words: list[str]) -> str:
     """Return the line in which srun says that its node is gone, or an empty text."""
     return next((line.strip() for line in words if _LOST.search(line)), "")
+
+
+def says_away(words: list[str]) -> bool:
+    """Return whether srun could not begin, because Slurm's controller did not answer."""
+    return any(_AWAY.search(line) for line in words)
+
+
+def says_busy(words: list[str]) -> bool:
+    """Return whether srun could not begin, because Slurm has not cleaned up an ended step yet."""
+    return any(_BUSY.search(line) for line in words)
 
 
 def first_node_is_lost(plan: Plan) -> bool:

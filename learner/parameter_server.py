@@ -282,7 +282,9 @@ class Server(AbstractContextManager["Server"]):
     def _rows(self, state: dict[str, Any] | None) -> torch.Tensor:
         if state is not None:
             return state["rows"]  # type: ignore[no-any-return]
-        return torch.zeros(self._solver.rows, self._flat.count, dtype=self._flat.dtype)
+        return torch.zeros(
+            self._solver.rows, self._flat.count, dtype=self._flat.dtype, device="cpu"
+        )
 
     def _begin_alone(
         self, samples: int, epochs: int, state: dict[str, Any] | None

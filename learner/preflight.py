@@ -7,8 +7,10 @@ was seen, and what to do next. Names are quoted with repr, so neither line holds
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
+import ipaddress
 import os
 import socket
 import sys
@@ -114,13 +116,39 @@ def own_address(plan: Plan) -> str:
             continue
         if name:
             return name
-    # No name that resolves: the address that the route to anywhere starts from.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return socket.gethostname()
-        return str(probe.getsockname()[0])
+    return _route_address() or socket.gethostname()  # no name that resolves
+
+
+def bound_address(plan: Plan) -> str:
+    """Return the address or name by which a server on this host is bound, and reached by others.
+
+    Not a name that leads to the host itself here, as Debian's /etc/hosts has it (127.0.1.1): who
+    is bound to that is reached by nobody.
+    """
+    name = own_address(plan)
+    if plan.resources.nodes == 1:
+        return name
+    try:
+        found = [str(each[4][0]) for each in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)]
+    except OSError:
+        return name
+    if found and not _is_loopback(found[0]):
+        return name
+    others = (address for address in found if not _is_loopback(address))
+    return next(others, None) or _route_address() or name
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _route_address() -> str | None:
+    """Return the address that the route to anywhere starts from; None: there is no route."""
+    for family, anywhere in (socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((anywhere, 9))
+            return str(probe.getsockname()[0])
+    return None
 
 
 def _check_modules(plan: Plan) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlctl.contract import State, Status
+from learner.watchdog import UNSAVED
 
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
@@ -37,7 +38,7 @@ def is_user_error(status: Status) -> bool:
 
 def is_too_slow(status: Status) -> bool:
     """Return whether its watchdog killed a learner that was to save and stop."""
-    return status.state is State.FAILED and status.reason.startswith("did not save")
+    return status.state is State.FAILED and status.reason == UNSAVED
 
 
 def how_it_died(status: Status | None) -> str:

@@ -153,7 +153,7 @@ class ServedModel:
 
     def empty_rows(self) -> torch.Tensor:
         """Return memory for `solver_rows`, with anything in it."""
-        return torch.empty(self._solver.rows, self.flat.count, dtype=self.flat.dtype)
+        return torch.empty(self._solver.rows, self.flat.count, dtype=self.flat.dtype, device="cpu")
 
     def _or_warn(self, work: Callable[[], object], otherwise: str) -> None:
         try:

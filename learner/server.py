@@ -1,5 +1,7 @@
 """The server of a node, a step of its own: `python -m learner.server <job dir> <attempt> <node>`.
 
+With `takes-over` behind that, what the server before it has made must be there.
+
 Runs psrv.node_server for a job's plan, keeps its `Status` fresh, and ends with the supervisor. With
 the transport mpi all servers are one step, and `mpi` stands for the node: it is the rank.
 """
@@ -24,8 +26,9 @@ from learner.directives import ENDED, GIVEN_UP, SUPERVISOR_LOST_S, SUPERVISOR_LO
 from learner.environment import quiet_mpi
 from learner.faults import EXIT_FAILED, EXIT_NO_RESTART, UserFault
 from learner.heartbeat import Heartbeat
+from learner.launch import TAKES_OVER
 from learner.launcher import read_plan
-from learner.preflight import own_address
+from learner.preflight import bound_address
 from learner.server_solver import describe_solver, solver_of_job
 from learner.shared_memory import make_segment_folder, remove_segment_folder, segment_folder
 from learner.signals import HaltFlag
@@ -51,9 +54,9 @@ def main(arguments: list[str]) -> int:
         if node == MPI:
             os.environ.update({**folder, **quiet_mpi(os.environ)})
             world = World(plan.resources.nodes)
-        return _run(
-            plan, job_dir, attempt, int(node) if world is None else world.node, ended, world
-        )
+        number = int(node) if world is None else world.node
+        takes_over = TAKES_OVER in arguments[3:]
+        return _run(plan, job_dir, attempt, number, takes_over, ended, world)
     except (ServerError, UserFault) as error:
         print(f"dlctl: on {socket.gethostname()}: {error}", file=sys.stderr, flush=True)
         return EXIT_NO_RESTART
@@ -65,12 +68,19 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(
-    plan: Plan, job_dir: Path, attempt: int, node: int, ended: HaltFlag, world: World | None
+    plan: Plan,
+    job_dir: Path,
+    attempt: int,
+    node: int,
+    takes_over: bool,
+    ended: HaltFlag,
+    world: World | None,
 ) -> int:
     heart = Heartbeat(job_dir, "server", node, attempt)
     heart.set(reason="starting")
     try:
-        why = _serve(plan, job_dir, attempt, node, ended, heart, world)
+        settings = replace(_settings(plan, job_dir, attempt, node), takes_over=takes_over)
+        why = _serve(plan, job_dir, settings, ended, heart, world)
     except (ServerError, UserFault) as error:
         _say(heart, node, error)
         if world is not None:
@@ -87,8 +97,7 @@ def _run(
 def _serve(
     plan: Plan,
     job_dir: Path,
-    attempt: int,
-    node: int,
+    settings: Settings,
     ended: HaltFlag,
     heart: Heartbeat,
     world: World | None,
@@ -101,7 +110,7 @@ def _serve(
     def beat(doing: str) -> None:
         heart.beat(state=State.TRAINING if doing == "serves" else State.DEPLOYING, reason=doing)
 
-    settings = _settings(plan, job_dir, attempt, node)
+    attempt, node = settings.attempt, settings.node
     if world is not None:
         settings = replace(settings, transport=MpiTransport(world, log))
     # After the user's own build. A block is too small for more; its threads are the connections.
@@ -125,7 +134,7 @@ def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
         learners_per_node=resources.learners_per_node,
         solver=solver,
         solver_line=describe_solver(asked, solver),
-        host=own_address(plan),
+        host=bound_address(plan),
         timeout_s=asked.timeout_s,
         snapshot_every_s=asked.snapshot_every_s,
         gated=bool(asked.staleness),

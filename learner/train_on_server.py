@@ -51,6 +51,7 @@ from learner.turns import CursorInTurn
 from psrv.client import Client
 from psrv.cursor import Cursor
 from psrv.cursor_file import FileCursor
+from psrv.errors import LateError
 from psrv.patience import Patience
 
 _LONGEST_HALT_S = 10.0
@@ -105,14 +106,15 @@ class _Learner:
         else:
             began = self._begin_later()
         if (position := began) is None:
-            self._job.say("halted before the training began")
-            self._keeper.close()
-            return False
+            return self._halt_early()
         job, training = self._job, self._job.plan.training
         with contextlib.closing(
             open_cursor(job, len(self._parts.train), training.epochs)
         ) as cursor:
-            self._served.join()
+            try:
+                self._served.join()
+            except LateError:  # large shards are made for minutes
+                return self._halt_early()
             # Who goes on, or was started again, is to draw other random numbers than before.
             done = cursor.next if any_restarted(job) else position.step
             seed_all(training.seed, job.rank, *([done] if done else []))
@@ -121,6 +123,11 @@ class _Learner:
             finished = self._loop(cursor, None).run()
             self._served.leave()
         return finished
+
+    def _halt_early(self) -> bool:
+        self._job.say("halted before the training began")
+        self._keeper.close()
+        return False
 
     def _train_first(self, cursor: FileCursor, position: Position) -> bool:
         job = self._job
@@ -210,7 +217,9 @@ class _Learner:
         set_cursor(job, samples, training.epochs, saved.cursor)
         rows = saved.rows
         if rows is None:
-            rows = torch.zeros(self._solver.rows, self._flat.count, dtype=self._flat.dtype)
+            rows = torch.zeros(
+                self._solver.rows, self._flat.count, dtype=self._flat.dtype, device="cpu"
+            )
         mine, halted = [self._flat.gather(), *rows], lambda: self._halt.is_set
         saved.rows = None
         return position if tell(job, self._parameters, mine, halted) else None

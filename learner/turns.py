@@ -17,6 +17,12 @@ from psrv.cursor_file import FileCursor
 
 _NAP_S, _LONGEST_NAP_S = 50e-6, 1e-3
 _LOOK_FOR_DEAD_S = 0.05
+_BEGIN_LOOKS, _LOOKS = 0.5, 0.05
+"""Share of the time in which all learners together may have the file locked to look who lives. Over
+a network each lock is a round trip, and each of N learners looks at the locks of N."""
+_PATIENCE = 4
+"""So many times what it takes to ask whose turn it is a learner waits for each that is before it:
+they are not to be kept off by those who ask."""
 
 
 class CursorInTurn:
@@ -48,11 +54,14 @@ class CursorInTurn:
         self._chunks = -(-cursor.samples // chunk_samples)
         """Of a pass."""
         self._irregular = irregular
-        deadline = time.monotonic() + timeout_s
+        self._look_s = self._ask_s = float("inf")
+        """How long a look who lives, and to ask whose turn it is, keep others off at least."""
+        deadline, nap_s = time.monotonic() + timeout_s, _LOOK_FOR_DEAD_S
         while len(first := self._living()) < learners:
             if cursor.finished or irregular() or time.monotonic() > deadline:
                 break
-            time.sleep(_LOOK_FOR_DEAD_S)
+            time.sleep(nap_s)
+            nap_s = min(2 * nap_s, self._between_looks_s(_BEGIN_LOOKS))
         self._first = first
         self.regular = len(first) == learners and not irregular()
 
@@ -94,17 +103,33 @@ class CursorInTurn:
         self._cursor.close()
 
     def _wait(self) -> None:
-        nap_s, look_at = _NAP_S, time.monotonic() + _LOOK_FOR_DEAD_S
-        while self.regular and (next_ := self._cursor.next) != self.samples * self.passes:
+        nap_s, heed_at = _NAP_S, time.monotonic() + _LOOK_FOR_DEAD_S
+        look_at = heed_at
+        while self.regular and (next_ := self._next()) != self.samples * self.passes:
             pass_number, place = divmod(next_, self.samples)
             number = pass_number * self._chunks + place // self._chunk_samples
-            if number % self._learners == self._rank:
+            before = (self._rank - number) % self._learners
+            if not before:
                 return
             time.sleep(nap_s)
-            nap_s = min(2 * nap_s, _LONGEST_NAP_S)
-            if time.monotonic() > look_at:
-                look_at = time.monotonic() + _LOOK_FOR_DEAD_S
-                self.regular = self._living() == self._first and not self._irregular()
+            nap_s = min(2 * nap_s, max(_LONGEST_NAP_S, _PATIENCE * before * self._ask_s))
+            if time.monotonic() > heed_at:  # it keeps nobody off, and a halt has little time
+                heed_at = time.monotonic() + _LOOK_FOR_DEAD_S
+                self.regular = not self._irregular()
+            if self.regular and time.monotonic() > look_at:
+                self.regular = self._living() == self._first
+                look_at = time.monotonic() + self._between_looks_s(_LOOKS)
+
+    def _between_looks_s(self, share: float) -> float:
+        """Return how long to wait after a look who lives."""
+        return max(_LOOK_FOR_DEAD_S, self._look_s * self._learners / share)
+
+    def _next(self) -> int:
+        next_ = self._cursor.next
+        self._ask_s = min(self._ask_s, self._cursor.held_s)
+        return next_
 
     def _living(self) -> set[int]:
-        return {entry.learner for entry in self._cursor.learners() if entry.alive}
+        entries = self._cursor.learners()
+        self._look_s = min(self._look_s, self._cursor.held_s)
+        return {entry.learner for entry in entries if entry.alive}

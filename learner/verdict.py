@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dlctl.contract import Guilty, Plan, State, Status, Verdict
 from learner.control import Wish
 from learner.launch import launcher_name
-from learner.watchdog import UNFINISHED
+from learner.watchdog import UNFINISHED, UNSAVED
 
 SEE_LOG = "See its log: dlctl logs"
 _SIGNALS = {
@@ -184,8 +184,8 @@ def explain(plan: Plan, status: Status) -> tuple[str, str]:
         told = status.reason or "failed"
         if status.signal is None and status.exit_code not in (126, 127):
             return f"{who}: {told.rstrip('.')}.", SEE_LOG
-    if status.reason.startswith("did not save"):
-        return f"{who} {status.reason}.", "Raise the time, or checkpoint more often."
+    if status.reason == UNSAVED:
+        return f"{who} {UNSAVED}.", "Raise the time, or checkpoint more often."
     if status.signal is not None:
         return _explain_signal(plan, who, status.signal)
     what, hint = read_words(plan, status.last_lines, status.exit_code)

@@ -74,6 +74,8 @@ def decode_exit(returncode: int, is_command: bool) -> tuple[int | None, int | No
 
 UNFINISHED = "ended before the training loop had finished"
 """The user's code ended the process, or something took it away, with the exit code of success."""
+UNSAVED = "did not save its state within the grace period and was killed"
+"""It was asked to save and stop, and was still there when its time was over."""
 
 
 def conclude(
@@ -100,7 +102,7 @@ def conclude(
         done = is_command or finished
         return (State.COMPLETED, "") if done else (State.FAILED, UNFINISHED)
     if stop is Stop.HALT and killed:
-        return State.FAILED, "did not save its state within the grace period and was killed"
+        return State.FAILED, UNSAVED
     if stop is Stop.ENDED:
         return State.CANCELLED, "ended by the launcher"
     code, number = decode_exit(returncode, is_command)

@@ -11,19 +11,31 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from dlctl.contract import Parameters
-from psrv.errors import ServerError
+from psrv.backlog import Backlog
+from psrv.errors import LateError, ServerError
+from psrv.folder import removed, was_removed
 from psrv.gate import Gate
-from psrv.patience import Late, Patience, Warn, how_long, never, to_standard_error, wait_until
+from psrv.patience import (
+    FOR_SERVERS,
+    Late,
+    Patience,
+    Warn,
+    how_long,
+    never,
+    to_standard_error,
+    wait_until,
+)
 from psrv.placing import layout_of
 from psrv.pushes import AtOnce, InRounds, Pushes, copying, ranges
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Shard
-from psrv.shard_file import COUNT, HOME, RELAY, kind_of, read_row
+from psrv.shard_file import COUNT, HOME, RELAY, UNFINISHED, kind_of, read_row
 
 
 class Handle:
@@ -64,6 +76,7 @@ class Client:
         shards: all of them, joined.
         pushes: how they are worked on.
         gate: of the first of them.
+        backlog: of relays.
         patience: How long the servers are waited for; told when this learner leaves, and pushes
             have not come to their home.
         snapshots: The newest snapshot of each shard, for rows that are not on this node.
@@ -74,6 +87,7 @@ class Client:
         shards: Sequence[Shard],
         pushes: Pushes,
         gate: Gate,
+        backlog: Backlog,
         patience: Patience,
         snapshots: Callable[[int], Path] | None = None,
     ) -> None:
@@ -81,6 +95,7 @@ class Client:
         self._pushes_to = pushes
         self._at_once = isinstance(pushes, AtOnce)
         self._gate = gate
+        self._backlog = backlog
         self._patience = patience
         self._snapshots = snapshots
         self._seen = (0, 0)
@@ -124,12 +139,13 @@ class Client:
     def wait_for_others(self) -> float:
         """Wait until the others are not too far behind; return the seconds that it took.
 
-        That is, until each living learner has done as many pushes as this one less `staleness`.
+        That is, until each living learner has done as many pushes as this one less `staleness`;
+        and while too many pushes of this node have not come to the homes of other nodes.
 
         Raises:
             LateError: a halt leaves no more time.
         """
-        return self._gate.wait()
+        return self._gate.wait() + self._backlog.wait()
 
     def pushes_by_others(self) -> int:
         """Return how many pushes of others the weights have had since this learner's last pull.
@@ -277,14 +293,15 @@ def join(
             None: any number.
         snapshots: Returns where the newest snapshot of a shard is; see Client.solver_rows.
         warn: Told when this learner waits for others longer than `timeout_s`; it goes on waiting.
-        late: Asked while it waits for others, once it has joined: whether a halt leaves no more
-            time for that.
+        late: Asked while it waits for the server, or, once it has joined, for others: whether a
+            halt leaves no more time for that.
 
     Raises:
+        LateError: it leaves none.
         ServerError: something is not there in time; or of another model or attempt.
     """
     paths = [folder / f"shard-{number}" for number in range(shards)]
-    _wait_for(paths, timeout_s)
+    _wait_for(paths, Patience(timeout_s, warn, late))
     joined: list[Shard] = []
     try:
         for number, path in enumerate(paths):
@@ -298,20 +315,39 @@ def join(
             if isinstance(solver, RoundSolver)
             else AtOnce(joined, solver, rank)
         )
-        return Client(joined, pushes, gate, patience, snapshots)
+        stands = isinstance(pushes, AtOnce) and not pushes.moves_replicas
+        relays = [shard for shard in joined if stands and shard.layout.kind == RELAY]
+        return Client(joined, pushes, gate, Backlog(relays, patience), patience, snapshots)
     except BaseException:
         for shard in joined:
             shard.close()
         raise
 
 
-def _wait_for(paths: Sequence[Path], timeout_s: float) -> None:
+def _wait_for(paths: Sequence[Path], patience: Patience) -> None:
+    """Wait for the shards; while one is being made (a large one takes minutes) however long."""
+    said, timeout_s = False, patience.timeout_s
     for path in paths:
-        if not wait_until(path.exists, Patience(timeout_s)):
-            raise ServerError(
-                f"no parameter server has made {path} for {timeout_s:g} s",
-                hint="its log says why: see `dlctl logs`",
-            )
+        while not wait_until(partial(_is_decided, path), patience):
+            if patience.late(FOR_SERVERS):
+                raise LateError(f"has waited for {path} {how_long(patience)}")
+            if not any(path.parent.glob(UNFINISHED)) and not path.exists():
+                raise ServerError(
+                    f"no parameter server has made {path} for {timeout_s:g} s",
+                    hint="its log says why: see `dlctl logs`",
+                )
+            if not said:
+                said = True
+                patience.warn(
+                    f"the parameter server is making {path} for {timeout_s:g} s now: waiting"
+                )
+        if not path.exists():
+            raise removed(path)
+
+
+def _is_decided(path: Path) -> bool:
+    """Return whether a shard is there, or will never be."""
+    return path.exists() or was_removed(path.parent)
 
 
 def _is_pending(shard: Shard) -> bool:

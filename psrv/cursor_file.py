@@ -16,7 +16,17 @@ from typing import Any
 
 from psrv.cursor import Chunk, CursorError, Range, check_taken, not_held, read_state
 from psrv.cursor_leases import LeaseFile
-from psrv.cursor_table import HELD, LEASES, NEXT, RECORD, REPORTED, ranges
+from psrv.cursor_table import HELD, LEASES, NEXT, RECORD, REPORTED, USED, ranges
+
+_LOOKS = 0.05
+"""Share of the time in which all learners together may have the file locked to look for the dead:
+over a network each lock is a round trip, and each of N learners looks at the locks of N."""
+_END_LOOKS = 0.5
+"""The same once there is nothing else to take."""
+_LONGEST_S = 120.0
+"""However long a look has taken, once, the next one comes after that."""
+_SHORT_S = 0.1
+"""Looks that may come again sooner than this come whenever they are wanted."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +50,16 @@ class FileCursor(LeaseFile):
             process may open it: use `state` and `learners` to look into it.
         samples: samples of the data set.
         passes: passes over it.
-        look_every_s: how often a learner looks whether others have died, in seconds. It does so
-            anyway when there is nothing else to take.
+        look_every_s: how often a learner looks whether others have died, in seconds; less often
+            where that takes long, over a network with many learners. It does so anyway when there
+            is nothing else to take.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], samples: int, passes: int, *, look_every_s: float = 1.0
     ) -> None:
         self._look_every_s = look_every_s
-        self._look_at = 0.0
+        self._look_at = self._rest_until = 0.0
         self._total = samples * passes
         self._held: dict[Range, int] = {}  # and the word of the record where it is
         super().__init__(path, samples, passes)
@@ -158,9 +169,7 @@ class FileCursor(LeaseFile):
         if finished is None and len(held) == LEASES:
             raise CursorError(f"this learner holds {LEASES} chunks that are not done",
                               hint="report chunks done before taking more")  # fmt: skip
-        if table.get(NEXT) >= self._total or monotonic() >= self._look_at:
-            self._look_at = monotonic() + self._look_every_s
-            self._reclaim()
+        self._look(nothing_else=table.get(NEXT) >= self._total)
         to, words = table.edit(self._slot), table.words
         if finished is not None:
             self._strike(to, finished)
@@ -180,6 +189,17 @@ class FileCursor(LeaseFile):
         held[taken] = word - to
         pass_number, first = divmod(start, self.samples)
         return Chunk(pass_number, first, first + stop - start)
+
+    def _look(self, *, nothing_else: bool) -> None:
+        """Look whether others have died, if that is due."""
+        now = monotonic()
+        if now < (self._rest_until if nothing_else else self._look_at):
+            return
+        self._reclaim()
+        all_looks_s = (monotonic() - now) * self._table.get(USED)
+        self._look_at = now + max(self._look_every_s, min(all_looks_s / _LOOKS, _LONGEST_S))
+        rest_s = min(all_looks_s / _END_LOOKS, _LONGEST_S)
+        self._rest_until = now + rest_s if rest_s > _SHORT_S else now
 
     def _range_of(self, chunk: Chunk) -> Range:
         pass_number, start, stop = chunk

@@ -10,6 +10,7 @@ import mmap
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +38,9 @@ class LeaseFile:
         self.path = Path(path)
         self._threads = threading.Lock()
         self._closed = True
+        self.held_s = 0.0
+        """How long the last operation kept others off: over a network longer for each lock."""
+        self._entered_at = 0.0
         self._learner = 0
         self._slot = self._changes = -1
         self._memory: mmap.mmap | None = None
@@ -70,6 +74,7 @@ class LeaseFile:
         except BaseException:
             self._threads.release()
             raise
+        self._entered_at = time.monotonic()
         try:
             self._table.load()
             if self._table.get(CHANGES) != self._changes:
@@ -82,6 +87,7 @@ class LeaseFile:
         try:
             self._locks.unlock()
         finally:
+            self.held_s = time.monotonic() - self._entered_at
             self._threads.release()
 
     def _read_own_record(self) -> None:

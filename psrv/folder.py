@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
+
+from psrv.errors import ServerError
+
+REMOVED_BY = (
+    "ask who runs the cluster: logind removes shared memory when its user logs out of a node, "
+    "unless its RemoveIPC is no; some epilogs do, too"
+)
+_MARK = "removed"
 
 
 def make_own_folder(folder: Path) -> None:
@@ -18,3 +27,32 @@ def make_own_folder(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise PermissionError(f"{folder} is not this user's alone")
+
+
+def tell_removed(folder: Path) -> None:
+    """Leave a mark for learners that start: what the others work in can't be had any more."""
+    with suppress(OSError):
+        make_own_folder(folder)
+        (folder / _MARK).touch()
+
+
+def was_removed(folder: Path) -> bool:
+    """Return whether a server has told so."""
+    return (folder / _MARK).exists()
+
+
+def forget_removed(folder: Path) -> None:
+    """Remove that mark: shards are made or taken over.
+
+    Raises:
+        OSError: it can't be removed.
+    """
+    (folder / _MARK).unlink(missing_ok=True)
+
+
+def removed(path: Path) -> ServerError:
+    """Return the error of a process that needs a file that learners work in, and is gone."""
+    return ServerError(
+        f"{path} is gone, in which learners of this node work: somebody has removed it",
+        hint=f"{REMOVED_BY}; `dlctl resume` goes on from the newest checkpoint",
+    )

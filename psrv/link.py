@@ -242,7 +242,9 @@ class Stripe(_Thread):
     def _receive(self, connection: Connection) -> None:
         """Give the answers to the relays."""
         first = next(iter(self._relays.values())).shard
-        room = torch.empty(GROUP * first.layout.block_count, dtype=first.rows[0].dtype)
+        room = torch.empty(
+            GROUP * first.layout.block_count, dtype=first.rows[0].dtype, device="cpu"
+        )
         into = room.numpy().data.cast("B")
         try:
             while True:

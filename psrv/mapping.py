@@ -55,7 +55,7 @@ def flat_zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
     """
     size_bytes = count * dtype.itemsize
     if size_bytes < _HUGE_BYTES:
-        return torch.zeros(count, dtype=dtype)
+        return torch.zeros(count, dtype=dtype, device="cpu")
     memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(AttributeError, OSError):  # another system, or a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,12 +34,14 @@ from dlctl.contract import (
     write_whole,
 )
 from psrv.errors import ServerError
+from psrv.folder import REMOVED_BY, tell_removed
 from psrv.link import stripes_for
 from psrv.node_shards import NodeShards
 from psrv.own_shards import OwnShards
 from psrv.rules import RoundSolver, Solver
 from psrv.snapshots import wanted_request
-from psrv.transport.base import Connection, DisconnectedError, Greeting, Purpose, Transport
+from psrv.transport.base import Connection, Greeting, Purpose, Transport, UnknownPlaceError
+from psrv.transport.reach import Reach
 from psrv.transport.tcp import TcpTransport
 
 _LOOK_EVERY_S = 0.05
@@ -72,6 +75,8 @@ class Settings:
     """What must be the same of the solver on all servers."""
     cpus: int = 1
     """That the job has on this node: the same each time that its server is started."""
+    takes_over: bool = False
+    """Whether learners of this node work in what a server before this one has made."""
 
 
 class NodeServer:
@@ -95,8 +100,12 @@ class NodeServer:
         self._failures: list[BaseException] = []
         self._parameters: Parameters | None = None
         self._digest = 0
+        self._files: OwnShards | None = None
         self._shards: NodeShards | None = None
         self._transport: Transport | None = None
+        self._reach = Reach(settings.timeout_s)
+        self._after_another = any(folder.glob("shard-*"))
+        """Whether a server before this one was killed, who may have reached all nodes."""
         self._snapshots: threading.Thread | None = None
         self._snapshots_due = time.monotonic() + settings.snapshot_every_s
         self._tried = 0
@@ -194,7 +203,7 @@ class NodeServer:
     def _make_shards(self) -> None:
         settings, parameters = self._settings, self._parameters
         assert parameters is not None
-        files = OwnShards(
+        self._files = files = OwnShards(
             self._job_dir,
             self._folder,
             settings.attempt,
@@ -203,6 +212,7 @@ class NodeServer:
             settings.solver,
             sum(settings.learners_per_node),
             settings.learners_per_node[settings.node],
+            takes_over=settings.takes_over,
         )
         self._shards = NodeShards(
             files,
@@ -231,11 +241,22 @@ class NodeServer:
                 read_due = time.monotonic() + _READ_EVERY_S
                 _refresh(self._job_dir / server_dir(self._settings.attempt))
                 self._follow()
+                self._watch_files()
                 if self.lost:
                     self._log("this node was given up: its server ends")
                     return
                 self._take_snapshots(stopped)
             time.sleep(_LOOK_EVERY_S)
+
+    def _watch_files(self) -> None:
+        """Say once that somebody has removed the files: what maps them goes on, nobody can join."""
+        if self._files is not None and not self._files.are_there():
+            self._files = None
+            tell_removed(self._folder)
+            self._log(
+                f"somebody has removed {self._folder}: the training goes on until a learner or "
+                f"the server of this node dies ({REMOVED_BY})"
+            )
 
     def _follow(self) -> None:
         """See whether homes have moved, or nodes were given up."""
@@ -311,9 +332,10 @@ class NodeServer:
     def _dial(self, node: int, purpose: Purpose, stripe: int) -> Connection:
         settings = self._settings
         assert self._transport is not None
-        return self._transport.dial(
-            Greeting(settings.attempt, settings.node, node, purpose, self._digest, stripe)
-        )
+        greeting = Greeting(settings.attempt, settings.node, node, purpose, self._digest, stripe)
+        dial = partial(self._transport.dial, greeting)
+        may_be_gone = self._after_another or bool(self._homes.lost_nodes)
+        return self._reach.dial(node, dial, may_be_gone=may_be_gone)
 
     def _find(self, node: int) -> tuple[str, int]:
         """Return where another node's server is now."""
@@ -322,9 +344,9 @@ class NodeServer:
         try:
             place = read_record(ServerPlace, path)
         except (OSError, ContractError) as error:
-            raise DisconnectedError(f"{path} can't be read: {error}") from error
+            raise UnknownPlaceError(f"{path} can't be read: {error}") from error
         if place is None:
-            raise DisconnectedError(f"the server of node {node} has not said where it is")
+            raise UnknownPlaceError(f"the server of node {node} has not said where it is")
         return place.address, place.port
 
     def _close(self) -> None:

@@ -235,7 +235,7 @@ def _places(homes: Homes) -> tuple[list[int], list[int]]:
 def blocks_of(shard: ThreadedShard, rows: int) -> Iterator[tuple[int, list[torch.Tensor]]]:
     """Yield first element and a copy of the first rows of each block, as it is now."""
     step = shard.layout.block_count
-    room = torch.empty(rows, step, dtype=shard.rows[0].dtype)
+    room = torch.empty(rows, step, dtype=shard.rows[0].dtype, device="cpu")
     for block in range(shard.layout.blocks):
         length = min(step, shard.layout.count - block * step)
         parts = [row[:length] for row in room]

@@ -13,7 +13,7 @@ import torch
 
 from dlctl.contract import Parameters, snapshot_file
 from psrv.errors import ServerError
-from psrv.folder import make_own_folder
+from psrv.folder import forget_removed, make_own_folder, removed
 from psrv.placing import layout_of
 from psrv.relay import Relay
 from psrv.rules import RoundSolver, Solver
@@ -21,6 +21,7 @@ from psrv.shard import ThreadedShard
 from psrv.shard_file import (
     HOME,
     RELAY,
+    UNFINISHED,
     ShardLayout,
     create_shard,
     from_snapshot,
@@ -41,6 +42,7 @@ class OwnShards:
         solver: The training's.
         learners: Of the whole training.
         learners_here: Of this node.
+        takes_over: Whether they work in files that a server before this one has made.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class OwnShards:
         solver: Solver | RoundSolver,
         learners: int,
         learners_here: int,
+        *,
+        takes_over: bool = False,
     ) -> None:
         if parameters.rows != 1 + solver.rows:
             raise ServerError(
@@ -62,8 +66,10 @@ class OwnShards:
             )
         try:
             make_own_folder(folder)
-            for unfinished in folder.glob(".shard-*"):  # of a server that was killed
+            for unfinished in folder.glob(UNFINISHED):  # of a server that was killed
                 unfinished.unlink()
+            if not takes_over:
+                forget_removed(folder)
         except OSError as error:
             raise ServerError(
                 f"there can be no shards in {folder}: {error.strerror or error}",
@@ -76,6 +82,7 @@ class OwnShards:
         self._shards = shards
         self._solver = solver
         self._learners = {HOME: learners, RELAY: learners_here}
+        self._takes_over = takes_over
 
     @property
     def rows(self) -> int:
@@ -85,6 +92,10 @@ class OwnShards:
     def snapshot(self, number: int) -> Path:
         """Return where the newest snapshot of a shard is."""
         return self._job_dir / snapshot_file(self._attempt, number)
+
+    def are_there(self) -> bool:
+        """Return whether all files are: nobody has removed them."""
+        return all((self._folder / f"shard-{shard}").exists() for shard in range(self._shards))
 
     def check_room(self, homes: Sequence[bool]) -> None:
         """Raise ServerError, with both numbers, if not all shards that are to be made have room.
@@ -127,6 +138,8 @@ class OwnShards:
         path = self._folder / f"shard-{number}"
         if path.exists():
             return ThreadedShard(path, self._layout(number, kind_of(path)), self._attempt)
+        if self._takes_over:  # learners would go on in the old one, and new ones in this
+            raise removed(path)
         kind = HOME if is_home else RELAY
         layout = self._layout(number, kind)
         rows = self._parameters.rows if is_home else 1

@@ -71,6 +71,8 @@ class AtOnce:
             (_AtOnce(shard, solver, rank), part)
             for shard, part in zip(shards, ranges(shards), strict=True)
         ]
+        self.moves_replicas = solver.total_is_step
+        """Whether what is gathered for a home moves the weights of this node, too."""
         # What has to travel goes first, and travels while the others are worked on.
         self._parts = sorted(parts, key=lambda part: part[0].is_home)
 
@@ -97,8 +99,9 @@ class _AtOnce:
         self.is_home = shard.layout.kind == HOME
         step = shard.layout.block_count
         self._sent, self._taken = Cuts(step), Cuts(step)
-        room = torch.empty(step, dtype=shard.layout.dtypes[0])
-        self._scratch = [room[: len(part)] for part in torch.split(shard.rows[0], step)]
+        room = torch.empty(step, dtype=shard.layout.dtypes[0], device="cpu")
+        self._scratch = [room] * max(0, shard.layout.blocks - 1)
+        self._scratch.append(room[: shard.layout.count - step * len(self._scratch)])
         # Far from where the others begin.
         self._first = shard.slot * _GOLDEN % 997 * shard.layout.blocks // 997
         shard.members.enter(shard.slot, 1 << rank % RANKS)

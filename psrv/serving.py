@@ -40,7 +40,7 @@ class Room:
     """Memory for neighbouring blocks, of so many elements each."""
 
     def __init__(self, elements: int, dtype: torch.dtype) -> None:
-        self._all = torch.empty(GROUP * elements, dtype=dtype)
+        self._all = torch.empty(GROUP * elements, dtype=dtype, device="cpu")
         self._elements = elements
         self.bytes: memoryview = self._all.numpy().data.cast("B")
         self._cuts: dict[int, tuple[Sequence[torch.Tensor], memoryview]] = {}

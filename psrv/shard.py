@@ -98,6 +98,7 @@ class Shard:
         """
         self.path = path
         self.layout = layout
+        self._process = os.getpid()
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -120,10 +121,10 @@ class Shard:
         step = layout.block_count
         self._blocks = list(zip(*[torch.split(row, step) for row in self.rows], strict=True))
         self._copies = [layout.copies(memory, slot) for slot in range(SLOTS)]
-        self._asides = [
-            [copy[: len(part)] for copy, part in zip(self._copies[self.slot], parts, strict=True)]
-            for parts in self._blocks
-        ]
+        # All blocks but the last one share them: a view for each is memory, of 10⁵ blocks 100 MB.
+        last = len(self._blocks[-1][0])
+        self._asides = [self._copies[self.slot]] * (len(self._blocks) - 1)
+        self._asides.append([copy[:last] for copy in self._copies[self.slot]])
         self._counts = ROUND if layout.kind == HOME else ADDED
         self._line = SLOTS_AT + self.slot * LINE
         starts = range(0, layout.blocks, GROUP)
@@ -353,7 +354,8 @@ class Shard:
 
     def close(self) -> None:
         """Give the slot back. The memory goes when the file is removed and nobody maps it."""
-        self.members.remove(self.slot)
+        if self._process == os.getpid():  # a forked child must not strike its parent off
+            self.members.remove(self.slot)
         self._blocks, self._asides, self._copies, self.rows = [], [], [], []
         os.close(self._descriptor)
 

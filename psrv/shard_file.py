@@ -51,6 +51,8 @@ COUNT = (1 << COUNT_BITS) - 1
 """Of a block's second word of progress, but in rounds: how many pushes the total of a relay has."""
 HOME, RELAY = 1, 2
 """Kinds of shards: see the module."""
+UNFINISHED = ".shard-*"
+"""Names of shards that are being made."""
 NEVER = 1 << 62
 """The clock of nobody: it is waited for by none."""
 _MAGIC = int.from_bytes(b"DLshard3", "little")

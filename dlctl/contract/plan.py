@@ -236,5 +236,5 @@ class Plan:
     requirements: list[str] = field(default_factory=list)
     retries: int = 0
     not_in_this_version: list[str] = field(default_factory=list)
-    """What the manifest asks for and this version of dlctl does not do, one sentence each."""
+    """What the manifest asks for and this version, or the site, does not do: a sentence each."""
     schema_version: int = SCHEMA_VERSION

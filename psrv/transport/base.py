@@ -157,5 +157,13 @@ class DisconnectedError(ServerError):
     """A connection is gone; it may come back."""
 
 
+class UnknownPlaceError(DisconnectedError):
+    """Nobody has said where the other server is."""
+
+
+class UnreachableError(DisconnectedError):
+    """Nothing answers where the other server says that it is."""
+
+
 class RefusedError(ServerError):
     """The other side does not want us: another attempt or model, or this node was given up."""

@@ -38,6 +38,7 @@ from psrv.transport.base import (
     Refuse,
     RefusedError,
     Serve,
+    UnreachableError,
     pack,
     unpack,
 )
@@ -125,7 +126,7 @@ def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> TcpConnecti
     try:
         connection = connect(host, port, HANDSHAKE_LIMIT_S)
     except OSError as error:
-        raise DisconnectedError(
+        raise UnreachableError(
             f"no server answers at {host}:{port}: {error.strerror or error}"
         ) from error
     try:

@@ -122,7 +122,8 @@ def learners_of(job_dir: Path, module: str = "learner.train") -> dict[int, int]:
 
 def servers_of(job_dir: Path) -> dict[int, int]:
     """Return the process of each node's living server."""
-    return {int(words[-2]): pid for pid, words in processes_of(job_dir, "learner.server")}
+    found = processes_of(job_dir, "learner.server")
+    return {int(words[words.index("learner.server") + 3]): pid for pid, words in found}
 
 
 def kill(pid: int) -> bool:

@@ -30,6 +30,7 @@ from learner.preflight import wants_mpi
 from learner.ranks import Place, find_place
 from learner.restarts import Restarts, how_it_died, is_too_slow, is_user_error
 from learner.verdict import Ending, Failure, decide
+from learner.watchdog import UNSAVED
 
 
 def test_a_learner_that_waits_for_its_restart_tells_how_often(tmp_path):
@@ -62,7 +63,7 @@ def test_waits_grow_to_half_a_minute():
         (None, "vanished", False, False),
         (status(1, State.FAILED, signal=9), "was killed by signal 9", False, False),
         (status(1, State.FAILED, exit_code=1), "ended (FAILED)", True, False),
-        (status(1, State.FAILED, signal=9, reason="did not save its state …"),
+        (status(1, State.FAILED, signal=9, reason=UNSAVED),
          "was killed by signal 9", False, True),
         (status(1, State.CANCELLED, reason="ended by the launcher"),
          "ended (ended by the launcher)", False, False),

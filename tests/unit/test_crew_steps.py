@@ -16,6 +16,7 @@ from learner.crew import Crew
 from learner.faults import UserFault
 from learner.homes import make_secret
 from learner.supervisor import Supervisor
+from learner.watchdog import UNSAVED
 
 
 class FakeStep:
@@ -65,6 +66,8 @@ class Played:
         self.now = 0.0
         self.said: list[str] = []
         self.cant_start: set[str] = set()
+        self.took_over: list[bool] = []
+        """Of each server that was started."""
         self.steps: dict[str, list[FakeStep]] = defaultdict(list)
         (self.job.dir / contract.status_file(1, "server", 0)).parent.mkdir(parents=True)
         self.crew = Crew(
@@ -109,11 +112,12 @@ def play(tmp_path, monkeypatch):
         return made[-1].start(f"learner {args[4]}")
 
     def server(*args: Any) -> FakeStep:
+        made[-1].took_over.append(args[5])
         return made[-1].start(f"server {args[3]}")
 
     monkeypatch.setattr(crew_module, "learner_step", learner)
     monkeypatch.setattr(crew_module, "server_step", server)
-    monkeypatch.setattr(crew_module, "Step", FakeStep)
+    monkeypatch.setattr(crew_module, "Step", lambda *_: made[-1].start("cleaner"))
     return Made
 
 
@@ -136,7 +140,7 @@ def test_a_lost_node_ends_an_attempt_whose_servers_are_one_mpi_world(play):
         (State.HALTED, {"signal": 9}, False),
         (State.HALTED, {"signal": 15, "exit_code": 143}, False),
         (State.HALTED, {}, False),
-        (State.FAILED, {"signal": 9, "reason": "did not save its state in time"}, False),
+        (State.FAILED, {"signal": 9, "reason": UNSAVED}, False),
     ],
 )
 def test_a_node_lost_while_halting_where_servers_are_one_mpi_world(play, state, more, saved):
@@ -305,6 +309,116 @@ def test_the_server_of_a_lost_node_does_not_train(play):
     job.poll(60)
     assert job.crew.exit_code == 0
     assert job.status("server", 1) == seen
+
+
+def test_a_step_whose_predecessor_has_its_memory_still_is_tried_for_two_minutes(play):
+    job = play(2, 1, min_learners=1)
+    job.poll()
+    full = "srun: error: Unable to create step for job 7: Memory required by task is not available"
+    job.steps["learner 1"][-1].end(1, full)  # a death: it has never run
+    job.poll(10)
+    job.say("learner", 1, State.TRAINING, step=7)
+    job.steps["learner 1"][-1].end(137)
+    job.poll(10)
+    assert 1 not in job.crew.lost
+    tries = 0
+    while 1 not in job.crew.lost and tries < 100:
+        tries += 1
+        job.steps["learner 1"][-1].end(1, full)
+        job.poll(10)
+    assert (tries, job.crew.failure) == (25, None)
+
+
+def test_a_server_takes_over_where_one_has_served_and_learners_run(play):
+    """Without learners there, or before it served, it may make what somebody has removed."""
+    job = play(2, 1)
+    job.poll()
+    job.steps["server 0"][-1].end(137)
+    job.poll(2)
+    job.say("server", 0, State.TRAINING)
+    for _ in range(2):  # the second one dies before it serves
+        job.steps["server 0"][-1].end(137)
+        job.poll(10)
+        job.say("server", 0, State.DEPLOYING)
+    for rank in range(2):
+        job.steps[f"learner {rank}"][-1].end(137)
+    job.steps["server 0"][-1].end(137)
+    job.cant_start = {"learner 0", "learner 1"}
+    job.poll(2)
+    job.poll(8)
+    assert job.took_over == [False, False, True, True, False]
+
+
+def test_a_server_that_has_removed_its_shards_itself_makes_them_anew(play):
+    """Nobody needed it while the supervisor was silent."""
+    job = play(2, 1)
+    job.poll()
+    for state, code in ((State.TRAINING, 137), (State.CANCELLED, 0)):
+        job.say("server", 0, state)
+        job.steps["server 0"][-1].end(code)
+        job.poll(10)
+    assert job.took_over == [False, True, False]
+
+
+def test_servers_of_one_mpi_world_take_over_once_all_have_served(play):
+    """The first one of them may serve while another one still makes its shards."""
+    job = play(4, 2, transport="mpi")
+    job.poll()
+    for other in (State.DEPLOYING, State.TRAINING):
+        job.say("server", 0, State.TRAINING)
+        job.say("server", 1, other)
+        job.steps["server 0"][-1].end(137)
+        job.poll(10)
+    assert job.took_over == [False, False, True]
+
+
+@pytest.mark.parametrize("role", ["learner", "server"])
+def test_a_step_that_had_begun_dies_whatever_srun_says_of_the_controller(play, role):
+    """Of a busy controller srun complains at each end, and so it would be started for ever."""
+    job = play(2, 1)
+    job.poll()
+    busy = "srun: error: slurm_receive_msg: Socket timed out on send/recv operation"
+    for _ in range(10):
+        job.say(role, 0, State.DEPLOYING, pid=77)
+        job.steps[f"{role} 0"][-1].end(139, busy)
+        job.poll(20)
+    assert job.crew.failure is not None
+    assert len(job.steps[f"{role} 0"]) < 10
+
+
+@pytest.mark.parametrize("name", ["learner 0", "server 0"])
+def test_a_step_that_cant_begin_while_the_controller_is_away_is_no_death(play, name):
+    job = play(2, 1)
+    job.poll()
+    away = (
+        "srun: error: Unable to confirm allocation for job 58: Unable to contact slurm controller"
+    )
+    for count in range(1, 11):
+        assert len(job.steps[name]) == count
+        job.steps[name][-1].end(1, away, "srun: Check SLURM_JOB_ID environment variable.")
+        job.poll(10)
+    assert (job.crew.failure, job.crew.lost) == (None, {})
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_shared_memory_that_cant_be_removed_at_once(play, back):
+    """Slurm's controller is away when a server is killed and the training ends."""
+    job = play(2, 1)
+    job.poll()
+    job.cant_start = {"server 0"}
+    job.steps["server 0"][-1].end(137)
+    for rank in range(2):
+        job.end_learner(rank)
+    job.poll(2)
+    job.steps["cleaner"][-1].end(1, "srun: error: Unable to contact slurm controller.")
+    job.poll()
+    job.cant_start = set() if back else {"cleaner"}
+    job.steps["cleaner"][-1].end(0 if back else 1, "srun: still away.")
+    job.poll(20)
+    assert job.crew.exit_code == 0
+    assert len(job.steps["cleaner"]) == 2
+    left = "may be left on n0 (The launcher 'srun' can't be started: no memory)"
+    assert [left in line for line in job.said if "shared memory" in line] == [True] * (not back)
 
 
 def test_what_a_supervisor_left_that_was_killed_is_removed_by_the_next_attempt(tmp_path):

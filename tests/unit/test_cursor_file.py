@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from psrv import cursor_locks, cursor_table
+from psrv import cursor_file, cursor_locks, cursor_table
 from psrv.cursor import Chunk, CursorError, make_state, read_state
 from psrv.cursor_file import FileCursor
 from psrv.cursor_locks import locks_work
@@ -415,3 +415,45 @@ def test_it_loads_neither_mpi_nor_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stderr
+
+
+class Looks:
+    """Looks for the dead that take as long as the test says, by the test's clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, takes_s: float) -> None:
+        self.now, self.count, self.takes_s = 0.0, 0, takes_s
+        monkeypatch.setattr(cursor_file, "monotonic", lambda: self.now)
+        monkeypatch.setattr(FileCursor, "_reclaim", lambda _: self._look())
+
+    def _look(self) -> None:
+        self.now += self.takes_s
+        self.count += 1
+
+
+def test_looks_for_the_dead_are_rare_where_they_take_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a network: each learner looks at the locks of all, while it keeps all off."""
+    looks = Looks(monkeypatch, 0.1)
+    with FileCursor(tmp_path / "cursor", 10, 1, look_every_s=0.0) as cursor:
+        for _ in range(10):
+            assert (chunk := cursor.take(1)) is not None
+            cursor.done(chunk)
+            looks.now += 0.05
+        assert looks.count == 1
+        while looks.now < 3.0:
+            assert cursor.take(1) is None  # nothing is left but what the dead have
+            looks.now += 0.05
+        assert looks.count <= 13
+
+
+def test_one_look_that_took_long_does_not_put_off_the_next_one_for_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file's server was away meanwhile."""
+    looks = Looks(monkeypatch, 90.0)
+    with FileCursor(tmp_path / "cursor", 100, 1) as cursor:
+        cursor.take(1)
+        looks.now += 125.0
+        cursor.take(1)
+    assert looks.count == 2

@@ -16,7 +16,7 @@ from quadratic import SOLVERS
 from dlctl.contract import Homes, Parameters, snapshot_file
 from psrv import queues, serving
 from psrv.errors import ServerError
-from psrv.folder import make_own_folder
+from psrv.folder import make_own_folder, tell_removed, was_removed
 from psrv.homes import Home
 from psrv.node_shards import NodeShards
 from psrv.own_shards import OwnShards
@@ -177,10 +177,12 @@ def test_a_home_that_comes_after_a_connection_is_served_in_rounds(
     thread.join(10)
 
 
-def own_shards(folder: Path, solver: Solver | RoundSolver | None = None) -> OwnShards:
+def own_shards(
+    folder: Path, solver: Solver | RoundSolver | None = None, *, takes_over: bool = False
+) -> OwnShards:
     solver = solver or Downpour()
     parameters = Parameters(count=COUNT, dtype="float32", rows=1 + solver.rows, model="model")
-    return OwnShards(folder, folder, 1, parameters, 1, solver, 3, 1)
+    return OwnShards(folder, folder, 1, parameters, 1, solver, 3, 1, takes_over=takes_over)
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -199,6 +201,23 @@ def test_a_server_that_sees_a_gpu_starts_with_every_solver(
     shards.close()
     used = shards._queues is not None and bool(shards._queues._others)
     assert used == (nodes > 1 and not isinstance(solver, RoundSolver))  # else nothing is merged
+
+
+def test_what_learners_work_in_is_not_made_again(shm_folder: Path) -> None:
+    """They would go on in what somebody has removed, and new ones in the other."""
+    write_snapshot(shm_folder / snapshot_file(1, 0), [(0, [torch.zeros(COUNT)])], COUNT)
+    first = own_shards(shm_folder)
+    first.open(0, True).close()
+    second = own_shards(shm_folder, takes_over=True)
+    second.open(0, True).close()
+    assert second.are_there()
+    (shm_folder / "shard-0").unlink()
+    with pytest.raises(ServerError, match=r"shard-0 is gone, in which learners .* work") as caught:
+        second.open(0, True)
+    assert "RemoveIPC" in (caught.value.hint or "") and not second.are_there()
+    tell_removed(shm_folder)  # a server that goes on had seen it; no learner works there any more
+    own_shards(shm_folder).open(0, True).close()
+    assert not was_removed(shm_folder)
 
 
 def test_what_a_server_that_was_killed_has_not_finished_goes(path: Path) -> None:

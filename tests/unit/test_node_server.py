@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,10 +21,21 @@ from dlctl.contract import (
     write_whole,
 )
 from psrv.errors import ServerError
+from psrv.folder import was_removed
 from psrv.node_server import NodeServer, Settings, digest
 from psrv.rules import Downpour
 from psrv.snapshots import request_answered, write_snapshot
-from psrv.transport.base import Connection, Greeting, Refuse, Serve
+from psrv.transport.base import (
+    Connection,
+    DisconnectedError,
+    Greeting,
+    Purpose,
+    Refuse,
+    Serve,
+    UnknownPlaceError,
+    UnreachableError,
+)
+from psrv.transport.reach import Reach
 
 PROGRAM = Path(__file__).with_name("node_server_program.py")
 Play = Callable[[str], str]
@@ -149,6 +161,73 @@ def test_mpi_is_not_waited_for_after_an_error_that_nobody_has_been_told_yet(job:
     with pytest.raises(ServerError, match="snapshots of 5 rows"):
         job.server.run(lambda: False, lambda _: None)
     assert not job.transport.closed
+
+
+def test_a_node_that_was_never_reached_ends_the_server(job: Job, tmp_path: Path) -> None:
+    """Behind a firewall each node's learners would train apart to the end, and nobody know."""
+    now = 0.0
+
+    class Walled(NoNetwork):
+        def dial(self, greeting: Greeting) -> Connection:
+            if silent:
+                raise silent
+            if walled:
+                raise UnreachableError("no server answers at n1:4711: Connection timed out")
+            return object()  # type: ignore[return-value]
+
+    def tries(server: NodeServer) -> str:
+        with pytest.raises(ServerError) as caught:
+            server._dial(1, Purpose.CLOCKS, 0)
+        return "waits" if isinstance(caught.value, DisconnectedError) else caught.value.message
+
+    def begin() -> NodeServer:
+        server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
+        server._transport = Walled()
+        server._reach = Reach(30.0, lambda: now)
+        return server
+
+    silent: ServerError | None = None
+    walled, server = True, begin()
+    assert tries(server) == "waits"
+    now = 31.0
+    assert tries(server) == (
+        "the server of node 1 was never reached, for 30 s: no server answers at n1:4711: "
+        "Connection timed out"
+    )
+    server, walled = begin(), False
+    server._dial(1, Purpose.CLOCKS, 0)
+    walled, now = True, 100.0
+    assert [tries(server), tries(server)] == ["waits", "waits"]
+    now = 200.0
+    assert tries(server) == "waits"  # it is gone for a while
+    server, silent = begin(), DisconnectedError("the server at n1:4711 went away: timed out")
+    assert tries(server) == "waits"  # it makes its shards, until its backlog is full
+    silent = None
+    assert tries(server) == "waits"
+    now = 240.0
+    assert tries(server) == "waits"
+    server, silent = begin(), UnknownPlaceError("the server of node 1 has not said where it is")
+    assert tries(server) == "waits"
+    silent = None
+    assert tries(server) == "waits"
+    now = 280.0
+    assert "was never reached" in tries(server)
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node/shard-0").touch()
+    server = begin()
+    assert tries(server) == "waits"
+    now = 320.0
+    assert tries(server) == "waits"  # the server before may have reached it
+
+
+def test_files_that_somebody_removed_are_said_once(job: Job, tmp_path: Path) -> None:
+    server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
+    server._watch_files()
+    server._files = SimpleNamespace(are_there=lambda: False)  # type: ignore[assignment]
+    server._watch_files()
+    server._watch_files()
+    assert [f"somebody has removed {tmp_path}/node: " in line for line in job.said] == [True]
+    assert was_removed(tmp_path / "node")  # whoever starts again there is told at once
 
 
 class Written:

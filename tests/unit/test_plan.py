@@ -206,6 +206,18 @@ def test_the_local_queue_starts_each_learner_itself():
     assert plan.parameter_server.shard_nodes == [0]
 
 
+def test_a_site_without_slurm_says_what_it_does_not_use():
+    asked = {"set": ("scheduler.partition=gpu", "scheduler.account=ab12")}
+    local = make_site(scheduler="{kind: local}", launcher="{kind: mpirun}")
+    plan = plan_of(site=local, **asked)
+    assert plan.batch.partition is None
+    assert plan.not_in_this_version == [
+        "The site testbed has no Slurm and does not use scheduler.partition, scheduler.account; "
+        "--site names another."
+    ]
+    assert plan_of(**asked).not_in_this_version == []
+
+
 @pytest.mark.parametrize(("shards", "homes"), [
     ("", [0, 1, 2]), ("shards: 2", [0, 1]), ("shards: 7", [0, 1, 2, 0, 1, 2, 0]),
 ])  # fmt: skip
@@ -222,6 +234,7 @@ def test_servers_that_talk_mpi_are_one_step_over_all_nodes():
     assert server.transport == "mpi"
     assert server.argv == [
         "srun", "--mpi=pmix", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--mem=0",
+        "--kill-on-bad-exit=1",
         "--overlap", "--cpu-bind=none", "--gres=none",
     ]  # fmt: skip
 

@@ -101,6 +101,37 @@ def test_a_second_job_of_the_attempt_does_nothing(tmp_path):
     assert job.verdict() is None
 
 
+def test_a_job_that_was_requeued_leaves_the_verdict_of_its_attempt_alone(tmp_path):
+    job = Job(tmp_path)
+    job.run("7")
+    verdict = job.verdict()
+    again = job.run("7", SLURM_RESTART_COUNT="1")
+    assert (again.returncode, again.stdout) == (
+        0,
+        "dlctl: job 7 was requeued, and attempt 1 has ended; nothing to do\n",
+    )
+    assert (job.ran(), job.verdict()) == (["digits-abcdefgh 1"], verdict)
+
+
+def test_a_job_that_was_requeued_does_not_run_its_attempt_twice(tmp_path):
+    job = Job(tmp_path)
+    job.run("7")
+    (job.dir / contract.verdict_file(1)).unlink()
+    assert job.run("7", SLURM_RESTART_COUNT="1").returncode == 1
+    assert job.ran() == ["digits-abcdefgh 1"]
+    assert (job.verdict().state, job.verdict().reason) == (
+        State.FAILED,
+        "job 7 was requeued: that ended attempt 1 before it could save",
+    )
+    assert "dlctl resume digits-abcdefgh" in job.verdict().hint
+
+
+def test_a_job_that_was_requeued_before_it_began_runs(tmp_path):
+    job = Job(tmp_path)
+    assert job.run("7", SLURM_RESTART_COUNT="1").returncode == 0
+    assert job.ran() == ["digits-abcdefgh 1"]
+
+
 def test_a_python_that_can_t_run_is_a_verdict_with_a_hint(tmp_path):
     job = Job(tmp_path)
     job.python.chmod(0o644)

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from server_job import Zygote
 
 from dlctl.contract import Parameters
+from psrv.backlog import MOST
 from psrv.client import Client, join
-from psrv.errors import ServerError
+from psrv.errors import LateError, ServerError
+from psrv.folder import tell_removed
 from psrv.placing import divide, layout_of
 from psrv.rules import Downpour
 from psrv.shard_file import HOME, RELAY, create_shard
@@ -97,6 +99,33 @@ def test_pushes_that_come_to_no_home_are_said_when_a_learner_leaves(shm_folder: 
     assert len(said) == 1 and "the last pushes have not come" in said[0]
 
 
+def test_shards_that_are_being_made_are_waited_for(shm_folder: Path) -> None:
+    """Those of a large model take longer than servers are waited for that say nothing."""
+    (unfinished := shm_folder / ".shard-0.77").touch()
+    said: list[str] = []
+
+    def finish() -> None:
+        make(shm_folder)
+        unfinished.unlink()
+
+    threading.Timer(0.3, finish).start()
+    client = join(shm_folder, PARAMETERS, 2, Slow(), 1, timeout_s=0.05, warn=said.append)
+    client.leave()
+    path = shm_folder / "shard-0"
+    assert said == [f"the parameter server is making {path} for 0.05 s now: waiting"]
+
+
+def test_a_shard_that_is_finished_while_it_is_looked_for_one_in_the_making(
+    shm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def glob(*_: object) -> list[Path]:
+        make(shm_folder)
+        return []
+
+    monkeypatch.setattr(Path, "glob", glob)
+    join(shm_folder, PARAMETERS, 2, Slow(), 1, timeout_s=0.0).leave()
+
+
 def test_who_waits_does_the_work_itself_after_what_was_begun(client: Client) -> None:
     Slow.go.clear()
     first = client.push(torch.ones(170_000), 1.0)
@@ -134,6 +163,35 @@ def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None
 def test_a_server_that_does_not_come_is_said(shm_folder: Path) -> None:
     with pytest.raises(ServerError, match=r"no parameter server has made .*/shard-0 for 0\.1 s"):
         join(shm_folder, PARAMETERS, 2, Downpour(), 1, timeout_s=0.1)
+
+
+def test_a_learner_waits_for_no_shard_that_somebody_has_removed(shm_folder: Path) -> None:
+    tell_removed(shm_folder)
+    with pytest.raises(ServerError, match=r"/shard-0 is gone, in which .*: somebody has removed"):
+        join(shm_folder, PARAMETERS, 2, Downpour(), 1, timeout_s=60)
+
+
+@pytest.mark.parametrize("how", ["back", "halt"])
+def test_pushes_that_wait_for_a_home_that_is_away_are_bounded(shm_folder: Path, how: str) -> None:
+    """They would arrive as one step, taken with weights that have not moved."""
+    layout = layout_of(PARAMETERS, 1, 0, Downpour(), RELAY)
+    create_shard(shm_folder / "shard-0", layout, 1)
+    late = how == "halt"
+    client = join(
+        shm_folder, PARAMETERS, 1, Downpour(), 1, timeout_s=0.2, late=lambda _: late
+    )  # fmt: skip
+    gradient = torch.ones(170_000)
+    for _ in range(MOST + 1):
+        assert client.wait_for_others() == 0
+        client.push(gradient, 1.0, wait=True)
+    if late:
+        with pytest.raises(LateError, match="the server of another node"):
+            client.wait_for_others()
+    else:
+        threading.Timer(0.3, lambda: client._shards[0].all_added().fill(0)).start()
+        assert 0.2 < client.wait_for_others() < 5
+        assert client.wait_for_others() == 0
+    client.leave()
 
 
 def test_what_the_solver_keeps_is_read_for_a_checkpoint(shm_folder: Path) -> None:

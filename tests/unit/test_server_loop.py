@@ -32,10 +32,11 @@ from learner.metrics import Progress
 from learner.model_file import Parts
 from learner.schedule import UsedRate
 from learner.server_state import SavedServer, cursor_at
+from learner.shared_memory import segment_folder
 from learner.signals import EXIT_HALTED, HaltFlag
 from learner.turns import CursorInTurn
-from psrv.cursor import make_state
-from psrv.cursor_file import FileCursor
+from psrv.cursor import Chunk, make_state
+from psrv.cursor_file import FileCursor, LearnerEntry
 
 SAMPLES = 120
 PROGRAM = """\
@@ -218,6 +219,60 @@ def test_who_comes_when_all_is_done_waits_for_no_turn(tmp_path: Path) -> None:
         began = time.monotonic()
         turns = CursorInTurn(cursor, 1, 2, 4, lambda: False, 5.0)
         assert turns.take(4) is None and time.monotonic() - began < 2
+
+
+class FarCursor:
+    """A cursor of 62 learners over a network, in which it is long the turn of rank 0."""
+
+    samples, passes, finished = 10_000, 1, False
+
+    def __init__(self) -> None:
+        self.now = self.held_s = 0.0
+        self.asked = self.looked = 0
+
+    def _keep_off(self, seconds: float) -> None:
+        self.now += seconds
+        self.held_s = seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    @property
+    def next(self) -> int:
+        self.asked += 1
+        self._keep_off(0.001)
+        return 0 if self.now < 10 else 61
+
+    def learners(self) -> list[LearnerEntry]:
+        self.looked += 1
+        self._keep_off(0.06)
+        return [LearnerEntry(number, True, 0, ()) for number in range(62)]
+
+    def take(self, samples: int, done: object) -> Chunk:
+        return Chunk(0, 61, 62)
+
+
+def test_who_waits_for_a_turn_leaves_the_file_to_those_whose_turn_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cursor = FarCursor()
+    monkeypatch.setattr("learner.turns.time", SimpleNamespace(
+        sleep=cursor.sleep, monotonic=lambda: cursor.now
+    ))  # fmt: skip
+    turns = CursorInTurn(cursor, 61, 62, 1, lambda: False, 5.0)  # type: ignore[arg-type]
+    assert turns.take(1) == Chunk(0, 61, 62) and turns.regular
+    assert cursor.now < 11 and cursor.asked < 100 and cursor.looked <= 2
+
+
+def test_a_halt_ends_the_wait_for_a_turn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However seldom it is looked who lives: whose turn it is may have stopped at its chunk."""
+    cursor = FarCursor()
+    monkeypatch.setattr("learner.turns.time", SimpleNamespace(
+        sleep=cursor.sleep, monotonic=lambda: cursor.now
+    ))  # fmt: skip
+    turns = CursorInTurn(cursor, 61, 62, 1, lambda: cursor.now > 2, 5.0)  # type: ignore[arg-type]
+    assert turns.take(1) == Chunk(0, 61, 62) and not turns.regular
+    assert cursor.now < 3 and cursor.looked <= 2
 
 
 DIES = """
@@ -505,6 +560,25 @@ def test_a_halt_in_the_build_of_learner_0_ends_all_at_once(
     for rank in (0, 1):
         job.kill(rank, signal.SIGUSR2)
     assert job.codes(20) == [EXIT_HALTED] * 2, job.say(0) + job.say(1)
+    assert "halted before the training began" in job.say(0)
+
+
+def test_a_halt_while_shards_are_made_ends_all_in_its_time(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    """Those of a large model take minutes; nothing was trained, and so nothing is to be saved."""
+    job = make_job(program(sleep_s=0), 1, "diloco", timeout_s=0.1)
+    (folder := segment_folder(job.plan.training_id, job.attempt)).mkdir(mode=0o700)
+    (folder / ".shard-0.1").touch()
+    job._serve = lambda: None  # type: ignore[method-assign]
+    job.start(0)
+    wait_for((job.directory / contract.parameters_file(job.attempt)).exists)
+    halt = contract.Directive("halt", "halted on request", time.time(), grace_s=0.4)
+    contract.write_whole(
+        job.directory / contract.directive_file(job.attempt), contract.to_json(halt)
+    )
+    job.kill(0, signal.SIGUSR2)
+    assert job.codes(10) == [EXIT_HALTED], job.say(0)
     assert "halted before the training began" in job.say(0)
 
 

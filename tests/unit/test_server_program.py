@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,8 @@ from dlctl import contract
 from dlctl.contract import State
 from learner import server as program
 from learner.directives import ENDED, GIVEN_UP, Outside
+from learner.launch import TAKES_OVER
+from learner.preflight import bound_address
 from learner.shared_memory import segment_folder
 from learner.signals import HaltFlag
 from psrv.placing import layout_of
@@ -43,8 +47,8 @@ class Server:
         contract.write_whole(job.directory / contract.homes_file(1), contract.to_json(homes))
         self.process = self.start()
 
-    def start(self) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-m", "learner.server", str(self.job.directory), "1", "0"]
+    def start(self, *more: str) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "learner.server", str(self.job.directory), "1", "0", *more]
         with self.log.open("ab") as log:
             return subprocess.Popen(argv, stdout=log, stderr=log, cwd=self.job.plan.runtime_dir)
 
@@ -103,7 +107,7 @@ def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_unt
     shard.rows[0].fill_(7)
     server.process.kill()
     server.process.wait()
-    server.process = server.start()
+    server.process = server.start(TAKES_OVER)
     request = server.job.directory / contract.snapshot_request_file(1)
     request.write_text("3\n")
     rows = server.job.directory / contract.snapshot_file(1, 0)
@@ -134,6 +138,26 @@ class World:
 
     def abandoned(self) -> str:
         return self.left
+
+
+@pytest.mark.parametrize(
+    ("found", "bound"),
+    [
+        (["10.0.0.7"], "n7"),
+        (["127.0.1.1"], "192.168.0.7"),  # Debian's /etc/hosts: who is bound to it nobody reaches
+        (["127.0.1.1", "10.0.0.7"], "10.0.0.7"),
+        (["::1", "fd00::7%eth0"], "fd00::7%eth0"),
+    ],
+)
+def test_a_server_is_bound_where_other_nodes_reach_it(
+    monkeypatch: pytest.MonkeyPatch, found: list[str], bound: str
+) -> None:
+    answer = [(socket.AF_INET, 0, 0, "", (address, 0)) for address in found]
+    monkeypatch.setattr("learner.preflight.own_address", lambda plan: "n7")
+    monkeypatch.setattr("learner.preflight._route_address", lambda: "192.168.0.7")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    nodes = SimpleNamespace(resources=SimpleNamespace(nodes=2))
+    assert bound_address(nodes) == bound  # type: ignore[arg-type]
 
 
 def test_a_signal_ends_no_server_whose_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +224,7 @@ def test_a_server_says_why_it_ended_but_not_for_who_gave_its_node_up(
     monkeypatch.setattr(program, "Outside", lambda *_: World())
     monkeypatch.setattr(program, "NodeServer", Node)
     threads = torch.get_num_threads()
-    assert program._run(job.plan, tmp_path, 1, 0, HaltFlag(), None) == 0
+    assert program._run(job.plan, tmp_path, 1, 0, False, HaltFlag(), None) == 0
     torch.set_num_threads(threads)
     path = tmp_path / contract.status_file(1, "server", 0)
     seen = contract.read_record(contract.Status, path)

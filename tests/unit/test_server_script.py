@@ -61,6 +61,26 @@ def test_weights_are_pushed_where_the_solver_takes_them() -> None:
     assert torch.equal(model.weight, center)
 
 
+@pytest.mark.parametrize("solver", ["downpour_sgd", "elastic_averaging", "diloco"])
+def test_a_script_may_have_another_default_device(solver: str) -> None:
+    """As with `torch.set_default_device("cuda")`; shared memory is the CPU's all the same."""
+    model = nn.Linear(4, 1)
+    data = [(torch.ones(4), torch.ones(1))] * 4
+    settings = ParameterServer(solver, [0])
+    with (
+        torch.device("meta"),
+        parameter_server.join(
+            model, data, epochs=1, batch_size=2, lr=0.1, settings=settings
+        ) as server,
+    ):
+        for (inputs,), targets in server.batches():
+            (model(inputs) - targets).square().mean().backward()
+            server.step()
+        rows = server.state()["rows"]
+        with server.as_on_server():
+            assert {tensor.device.type for tensor in [rows, *model.parameters()]} == {"cpu"}
+
+
 def test_a_script_goes_on_from_its_state() -> None:
     settings = ParameterServer("downpour_sgd", [0], momentum=0.9)
 

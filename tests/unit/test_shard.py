@@ -130,6 +130,21 @@ def test_no_more_learners_than_slots(path: Path) -> None:
     Shard(path, LAYOUT, 3).close()
 
 
+def test_a_forked_child_strikes_its_parent_off_nowhere(shard: Shard) -> None:
+    shard.members.enter(shard.slot, 1)
+    if not (child := os.fork()):
+        shard.close()  # as at the end of the `with` in which it was forked
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert [member.slot for member in shard.members.all()] == [shard.slot]
+
+
+def test_a_process_keeps_no_view_of_its_copy_for_each_block(shard: Shard) -> None:
+    """Of 7 billion parameters there are 10⁵ blocks."""
+    assert len(shard._blocks) == len(shard._asides) > 2
+    assert len({id(views) for views in shard._asides}) == 2
+
+
 def test_what_others_have_locked_is_left_for_later(path: Path) -> None:
     layout = ShardLayout(600_000, (torch.float32,), "model")
     create_shard(path, layout, 3)

@@ -1,0 +1,71 @@
+"""Removes the shared memory of servers that were killed: by a step on each of their nodes.
+
+A step that fails is tried again for a while: Slurm's controller may be away for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from learner.faults import UserFault
+from learner.launch import Step
+
+_AGAIN_S = 1.0
+
+
+class Cleaning:
+    """The steps on all nodes that are not clean.
+
+    Args:
+        hosts: the nodes.
+        folder: what is to be removed there.
+        start: starts the step on one of them.
+        say: prints a line for people.
+    """
+
+    def __init__(
+        self,
+        hosts: Iterable[str],
+        folder: Path,
+        start: Callable[[str], Step],
+        say: Callable[[str], None],
+    ) -> None:
+        self._folder, self._start, self._say = folder, start, say
+        self._steps: dict[str, Step | None] = dict.fromkeys(hosts)
+        self._due = dict.fromkeys(self._steps, 0.0)
+        self._said = ""
+
+    @property
+    def running(self) -> list[Step]:
+        """Return the steps that have not ended."""
+        return [step for step in self._steps.values() if step and step.exit_code is None]
+
+    def poll(self, now: float, *, late: bool) -> bool:
+        """Start what is due, not when it is `late`; return whether nothing is left to do."""
+        for host, step in list(self._steps.items()):
+            if step is not None and step.exit_code is None:
+                continue
+            if step is not None and step.exit_code == 0:
+                del self._steps[host]
+            elif late:
+                del self._steps[host]
+                self._tell_left(host, step)
+            elif now >= self._due[host]:
+                self._due[host] = now + _AGAIN_S
+                self._try(host)
+        return not self._steps
+
+    def _try(self, host: str) -> None:
+        try:
+            self._steps[host] = self._start(host)
+        except UserFault as fault:
+            self._steps[host], self._said = None, fault.message
+
+    def _tell_left(self, host: str, step: Step | None) -> None:
+        words = step.words() if step is not None else [self._said]
+        said = f" ({words[-1].rstrip('.')})" if words and words[-1] else ""
+        self._say(
+            f"The shared memory of a killed server may be left on {host}{said}: "
+            f"remove it there: rm -rf {self._folder}"
+        )

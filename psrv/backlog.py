@@ -1,0 +1,53 @@
+"""How many pushes may wait on a node for the homes of other nodes.
+
+While a home is away the replica here does not move, and what learners push is added up: it would
+arrive as one step, as long as all of them together, and a training diverges by that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from psrv.patience import Patience, names
+from psrv.shard import Shard
+from psrv.shard_file import COUNT
+
+MOST = 16
+"""Pushes of each learner of this node, in the total of any block."""
+_NAP_S, _LONGEST_NAP_S = 1e-3, 0.05
+
+
+class Backlog:
+    """What has gathered in relays.
+
+    Args:
+        relays: Those whose replica does not move by itself.
+        patience: How long a learner waits without a word.
+    """
+
+    def __init__(self, relays: Sequence[Shard], patience: Patience) -> None:
+        self._relays = [(shard.members, shard.all_added()) for shard in relays]
+        self._patience = patience
+
+    def wait(self) -> float:
+        """Wait while there is too much; return the seconds that it took.
+
+        Raises:
+            LateError: a halt leaves no more time.
+        """
+        if not self._too_much():
+            return 0.0
+        began_at, wait, nap_s = time.monotonic(), self._patience.begin(), _NAP_S
+        while self._too_much():
+            time.sleep(nap_s)
+            nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+            wait.look(lambda: names(0), may_be_gone=True)
+        return time.monotonic() - began_at
+
+    def _too_much(self) -> bool:
+        for members, added in self._relays:
+            pushes = int((added & COUNT).max(initial=0))
+            if pushes > MOST and pushes > MOST * len(members.all()):
+                return True
+        return False
