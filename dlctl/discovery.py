@@ -264,7 +264,7 @@ def parse_time_limit(text: str) -> int | None:
 def parse_max_nodes(text: str) -> int | None:
     """Return the upper end of sinfo's `1-4`; None for `1-infinite` and words."""
     last = text.strip().rpartition("-")[2]
-    return int(last) if last.isdigit() and int(last) > 0 else None
+    return int(last) if last.isdecimal() and int(last) > 0 else None
 
 
 def parse_gpus(gres: str) -> tuple[int, str | None]:
@@ -274,7 +274,7 @@ def parse_gpus(gres: str) -> tuple[int, str | None]:
         name, *rest = part.strip().split(":")
         if name != "gpu":
             continue
-        number = rest[-1] if rest and rest[-1].isdigit() else ""
+        number = rest[-1] if rest and rest[-1].isdecimal() else ""
         types += rest[:-1] if number else rest
         count += int(number or 1)
     return count, types[0] if len(set(types)) == 1 else None

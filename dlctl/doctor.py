@@ -190,7 +190,7 @@ def _root(site: Site, answers: dict[str, list[str]]) -> Check:
         why = answers["unwritable"][0] or "can't be written"
         return Check("root", FAILED, f"{site.root}: {why}", "set root to a folder you may write")
     kib = answers["root"][0]
-    free_bytes = int(kib) * 1024 if kib.isdigit() else None
+    free_bytes = int(kib) * 1024 if kib.isdecimal() else None
     if free_bytes is None:
         return Check("root", OK, f"{site.root} is writable")
     seen = f"{site.root} is writable, {format_size(free_bytes)} free"

@@ -184,7 +184,7 @@ def _sha256(path: Path) -> str:
 def _remove_leftovers(destination: Path) -> None:
     for folder in destination.glob(_TEMPORARY_PREFIX + "*"):
         pid = folder.name.split(".")[2]
-        if not (pid.isdigit() and Path(f"/proc/{pid}").exists()):
+        if not (pid.isdecimal() and Path(f"/proc/{pid}").exists()):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -173,6 +173,6 @@ def _deadline(plan: Plan, now: float) -> float | None:
     """Return when the job ends, on the clock of `now`: the plan's limit, or Slurm's if sooner."""
     limits = [] if plan.resources.time_s is None else [now + plan.resources.time_s]
     end = os.environ.get("SLURM_JOB_END_TIME", "")
-    if end.isdigit() and int(end) > time.time():
+    if end.isdecimal() and int(end) > time.time():
         limits.append(now + int(end) - time.time())
     return min(limits, default=None)

@@ -39,7 +39,7 @@ def job_processes(marker: bytes, session: int, session_start: int) -> list[int]:
     leader = _stat(session) if session else None
     reused = leader is not None and leader[3] != session_start
     for entry in Path("/proc").iterdir():
-        pid = int(entry.name) if entry.name.isdigit() else 0
+        pid = int(entry.name) if entry.name.isdecimal() else 0
         stat = _stat(pid) if pid and pid != os.getpid() else None
         if stat is None or stat[0] in "ZX":
             continue

@@ -87,7 +87,7 @@ def list_jobs(options: argparse.Namespace) -> int:
 def cancel(options: argparse.Namespace) -> int:
     """Take a waiting job out, have a running one ended by its runner; one that is gone is fine."""
     queue = Queue(options.root)
-    if not queue.exists() or not options.job_id.isdigit():
+    if not queue.exists() or not options.job_id.isdecimal():
         return 0
     with queue.lock():
         queue.reap()

@@ -52,7 +52,7 @@ def _entry(pid: str) -> _Entry | None:
 
 def _table() -> list[_Entry]:
     try:
-        names = [name for name in os.listdir(_PROC) if name.isdigit()]  # noqa: PTH208
+        names = [name for name in os.listdir(_PROC) if name.isdecimal()]  # noqa: PTH208
     except OSError:
         return []
     return [entry for name in names if (entry := _entry(name)) is not None]

@@ -115,6 +115,6 @@ def tasks_per_node(text: str) -> list[int]:
 
 def _number(env: Mapping[str, str], *names: str) -> int | None:
     for name in names:
-        if env.get(name, "").isdigit():
+        if env.get(name, "").isdecimal():
             return int(env[name])
     return None

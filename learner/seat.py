@@ -44,7 +44,7 @@ def read_plan(directory: Path, attempt: int) -> contract.Plan:
 def find_seat(env: Mapping[str, str] = os.environ) -> Seat | None:
     """Return the seat that the launcher has given this process; None outside of a dlctl job."""
     directory, attempt = env.get(JOB_VARIABLE), env.get(ATTEMPT_VARIABLE, "")
-    if not directory or not attempt.isdigit():
+    if not directory or not attempt.isdecimal():
         return None
     path = Path(directory)
     return Seat(path, int(attempt), read_plan(path, int(attempt)), int(env.get("RANK", "0")))

@@ -39,7 +39,7 @@ EXIT_USAGE = 2
 def main(arguments: list[str] | None = None) -> int:
     """Run one learner; return its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if len(arguments) != 2 or not arguments[1].isdigit():
+    if len(arguments) != 2 or not arguments[1].isdecimal():
         print("usage: python -m learner.train <job dir> <attempt>", file=sys.stderr)
         return EXIT_USAGE
     rank = int(os.environ.get("RANK", "0"))

@@ -72,7 +72,7 @@ def _queue(session: Session) -> tuple[float, list[Job], str]:
     scheduler, root = session.scheduler, session.site.root
     end = session.transport.run(f"date +%s\n{scheduler.queue_script(root)}", timeout_s=90.0)
     clock, _, text = end.text.partition("\n")
-    now = float(clock) if clock.isdigit() else time.time()
+    now = float(clock) if clock.isdecimal() else time.time()
     try:
         jobs = scheduler.parse_queue(end.exit_code, text, end.stderr.decode(errors="replace"))
     except SchedulerUnavailable as silence:

@@ -49,7 +49,7 @@ class LocalQueue:
 
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
         """Return the job id: the last line that is a number."""
-        numbers = [line.strip() for line in stdout.splitlines() if line.strip().isdigit()]
+        numbers = [line.strip() for line in stdout.splitlines() if line.strip().isdecimal()]
         if exit_code == 0 and numbers:
             return numbers[-1]
         said = " ".join(stderr.split()) or "it said nothing"

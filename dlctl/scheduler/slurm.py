@@ -137,7 +137,7 @@ class Slurm:
         newest: dict[str, tuple[tuple[str, str], Job]] = {}
         for line in stdout.split("\n"):
             cells = line.split(UNIT)
-            if len(cells) != HISTORY_FIELDS.count(",") + 1 or not cells[0][:1].isdigit():
+            if len(cells) != HISTORY_FIELDS.count(",") + 1 or not cells[0][:1].isdecimal():
                 continue  # a banner, or a name with a newline, which is no job of ours
             job_id, name, word, exit_text, nodes, submitted, started = cells
             job = Job(

@@ -125,7 +125,7 @@ def steps_present(root: Path) -> list[int]:
     except FileNotFoundError:
         return []
     steps = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
-    return sorted((int(step) for step in steps if step.isdigit()), reverse=True)
+    return sorted((int(step) for step in steps if step.isdecimal()), reverse=True)
 
 
 def covered_bytes(ranges: Iterable[tuple[int, int]]) -> int:

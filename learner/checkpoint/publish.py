@@ -139,7 +139,7 @@ def _check_covered(leaves: list[dict[str, Any]], records: list[ShareRecord]) -> 
     for record in records:
         for piece in record.pieces:
             number, _, start = piece.name.partition(":")
-            if number.isdigit():
+            if number.isdecimal():
                 begin = int(start) * leaves[int(number)]["item_bytes"]
                 end = begin + piece.count * np.dtype(piece.dtype).itemsize
                 ranges[int(number)].append((begin, end))

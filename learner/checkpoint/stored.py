@@ -280,7 +280,7 @@ def attach(
     for record in records:
         for piece in record.pieces:
             number, _, start = piece.name.partition(":")
-            if number.isdigit():
+            if number.isdecimal():
                 stored[int(number)].add(record.rank, int(start), piece)
     for one in stored:
         one.check()

@@ -135,5 +135,5 @@ def _remove_leftovers() -> None:
         with contextlib.suppress(OSError):
             # A process of another container has no number here: its file is young.
             old = time.time() - path.stat().st_mtime > _LEFTOVER_AGE_S
-            if old and pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            if old and pid.isdecimal() and not Path(f"/proc/{pid}").exists():
                 path.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ def _yield_when_crowded() -> None:
     Without it Open MPI spins: 18.6 s instead of 1.7 s for 4 ranks on 2 processors.
     """
     local_size = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE")
-    if local_size and local_size.isdigit() and int(local_size) > (os.cpu_count() or 1):
+    if local_size and local_size.isdecimal() and int(local_size) > (os.cpu_count() or 1):
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
 
 

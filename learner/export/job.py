@@ -135,7 +135,7 @@ def _find_checkpoint(root: Path, wanted: str) -> Header:
         if found := next(headers(root, skipped), None):
             return found
         raise UserFault(f"there is no whole checkpoint in {root}", hint="; ".join(skipped))
-    if not wanted.isdigit() or int(wanted) not in steps:
+    if not wanted.isdecimal() or int(wanted) not in steps:
         known = ", ".join(str(step) for step in steps) or "none"
         raise UserFault(f"there is no checkpoint {wanted!r}", hint=f"there are: {known}")
     try:

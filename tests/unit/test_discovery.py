@@ -140,8 +140,8 @@ def test_gres(gres, gpus):
 
 
 def test_node_limits_and_mpi_lists():
-    assert [parse_max_nodes(t) for t in ("1-4", "1-infinite", "3", "infinite", "0")] == [
-        4, None, 3, None, None,
+    assert [parse_max_nodes(t) for t in ("1-4", "1-infinite", "3", "infinite", "0", "¹")] == [
+        4, None, 3, None, None, None,
     ]  # fmt: skip
     old = (RECORDED / "mpi-list-20.02-stderr.txt").read_text().splitlines()
     assert parse_mpi_types(Answer("", 0, old)) == ["pmix_v3", "openmpi", "pmi2", "none", "pmix"]
