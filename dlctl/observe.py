@@ -209,7 +209,6 @@ _ENDINGS = {
     JobState.TIMEOUT: "the time limit ended the job before it could save",
     JobState.OUT_OF_MEMORY: "the job used more memory than it asked for",
     JobState.NODE_FAIL: "a node was lost",
-    JobState.PREEMPTED: "the job was preempted",
 }
 _OUTPUT_HINT = (
     "`dlctl logs` shows what it printed; `dlctl resume` goes on from the newest checkpoint"
@@ -222,6 +221,10 @@ def _ended(record: Record, seen: Observation, job: Job, wall_s: float) -> Record
     if job.state is JobState.CANCELLED:
         why = "cancelled by somebody else than this dlctl"
         return _told(record, wall_s, State.CANCELLED, why)
+    if job.state is JobState.PREEMPTED:
+        why = "the job was preempted before all was saved"
+        hint = f"go on from the newest checkpoint: dlctl resume {record.training_id}"
+        return _told(record, wall_s, State.HALTED, why, hint)
     detail = f" ({job.word}{', exit code ' + job.exit_code if job.exit_code else ''})"
     return _told(record, wall_s, State.FAILED, _ENDINGS[job.state] + detail, _OUTPUT_HINT)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from dlctl.contract import Plan
 from learner.faults import UserFault
-from learner.launch import Step
+from learner.launch import Step, is_one_world, on_host, step_log
+from learner.shared_memory import segment_folder
 
 _AGAIN_S = 1.0
 
@@ -19,19 +21,23 @@ class Cleaning:
 
     Args:
         hosts: the nodes.
-        folder: what is to be removed there.
-        start: starts the step on one of them.
         say: prints a line for people.
     """
 
     def __init__(
         self,
+        plan: Plan,
+        job_dir: Path,
+        attempt: int,
         hosts: Iterable[str],
-        folder: Path,
-        start: Callable[[str], Step],
         say: Callable[[str], None],
     ) -> None:
-        self._folder, self._start, self._say = folder, start, say
+        assert plan.parameter_server is not None
+        self._plan, self._say = plan, say
+        self._argv = plan.launch.argv if is_one_world(plan) else plan.parameter_server.argv
+        self._program = ["learner.shared_memory", plan.training_id, str(attempt)]
+        self._log = step_log(job_dir, attempt, "launcher")
+        self._folder = segment_folder(plan.training_id, attempt)
         self._steps: dict[str, Step | None] = dict.fromkeys(hosts)
         self._due = dict.fromkeys(self._steps, 0.0)
         self._said = ""
@@ -58,7 +64,9 @@ class Cleaning:
 
     def _try(self, host: str) -> None:
         try:
-            self._steps[host] = self._start(host)
+            self._steps[host] = Step(
+                self._plan, on_host(self._argv, host), self._program, self._log
+            )
         except UserFault as fault:
             self._steps[host], self._said = None, fault.message
 

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
@@ -38,6 +38,8 @@ class Wish:
     """`halt` or `stop`, as in a directive."""
     reason: str
     grace_s: float
+    terminated: bool = False
+    """The scheduler ends the whole job: SIGTERM may have come to each of its processes."""
 
     @property
     def state(self) -> State:
@@ -92,6 +94,8 @@ class Control:
         """Return what is wanted now."""
         if self._wish is None or self._wish.action != "stop":
             self._wish = self._cancel() or self._wish or self._halt()
+        if self._wish is not None and signal.SIGTERM in self._signals.received:
+            self._wish = replace(self._wish, terminated=True)
         return self._wish
 
     def cancelled(self) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import Plan, State, Status
 from learner.cleaning import Cleaning
+from learner.control import Wish
 from learner.failures import learner_failure, server_failure
 from learner.faults import EXIT_NO_RESTART, UserFault
 from learner.homes import (
@@ -26,12 +27,11 @@ from learner.homes import (
     without_node,
     write_homes,
 )
-from learner.launch import Step, is_one_world, learner_step, on_host, server_step, step_log
+from learner.launch import Step, is_one_world, learner_step, server_step, step_log
 from learner.member import LearnerMember, Member, ServerMember
 from learner.nodes import Nodes, says_lost
 from learner.ranks import place_of
 from learner.restarts import VANISHED, how_it_died, is_too_slow, is_user_error
-from learner.shared_memory import segment_folder
 from learner.verdict import Failure
 from psrv.cursor import CursorError
 from psrv.cursor_overseer import expel
@@ -64,7 +64,7 @@ class Crew:
         self._nodes, self._say, self._clock = nodes, say, clock
         self._homes = first_homes(plan)
         self._homes_told = False
-        self._ending = self._halting = False
+        self._ending = self._halting = self._terminated = False
         self._kill_at = self._stop_by = float("inf")
         self._to_expel: list[int] = []
         self._leaving: list[tuple[Step, float]] = []
@@ -157,9 +157,10 @@ class Crew:
         with contextlib.suppress(OSError):
             remove_what_is_of_no_use(self._job_dir, self._attempt)
 
-    def poll(self, *, halting: bool, silent: bool) -> None:
+    def poll(self, wish: Wish | None, *, silent: bool) -> None:
         """Start again what died, give up what is lost, stop servers that nobody needs any more."""
-        now, self._halting = self._clock(), halting
+        now, self._halting = self._clock(), wish is not None
+        self._terminated = wish is not None and wish.terminated
         if silent:
             self._nodes.ask()
         for node in self._nodes.gone() - set(self._homes.lost_nodes):
@@ -178,7 +179,7 @@ class Crew:
         if learner.over or learner.runs:
             return
         # Learner 0 makes the checkpoint: even then it is needed.
-        wanted = not self._ending and (learner.rank == 0 or not self._halting)
+        wanted = not (self._ending or self._terminated) and (learner.rank == 0 or not self._halting)
         if learner.step is None:
             if not wanted:
                 self._leave_out(learner)
@@ -212,7 +213,7 @@ class Crew:
     def _leave_out(self, learner: LearnerMember) -> None:
         """Let a learner that died stay away: its work was given back."""
         learner.over = True
-        if self._halting:
+        if self._halting and not self._terminated:
             learner.close(State.HALTED, "died while the others were stopping")
         else:
             learner.close(State.CANCELLED, "ended with the others")
@@ -255,10 +256,12 @@ class Crew:
     def _tend_server(self, server: ServerMember, now: float) -> None:
         if server.over or self._stop_by < float("inf"):
             return
-        if why := self._start(server, now):
+        if self._terminated:  # nothing can be started any more
+            server.over = not server.runs
+        elif why := self._start(server, now):
             self._without_server(server, [], None, why)
             return
-        if not server.has_ended:
+        if server.over or not server.has_ended:
             return
         words, code = server.words(), server.exit_code
         lost = says_lost(words)
@@ -376,9 +379,9 @@ class Crew:
         if self._cleaning is None:
             for server in self.servers:
                 server.close(State.CANCELLED, "ended with the others", only_open=True)
-            folder = segment_folder(self.plan.training_id, self._attempt)
-            self._cleaning = Cleaning(self._unclean(), folder, self._clean, self._say)
-            self._stop_by = now + _STOP_S
+            about = self.plan, self._job_dir, self._attempt
+            self._cleaning = Cleaning(*about, self._unclean(), self._say)
+            self._stop_by = now + _STOP_S * (not self._terminated)
         self._done = self._cleaning.poll(now, late=now >= self._stop_by) and not self._leaving
 
     def _unclean(self) -> list[str]:
@@ -390,9 +393,3 @@ class Crew:
         if self._one_world and unclean:
             unclean = set(range(self.plan.resources.nodes))
         return [self._nodes.hosts[node] for node in sorted(unclean - set(self._homes.lost_nodes))]
-
-    def _clean(self, host: str) -> Step:
-        program = ["learner.shared_memory", self.plan.training_id, str(self._attempt)]
-        log = step_log(self._job_dir, self._attempt, "launcher")
-        argv = self.plan.launch.argv if self._one_world else self._server.argv
-        return Step(self.plan, on_host(argv, host), program, log)

@@ -20,6 +20,7 @@ from learner.heartbeat import last_lines
 from learner.ranks import RANK_VARIABLE, place_of
 
 if TYPE_CHECKING:
+    from learner.control import Wish
     from learner.verdict import Failure
 
 RESTARTS_VARIABLE = "DLCTL_RESTARTS"
@@ -38,7 +39,7 @@ class Running(Protocol):
     def exit_code(self) -> int | None:
         """Return how it ended, None while it runs."""
 
-    def poll(self, *, halting: bool, silent: bool) -> None:
+    def poll(self, wish: Wish | None, *, silent: bool) -> None:
         """Do what is to be done now; see learner.crew."""
 
     def terminate(self) -> None:
@@ -123,7 +124,7 @@ class Step:
         """Return the last lines that were printed since it was started."""
         return last_lines(self._log, since=self._from)
 
-    def poll(self, *, halting: bool, silent: bool) -> None:
+    def poll(self, wish: Wish | None, *, silent: bool) -> None:
         """Do nothing: one step needs nobody."""
 
     def terminate(self) -> None:
@@ -152,7 +153,7 @@ class Steps:
         codes = [step.exit_code for step in self._steps]
         return None if None in codes else next(filter(None, codes), 0)
 
-    def poll(self, *, halting: bool, silent: bool) -> None:
+    def poll(self, wish: Wish | None, *, silent: bool) -> None:
         """Do nothing: whatever ends stays so."""
 
     def terminate(self) -> None:

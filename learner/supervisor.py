@@ -275,7 +275,7 @@ class Supervisor:
             self.control.wait(TICK_S)
             now = time.monotonic()
             wish = self.control.wish()
-            step.poll(halting=wish is not None, silent=bool(self.heart.status.reason))
+            step.poll(wish, silent=bool(self.heart.status.reason))
             if wish is not None and wish.action != delivered:
                 if not delivered or end_at == float("inf") or wish.action == "stop":
                     end_at = now + wish.grace_s + OVERTIME_S

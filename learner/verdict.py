@@ -7,9 +7,10 @@ CANCELLED in their status and are not looked at.
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass, field
 
-from dlctl.contract import Guilty, Plan, State, Status, Verdict
+from dlctl.contract import EACH, Guilty, Plan, State, Status, Verdict
 from learner.control import Wish
 from learner.launch import launcher_name
 from learner.watchdog import UNFINISHED, UNSAVED
@@ -62,11 +63,13 @@ def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
         warning = next((f"; {s.reason}" for s in ending.statuses if s.reason), "")
         reason = f"{learners} ended with exit code 0{warning}{_tell_lost(ending.lost)}."
         return Verdict(attempt, job_id, State.COMPLETED, reason)
-    if complete and _halted(states, ending.wish):
-        wish = ending.wish.reason if ending.wish else "the learners saved and stopped"
-        hint = f"Go on with: dlctl resume {plan.training_id}"
-        reason = _sentence(wish.rstrip(".") + _tell_lost(ending.lost))
-        return Verdict(attempt, job_id, State.HALTED, reason, hint)
+    if _halted(ending, complete):
+        wish = ending.wish.reason.rstrip(".") if ending.wish else "the learners saved and stopped"
+        saved = _saved(plan, states)
+        reason = wish + ("" if saved else ", before all was saved") + _tell_lost(ending.lost)
+        hint = f"Go on {'with' if saved else 'from the newest checkpoint'}: "
+        hint += f"dlctl resume {plan.training_id}"
+        return Verdict(attempt, job_id, State.HALTED, _sentence(reason), hint)
     return _failed(plan, attempt, job_id, ending)
 
 
@@ -89,12 +92,23 @@ def _tell_lost(lost: dict[int, str]) -> str:
     return "".join(parts)
 
 
-def _halted(states: list[State], wish: Wish | None) -> bool:
+def _halted(ending: Ending, complete: bool) -> bool:
+    states = {status.state for status in ending.statuses}
     fine = {State.COMPLETED, State.HALTED}
-    if State.HALTED in states and set(states) <= fine:
-        return True
-    # The launcher was ended after the grace period, or the whole job got SIGTERM.
-    return wish is not None and set(states) <= {*fine, State.CANCELLED}
+    if ending.wish is not None:
+        fine.add(State.CANCELLED)  # the launcher was ended after the grace period
+    if complete and states <= fine:
+        return ending.wish is not None or State.HALTED in states
+    if ending.wish is None or not ending.wish.terminated:
+        return False
+    failed = [status for status in ending.statuses if status.state is State.FAILED]
+    return all(status.signal == signal.SIGTERM for status in failed)
+
+
+def _saved(plan: Plan, states: list[State]) -> bool:
+    """Return whether all have saved who make the checkpoint: of steps of their own, learner 0."""
+    makers = states[:1] if plan.launch.kind == EACH else states
+    return bool(makers) and set(makers) <= {State.COMPLETED, State.HALTED}
 
 
 def _failed(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:

@@ -193,6 +193,25 @@ def test_and_in_a_halted_one(plan):
     assert verdict.reason == "Halted on request; learner 3 vanished."
 
 
+@pytest.mark.parametrize(
+    ("terminated", "number", "state"),
+    [(True, 15, State.HALTED), (True, 9, State.FAILED), (True, None, State.FAILED),
+     (False, 15, State.FAILED)],
+)  # fmt: skip
+def test_who_ends_with_the_whole_job_has_not_failed(plan, terminated, number, state):
+    told = ending([State.CANCELLED, State.TRAINING, State.HALTED], {3: "vanished"})
+    killed = status(0, State.FAILED, signal=number, reason="ended")
+    wish = Wish("halt", "the scheduler ended the job", 9.0, terminated)
+    told = dataclasses.replace(told, statuses=[killed, *told.statuses[1:]], wish=wish)
+    verdict = decide(plan, 1, "7", told)
+    assert verdict.state is state
+    if state is State.HALTED:
+        assert verdict.reason == (
+            "The scheduler ended the job, before all was saved; learner 3 vanished."
+        )
+        assert f"newest checkpoint: dlctl resume {plan.training_id}" in verdict.hint
+
+
 def test_a_failure_that_is_known_outweighs_what_it_led_to(plan):
     failure = Failure("The server on n1 failed.", "Look.", Guilty("server", 0, "n1", 1, None))
     states = [State.FAILED, State.CANCELLED, State.COMPLETED]

@@ -11,7 +11,9 @@ from crew_job import CrewJob
 
 from dlctl import contract
 from dlctl.contract import State, Status
+from learner import cleaning
 from learner import crew as crew_module
+from learner.control import Wish
 from learner.crew import Crew
 from learner.faults import UserFault
 from learner.homes import make_secret
@@ -81,10 +83,13 @@ class Played:
         self.steps[name].append(FakeStep())
         return self.steps[name][-1]
 
-    def poll(self, seconds: float = 1.0, *, halting: bool = False) -> None:
+    def poll(
+        self, seconds: float = 1.0, *, halting: bool = False, terminated: bool = False
+    ) -> None:
+        wish = Wish("halt", "halted on request", 9.0, terminated) if halting or terminated else None
         for _ in range(max(1, int(seconds))):
             self.now += 1.0
-            self.crew.poll(halting=halting, silent=False)
+            self.crew.poll(wish, silent=False)
 
     def status(self, role: str, rank: int) -> Status | None:
         return contract.read_record(Status, self.job.dir / contract.status_file(1, role, rank))
@@ -117,7 +122,7 @@ def play(tmp_path, monkeypatch):
 
     monkeypatch.setattr(crew_module, "learner_step", learner)
     monkeypatch.setattr(crew_module, "server_step", server)
-    monkeypatch.setattr(crew_module, "Step", lambda *_: made[-1].start("cleaner"))
+    monkeypatch.setattr(cleaning, "Step", lambda *_: made[-1].start("cleaner"))
     return Made
 
 
@@ -398,6 +403,28 @@ def test_a_step_that_cant_begin_while_the_controller_is_away_is_no_death(play, n
         job.steps[name][-1].end(1, away, "srun: Check SLURM_JOB_ID environment variable.")
         job.poll(10)
     assert (job.crew.failure, job.crew.lost) == (None, {})
+
+
+def test_nothing_is_started_again_once_the_whole_job_gets_sigterm(play):
+    job = play(3, 2, min_learners=2)
+    job.poll()
+    job.poll(terminated=True)
+    job.say("learner", 0, State.FAILED, signal=15, reason="killed by signal 15")
+    job.steps["learner 0"][0].end(143, "srun: forcing job termination")
+    job.steps["server 1"][0].end(0, "srun: error: Timed out waiting for job step to complete")
+    job.poll(20, terminated=True)
+    assert job.crew.exit_code is None  # the others have their time to save
+    job.end_learner(1, State.HALTED)
+    job.steps["learner 2"][0].end(137)
+    job.steps["server 0"][0].end(137, "srun: error: Slurm job 7 has expired")
+    job.poll(10, terminated=True)
+    assert job.crew.exit_code == 0
+    assert {name: len(steps) for name, steps in job.steps.items()} == {
+        "server 0": 1, "server 1": 1, "learner 0": 1, "learner 1": 1, "learner 2": 1,
+    }  # fmt: skip
+    ends = [job.status("learner", rank).state for rank in range(3)]
+    assert ends == [State.CANCELLED, State.HALTED, State.CANCELLED]
+    assert any("may be left on n0" in line for line in job.said)
 
 
 @pytest.mark.parametrize("back", [True, False])

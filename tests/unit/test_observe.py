@@ -70,7 +70,7 @@ TABLE = [
     ({"job": job(JobState.TIMEOUT)}, {}, State.FAILED, "time limit"),
     ({"job": job(JobState.OUT_OF_MEMORY)}, {}, State.FAILED, "more memory"),
     ({"job": job(JobState.NODE_FAIL)}, {}, State.FAILED, "a node was lost"),
-    ({"job": job(JobState.PREEMPTED)}, {}, State.FAILED, "preempted"),
+    ({"job": job(JobState.PREEMPTED)}, {}, State.HALTED, "preempted before all was saved"),
     ({"job": CANCELLED}, {}, State.CANCELLED, "by somebody else"),
     ({"job": CANCELLED, "cancel_asked": True}, {}, State.CANCELLED, "cancelled"),
     ({"job": FAILED, "cancel_asked": True}, {}, State.CANCELLED, "cancelled"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
 import signal
 import sys
@@ -180,6 +181,18 @@ def test_signals_of_the_scheduler(tmp_path, number, cancel, state, reason):
     assert reason in verdict.reason
     assert job.code_seen == (0 if state is State.HALTED else 1)
     assert not alive(pid)
+
+
+def test_a_learner_that_gets_sigterm_with_the_whole_job_has_not_failed(tmp_path):
+    """So Slurm ends a job where it does not track processes by cgroup."""
+    job = Job(tmp_path, f'{PY} -c "{SLEEPER}"')
+    process = job.start()
+    pid = printed_pid(job)
+    process.send_signal(signal.SIGTERM)
+    os.kill(pid, signal.SIGTERM)
+    verdict = job.finish(process)
+    assert verdict.state is State.HALTED, job.output
+    assert "scheduler ended the job" in verdict.reason
 
 
 def test_no_learner_outlives_a_killed_supervisor(tmp_path):
