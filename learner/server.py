@@ -22,6 +22,7 @@ import torch
 
 from dlctl.contract import Plan, State
 from learner import processes
+from learner.checkpoint.room import memory_left
 from learner.directives import ENDED, GIVEN_UP, SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
 from learner.environment import quiet_mpi
 from learner.faults import EXIT_FAILED, EXIT_NO_RESTART, UserFault
@@ -139,6 +140,7 @@ def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
         snapshot_every_s=asked.snapshot_every_s,
         gated=bool(asked.staleness),
         cpus=resources.learners_per_node[node] * resources.cpus_per_learner,
+        memory_left=lambda: min(memory_left().values(), default=None),
     )
 
 

@@ -77,6 +77,8 @@ class Settings:
     """That the job has on this node: the same each time that its server is started."""
     takes_over: bool = False
     """Whether learners of this node work in what a server before this one has made."""
+    memory_left: Callable[[], int | None] = lambda: None
+    """Return how many bytes this process may still take; None: nobody limits it."""
 
 
 class NodeServer:
@@ -213,6 +215,7 @@ class NodeServer:
             sum(settings.learners_per_node),
             settings.learners_per_node[settings.node],
             takes_over=settings.takes_over,
+            memory_left_bytes=settings.memory_left(),
         )
         self._shards = NodeShards(
             files,

@@ -43,6 +43,7 @@ class OwnShards:
         learners: Of the whole training.
         learners_here: Of this node.
         takes_over: Whether they work in files that a server before this one has made.
+        memory_left_bytes: That this process may still take; None: any.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class OwnShards:
         learners_here: int,
         *,
         takes_over: bool = False,
+        memory_left_bytes: int | None = None,
     ) -> None:
         if parameters.rows != 1 + solver.rows:
             raise ServerError(
@@ -83,6 +85,7 @@ class OwnShards:
         self._solver = solver
         self._learners = {HOME: learners, RELAY: learners_here}
         self._takes_over = takes_over
+        self._memory_left_bytes = memory_left_bytes
 
     @property
     def rows(self) -> int:
@@ -113,6 +116,13 @@ class OwnShards:
                 f"{self._folder} can't hold the shards of the parameter server: "
                 f"{wanted / 2**20:,.0f} MiB are needed, {free_bytes / 2**20:,.0f} MiB are free",
                 hint="use more nodes, or give /dev/shm more room",
+            )
+        left_bytes = self._memory_left_bytes
+        if left_bytes is not None and wanted > left_bytes:  # all that is touched counts as ours
+            raise ServerError(
+                f"the shards of the parameter server need {wanted / 2**20:,.0f} MiB of memory, "
+                f"and {left_bytes / 2**20:,.0f} MiB are left to the job on this node",
+                hint="ask for more memory for each learner, or use more nodes",
             )
 
     def room_for_a_master(self, homes: Sequence[bool]) -> bool:

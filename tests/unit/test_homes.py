@@ -178,11 +178,26 @@ def test_a_home_that_comes_after_a_connection_is_served_in_rounds(
 
 
 def own_shards(
-    folder: Path, solver: Solver | RoundSolver | None = None, *, takes_over: bool = False
+    folder: Path,
+    solver: Solver | RoundSolver | None = None,
+    *,
+    takes_over: bool = False,
+    left_bytes: int | None = None,
 ) -> OwnShards:
     solver = solver or Downpour()
     parameters = Parameters(count=COUNT, dtype="float32", rows=1 + solver.rows, model="model")
-    return OwnShards(folder, folder, 1, parameters, 1, solver, 3, 1, takes_over=takes_over)
+    return OwnShards(
+        folder, folder, 1, parameters, 1, solver, 3, 1, takes_over=takes_over,
+        memory_left_bytes=left_bytes,
+    )  # fmt: skip
+
+
+def test_shards_that_the_job_has_no_memory_for_are_not_begun(shm_folder: Path) -> None:
+    """Its limit would end the server, or a learner, with SIGKILL."""
+    own_shards(shm_folder, left_bytes=10**9).check_room([True])
+    said = r"need [\d,]+ MiB of memory, and 0 MiB are left to the job on this node"
+    with pytest.raises(ServerError, match=said):
+        own_shards(shm_folder, left_bytes=1000).check_room([True])
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

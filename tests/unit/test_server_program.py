@@ -254,6 +254,16 @@ def test_what_no_restart_helps_is_said_before_training(
     assert re.search(said, status.reason)
 
 
+def test_what_limits_its_memory_most_is_what_counts(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "memory_left", lambda: {"node": 50, "the job's cgroup": 30})
+    settings = program._settings(server.job.plan, server.job.directory, 1, 0)
+    assert settings.memory_left() == 30
+    monkeypatch.setattr(program, "memory_left", dict)
+    assert settings.memory_left() is None
+
+
 def test_what_learner_0_says_is_waited_for_but_has_to_be_readable(
     server: Server, wait_until: Wait
 ) -> None:
