@@ -64,6 +64,7 @@ def parameter_server(
         staleness=0 if asked.in_rounds else asked.staleness,
         min_learners=min(asked.min_learners or -(-learners // 2), learners),
         transport=asked.transport if nodes > 1 else "tcp",
+        network=site.network if nodes > 1 and asked.transport == "tcp" else None,
         learning_rate=_or(asked.learning_rate, asked, diloco=contract.OUTER_LEARNING_RATE),
         momentum=_or(asked.momentum, asked, diloco=contract.OUTER_MOMENTUM),
         adagrad=bool(asked.adagrad),

@@ -7,6 +7,7 @@ shipped in `site_configs/`. Adding a site is adding a file; no site's name or se
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shlex
@@ -27,6 +28,8 @@ from dlctl.units import parse_duration, parse_size
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """A site's name is a file name, a word on the command line and a word in comments of scripts."""
+_INTERFACE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,14}")
+"""Linux allows 15 characters."""
 _VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NODE_MTBF_S = 30 * 86400
 """Cautious on purpose: clusters of GPU nodes were reported with 150 to 430 days (Kokolis et al.,
@@ -223,6 +226,9 @@ class Site(_Settings):
     """Empty: unknown, nothing is refused before submission."""
     launcher: Launcher
     environment: EnvironmentSettings
+    network: Line | None = None
+    """By which parameter servers of several nodes talk: an interface, or addresses as 10.1.0.0/16.
+    None: where a node's own name leads."""
     failures: Failures = Failures()
 
     @field_validator("name")
@@ -245,6 +251,18 @@ class Site(_Settings):
         if root.strip("/") == "":
             raise ValueError("a directory of its own is allowed, not /")
         return root
+
+    @field_validator("network")
+    @classmethod
+    def _network(cls, value: str | None) -> str | None:
+        if value is None or _INTERFACE_PATTERN.fullmatch(value):
+            return value
+        try:
+            ipaddress.ip_network(value, strict=False)
+        except ValueError:
+            allowed = "the name of an interface, or addresses as 10.1.0.0/16, are allowed"
+            raise ValueError(f"{value!r}: {allowed}") from None
+        return value
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Site:

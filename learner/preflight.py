@@ -21,6 +21,7 @@ from dlctl.contract import EACH, Plan, Preflight, preflight_file, to_json, write
 from learner.environment import resolve_secrets
 from learner.faults import UserFault
 from learner.launcher import read_plan
+from learner.networks import address_on
 from learner.ranks import find_place
 from learner.shared_memory import make_segment_folder, remove_earlier
 
@@ -70,6 +71,8 @@ def find_problems(plan: Plan, job_dir: Path) -> list[str]:
     ]
     try:
         resolve_secrets(plan, os.environ)
+        if plan.parameter_server is not None:
+            bound_address(plan)
     except UserFault as fault:
         found.append(f"{fault.message}\n{fault.hint}")
     return found
@@ -124,10 +127,15 @@ def bound_address(plan: Plan) -> str:
 
     Not a name that leads to the host itself here, as Debian's /etc/hosts has it (127.0.1.1): who
     is bound to that is reached by nobody.
+
+    Raises:
+        UserFault: the host has no address on the network that the site's file names.
     """
     name = own_address(plan)
     if plan.resources.nodes == 1:
         return name
+    if plan.parameter_server is not None and plan.parameter_server.network is not None:
+        return address_on(plan.parameter_server.network, plan.site)
     try:
         found = [str(each[4][0]) for each in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)]
     except OSError:

@@ -176,6 +176,8 @@ class ParameterServer:
     """With fewer the training ends."""
     transport: str = "tcp"
     """Between nodes: `tcp`, which survives the loss of nodes, or `mpi`, which does not."""
+    network: str | None = None
+    """Of tcp: an interface, or addresses as 10.1.0.0/16; None: where the host's name leads."""
     learning_rate: float | None = None
     """Of the server's steps; None: the optimizer's. diloco: the outer one."""
     momentum: float | None = None

@@ -20,6 +20,8 @@ from trainings import (
     write_training,
 )
 
+from dlctl import contract
+
 # MPI is not used by the command; what the preflight found out stands in its report.
 HELLO = {"command": 'echo "hello of $RANK of $WORLD_SIZE"; env >"$RESULT_DIR/env-$RANK"'}
 TRAIN = (
@@ -70,6 +72,24 @@ def test_a_right_launcher_passes(dlctl, cluster_site, xdg, launcher):
     shown = dlctl("show", training_id, "--json", ok=True).json
     assert shown["state"] == "COMPLETED"
     assert len({status["host"] for status in shown["learners"]}) == 2
+
+
+def test_the_network_that_the_site_names_is_the_servers(dlctl, cluster_site, xdg):
+    server = {"learners": 2, "cpus": 2, "parameter_server": {"solver": "downpour_sgd"}}
+    folder = write_training(dlctl.cwd, {"job": "train.py"}, {"train.py": TRAIN}, **server)
+    wrong = change_site(cluster_site, xdg.config, network="ib0")
+    done, training_id = run(dlctl, wrong, folder)
+    assert done.exit_code == 10, (done.stdout, done.stderr)
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    assert "has no address on the network 'ib0'; it has eth0 10." in shown["reason"]
+    assert "`network` in the site file of changed" in shown["hint"]
+
+    right = change_site(cluster_site, xdg.config, network="eth0")
+    done, training_id = run(dlctl, right, folder)
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    places = [json.loads((right.job_dir(training_id) / contract.server_file(1, node)).read_bytes())
+              for node in (0, 1)]  # fmt: skip
+    assert [place["address"].rpartition(".")[0] for place in places] == ["10.77.0"] * 2
 
 
 # Space and permissions ---------------------------------------------------------------------------

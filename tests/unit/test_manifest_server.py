@@ -178,6 +178,16 @@ def test_only_the_loss_of_the_first_node_ends_it(settings, learners, days):
     assert plan.checkpoint.mtbf_s == days * 86400
 
 
+@pytest.mark.parametrize(("settings", "learners", "network"), [
+    ("", 4, "ib0"), ("transport: mpi", 4, None), ("", 2, None),
+])  # fmt: skip
+def test_servers_of_several_nodes_talk_over_the_sites_network(settings, learners, network):
+    site = make_site(more="network: ib0\npartitions: {two: {cpus_per_node: 2}}\n")
+    assert (
+        plan_of(text_of(settings), site=site, learners=learners).parameter_server.network == network
+    )
+
+
 @pytest.mark.parametrize(("learners", "asked", "enough"), [
     (2, "", 1), (3, "", 2), (5, "", 3), (62, "", 31), (4, "min_learners: 4", 4),
 ])  # fmt: skip

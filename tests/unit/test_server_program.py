@@ -156,7 +156,7 @@ def test_a_server_is_bound_where_other_nodes_reach_it(
     monkeypatch.setattr("learner.preflight.own_address", lambda plan: "n7")
     monkeypatch.setattr("learner.preflight._route_address", lambda: "192.168.0.7")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
-    nodes = SimpleNamespace(resources=SimpleNamespace(nodes=2))
+    nodes = SimpleNamespace(resources=SimpleNamespace(nodes=2), parameter_server=None)
     assert bound_address(nodes) == bound  # type: ignore[arg-type]
 
 

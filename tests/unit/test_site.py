@@ -111,6 +111,8 @@ def test_all_faults_are_told_at_once_with_their_places():
         ("{python:", "{variables: {A-B: c}, python:", "'A-B' is no name"),
         ("partitions:", "partitoins: {}\npartitions:", "did you mean 'partitions'?"),
         ("root:", "qqq: 1\nroot:", "allowed are transport, root, scheduler"),
+        ("root:", "network: 10.1.0.0/99\nroot:", "or addresses as 10.1.0.0/16, are allowed"),
+        ("root:", "network: fd00::/8\nroot:", None),
         ("root:", "failures: {node_mtbf: 30}\nroot:", "failures.node_mtbf: '30' has no unit"),
         ("root:", "failures: {nod_mtbf: 3d}\nroot:", "did you mean 'node_mtbf'?"),
     ],
