@@ -29,7 +29,7 @@ from learner.homes import (
 )
 from learner.launch import Step, is_one_world, learner_step, server_step, step_log
 from learner.member import LearnerMember, Member, ServerMember
-from learner.nodes import Nodes, says_lost
+from learner.nodes import Nodes, says_full, says_lost
 from learner.ranks import place_of
 from learner.restarts import VANISHED, how_it_died, is_too_slow, is_user_error
 from learner.verdict import Failure
@@ -219,15 +219,16 @@ class Crew:
             learner.close(State.CANCELLED, "ended with the others")
 
     def _restart(self, learner: LearnerMember, status: Status | None, now: float) -> None:
-        how = how_it_died(status)
+        how = how_it_died(status) + ", for want of memory" * bool(says_full(learner.words()))
         wait_s = learner.died(progress=learner.did_something(status))
+        in_vain = learner.dies_in_vain(status, now)
         self._nodes.ask()  # perhaps it died with its node
-        if wait_s is None:
-            times = learner.restarts.limit
-            self._give_up(learner, f"{how}, {times} times in a row without a chunk done", status)
+        if wait_s is None or in_vain:
+            times = f"{learner.restarts.limit} times in a row without a chunk done"
+            self._give_up(learner, f"{how}, {in_vain or times}", status)
             return
         number = learner.take_number()
-        if how == VANISHED:
+        if how.startswith(VANISHED):
             self._to_expel.append(number)
         learner.tell_irregular()
         self._say(f"{learner.name} {how}: starting it again in {wait_s:g} s.")

@@ -11,7 +11,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ContractError, State, Status
 from learner.launch import Step
-from learner.nodes import says_away, says_busy
+from learner.nodes import says_away, says_busy, says_full
 from learner.restarts import Restarts
 from psrv.cursor import CursorError
 from psrv.cursor_overseer import reported
@@ -26,6 +26,8 @@ AWAY_WAIT_S = 5.0
 """Until a step is tried again that could not begin."""
 BUSY_TRIES = 24
 """So often, for two minutes, where Slurm has no memory: an ended step may have it still."""
+SHORT_S, SHORT_LIVES = 60.0, 20
+"""A learner is given up, too, that dies so soon so often in a row, whatever it does meanwhile."""
 SETTLED_S = 3.0
 """A shared file system may show a status that late."""
 
@@ -189,6 +191,7 @@ class LearnerMember(Member):
         )  # fmt: skip
         self.rank = rank
         self._ended_at: float | None = None
+        self._short = self._full = 0
         self._number_file = job_dir / contract.cursor_learner_file(attempt, rank)
         self._cursor_file = job_dir / contract.cursor_file(attempt)
         self._restarted_file = job_dir / contract.restarted_file(attempt)
@@ -219,6 +222,23 @@ class LearnerMember(Member):
         with contextlib.suppress(CursorError):
             return bool((reported(self._cursor_file) or {}).get(self._number()))
         return False
+
+    def dies_in_vain(self, status: Status | None, now: float) -> str:
+        """Note a death; return how often they came, if another life would end as the last ones did.
+
+        Though each did something: a chunk or two fit into memory before the kernel killed it.
+        """
+        if status is None or not status.pid:  # it had not begun
+            return ""
+        lived_s = now - self.started_at
+        self._short = self._short + 1 if lived_s < SHORT_S else 0
+        self._full = self._full + 1 if lived_s < SERVED_S and says_full(self.words()) else 0
+        if self._full >= LEARNER_DEATHS:
+            within = f"within {SERVED_S / 60:g} min of its start"
+            return f"{self._full} times in a row, each {within}"
+        if self._short >= SHORT_LIVES:
+            return f"{self._short} times in a row, each within {SHORT_S:g} s of its start"
+        return ""
 
     def has_saved(self) -> bool:
         """Return whether it has come to its own end, with all it had to save.

@@ -25,6 +25,7 @@ _AWAY = re.compile(
     r"Unable to contact slurm controller|Socket timed out on send/recv operation", re.IGNORECASE
 )
 _BUSY = re.compile(r"Memory required by task is not available", re.IGNORECASE)
+_FULL = re.compile(r"exceeded (job )?memory limit|oom.?kill|out of memory", re.IGNORECASE)
 _LOST = re.compile(r"node fail(ure)?\b", re.IGNORECASE)
 
 
@@ -65,6 +66,11 @@ def says_away(words: list[str]) -> bool:
 def says_busy(words: list[str]) -> bool:
     """Return whether srun could not begin, because Slurm has not cleaned up an ended step yet."""
     return any(_BUSY.search(line) for line in words)
+
+
+def says_full(words: list[str]) -> str:
+    """Return the line in which Slurm says that a step was killed for want of memory, or nothing."""
+    return next((line.strip() for line in words if _FULL.search(line)), "")
 
 
 def first_node_is_lost(plan: Plan) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from dlctl.contract import EACH, Guilty, Plan, State, Status, Verdict
 from learner.control import Wish
 from learner.launch import launcher_name
+from learner.nodes import says_full
 from learner.watchdog import UNFINISHED, UNSAVED
 
 SEE_LOG = "See its log: dlctl logs"
@@ -157,12 +158,9 @@ def _vanished(
 
 def _told_by_slurm(plan: Plan, words: list[str]) -> tuple[str, str] | None:
     """Return why Slurm killed a whole step, watchdogs and all, and what to do next."""
-    for line in words:
-        if re.search(r"exceeded (job )?memory limit|oom.?kill|out of memory", line, re.IGNORECASE):
-            return (
-                f"The learners were killed for using more memory than asked for: {line.strip()}",
-                _memory_hint(plan),
-            )
+    if line := says_full(words):
+        why = f"The learners were killed for using more memory than asked for: {line}"
+        return why, _memory_hint(plan)
     for line in words:
         if re.search(r"node failure|node fail|lost connection to node", line, re.IGNORECASE):
             hint = f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"

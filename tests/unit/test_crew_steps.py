@@ -427,6 +427,32 @@ def test_nothing_is_started_again_once_the_whole_job_gets_sigterm(play):
     assert any("may be left on n0" in line for line in job.said)
 
 
+@pytest.mark.parametrize(
+    ("words", "life_s", "deaths", "said"),
+    [
+        ("srun: error: n0: task 0: Out Of Memory", 100, 3,
+         "was killed by signal 9, for want of memory, 3 times in a row, each within 10 min"),
+        ("srun: error: n0: task 0: Killed", 10, 20,
+         "was killed by signal 9, 20 times in a row, each within 60 s of its start"),
+        ("srun: error: n0: task 0: Out Of Memory", 700, 0, ""),
+        ("srun: error: n0: task 0: Killed", 100, 0, ""),
+    ],
+)  # fmt: skip
+def test_a_learner_that_dies_again_and_again_is_given_up(play, words, life_s, deaths, said):
+    """Though each of its lives has trained on a chunk: they are seconds of a training of weeks."""
+    job = play(3, 1, min_learners=2)
+    for count in range(deaths or 30):
+        job.poll(life_s)
+        assert (len(job.steps["learner 1"]), job.crew.lost) == (count + 1, {})
+        job.say("learner", 1, State.FAILED, pid=5, signal=9, metrics={"batches": 3.0})
+        job.steps["learner 1"][-1].end(137, words)
+    job.poll()
+    assert list(job.crew.lost) == [1] * bool(deaths)
+    assert said in job.crew.lost.get(1, "")
+    assert all(("memory" in line) == ("Memory" in words) for line in job.said)
+    assert job.crew.failure is None
+
+
 @pytest.mark.parametrize("back", [True, False])
 def test_shared_memory_that_cant_be_removed_at_once(play, back):
     """Slurm's controller is away when a server is killed and the training ends."""
