@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -143,7 +144,8 @@ def _why(verdict: Verdict) -> str:
     if not guilty or guilty.role not in ("learner", "server"):
         return verdict.reason
     name = f"{guilty.role} {guilty.rank}"
-    return verdict.reason if f"{name} " in told else f"{verdict.reason} ({name} on {guilty.host})"
+    named = re.search(rf"\b{name}\b", told)
+    return verdict.reason if named else f"{verdict.reason} ({name} on {guilty.host})"
 
 
 def _heartbeat_age_s(seen: Observation) -> float:
@@ -203,9 +205,10 @@ def _running(record: Record, seen: Observation, wall_s: float, suspended: bool =
     return _told(record, wall_s, status.state, reason, hint)
 
 
+_NO_VERDICT = "the job ended without a verdict"
 _ENDINGS = {
-    JobState.COMPLETED: "the job ended without a verdict",
-    JobState.FAILED: "the job ended without a verdict",
+    JobState.COMPLETED: _NO_VERDICT,
+    JobState.FAILED: _NO_VERDICT,
     JobState.TIMEOUT: "the time limit ended the job before it could save",
     JobState.OUT_OF_MEMORY: "the job used more memory than it asked for",
     JobState.NODE_FAIL: "a node was lost",
@@ -216,15 +219,18 @@ _OUTPUT_HINT = (
 
 
 def _ended(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
+    go_on = f"go on from the newest checkpoint: dlctl resume {record.training_id}"
     if asked := _as_asked(record, seen, wall_s):
+        known = _ENDINGS.get(job.state, "")
+        if asked.state is State.HALTED and seen.claim and known not in ("", _NO_VERDICT):
+            return replace(asked, reason=f"{asked.reason}: {known}")
         return asked
     if job.state is JobState.CANCELLED:
         why = "cancelled by somebody else than this dlctl"
-        return _told(record, wall_s, State.CANCELLED, why)
+        return _told(record, wall_s, State.CANCELLED, why, go_on if seen.claim else "")
     if job.state is JobState.PREEMPTED:
         why = "the job was preempted before all was saved"
-        hint = f"go on from the newest checkpoint: dlctl resume {record.training_id}"
-        return _told(record, wall_s, State.HALTED, why, hint)
+        return _told(record, wall_s, State.HALTED, why, go_on)
     detail = f" ({job.word}{', exit code ' + job.exit_code if job.exit_code else ''})"
     return _told(record, wall_s, State.FAILED, _ENDINGS[job.state] + detail, _OUTPUT_HINT)
 

@@ -114,12 +114,12 @@ def _worlds(plan: Plan, report: Preflight) -> str:
 def _pmi_hint(plan: Plan) -> str:
     if plan.launch.kind == "srun":
         return (
-            "HINT: srun and the MPI library speak different PMIs; set `launcher.mpi` in the site "
+            "srun and the MPI library speak different PMIs; set `launcher.mpi` in the site "
             f"file of {plan.site} to a type that `srun --mpi=list` shows there (pmix for OpenMPI, "
             "pmi2 for MPICH), or use mpirun."
         )
     return (
-        "HINT: this mpirun belongs to another MPI library than mpi4py's; name the right one under "
+        "This mpirun belongs to another MPI library than mpi4py's; name the right one under "
         f"`launcher` in the site file of {plan.site} (with srun: set `launcher.mpi`, see "
         "`srun --mpi=list`)."
     )

@@ -31,7 +31,7 @@ from learner.launch import Step, is_one_world, learner_step, server_step, step_l
 from learner.member import LearnerMember, Member, ServerMember
 from learner.nodes import Nodes, says_full, says_lost
 from learner.ranks import place_of
-from learner.restarts import VANISHED, how_it_died, is_too_slow, is_user_error
+from learner.restarts import VANISHED, has_saved, how_it_died, is_too_slow, is_user_error
 from learner.verdict import Failure
 from psrv.cursor import CursorError
 from psrv.cursor_overseer import expel
@@ -366,7 +366,7 @@ class Crew:
             self._stop_by = now + _STOP_S
             self._homes = at_the_end(self._homes)
             self._tell_homes()
-            if not self.learners[0].has_saved():
+            if not has_saved(self.learners[0].status()):
                 self.failure = self.failure or self._unless_saved
             for member in [*self.learners, *self.servers]:
                 if member.lost:  # one that was cut off may have written since

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -239,20 +238,6 @@ class LearnerMember(Member):
         if self._short >= SHORT_LIVES:
             return f"{self._short} times in a row, each within {SHORT_S:g} s of its start"
         return ""
-
-    def has_saved(self) -> bool:
-        """Return whether it has come to its own end, with all it had to save.
-
-        HALTED is told of others, too: of a program that had to be killed, which a signal has
-        ended, and of a learner that died while all were stopping: of that no exit code is known.
-        (SIGUSR2 is the halt itself, to a process that had nothing left to do.)
-        """
-        status = self.status()
-        if status is None or status.state is not State.HALTED:
-            return status is not None and status.state is State.COMPLETED
-        if status.signal is not None:
-            return status.signal == signal.SIGUSR2
-        return status.exit_code is not None
 
     def take_number(self) -> int:
         """Return the number that it drew in the cursor, and forget it; 0: it drew none."""

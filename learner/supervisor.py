@@ -33,6 +33,7 @@ PREFLIGHT_VARIABLE = "DLCTL_PREFLIGHT_TIMEOUT_S"
 TICK_S = 0.25
 SILENCE_S = 30.0
 """A learner without a heartbeat for so long is mentioned."""
+_LATE_SIGNAL_S = 0.5
 OVERTIME_S = 15.0
 """What the watchdogs get beyond the grace period before the launcher is ended."""
 
@@ -92,7 +93,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
         try:
             verdict = supervisor.run()
         except UserFault as fault:
-            verdict = fault_verdict(job_dir, attempt, fault)
+            verdict = supervisor.ended_early() or fault_verdict(job_dir, attempt, fault)
         code = leave(job_dir, verdict)
         # After the verdict: a final state without a verdict would look like a crash.
         supervisor.heart.set(state=verdict.state, reason=verdict.reason)
@@ -147,6 +148,10 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 remove_what_is_of_no_use(self.job_dir, earlier)
 
+    def ended_early(self) -> Verdict | None:
+        """Return the verdict over a fault that came as the whole job was being ended."""
+        return self._early_end() if self._is_terminated() else None
+
     def _early_end(self) -> Verdict | None:
         """Return the verdict if the end is wanted before the learners have started."""
         wish = self.control.wish()
@@ -175,6 +180,8 @@ class Supervisor:
             return None
         findings = Findings(self._reports(), exit_code, last_lines(log))
         objection = judge(self.plan, findings)
+        if objection is not None and self._is_terminated():
+            return None
         if objection is None:
             self._tell_hosts(findings.reports)
             return None
@@ -182,6 +189,18 @@ class Supervisor:
             self.attempt, self.job_id, State.FAILED, objection.reason, objection.hint,
             objection.guilty,
         )  # fmt: skip
+
+    def _is_terminated(self) -> bool:
+        """Return whether the whole job is being ended: what failed may have failed by that.
+
+        SIGTERM may come to its steps, on other nodes, a moment before it comes to this process.
+        """
+        until = time.monotonic() + _LATE_SIGNAL_S
+        while not ((wish := self.control.wish()) and wish.terminated):
+            if time.monotonic() > until:
+                return False
+            self.control.wait(0.05)
+        return True
 
     def _wait_for(self, step: Running, until: float) -> int | None:
         """Return a short step's exit code; None if it had to be ended."""
@@ -252,6 +271,8 @@ class Supervisor:
         if self.control.removed():
             return Verdict(self.attempt, self.job_id, State.FAILED, "Its job directory is gone.")
         statuses = [status for status in self._statuses() if status.rank not in lost]
+        if any(status.state not in (State.COMPLETED, State.HALTED) for status in statuses):
+            self._is_terminated()  # gives its signal the time to come
         ending = Ending(
             statuses,
             step.exit_code,

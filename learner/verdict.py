@@ -14,6 +14,7 @@ from dlctl.contract import EACH, Guilty, Plan, State, Status, Verdict
 from learner.control import Wish
 from learner.launch import launcher_name
 from learner.nodes import says_full
+from learner.restarts import has_saved
 from learner.watchdog import UNFINISHED, UNSAVED
 
 SEE_LOG = "See its log: dlctl logs"
@@ -23,6 +24,11 @@ _SIGNALS = {
     7: "bus error: often a full /dev/shm",
     11: "segmentation fault",
     15: "SIGTERM",
+}
+
+_ENDS_OF_STEPS = {
+    r"node failure|node fail|lost connection to node": "A node was lost",
+    r"\*\*\* STEP \S+ ON \S+ CANCELLED AT": "Slurm ended the learners' step",
 }
 
 
@@ -66,7 +72,8 @@ def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
         return Verdict(attempt, job_id, State.COMPLETED, reason)
     if _halted(ending, complete):
         wish = ending.wish.reason.rstrip(".") if ending.wish else "the learners saved and stopped"
-        saved = _saved(plan, states)
+        makers = ending.statuses[:1] if plan.launch.kind == EACH else ending.statuses
+        saved = bool(makers) and all(has_saved(status) for status in makers)
         reason = wish + ("" if saved else ", before all was saved") + _tell_lost(ending.lost)
         hint = f"Go on {'with' if saved else 'from the newest checkpoint'}: "
         hint += f"dlctl resume {plan.training_id}"
@@ -103,13 +110,9 @@ def _halted(ending: Ending, complete: bool) -> bool:
     if ending.wish is None or not ending.wish.terminated:
         return False
     failed = [status for status in ending.statuses if status.state is State.FAILED]
-    return all(status.signal == signal.SIGTERM for status in failed)
-
-
-def _saved(plan: Plan, states: list[State]) -> bool:
-    """Return whether all have saved who make the checkpoint: of steps of their own, learner 0."""
-    makers = states[:1] if plan.launch.kind == EACH else states
-    return bool(makers) and set(makers) <= {State.COMPLETED, State.HALTED}
+    return not says_full(ending.launcher_words) and all(
+        status.signal == signal.SIGTERM for status in failed
+    )
 
 
 def _failed(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
@@ -161,11 +164,15 @@ def _told_by_slurm(plan: Plan, words: list[str]) -> tuple[str, str] | None:
     if line := says_full(words):
         why = f"The learners were killed for using more memory than asked for: {line}"
         return why, _memory_hint(plan)
-    for line in words:
-        if re.search(r"node failure|node fail|lost connection to node", line, re.IGNORECASE):
-            hint = f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
-            return f"A node was lost: {line.strip()}", hint
+    for pattern, what in _ENDS_OF_STEPS.items():
+        for line in words:
+            if re.search(pattern, line, re.IGNORECASE):
+                return f"{what}: {line.strip()}", _go_on(plan)
     return None
+
+
+def _go_on(plan: Plan) -> str:
+    return f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
 
 
 def _launcher_failed(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
@@ -211,7 +218,8 @@ def _explain_signal(plan: Plan, who: str, number: int) -> tuple[str, str]:
             _memory_hint(plan),
         )
     what = _SIGNALS.get(number, "see its log")
-    return f"{who} was killed by signal {number} ({what}).", SEE_LOG
+    hint = _go_on(plan) if number == signal.SIGTERM else SEE_LOG  # somebody wanted it
+    return f"{who} was killed by signal {number} ({what}).", hint
 
 
 _WORDS: list[tuple[str, str]] = [

@@ -54,7 +54,7 @@ def test_a_wrong_pmi_stops_before_training(dlctl, cluster_site, xdg, mpi, framew
     shown = dlctl("show", training_id, "--json", ok=True).json
     assert "the plan has 2 learners" in shown["reason"]
     assert "MPI.COMM_WORLD.size is 1" in shown["reason"]
-    assert shown["hint"].startswith("HINT:")
+    assert shown["hint"].startswith("srun and the MPI library speak different PMIs")
     assert "launcher.mpi" in shown["hint"]
     assert shown["learners"] == []
     assert "Traceback" not in done.stderr + dlctl("logs", training_id).stdout

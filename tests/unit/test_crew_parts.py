@@ -188,9 +188,47 @@ def test_lost_learners_are_told_of_in_a_completed_training(plan):
 
 def test_and_in_a_halted_one(plan):
     wish = Wish("halt", "halted on request", 9.0)
-    verdict = decide(plan, 1, "7", ending([State.HALTED] * 3, {3: "vanished"}, wish=wish))
+    told = ending([State.HALTED] * 3, {3: "vanished"}, wish=wish)
+    saved = [dataclasses.replace(one, exit_code=85) for one in told.statuses]
+    verdict = decide(plan, 1, "7", dataclasses.replace(told, statuses=saved))
     assert verdict.state is State.HALTED
     assert verdict.reason == "Halted on request; learner 3 vanished."
+
+
+@pytest.mark.parametrize(
+    ("ends", "saved"),
+    [({"exit_code": 85}, True), ({"signal": 12}, True), ({"signal": 15}, False),
+     ({"signal": 9, "reason": "did not stop in time and was killed"}, False)],
+)  # fmt: skip
+def test_a_program_that_was_killed_has_not_saved(tmp_path, ends, saved):
+    plan = Job(tmp_path, "python train.py").plan
+    halted = [status(0, State.HALTED, **ends)]
+    verdict = decide(plan, 1, "7", Ending(halted, 0, [], Wish("halt", "halted on request", 9.0)))
+    assert verdict.state is State.HALTED
+    assert verdict.reason == f"Halted on request{'' if saved else ', before all was saved'}."
+    assert ("newest checkpoint" in verdict.hint) is not saved
+
+
+def test_a_step_that_somebody_cancelled_is_no_want_of_memory(tmp_path):
+    """`scancel JOB.STEP`, as srun tells it: slurmstepd ends all with their watchdogs."""
+    plan = Job(tmp_path, "python train.py").plan
+    words = ["slurmstepd-n1: error: *** STEP 65.1 ON n1 CANCELLED AT 2026-11-22T14:40:10 ***",
+             "srun: error: n1: task 0: Killed"]  # fmt: skip
+    verdict = decide(plan, 1, "7", Ending([status(0, State.TRAINING)], 137, words, None))
+    assert verdict.state is State.FAILED
+    assert verdict.reason.startswith("Slurm ended the learners' step: ")
+    assert verdict.hint == f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
+
+
+@pytest.mark.parametrize(("line", "state"), [
+    ("srun: error: n1: task 0: Out Of Memory", State.FAILED),
+    ("srun: error: n1: task 0: Terminated", State.HALTED),
+])  # fmt: skip
+def test_memory_that_lacked_is_told_though_the_job_is_being_ended(tmp_path, line, state):
+    plan = Job(tmp_path, "python train.py").plan
+    wish = Wish("halt", "the scheduler ended the job", 9.0, terminated=True)
+    verdict = decide(plan, 1, "7", Ending([status(0, State.TRAINING)], 137, [line], wish))
+    assert verdict.state is state
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ TABLE = [
     ({"job": job(JobState.NODE_FAIL)}, {}, State.FAILED, "a node was lost"),
     ({"job": job(JobState.PREEMPTED)}, {}, State.HALTED, "preempted before all was saved"),
     ({"job": CANCELLED}, {}, State.CANCELLED, "by somebody else"),
+    ({"job": job(JobState.OUT_OF_MEMORY), "halt_asked": True, "claim": "7"}, {}, State.HALTED,
+     "halted: the job ended before it could save: the job used more memory"),
     ({"job": CANCELLED, "cancel_asked": True}, {}, State.CANCELLED, "cancelled"),
     ({"job": FAILED, "cancel_asked": True}, {}, State.CANCELLED, "cancelled"),
     ({"job": CANCELLED, "halt_asked": True}, {}, State.HALTED, "halted before it started"),
@@ -118,6 +120,16 @@ def test_what_is_seen_gives_the_state(look, known, state, reason):
     assert told.state is state
     assert reason in told.reason
     assert told.stale_since is None
+
+
+@pytest.mark.parametrize(("told", "more"), [
+    ("No PMI on n1 (learner 0).", ""), ("Learner 0 failed.", ""),
+    ("Learner 01 failed.", " (learner 0 on n1)"), ("No PMI.", " (learner 0 on n1)"),
+])  # fmt: skip
+def test_who_is_guilty_is_told_once(told, more):
+    guilty = Guilty("learner", 0, "n1", 1, None)
+    look = seen(verdict=Verdict(1, "7", State.FAILED, told, "", guilty))
+    assert derive(record(), look, NOW).reason == told + more
 
 
 @pytest.mark.parametrize(("age_s", "hint"), [

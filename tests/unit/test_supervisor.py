@@ -14,6 +14,8 @@ from node_job import SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_until
 
 from dlctl import contract
 from dlctl.contract import DataStore, ResultsIndex, State
+from learner.control import Wish
+from learner.supervisor import Supervisor
 
 PY = shlex.quote(sys.executable)
 
@@ -193,6 +195,40 @@ def test_a_learner_that_gets_sigterm_with_the_whole_job_has_not_failed(tmp_path)
     verdict = job.finish(process)
     assert verdict.state is State.HALTED, job.output
     assert "scheduler ended the job" in verdict.reason
+
+
+class LateControl:
+    """A control whose wish comes late, as the job's SIGTERM comes after that of its steps."""
+
+    def __init__(self, terminated: bool) -> None:
+        self.looks = 0
+        self.wishes = Wish("halt", "the scheduler ended the job", 9.0, terminated)
+
+    def wish(self) -> Wish | None:
+        self.looks += 1
+        return self.wishes if self.looks > 3 else None
+
+    def wait(self, timeout_s: float) -> None:
+        pass
+
+
+class EndedStep:
+    exit_code = 143
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_what_fails_as_the_job_is_being_ended_has_not_failed(tmp_path, monkeypatch, terminated):
+    """A preflight that SIGTERM ends says nothing of the site's MPI."""
+    monkeypatch.setattr("learner.launch.whole_step", lambda *_: EndedStep())
+    job = Job.on_fake_srun(tmp_path, 2, "true")
+    control = LateControl(terminated)
+    verdict = Supervisor(job.dir, 1, job.plan, control).run()  # type: ignore[arg-type]
+    halted = "The scheduler ended the job, before the learners started."
+    assert (verdict.state, verdict.reason == halted) == (
+        State.HALTED if terminated else State.FAILED, terminated,
+    )  # fmt: skip
+    early = Supervisor(job.dir, 1, job.plan, control).ended_early()  # type: ignore[arg-type]
+    assert (early is not None) is terminated
 
 
 def test_no_learner_outlives_a_killed_supervisor(tmp_path):
