@@ -127,9 +127,26 @@ def resume(
                      hint=f"dlctl resume {record.training_id}")  # fmt: skip
     store.update(record := attempts.remember(record, asked))
     if record.attempt > 1:
-        return ask_again(session, files, record, store)
+        sent = ask_again(session, files, record, store)
+        if asked != Overrides():
+            _check_whose(session, files, sent)
+        return sent
     upload(session.transport, files.plan.root, lacking_runtime(session, files.plan))
     return ask(session, files.plan, record, store)
+
+
+def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
+    """Raise RecordError if the attempt runs by what another `dlctl resume` has asked for."""
+    newest = attempts.read_newest(session.transport, record)
+    ours, theirs = files.plan, newest.plan
+    same_code = replace(theirs, runtime_dir=ours.runtime_dir, dlctl_version=ours.dlctl_version)
+    if newest.attempt < record.attempt or same_code == ours:
+        return
+    raise RecordError(
+        f"another `dlctl resume {record.training_id}` was first: attempt {record.attempt} runs "
+        "with what that one asked for",
+        hint=f"dlctl show {record.training_id}; for other resources halt it, and resume",
+    )
 
 
 def _bring(session: Session, request: Request, record: Record, store: Store) -> AttemptFiles:

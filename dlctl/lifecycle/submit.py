@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dlctl.prepare import Request
 
 _SUBMIT_TIMEOUT_S = 120.0
-_BEGUN_ALREADY = 73
+_BEGUN_ALREADY, _ANSWERED_ALREADY = 73, 74
 
 
 def submit(
@@ -150,7 +150,7 @@ def ask(
         store.update(replace(record, reason=why))
         hint = f"`dlctl status {record.training_id}` looks it up; it is not sent twice"
         raise SubmitUnknown(f"{record.training_id}: {why}", hint=hint) from error
-    if end.exit_code not in (0, _BEGUN_ALREADY):
+    if end.exit_code not in (0, _BEGUN_ALREADY, _ANSWERED_ALREADY):
         raise RemoteCommandError(
             f"{session.transport.name}: the job directory {record.job_dir} can't be made ready "
             f"(exit code {end.exit_code}): {end.stderr.decode(errors='replace').strip()[-300:]}",
@@ -159,7 +159,9 @@ def ask(
     answer = parse_answer(end.stdout or None)
     if answer is None:  # begun by another dlctl, which has not finished
         return refresh(session, [record], store)[0]
-    return _accept(session.scheduler, answer, record, store)
+    accepted = _accept(session.scheduler, answer, record, store)
+    # Asked for before, perhaps long ago and by another dlctl: it may have ended since.
+    return accepted if end.exit_code == 0 else refresh(session, [accepted], store)[0]
 
 
 def _accept(
@@ -219,6 +221,9 @@ if [ ! -s {answer} ]; then
     {{ echo $code; echo $(($(wc -c <{here}/.out))); cat {here}/.out {here}/.err; }} >{answer}.tmp &&
         mv {answer}.tmp {answer}
     rm -f {here}/.out {here}/.err
+    cat {answer}
+else
+    cat {answer}
+    exit {_ANSWERED_ALREADY}
 fi
-cat {answer}
 """

@@ -244,3 +244,18 @@ def test_two_resume_at_once_and_one_job_is_made(scene):
     assert go_on(scene, scene.connect(Beside())).attempt == 2
     run_everything(scene)
     assert len(scene.ran()) == 1
+
+
+def test_a_home_that_is_behind_learns_what_became_of_the_attempt_it_asks_for(scene, tmp_path):
+    """Another dlctl has resumed it, and it has ended since."""
+    send(scene)
+    scene.scheduler.set_state(1, "NODE_FAIL")
+    behind = look(scene)
+    assert go_on(scene).attempt == 2
+    run_everything(scene)
+    assert look(scene).state is State.COMPLETED
+    scene.store = Store(tmp_path / "other.db")
+    scene.store.add(behind)
+    record = go_on(scene)
+    assert (record.attempt, record.state) == (2, State.COMPLETED)
+    assert len(scene.ran()) == 1
