@@ -281,6 +281,7 @@ class Supervisor:
             {s.rank: last_lines(self._log(s.rank)) for s in statuses if not s.state.final},
             lost,
             step.failure,
+            any((self.job_dir / contract.CHECKPOINTS).glob("*")),
         )
         verdict = decide(self.plan, self.attempt, self.job_id, ending)
         close_statuses(self.job_dir, statuses, verdict)

@@ -55,6 +55,8 @@ class Ending:
     lost: dict[int, str] = field(default_factory=dict)
     """Learners that were given up while enough others went on, and why; no status of theirs."""
     failure: Failure | None = None
+    checkpoints: bool = True
+    """Whether there is one to go on from."""
 
 
 def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
@@ -75,8 +77,9 @@ def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
         makers = ending.statuses[:1] if plan.launch.kind == EACH else ending.statuses
         saved = bool(makers) and all(has_saved(status) for status in makers)
         reason = wish + ("" if saved else ", before all was saved") + _tell_lost(ending.lost)
-        hint = f"Go on {'with' if saved else 'from the newest checkpoint'}: "
-        hint += f"dlctl resume {plan.training_id}"
+        hint = f"Go on with: dlctl resume {plan.training_id}" if saved else _go_on(plan)
+        if not saved and not ending.checkpoints:
+            hint = f"There is no checkpoint yet; begin anew: dlctl resume {plan.training_id}"
         return Verdict(attempt, job_id, State.HALTED, _sentence(reason), hint)
     return _failed(plan, attempt, job_id, ending)
 

@@ -207,6 +207,9 @@ def test_a_program_that_was_killed_has_not_saved(tmp_path, ends, saved):
     assert verdict.state is State.HALTED
     assert verdict.reason == f"Halted on request{'' if saved else ', before all was saved'}."
     assert ("newest checkpoint" in verdict.hint) is not saved
+    verdict = decide(plan, 1, "7", Ending(halted, 0, [], Wish("halt", "on request", 9.0),
+                                          checkpoints=False))  # fmt: skip
+    assert ("no checkpoint yet; begin anew: dlctl resume" in verdict.hint) is not saved
 
 
 def test_a_step_that_somebody_cancelled_is_no_want_of_memory(tmp_path):
