@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from cluster import Cluster, missing_programs, wipe_leftovers
+from cluster import Cluster, missing_programs, one_at_a_time, wipe_leftovers
 from hypothesis import settings
 from leftovers import SESSION_VARIABLE, left_behind, shared_memory
 
@@ -151,14 +150,6 @@ def _lacks(reason: str) -> None:
     pytest.skip(reason)
 
 
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Two clusters that start at once may take what the other one is about to take."""
-    with (Path(tempfile.gettempdir()) / "dlctl-test-cluster.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 @pytest.fixture(scope="session")
 def _started_cluster() -> Iterator[Cluster]:
     missing = missing_programs()
@@ -166,7 +157,7 @@ def _started_cluster() -> Iterator[Cluster]:
         _lacks(f"no test cluster without {', '.join(missing)}: run `make cluster-deps`")
     cluster = Cluster(venv=Path(sys.prefix), hide=REPOSITORY)
     try:
-        with _one_at_a_time():
+        with one_at_a_time():
             wipe_leftovers()
             cluster.start()
         python = str(cluster.node_python)

@@ -69,15 +69,24 @@ def memory_left(
         for line in (proc / "self/cgroup").read_text().splitlines():
             _, kinds, name = line.split(":", 2)
             if kinds == "":
-                folder, names = cgroups / name.strip("/"), _V2
+                mount, names = cgroups, _V2
             elif "memory" in kinds.split(","):
-                folder, names = cgroups / "memory" / name.strip("/"), _V1
+                mount, names = cgroups / "memory", _V1
             else:
                 continue
+            folder = _as_mounted(mount, Path(name.strip("/")))
             for place in (folder, *folder.parents):
                 with contextlib.suppress(OSError, ValueError):
                     left[f"{node} {place.stat().st_ino}"] = _left_in(place, names)
     return left
+
+
+def _as_mounted(mount: Path, name: Path) -> Path:
+    """Return a cgroup's folder; a container sees but its own part of the tree, as the root."""
+    for start in range(len(name.parts)):
+        if (folder := mount.joinpath(*name.parts[start:])).is_dir():
+            return folder
+    return mount
 
 
 def _left_in(folder: Path, names: _Names) -> int:

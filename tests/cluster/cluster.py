@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 PROGRAM = Path(__file__).with_name("cluster.sh")
@@ -15,6 +17,20 @@ PROGRAMS = (
     "slurmctld slurmd slurmdbd sbatch munged mariadbd sshd ssh unshare nsenter ip setpriv pgrep"
 )
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def has_cgroups() -> bool:
+    """Return whether a cluster may have cgroups: for root, and only with those of version 1."""
+    kinds = ("cpuset", "cpuacct", "freezer", "memory")
+    return all(os.access(f"/sys/fs/cgroup/{kind}/tasks", os.W_OK) for kind in kinds)
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Two clusters that start at once may take what the other one is about to take."""
+    with (Path(tempfile.gettempdir()) / "dlctl-test-cluster.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def missing_programs() -> list[str]:
@@ -48,6 +64,7 @@ class Cluster:
         venv: Path | None = None,
         hide: Path | None = None,
         slurm_extra: str = "",
+        cgroups: bool = False,
     ) -> None:
         self.nodes = nodes
         self.folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent_folder()))
@@ -65,6 +82,7 @@ class Cluster:
             "CLUSTER_VENV": str(venv or ""),
             "CLUSTER_HIDE": str(hide or ""),
             "CLUSTER_SLURM_EXTRA": slurm_extra,
+            "CLUSTER_CGROUPS": "yes" if cgroups else "no",
         }
 
     # Life --------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@
 #   CLUSTER_SSH_PORT   0 (the default): a free one, see ssh_config in the folder
 #   CLUSTER_VENV     a virtual environment, seen read-only as $CLUSTER/venv in there
 #   CLUSTER_HIDE     a folder that is empty in there (the clone: nothing may lean on it by accident)
+#   CLUSTER_CGROUPS  yes: Slurm tracks and limits jobs by cgroups, as sites have it; needs root and cgroups of version 1
 #   CLUSTER_SLURM_EXTRA   lines added to slurm.conf
 #   CLUSTER_OWNER_FD a pipe's reading end: when it is closed, the cluster and its folder go
 #
@@ -34,6 +35,7 @@ export PATH=$PATH:/usr/sbin:/sbin
 . "$HERE/bin/configure.sh"
 # shellcheck source=tests/cluster/bin/inside.sh
 . "$HERE/bin/inside.sh"
+CGROUP=dlctl-$(printf %s "$B" | tr -c 'A-Za-z0-9.\n' -) CGROUPS="cpuset cpuacct freezer memory"
 SELF=$B/program/cluster.sh   # a copy: the clone may be hidden in there, and may change meanwhile
 
 nodes_ok() {
@@ -114,7 +116,16 @@ wipe() {
   [ -e "$B" ] || return 0
   [ -e "$B/.dlctl-cluster" ] || die "will not delete $B: it holds no cluster"
   if pid=$(head_pid); then kill_head "$pid" || die "process $pid does not end"; fi
+  remove_cgroups
   until_ok 10 rm -rf --one-file-system "$B" || die "cannot delete $B"
+}
+
+remove_cgroups() {
+  local kind
+  for kind in $CGROUPS; do
+    [ ! -d "/sys/fs/cgroup/$kind/$CGROUP" ] ||
+      until_ok 5 find "/sys/fs/cgroup/$kind/$CGROUP" -depth -type d -exec rmdir '{}' ';'
+  done
 }
 
 status() {

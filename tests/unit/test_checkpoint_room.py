@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from learner.checkpoint.room import Wish, have_room, memory_left
 
 BOOT = "0b3c"
@@ -46,6 +48,15 @@ def test_a_limit_of_the_first_version_of_cgroups_counts(tmp_path: Path) -> None:
     write(memory, {"memory.limit_in_bytes": 9223372036854771712, "memory.usage_in_bytes": 5})
     names = {"memory.limit_in_bytes": 1000, "memory.usage_in_bytes": 600, "memory.stat": "x 1"}
     write(memory / "slurm" / "job_1", dict(names))
+    assert left(tmp_path) == [800 * 1024, 400]
+
+
+@pytest.mark.parametrize("seen", ["slurm/job_1", "job_1"])
+def test_a_container_sees_its_part_of_the_tree_as_the_root(tmp_path: Path, seen: str) -> None:
+    """Its mount shows no more; /proc tells the whole name."""
+    make_node(tmp_path, "4:memory:/machine/slurm/job_1/task_0\n0::/")
+    names = {"memory.limit_in_bytes": 1000, "memory.usage_in_bytes": 600, "memory.stat": "x 1"}
+    write(tmp_path / "cgroup" / "memory" / seen, {**names, "task_0/tasks": ""})
     assert left(tmp_path) == [800 * 1024, 400]
 
 

@@ -19,6 +19,7 @@ settings() {
   CLUSTER_NODES=${CLUSTER_NODES:-4} CLUSTER_CPUS=${CLUSTER_CPUS:-2} CLUSTER_GPUS=${CLUSTER_GPUS:-2}
   CLUSTER_MEMORY_MB=${CLUSTER_MEMORY_MB:-4000} CLUSTER_SSH_PORT=${CLUSTER_SSH_PORT:-0}
   CLUSTER_VENV=${CLUSTER_VENV:-} CLUSTER_HIDE=${CLUSTER_HIDE:-} CLUSTER_SLURM_EXTRA=${CLUSTER_SLURM_EXTRA:-}
+  CLUSTER_CGROUPS=${CLUSTER_CGROUPS:-no}
   CLUSTER_UID=${CLUSTER_UID:-$(id -u)} CLUSTER_GID=${CLUSTER_GID:-$(id -g)}
   CLUSTER_LOGIN=${CLUSTER_LOGIN:-$(id -un "$CLUSTER_UID")}   # asked outside: in a user namespace everybody is root
   if is_root; then TUSER=dluser; else TUSER=$CLUSTER_LOGIN; fi
@@ -27,7 +28,7 @@ settings() {
 
 save_settings() {
   local name
-  for name in NODES CPUS MEMORY_MB GPUS SSH_PORT VENV HIDE UID GID LOGIN; do
+  for name in NODES CPUS MEMORY_MB GPUS CGROUPS SSH_PORT VENV HIDE UID GID LOGIN; do
     name=CLUSTER_$name
     printf '%s=%q\n' "$name" "${!name}"
   done >"$E/settings"

@@ -13,6 +13,7 @@ configure() {
   configure_mariadb >"$E/my.cnf"
   configure_slurm >"$E/slurm/slurm.conf"
   configure_gres >"$E/slurm/gres.conf"
+  [ "$CLUSTER_CGROUPS" != yes ] || configure_cgroup >"$E/slurm/cgroup.conf"
   configure_slurmdbd >"$E/slurm/slurmdbd.conf"
   chmod 600 "$E/slurm/slurmdbd.conf"
 }
@@ -123,11 +124,8 @@ SlurmdPidFile=$R/slurmd-%n.pid
 SlurmctldLogFile=$L/slurmctld.log
 SlurmdLogFile=$L/slurmd-%n.log
 SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/linux
+$(configure_tracking)
 JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePass=$B/munge/munge.sock
@@ -166,6 +164,25 @@ configure_gres() { # a GPU must be a character device, else CUDA_VISIBLE_DEVICES
   for i in $(seq 0 $((CLUSTER_GPUS - 1))); do ln -sf /dev/null "$B/dev/nvidia$i"; done
   echo "AutoDetect=off"
   echo "NodeName=n[1-$CLUSTER_NODES] Name=gpu File=$B/dev/nvidia[0-$((CLUSTER_GPUS - 1))]"
+}
+
+configure_tracking() {
+  if [ "$CLUSTER_CGROUPS" = yes ]; then
+    printf '%s\n' ProctrackType=proctrack/cgroup TaskPlugin=task/cgroup JobAcctGatherType=jobacct_gather/cgroup
+  else
+    printf '%s\n' ProctrackType=proctrack/linuxproc TaskPlugin=task/none JobAcctGatherType=jobacct_gather/linux \
+      JobAcctGatherParams=OverMemoryKill
+  fi
+}
+
+configure_cgroup() { # no ConstrainDevices: the GPUs here are /dev/null
+  cat <<X
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+CgroupAutomount=no
+ConstrainCores=yes
+ConstrainRAMSpace=yes
+X
 }
 
 configure_slurmdbd() {

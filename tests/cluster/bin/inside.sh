@@ -89,6 +89,18 @@ head_stop() {
 bind_read_only() { # FROM TO; a read-only remount may be forbidden in a user namespace
   mount --bind "$1" "$2" && { mount -o remount,bind,ro "$2" 2>/dev/null || ! is_root; }
 }
+own_cgroups() { # what is the root in here is a group of its own outside: other clusters have theirs
+  local kind folder
+  for kind in $CGROUPS; do
+    folder=/sys/fs/cgroup/$kind
+    mkdir -p "$folder/$CGROUP" || return 1
+    if [ "$kind" = cpuset ]; then
+      cat "$folder/cpuset.cpus" >"$folder/$CGROUP/cpuset.cpus"
+      cat "$folder/cpuset.mems" >"$folder/$CGROUP/cpuset.mems"
+    fi
+    mount --bind "$folder/$CGROUP" "$folder" || return 1
+  done
+}
 head_init() { # pid 1 of the cluster; fd 3 is the listening socket made outside
   trap head_stop TERM
   cd / || exit 1
@@ -100,6 +112,7 @@ head_init() { # pid 1 of the cluster; fd 3 is the listening socket made outside
   hostname head
   mount --bind "$E/slurm" "$E/etc/slurm"
   mount --rbind "$E/etc" /etc
+  [ "$CLUSTER_CGROUPS" != yes ] || own_cgroups || die "no cgroups of version 1 for root"
   mount -t tmpfs -o size=2m,mode=1777 tmpfs "$B/small"   # for tests of a full disk
   [ -z "$CLUSTER_VENV" ] || bind_read_only "$CLUSTER_VENV" "$B/venv" || die "cannot show $CLUSTER_VENV"
   [ -z "$CLUSTER_HIDE" ] || mount -t tmpfs -o mode=755,size=4k tmpfs "$CLUSTER_HIDE"

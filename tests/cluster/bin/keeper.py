@@ -8,7 +8,9 @@ and the cluster and its folder go too.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import select
 import shutil
 import socket
@@ -66,6 +68,15 @@ def keep(head: subprocess.Popen[bytes], owner_fd: int) -> bool:
     return False
 
 
+def remove_cgroups(folder: Path) -> None:
+    """Remove the cluster's own, where it has any; see `own_cgroups` in inside.sh."""
+    name = "dlctl-" + re.sub("[^A-Za-z0-9.]", "-", str(folder))
+    for group in Path("/sys/fs/cgroup").glob(f"*/{name}"):
+        for path, _, _ in os.walk(group, topdown=False):
+            with contextlib.suppress(OSError):  # a process of it has not ended yet
+                Path(path).rmdir()
+
+
 def main() -> None:
     """Run until the cluster ends."""
     folder, port, owner_fd = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -91,6 +102,7 @@ def main() -> None:
         deadline = time.monotonic() + 30
         while folder.exists() and time.monotonic() < deadline:
             shutil.rmtree(folder, ignore_errors=True)
+            remove_cgroups(folder)
             time.sleep(0.1)
 
 
