@@ -38,7 +38,7 @@ def test_a_program_that_does_not_listen_is_ended(dlctl, site, wait_until):
     wait_until((site.job_dir(training_id) / "results/ready").exists, 90)
     dlctl("halt", training_id, ok=True)
     known = wait_for_state(dlctl, wait_until, training_id, "HALTED")
-    assert known["reason"] == "Halted on request."
+    assert known["reason"] == "Halted on request, before all was saved."
     shown = dlctl("show", training_id, "--json", ok=True).json
     assert shown["learners"][0]["reason"] == "did not stop in time and was killed"
 

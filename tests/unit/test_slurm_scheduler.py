@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dlctl.scheduler import JobState, make_scheduler
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "slurm"
 SLURM = make_scheduler("slurm")
+CHECKER = str(Path(sys.executable).with_name("shellcheck"))
 SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
 
 
@@ -45,7 +47,7 @@ def test_scripts_are_clean_posix_shell(name):
         for shell in SHELLS:
             subprocess.run([shell, "-n"], input=text, text=True, check=True)
         subprocess.run(
-            ["shellcheck", "--shell=sh", "--exclude=SC2016", "-"], input=text, text=True, check=True
+            [CHECKER, "--shell=sh", "--exclude=SC2016", "-"], input=text, text=True, check=True
         )
 
 
