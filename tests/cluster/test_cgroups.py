@@ -77,7 +77,8 @@ def test_a_learner_whose_memory_never_suffices_is_given_up(dlctl, cluster_site, 
     why = (
         "killed by signal 9, for want of memory, 3 times in a row, each within 10 min of its start"
     )
-    wait_until(lambda: f"Giving up learner 1 on n1: it was {why}" in log.read_text(), 120)
+    said = f"Giving up learner 1 on n1: it was {why}"
+    wait_until(lambda: log.exists() and said in log.read_text(), 120)
     hurry(job_dir)
     known = wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     assert known["reason"] == f"1 of 2 learners ended with exit code 0; learner 1 was {why}."

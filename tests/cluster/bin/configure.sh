@@ -146,7 +146,6 @@ MessageTimeout=5
 TCPTimeout=1
 BatchStartTimeout=10
 InactiveLimit=0
-KillWait=2
 MinJobAge=300
 GresTypes=gpu
 NodeName=$nodes CPUs=$CLUSTER_CPUS RealMemory=$CLUSTER_MEMORY_MB $gres
@@ -168,10 +167,11 @@ configure_gres() { # a GPU must be a character device, else CUDA_VISIBLE_DEVICES
 
 configure_tracking() {
   if [ "$CLUSTER_CGROUPS" = yes ]; then
-    printf '%s\n' ProctrackType=proctrack/cgroup TaskPlugin=task/cgroup JobAcctGatherType=jobacct_gather/cgroup
+    printf '%s\n' ProctrackType=proctrack/cgroup TaskPlugin=task/cgroup JobAcctGatherType=jobacct_gather/cgroup \
+      KillWait=30 # Slurm's default: who gets SIGTERM has so long to save
   else
     printf '%s\n' ProctrackType=proctrack/linuxproc TaskPlugin=task/none JobAcctGatherType=jobacct_gather/linux \
-      JobAcctGatherParams=OverMemoryKill
+      JobAcctGatherParams=OverMemoryKill KillWait=2
   fi
 }
 
