@@ -262,7 +262,7 @@ def test_a_node_that_is_cut_off_for_a_moment(dlctl, cluster_site, wait_until):
     """Shorter than Slurm's patience: the job goes on and nothing is said wrong meanwhile."""
     cluster = cluster_site.cluster
     folder = write_training(
-        dlctl.cwd, {"command": "exec python3 counter.py 50"}, {"counter.py": COUNTER}
+        dlctl.cwd, {"command": "exec python3 counter.py 120"}, {"counter.py": COUNTER}
     )
     training_id = submit(dlctl, cluster_site, folder)
     count = cluster_site.job_dir(training_id) / "checkpoints/count-0"
