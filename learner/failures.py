@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dlctl.contract import Guilty, Plan, Status
 from learner.faults import EXIT_NO_RESTART
-from learner.member import SERVED_S, LearnerMember, ServerMember
-from learner.verdict import SEE_LOG, Failure, explain, read_words
+from learner.member import LIVED_S, LearnerMember, ServerMember
+from learner.verdict import SEE_LOG, Failure, explain, go_on, read_words
 
 
 def learner_failure(
@@ -20,7 +20,7 @@ def learner_failure(
     needed = plan.parameter_server.min_learners if plan.parameter_server else 0
     enough = f"{left} of {plan.resources.learners} learners are left, min_learners is {needed}"
     why = "it validates and saves" if learner.rank == 0 else enough
-    hint = f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
+    hint = go_on(plan)
     code = number = None
     words = learner.words()
     if status is not None and status.signal is not None:
@@ -47,15 +47,14 @@ def server_failure(
     guilty = Guilty("server", node, host, code, None, words)
     training = plan.training_id
     if why:
-        hint = f"Go on from the newest checkpoint: dlctl resume {training}"
-        return Failure(f"{name}, can't go on: {why}.", hint, guilty)
+        return Failure(f"{name}, can't go on: {why}.", go_on(plan), guilty)
     told, hint = read_words(plan, words, code)
     if hint == SEE_LOG:
         hint = (
             f"See why in server-{server.node}.log (dlctl logs {training}), then go on from the "
             f"newest checkpoint: dlctl resume {training}"
         )
-    within = f"each time within {SERVED_S / 60:g} min of its start,"
+    within = f"each time within {LIVED_S / 60:g} min of its start,"
     times = f" {server.restarts.limit} times in a row, {within}"
     times = "" if code == EXIT_NO_RESTART else times
     return Failure(f"{name} failed{times} with exit code {code}: {told}", hint, guilty)

@@ -18,9 +18,10 @@ from psrv.cursor_overseer import reported
 LEARNER_DEATHS = 3
 """So many in a row without a chunk done in between, and a learner is given up."""
 SERVER_DEATHS = 5
-SERVED_S = 600.0
+LIVED_S = 600.0
 """A server that serves, and has lived so long, has done something: one that always ends sooner is
-given up, and one that ends more seldom is in nobody's way."""
+given up, and one that ends more seldom is in nobody's way. So it is with learners for which memory
+does not suffice."""
 AWAY_WAIT_S = 5.0
 """Until a step is tried again that could not begin."""
 BUSY_TRIES = 24
@@ -174,7 +175,7 @@ class ServerMember(Member):
         statuses = [self._read(path) for path in self._status_files.values()]
         serves = all(status is not None and status.state is State.TRAINING for status in statuses)
         self.has_served = self.exit_code != 0 and (self.has_served or serves)
-        return serves and now - self.started_at >= SERVED_S
+        return serves and now - self.started_at >= LIVED_S
 
 
 class LearnerMember(Member):
@@ -231,9 +232,9 @@ class LearnerMember(Member):
             return ""
         lived_s = now - self.started_at
         self._short = self._short + 1 if lived_s < SHORT_S else 0
-        self._full = self._full + 1 if lived_s < SERVED_S and says_full(self.words()) else 0
+        self._full = self._full + 1 if lived_s < LIVED_S and says_full(self.words()) else 0
         if self._full >= LEARNER_DEATHS:
-            within = f"within {SERVED_S / 60:g} min of its start"
+            within = f"within {LIVED_S / 60:g} min of its start"
             return f"{self._full} times in a row, each {within}"
         if self._short >= SHORT_LIVES:
             return f"{self._short} times in a row, each within {SHORT_S:g} s of its start"

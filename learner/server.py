@@ -22,13 +22,13 @@ import torch
 
 from dlctl.contract import Plan, State
 from learner import processes
-from learner.checkpoint.room import memory_left
 from learner.directives import ENDED, GIVEN_UP, SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
 from learner.environment import quiet_mpi
 from learner.faults import EXIT_FAILED, EXIT_NO_RESTART, UserFault
 from learner.heartbeat import Heartbeat
 from learner.launch import TAKES_OVER
 from learner.launcher import read_plan
+from learner.node_memory import memory_left
 from learner.preflight import bound_address
 from learner.server_solver import describe_solver, solver_of_job
 from learner.shared_memory import make_segment_folder, remove_segment_folder, segment_folder

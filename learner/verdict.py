@@ -77,7 +77,7 @@ def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
         makers = ending.statuses[:1] if plan.launch.kind == EACH else ending.statuses
         saved = bool(makers) and all(has_saved(status) for status in makers)
         reason = wish + ("" if saved else ", before all was saved") + _tell_lost(ending.lost)
-        hint = f"Go on with: dlctl resume {plan.training_id}" if saved else _go_on(plan)
+        hint = f"Go on with: dlctl resume {plan.training_id}" if saved else go_on(plan)
         if not saved and not ending.checkpoints:
             hint = f"There is no checkpoint yet; begin anew: dlctl resume {plan.training_id}"
         return Verdict(attempt, job_id, State.HALTED, _sentence(reason), hint)
@@ -170,11 +170,12 @@ def _told_by_slurm(plan: Plan, words: list[str]) -> tuple[str, str] | None:
     for pattern, what in _ENDS_OF_STEPS.items():
         for line in words:
             if re.search(pattern, line, re.IGNORECASE):
-                return f"{what}: {line.strip()}", _go_on(plan)
+                return f"{what}: {line.strip()}", go_on(plan)
     return None
 
 
-def _go_on(plan: Plan) -> str:
+def go_on(plan: Plan) -> str:
+    """Return what to do next where a training has ended before its end."""
     return f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
 
 
@@ -221,7 +222,7 @@ def _explain_signal(plan: Plan, who: str, number: int) -> tuple[str, str]:
             _memory_hint(plan),
         )
     what = _SIGNALS.get(number, "see its log")
-    hint = _go_on(plan) if number == signal.SIGTERM else SEE_LOG  # somebody wanted it
+    hint = go_on(plan) if number == signal.SIGTERM else SEE_LOG  # somebody wanted it
     return f"{who} was killed by signal {number} ({what}).", hint
 
 

@@ -27,11 +27,12 @@ from learner.checkpoint.publish import (
     remove_leftovers,
     remove_quietly,
 )
-from learner.checkpoint.room import Wish, have_room, memory_left
+from learner.checkpoint.room import Wish, have_room
 from learner.checkpoint.snapshot import Snapshot
 from learner.checkpoint.tree import Packed, pack
 from learner.checkpoint.work import complete, leave_failure, write_part
 from learner.faults import UserFault
+from learner.node_memory import memory_left
 
 T = TypeVar("T")
 _LONGEST_WAIT_S = 600.0

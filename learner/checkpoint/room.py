@@ -1,20 +1,16 @@
-"""How much memory the learners may still take: what their node and their cgroups have left.
+"""Whether the learners' snapshots fit into what their node and their cgroups have left of memory.
 
 Those of a node take theirs at the same time, so they say what they want and decide together.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 _LARGEST_PART = 0.8
 """Of the memory that is left, what all snapshots together may take."""
-_NO_LIMIT_BYTES = 1 << 60
-"""Above it, cgroup v1 means that there is no limit."""
 
 
 @dataclass(frozen=True)
@@ -24,21 +20,6 @@ class Wish:
     more_bytes: int
     left_bytes: dict[str, int] = field(default_factory=dict)
     """Of each limit that it is under. Learners under the same limit have the same name for it."""
-
-
-@dataclass(frozen=True)
-class _Names:
-    """How a version of cgroups calls its files, and the caches in memory.stat that can go."""
-
-    limit: str
-    used: str
-    caches: tuple[str, str]
-
-
-_V1 = _Names(
-    "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")
-)
-_V2 = _Names("memory.max", "memory.current", ("inactive_file", "active_file"))
 
 
 def have_room(wishes: Sequence[Wish]) -> list[bool]:
@@ -51,50 +32,3 @@ def have_room(wishes: Sequence[Wish]) -> list[bool]:
             left[name] = min(left_bytes, left.get(name, left_bytes))
     full = {name for name in left if wanted[name] > _LARGEST_PART * left[name]}
     return [wish.more_bytes == 0 or not full & wish.left_bytes.keys() for wish in wishes]
-
-
-def memory_left(
-    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
-) -> dict[str, int]:
-    """Return how many bytes this process may still take, by the node and by each of its cgroups."""
-    left: dict[str, int] = {}
-    node = ""
-    with contextlib.suppress(OSError):
-        node = (proc / "sys/kernel/random/boot_id").read_text().strip()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = (proc / "meminfo").read_text().splitlines()
-        available = next(line for line in lines if line.startswith("MemAvailable:"))
-        left[node] = int(available.split()[1]) * 1024
-    with contextlib.suppress(OSError):
-        for line in (proc / "self/cgroup").read_text().splitlines():
-            _, kinds, name = line.split(":", 2)
-            if kinds == "":
-                mount, names = cgroups, _V2
-            elif "memory" in kinds.split(","):
-                mount, names = cgroups / "memory", _V1
-            else:
-                continue
-            folder = _as_mounted(mount, Path(name.strip("/")))
-            for place in (folder, *folder.parents):
-                with contextlib.suppress(OSError, ValueError):
-                    left[f"{node} {place.stat().st_ino}"] = _left_in(place, names)
-    return left
-
-
-def _as_mounted(mount: Path, name: Path) -> Path:
-    """Return a cgroup's folder; a container sees but its own part of the tree, as the root."""
-    for start in range(len(name.parts)):
-        if (folder := mount.joinpath(*name.parts[start:])).is_dir():
-            return folder
-    return mount
-
-
-def _left_in(folder: Path, names: _Names) -> int:
-    """Return what a cgroup has left; raise OSError or ValueError where it has no limit."""
-    limit_bytes = int((folder / names.limit).read_text())  # "max" is no limit
-    if limit_bytes > _NO_LIMIT_BYTES:
-        raise ValueError("no limit")
-    left_bytes = limit_bytes - int((folder / names.used).read_text())
-    # What is used counts the files that were read: they make room when it is wanted.
-    pairs = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    return left_bytes + sum(int(value) for name, value in pairs if name in names.caches)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from learner.checkpoint.room import Wish, have_room, memory_left
+from learner.checkpoint.room import Wish, have_room
+from learner.node_memory import memory_left
 
 BOOT = "0b3c"
 
