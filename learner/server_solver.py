@@ -98,8 +98,7 @@ def _try(solver: AnySolver) -> None:
         solver.step(block, torch.ones(8), 2, 0.1)
         return
     mine = torch.ones(8)
-    solver.push(block, mine, torch.ones(8), 0.1)
-    solver.answer(block, mine)
+    solver.push_pull(block, mine, mine, torch.ones(8), 0.1)
     total = torch.zeros(8)
     solver.gather(block[0], total, mine, torch.ones(8), 0.1)
     solver.merge(block, total, 1, 0.1)

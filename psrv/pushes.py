@@ -126,12 +126,13 @@ class _AtOnce:
 
     def _pushing(self, sent: _Parts, taken: _Parts | None, rate: float) -> Operation:
         scratch, count = self._scratch, self._shard.count_push
-        push, answer = self._solver.push, self._solver.answer
+        push, push_pull = self._solver.push, self._solver.push_pull
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
-            push(parts, sent[block], scratch[block], rate)
-            if taken is not None:
-                answer(parts, taken[block])
+            if taken is None:
+                push(parts, sent[block], scratch[block], rate)
+            else:
+                push_pull(parts, sent[block], taken[block], scratch[block], rate)
             count(block)
 
         return work

@@ -53,6 +53,18 @@ class Solver(Protocol):
         """Give the learner its new weights, after its push."""
         mine.copy_(server[0])
 
+    def push_pull(
+        self,
+        server: Sequence[torch.Tensor],
+        mine: torch.Tensor,
+        into: torch.Tensor,
+        scratch: torch.Tensor,
+        rate: float,
+    ) -> None:
+        """Do both."""
+        self.push(server, mine, scratch, rate)
+        self.answer(server, into)
+
     def gather(
         self,
         replica: torch.Tensor,
@@ -93,12 +105,16 @@ class RoundSolver(Protocol):
 
 
 def _descend(
-    server: Sequence[torch.Tensor], gradient: torch.Tensor, rate: float, momentum: float
+    server: Sequence[torch.Tensor],
+    gradient: torch.Tensor,
+    rate: float,
+    momentum: float,
+    copy: torch.Tensor | None = None,
 ) -> None:
     if momentum:
-        solvers.momentum(server[0], server[1], gradient, lr=rate, momentum=momentum)
+        solvers.momentum(server[0], server[1], gradient, lr=rate, momentum=momentum, copy=copy)
     else:
-        solvers.sgd(server[0], gradient, lr=rate)
+        solvers.sgd(server[0], gradient, lr=rate, copy=copy)
 
 
 @dataclass(frozen=True)
@@ -130,6 +146,21 @@ class Downpour(Solver):
         """Take a step."""
         del scratch
         _descend(server, mine, rate * self.scale, self.momentum)
+
+    def push_pull(
+        self,
+        server: Sequence[torch.Tensor],
+        mine: torch.Tensor,
+        into: torch.Tensor,
+        scratch: torch.Tensor,
+        rate: float,
+    ) -> None:
+        """Take a step to memory of the learner's own first, which is faster."""
+        alike = into.dtype == server[0].dtype and into.device == server[0].device
+        if alike and type(self) is Downpour:  # a user's own may push and answer otherwise
+            _descend(server, mine, rate * self.scale, self.momentum, into)
+        else:
+            super().push_pull(server, mine, into, scratch, rate)
 
     def merge(
         self, server: Sequence[torch.Tensor], total: torch.Tensor, pushes: int, rate: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,41 @@ def test_steps_of_the_server(case: Any, lr: float, momentum: float) -> None:
     s = squares.double().numpy() + g * g
     assert_close(found[1], s)
     assert_close(found[0], w - lr * g / (np.sqrt(s) + 1e-3))
+
+
+class Halving(rules.Downpour):
+    """A user's own, whose answer is not the weights."""
+
+    def answer(self, server: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
+        mine.copy_(server[0] / 2)
+
+
+PUSHED = [
+    rules.Downpour(),
+    rules.Downpour(0.9, scale=0.5),
+    rules.DownpourAdagrad(),
+    rules.ElasticAveraging(0.3),
+    Halving(),
+]
+
+
+@pytest.mark.parametrize("solver", PUSHED, ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_push_with_its_answer_is_the_push_and_then_the_answer(
+    solver: rules.Solver, dtype: torch.dtype
+) -> None:
+    *server, mine, scratch = rows_of(1, 1000, 3 + solver.rows)
+    server = [row.abs() for row in server]  # Adagrad's are squares
+    apart = [row.clone() for row in server]
+    solver.push(apart, (sent := mine.clone()), scratch, 0.1)
+    # Weights that are sent become what is answered; gradients stay as they are.
+    expected = sent if solver.sends_weights else torch.empty(1000, dtype=dtype)
+    solver.answer(apart, expected)
+
+    into = mine if solver.sends_weights else torch.empty(1000, dtype=dtype)
+    solver.push_pull(server, mine, into, scratch, 0.1)
+    assert all(map(torch.equal, server, apart)) and torch.equal(into, expected)
+    assert torch.equal(mine, sent)
 
 
 @settings(max_examples=40, deadline=None)
