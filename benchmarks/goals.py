@@ -96,6 +96,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     ),
     "psrv_4": (Speed(0.8),),
     "psrv_nodes_2": (Speed(0.8), Speed(3, ("torch_rpc",))),
+    "psrv_nodes_2_loop": (Speed(3, ("torch_rpc",)),),
     "psrv_nodes_2_10gbit": (Speed(0.8),),
     "psrv_nodes_2_5gbit": (Speed(0.8),),
     "psrv_memory": (Cost(1.1),),

@@ -5,6 +5,10 @@ pushes a gradient of 102 MB and pulls weights that have it in them: half of both
 place, half goes over the network and back. It begins its next update then and not before, so that
 no two pushes go together, as they otherwise may; it does not wait for the other learner.
 
+`…_loop` is what a training has: a learner goes on with the weights that its node has, as the
+built-in loop does, and what is pushed while a total is on its way goes with the next one. All
+pushes have come to their home when the clock is stopped.
+
 Floor: the link. Bare sockets move the same bytes the same way at the same time: 51 MB there and
 back from each node, from the learner's gradient and into its weights, in frames of 512 KiB over as
 many connections, as far ahead of the answers; nothing is computed. The nodes are network namespaces
@@ -43,8 +47,9 @@ from cluster import (  # type: ignore[import-not-found] # noqa: E402
 
 _NODES = 2
 _RUNS, _WARM_UP = 9, 1
-_UPDATES = 4
+_UPDATES, _LOOP_UPDATES = 4, 16
 """Of each learner in a run."""
+_LOOP = "loop"
 _END_LIMIT_S = 60.0
 _TBF = ["tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "burst", "1mb", "limit", "20mb"]
 _LINKS = {"psrv_nodes_2": 0, "psrv_nodes_2_10gbit": 10, "psrv_nodes_2_5gbit": 5}
@@ -52,7 +57,7 @@ _LINKS = {"psrv_nodes_2": 0, "psrv_nodes_2_10gbit": 10, "psrv_nodes_2_5gbit": 5}
 
 
 def measure(quick: bool = False) -> Iterator[Result]:
-    """Yield the result; nothing where the cluster's programs lack."""
+    """Yield each result; nothing where the cluster's programs lack."""
     if missing := missing_programs():
         print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
         return
@@ -66,7 +71,7 @@ def measure(quick: bool = False) -> Iterator[Result]:
         for what, gbit in _LINKS.items():
             if gbit:
                 _limit(cluster, gbit)
-            yield _measure(cluster, what, runs, warm_up)
+            yield from _measure(cluster, what, runs, warm_up)
     finally:
         cluster.wipe()
 
@@ -77,13 +82,15 @@ def _limit(cluster: Any, gbit: int) -> None:
         cluster.exec(*_TBF, "rate", f"{gbit}gbit", node=node)
 
 
-def _measure(cluster: Any, what: str, runs: int, warm_up: int) -> Result:
+def _measure(cluster: Any, what: str, runs: int, warm_up: int) -> Iterator[Result]:
     with _rates(cluster, what, ("ours", "link")) as rates:
-        result = compare(what, rates["ours"], rates["link"], unit="updates/s",
-                         runs=runs, warm_up=warm_up)  # fmt: skip
+        result = compare(what, rates["ours"], rates["link"], {_LOOP: rates[_LOOP]},
+                         unit="updates/s", runs=runs, warm_up=warm_up)  # fmt: skip
     with _rates(cluster, what, ("torch_rpc",)) as rates:
         alone = {n: round(v, 4) for n, v in medians(rates, runs, warm_up).items()}
-    return replace(result, peers={**result.peers, **alone})
+    loop = result.peers[_LOOP]
+    yield replace(result, peers=alone)
+    yield replace(result, what=f"{what}_{_LOOP}", ours=loop, peers=alone)
 
 
 class NodeSet(LearnerSet):
@@ -113,7 +120,10 @@ def _rates(
                 streams[-1].write(f"{number} {_NODES}\n")
                 streams[-1].flush()
             sets[way] = NodeSet(way, folder, started, streams)
-        yield {way: _rate(node_set) for way, node_set in sets.items()}
+        rates = {way: _rate(node_set, "update", _UPDATES) for way, node_set in sets.items()}
+        if "ours" in sets:
+            rates[_LOOP] = _rate(sets["ours"], _LOOP, _LOOP_UPDATES)
+        yield rates
         for node_set in sets.values():
             node_set.ask("check", None)
             node_set.close()
@@ -121,8 +131,8 @@ def _rates(
             raise started.failed(f"exit code {code}")
 
 
-def _rate(node_set: NodeSet) -> Callable[[], float]:
-    return lambda: _NODES * _UPDATES / node_set.time_s("update", _UPDATES)
+def _rate(node_set: NodeSet, order: str, updates: int) -> Callable[[], float]:
+    return lambda: _NODES * updates / node_set.time_s(order, updates)
 
 
 @contextlib.contextmanager
