@@ -132,7 +132,8 @@ def decide_anew(base: AttemptFiles, overrides: Overrides, site: Site) -> Attempt
     plan = replace(
         old, resources=new.resources, batch=new.batch, launch=new.launch,
         environment=new.environment, dlctl_version=__version__,
-        parameter_server=new.parameter_server, not_in_this_version=new.not_in_this_version,
+        parameter_server=new.parameter_server, alone_on_server=new.alone_on_server,
+        not_in_this_version=new.not_in_this_version,
         # This version's, which knows how to go on with another number of learners.
         runtime_dir=f"{old.root}/runtime/{runtime_digest}",
         checkpoint=replace(old.checkpoint, mtbf_s=new.checkpoint.mtbf_s),

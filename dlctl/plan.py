@@ -24,6 +24,7 @@ from dlctl.contract import (
 )
 from dlctl.errors import PlanError
 from dlctl.plan_server import (
+    alone_on_server,
     learner_argv,
     parameter_server,
     server_memory_bytes,
@@ -101,6 +102,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         training=manifest.training_settings(),
         checkpoint=_checkpoint(manifest, site, placement, server),
         parameter_server=server,
+        alone_on_server=alone_on_server(manifest),
         data_stores=manifest.plan_stores(),
         env=manifest.plain_env(),
         secret_env={

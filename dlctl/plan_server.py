@@ -6,6 +6,7 @@ MPI's worlds and srun's steps of several tasks end as a whole.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dlctl import contract
@@ -55,16 +56,29 @@ def parameter_server(
             f"server: at most {SLOTS} together are allowed",
             hint="ask for fewer learners, or let them average by allreduce: no parameter_server",
         )
+    return replace(
+        _settings(asked, learners, nodes),
+        argv=server_argv(site, nodes, asked.transport),
+        transport=asked.transport if nodes > 1 else "tcp",
+        network=site.network if nodes > 1 and asked.transport == "tcp" else None,
+    )
+
+
+def alone_on_server(manifest: Manifest) -> contract.ParameterServer | None:
+    """Return what the manifest says of a server that one learner does not need; or else None."""
+    asked = manifest.parameter_server
+    return None if asked is None or wanted(manifest) else _settings(asked, learners=1, nodes=1)
+
+
+def _settings(asked: ParameterServer, learners: int, nodes: int) -> contract.ParameterServer:
+    """Return what follows from the manifest alone."""
     return contract.ParameterServer(
         solver=asked.solver,
         shard_nodes=[shard % nodes for shard in range(asked.shards or nodes)],
-        argv=server_argv(site, nodes, asked.transport),
         push_every=asked.push_every,
         pull_every=asked.pull_every or asked.push_every,
         staleness=0 if asked.in_rounds else asked.staleness,
         min_learners=min(asked.min_learners or -(-learners // 2), learners),
-        transport=asked.transport if nodes > 1 else "tcp",
-        network=site.network if nodes > 1 and asked.transport == "tcp" else None,
         learning_rate=_or(asked.learning_rate, asked, diloco=contract.OUTER_LEARNING_RATE),
         momentum=_or(asked.momentum, asked, diloco=contract.OUTER_MOMENTUM),
         adagrad=bool(asked.adagrad),

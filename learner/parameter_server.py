@@ -96,6 +96,7 @@ def join(
                 "the manifest of this job has no parameter_server",
                 hint="add one, or use learner.ddl",
             )
+        settings = seat.plan.alone_on_server or settings
         seat = None  # one learner needs no server
     if seat is not None:
         settings = seat.plan.parameter_server

@@ -229,6 +229,9 @@ class Plan:
     training: Training
     checkpoint: CheckpointPolicy
     parameter_server: ParameterServer | None = None
+    alone_on_server: ParameterServer | None = None
+    """What the manifest says of it where one learner needs none: how a program of the user's own,
+    which joins one all the same, is served by itself."""
     data_stores: list[DataStore] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     """The manifest's own environment variables for the learners. Never a secret."""

@@ -156,6 +156,15 @@ def test_one_learner_starts_no_server_and_is_told_so():
     assert not_in_this_version(make_manifest(text_of(""))) == []
 
 
+def test_a_program_of_one_learner_is_told_what_its_own_server_is_to_be():
+    settings = "solver: diloco, push_every: 3, learning_rate: 0.5, transport: mpi"
+    alone = plan_of(text_of(settings), learners=1).alone_on_server
+    assert (alone.solver, alone.push_every, alone.learning_rate) == ("diloco", 3, 0.5)
+    assert (alone.shard_nodes, alone.argv, alone.transport) == ([0], [], "tcp")
+    assert plan_of(text_of("solver: diloco"), learners=2).alone_on_server is None
+    assert plan_of(MANIFEST, learners=1).alone_on_server is None
+
+
 def test_an_empty_value_is_no_server():
     assert plan_of(MANIFEST + "parameter_server:\n", learners=2).parameter_server is None
     assert plan_of(text_of(""), set=("parameter_server=null",)).parameter_server is None

@@ -268,11 +268,13 @@ def test_a_parameter_server_is_planned_anew_for_other_learners(served):
     go_on(served, learners=1)
     alone = plan_of(served, 3)
     assert (alone.launch.kind, alone.parameter_server) == ("direct", None)
+    assert alone.alone_on_server.solver == "elastic_averaging"
     assert "One learner needs no parameter server" in alone.not_in_this_version[0]
     assert "--no-kill" not in (job_dir(served) / contract.script_file(3)).read_text()
     fail_newest(served)
     go_on(served, learners=4)
     assert plan_of(served, 4).not_in_this_version == []
+    assert plan_of(served, 4).alone_on_server is None
     assert "--no-kill" in (job_dir(served) / contract.script_file(4)).read_text()
 
 

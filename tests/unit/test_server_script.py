@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from scheduler_plan import make_plan
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from dlctl import contract
 from dlctl.contract import ParameterServer
 from learner import parameter_server
 from learner.faults import UserFault
@@ -105,6 +108,28 @@ def test_a_script_goes_on_from_its_state() -> None:
     assert state["rows"].any()
     train(halves, 100, state=state)
     assert torch.equal(whole.weight, halves.weight)
+
+
+def test_one_learner_of_a_job_has_what_the_manifest_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Or else `dlctl resume --learners 1` would go on with another solver and another rate."""
+    settings = ParameterServer("elastic_averaging", [0, 0], push_every=2, moving_rate=0.25)
+    plan = replace(make_plan(job_dir=str(tmp_path)), alone_on_server=settings)
+    (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))
+    monkeypatch.setenv("DLCTL_JOB_DIR", str(tmp_path))
+    monkeypatch.setenv("DLCTL_ATTEMPT", "1")
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with parameter_server.join(model, TRAIN, epochs=1, batch_size=5) as server:
+        for (x,), y in server.batches():
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            server.step()
+        own = model.weight.clone()
+        with server.as_on_server():
+            assert not torch.equal(model.weight, own)
 
 
 def test_what_is_missing_is_said() -> None:
