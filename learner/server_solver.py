@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +94,27 @@ def check_solver(solver: Any) -> AnySolver:
 
 
 def _try(solver: AnySolver) -> None:
-    block = [torch.ones(8) for _ in range(1 + solver.rows)]
-    if isinstance(solver, RoundSolver):
-        solver.step(block, torch.ones(8), 2, 0.1)
-        return
+    block = tuple(torch.ones(8) for _ in range(1 + solver.rows))  # as shards give it
     mine = torch.ones(8)
+    if isinstance(solver, RoundSolver):
+        _check_in_place(solver, solver.step(block, mine, 2, 0.1), (*block, mine))  # type: ignore[func-returns-value]
+        return
+    returned = solver.push(block, mine, torch.ones(8), 0.1)  # type: ignore[func-returns-value]
+    _check_in_place(solver, returned, (*block, mine))
     solver.push_pull(block, mine, mine, torch.ones(8), 0.1)
     total = torch.zeros(8)
     solver.gather(block[0], total, mine, torch.ones(8), 0.1)
     solver.merge(block, total, 1, 0.1)
+
+
+def _check_in_place(solver: AnySolver, returned: Any, given: Sequence[torch.Tensor]) -> None:
+    if isinstance(returned, torch.Tensor) and all(bool((each == 1).all()) for each in given):
+        method = "step" if isinstance(solver, RoundSolver) else "push"
+        raise UserFault(
+            f"{method} of the solver {type(solver).__name__} returned a Tensor and changed nothing "
+            "in place",
+            hint="change server[0] itself: server[0].sub_(…), or server[0].copy_(…)",
+        )
 
 
 def describe_solver(settings: ParameterServer, solver: AnySolver) -> str:

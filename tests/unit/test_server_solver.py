@@ -94,6 +94,28 @@ def test_an_error_inside_an_own_solver_is_raised_before_training():
         check_solver(Fails())
 
 
+def test_a_solver_that_does_nothing_in_place_is_refused():
+    """It would train to the end, and nothing would be learned."""
+
+    class Returns(Signs):
+        def push(self, server: Any, mine: Any, scratch: Any, rate: float) -> Any:
+            return server[0] - rate * mine
+
+    class Steps(Rounds):
+        def step(self, server: Any, total: Any, count: int, rate: float) -> Any:
+            return server[0] - rate * total
+
+    class Replaces(Signs):
+        def push(self, server: Any, mine: Any, scratch: Any, rate: float) -> None:
+            server[0] = server[0] - rate * mine
+
+    for solver in (Returns(), Steps()):
+        with pytest.raises(UserFault, match="returned a Tensor and changed nothing in place"):
+            check_solver(solver)
+    with pytest.raises(TypeError):  # rather than at the first push
+        check_solver(Replaces())
+
+
 def test_its_settings_tell_solvers_apart():
     settings = ParameterServer("downpour_sgd", [0])
     lines = {describe_solver(settings, solver) for solver in (Downpour(), Downpour(0.5), Signs())}
