@@ -13,16 +13,16 @@ import shutil
 import sys
 from pathlib import Path
 
+from dlctl import contract
 from psrv.folder import make_own_folder
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - shared memory is what it is for
 _VARIABLES = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
 """Open MPI 5's, and Open MPI 4's."""
 
 
-def segment_folder(training_id: str, attempt: int) -> Path:
+def segment_folder(training_id: str, attempt: int | str) -> Path:
     """Return the folder's place."""
-    return _SHARED_MEMORY / f"dlctl-{os.getuid()}-{training_id}.{attempt}"
+    return Path(contract.shared_memory(os.getuid(), training_id, attempt))
 
 
 def make_segment_folder(training_id: str, attempt: int) -> dict[str, str]:
@@ -43,7 +43,7 @@ def make_segment_folder(training_id: str, attempt: int) -> dict[str, str]:
 def remove_earlier(training_id: str, attempt: int) -> None:
     """Remove what other attempts left on this node, killed with all who would have done so."""
     folder = segment_folder(training_id, attempt)
-    for other in _SHARED_MEMORY.glob(f"dlctl-{os.getuid()}-{training_id}.*"):
+    for other in folder.parent.glob(segment_folder(training_id, "*").name):
         if other != folder:
             shutil.rmtree(other, ignore_errors=True)
 

@@ -32,6 +32,11 @@ WRITING = ".dlctl-writing."
 """What the name of a file begins with that is not yet whole, beside its place."""
 
 
+def shared_memory(user: int | str, training_id: str, attempt: int | str) -> str:
+    """Return the folder of one attempt in /dev/shm of each of its nodes; `user` is a number."""
+    return f"/dev/shm/dlctl-{user}-{training_id}.{attempt}"  # noqa: S108
+
+
 def attempt_dir(attempt: int) -> str:
     """Return the directory of one attempt (the first is 1)."""
     return f"attempts/{attempt}"

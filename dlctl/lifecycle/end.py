@@ -190,6 +190,8 @@ def _never_arrived(session: Session, record: Record) -> bool:
 def delete(session: Session, record: Record, store: Store) -> None:
     """Remove a training that has ended: its job directory, its secrets and its record.
 
+    Also what its processes, all killed, left in shared memory, if that is the site's host's own.
+
     Raises:
         RecordError: it still runs.
     """
@@ -204,7 +206,9 @@ def delete(session: Session, record: Record, store: Store) -> None:
     root = shlex.quote(session.site.root)
     name = shlex.quote(record.training_id)
     end = session.transport.run(
-        f"cd {root} || exit 0\nrm -rf -- jobs/{name} secrets/{name}", timeout_s=600.0
+        f"rm -rf -- {contract.shared_memory('$(id -u)', name, '*')}\n"
+        f"cd {root} || exit 0\nrm -rf -- jobs/{name} secrets/{name}",
+        timeout_s=600.0,
     )
     if end.exit_code:
         said = end.stderr.decode(errors="replace").strip()[-300:]

@@ -1,5 +1,6 @@
 """A submission happens once, wherever it is cut off; halt, cancel, resume, delete agree with it."""
 
+import shutil
 import subprocess
 
 import pytest
@@ -9,6 +10,7 @@ from dlctl.contract import State
 from dlctl.errors import DlctlError, RecordError, SubmitRejected, SubmitUnknown, TransportError
 from dlctl.lifecycle import cancel, delete, halt, refresh, resume, submit
 from dlctl.store import Store
+from learner.shared_memory import segment_folder
 
 
 def run_script(script, attempt, job_id):
@@ -218,6 +220,23 @@ def test_delete(scene):
     delete(scene.session, record, scene.store)
     assert scene.store.all() == []
     assert list((scene.root / "jobs").iterdir()) == []
+
+
+def test_delete_frees_what_killed_learners_left_in_shared_memory(scene):
+    """No later attempt would; and a node has no more of it than memory."""
+    record = send(scene)
+    run_everything(scene)
+    left = [segment_folder(record.training_id, attempt) for attempt in (1, 12)]
+    others = segment_folder(f"{record.training_id}x", 1)
+    try:
+        for folder in [*left, others]:
+            folder.mkdir(mode=0o700)
+            (folder / "shard-0").touch()
+        delete(scene.session, record, scene.store)
+        assert [folder.exists() for folder in [*left, others]] == [False, False, True]
+    finally:
+        for folder in [*left, others]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_what_never_arrived_can_be_deleted(scene):
