@@ -182,7 +182,6 @@ class Server(AbstractContextManager["Server"]):
                     yield batch
                     if not self._stepped:
                         raise UserFault("a batch was followed by no server.step()")
-                self._loader.done()
                 self._tell(chunk.pass_number * self._cursor.samples + chunk.stop)
             if self._cursor.finished:
                 return
@@ -201,6 +200,7 @@ class Server(AbstractContextManager["Server"]):
         self._served.step(rate, last=self._last)
         if self._last:
             self._served.exchange(rate)
+            self._loader.done()  # here, not when the next one is asked for: a script may save now
         self._stepped = True
         self._count += 1
 

@@ -110,6 +110,41 @@ def test_a_script_goes_on_from_its_state() -> None:
     assert torch.equal(whole.weight, halves.weight)
 
 
+def test_what_a_step_has_pushed_is_done_at_once() -> None:
+    """A script that halts saves after a step: what is in the weights is not to come again."""
+    settings = ParameterServer("downpour_sgd", [0], push_every=2)
+    with parameter_server.join(
+        nn.Linear(4, 1), TRAIN, epochs=2, batch_size=5, lr=0.01, settings=settings
+    ) as server:
+        places = []
+        for _ in server.batches():
+            server.step()
+            state = server.state()["cursor"]
+            places.append(min([state["next"], *(start for start, _ in state["undone"])]))
+    assert places == [
+        0,
+        10,
+        10,
+        20,
+        20,
+        30,
+        30,
+        40,
+        40,
+        50,
+        50,
+        60,
+        60,
+        70,
+        70,
+        80,
+        80,
+        90,
+        90,
+        100,
+    ]
+
+
 def test_one_learner_of_a_job_has_what_the_manifest_says(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
