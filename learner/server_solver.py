@@ -18,13 +18,16 @@ OWN = "own"
 AnySolver = Solver | RoundSolver
 
 
-def find_solver(settings: ParameterServer, learners: int, own: Any = None) -> AnySolver:
+def find_solver(
+    settings: ParameterServer, learners: int, own: Any = None, *, nodes: int = 1
+) -> AnySolver:
     """Return the solver that a plan names.
 
     Args:
         settings: The plan's.
         learners: How many there are.
         own: What `build` returned as `solver`, if anything.
+        nodes: How many nodes they are on.
 
     Raises:
         UserFault: it is the user's own, and there is none, or one of another form.
@@ -36,14 +39,14 @@ def find_solver(settings: ParameterServer, learners: int, own: Any = None) -> An
             "parameter_server.solver is own, but build returned no solver",
             hint="return {…, 'solver': an object of a class derived from psrv.rules.Solver}",
         )
-    return _fitting(settings, learners, check_solver(own))
+    return _fitting(settings, learners, nodes, check_solver(own))
 
 
-def _fitting(settings: ParameterServer, learners: int, solver: AnySolver) -> AnySolver:
+def _fitting(settings: ParameterServer, learners: int, nodes: int, solver: AnySolver) -> AnySolver:
     """Return a user's own solver, if it uses what the manifest says: its class was unknown there.
 
     Raises:
-        UserFault: it does not, or so many learners can't wait for one another.
+        UserFault: it does not, or it can't serve so many learners, or nodes.
     """
     kind, key = type(solver).__name__, "parameter_server"
     if isinstance(solver, RoundSolver):
@@ -58,6 +61,13 @@ def _fitting(settings: ParameterServer, learners: int, solver: AnySolver) -> Any
                 f"the solver {kind} waits for all {learners} learners, and at most {RANKS} can",
                 hint="ask for fewer, or define push instead of step",
             )
+    elif nodes > 1 and solver.sends_weights and type(solver).gather is Solver.gather:
+        raise UserFault(
+            f"the solver {kind} takes weights, and gather of it adds them up, so that of several "
+            "learners of a node another one gets their sum",
+            hint="define gather and merge, as psrv.rules.ElasticAveraging does; or step instead of "
+            "push; or ask for learners that fit one node",
+        )
     if solver.sends_weights and settings.pull_every > settings.push_every:
         raise UserFault(
             f"{key}.pull_every is {settings.pull_every}, and the solver {kind} gives weights back "
@@ -144,4 +154,5 @@ def solver_of_job(plan: Plan, job_dir: Path) -> AnySolver:
         from learner.user_program import build_alone
 
         own = build_alone(plan, job_dir).solver
-    return find_solver(settings, plan.resources.learners, own)
+    resources = plan.resources
+    return find_solver(settings, resources.learners, own, nodes=resources.nodes)

@@ -81,7 +81,9 @@ class _Learner:
         self._server: ParameterServer = settings
         self._learners = job.plan.resources.learners
         self._parts = parts = job.build(device)
-        self._solver = find_solver(settings, self._learners, parts.solver)
+        self._solver = find_solver(
+            settings, self._learners, parts.solver, nodes=job.plan.resources.nodes
+        )
         self._check()
         self._rate = UsedRate(parts.optimizer, self._own_rate())
         weights = self._solver.sends_weights

@@ -85,6 +85,21 @@ def test_what_an_own_solver_does_not_use_is_refused(
         find_solver(ParameterServer("own", [0], **settings), learners, solver)  # type: ignore[arg-type]
 
 
+def test_weights_that_a_node_would_only_add_up_are_refused_on_several_nodes() -> None:
+    """Their home would take the sum of several learners' weights for the weights of one."""
+
+    class Gathers(Weights):
+        def gather(self, replica: Any, total: Any, mine: Any, scratch: Any, rate: float) -> None:
+            total.add_(mine).sub_(replica)
+
+    settings = ParameterServer("own", [0, 1])
+    for solver in (Signs(), Gathers(), Rounds()):
+        assert find_solver(settings, 4, solver, nodes=2) is solver
+    assert isinstance(find_solver(settings, 4, Weights(), nodes=1), Weights)
+    with pytest.raises(UserFault, match="Weights takes weights, and gather of it adds them up"):
+        find_solver(settings, 4, Weights(), nodes=2)
+
+
 def test_an_error_inside_an_own_solver_is_raised_before_training():
     class Fails(Signs):
         def push(self, *_: Any) -> None:
