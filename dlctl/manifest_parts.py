@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    AllowInfNan,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -105,7 +106,8 @@ Duration = Annotated[
     str, BeforeValidator(_as_written), _checked(parse_duration), WithJsonSchema({"type": "string"})
 ]
 Count = Annotated[int, BeforeValidator(_no_boolean)]
-Real = Annotated[float, BeforeValidator(_no_boolean)]
+Real = Annotated[float, BeforeValidator(_no_boolean), AllowInfNan(False)]
+"""A finite one: the plan is JSON, which has no other."""
 Free = Annotated[dict[str, Any], BeforeValidator(plain)]
 
 

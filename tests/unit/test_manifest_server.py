@@ -156,6 +156,14 @@ def test_one_learner_starts_no_server_and_is_told_so():
     assert not_in_this_version(make_manifest(text_of(""))) == []
 
 
+@pytest.mark.parametrize("rate", [".inf", "inf", "1e400"])
+def test_a_rate_without_end_is_refused(rate):
+    """The plan is JSON, which has none."""
+    (problem,) = problems(f"solver: downpour_sgd, learning_rate: {rate}")
+    assert "parameter_server.learning_rate: " in problem
+    assert problem.endswith("is not allowed; a finite number is allowed")
+
+
 def test_a_program_of_one_learner_is_told_what_its_own_server_is_to_be():
     settings = "solver: diloco, push_every: 3, learning_rate: 0.5, transport: mpi"
     alone = plan_of(text_of(settings), learners=1).alone_on_server
