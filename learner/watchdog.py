@@ -30,6 +30,9 @@ TERM_S = 5.0
 """Between SIGTERM and SIGKILL."""
 EXPELLED_S = 0.5
 """What a learner gets that has no part in the training any more: it may save nothing."""
+PUSH_RATE = "pushes_per_s"
+QUIET_S = 5.0
+"""Pushes are told of at once, but for the fast ones, of which some are left out."""
 LEFTOVER_S = 2.0
 """How long processes that the learner left behind may take to end on SIGTERM."""
 
@@ -265,11 +268,13 @@ class Watchdog:
         """Return what the built-in loop says of itself, and its warning, if that is clear."""
         try:
             told = json.loads(self.program.progress.read_bytes())
+            quiet_s = time.time() - self.program.progress.stat().st_mtime
             numbers = {k: int(told[k]) for k in ("step", "epoch") if told.get(k) is not None}
             metrics = {
                 str(k): None if v is None else float(v)
                 for k, v in (told.get("metrics") or {}).items()
             }
+            _slow_down(metrics, quiet_s)
             warning = str(told.get("warning") or "")
         except (OSError, ValueError, TypeError, AttributeError):
             numbers, metrics, warning = {}, {}, ""
@@ -306,6 +311,16 @@ class Watchdog:
         for secret in filter(None, self.program.secrets):
             lines = [line.replace(secret, "***") for line in lines]
         return lines
+
+
+def _slow_down(metrics: dict[str, float | None], quiet_s: float) -> None:
+    """Have the rate of pushes agree with the time since a learner told of one, if that is long.
+
+    It is stopped, or waits for another: its own last word would say for ever how fast it was.
+    """
+    rate = metrics.get(PUSH_RATE)
+    if rate is not None and quiet_s > QUIET_S:
+        metrics[PUSH_RATE] = min(rate, 1 / quiet_s)
 
 
 def _lead_group() -> None:

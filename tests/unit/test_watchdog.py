@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,22 @@ def test_exit_code_0_of_the_loop_counts_once_it_has_finished(tmp_path, finished,
     assert Watchdog(program, heart, Silent(), HaltFlag()).run() == (0 if finished else 1)
     status = read_record(Status, heart.path)
     assert (status.state, status.reason, status.metrics) == (state, reason, {"loss": None})
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "told", "rate"), [(2, 20.0, 20.0), (20, 20.0, 0.05), (20, 0.04, 0.04)]
+)
+def test_a_learner_without_a_word_is_not_told_to_push_on(tmp_path, quiet_s, told, rate):
+    """Others may wait for it, or it for them; a chunk may also take as long as that."""
+    path = tmp_path / "progress.json"
+    path.write_text(json.dumps({"metrics": {"pushes_per_s": told, "loss": 1.0}}))
+    os.utime(path, (time.time() - quiet_s,) * 2)
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", False, path)
+    finished_file(path).touch()
+    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
+    metrics = read_record(Status, heart.path).metrics
+    assert metrics == {"pushes_per_s": pytest.approx(rate, rel=0.1), "loss": 1.0}
 
 
 def test_descendants_and_who_takes_a_signal():
