@@ -197,7 +197,8 @@ class FirstLearner:
         values["learning_rate"] = self._rate.now()
         (done, began), now = self._rate_since, time.monotonic()
         self._rate_since = (state.done_samples, now)
-        values["samples_per_s"] = (state.done_samples - done) / max(now - began, 1e-9)
+        if state.done_samples > done:  # or else it was over before this learner began
+            values["samples_per_s"] = (state.done_samples - done) / max(now - began, 1e-9)
         return values
 
     def _read_times(self) -> dict[str, float]:

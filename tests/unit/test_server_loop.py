@@ -384,6 +384,16 @@ def test_of_several_epochs_the_last_is_validated_once_it_is_saved(
     assert history[-1]["samples_per_s"] == 20 / 4
 
 
+def test_an_epoch_that_was_over_before_learner_0_began_has_no_rate(tmp_path: Path) -> None:
+    """The others had done all of it while learner 0 was still starting: 0 a second is not true."""
+    with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
+        first = make_first(cursor, lambda *_, final: not final)
+        cursor.restore(cursor_at(8, 4, 1, 0))
+        first.begin(Position())
+        assert first.end_epochs()
+    assert "samples_per_s" not in first.position.history[-1]
+
+
 def test_the_last_checkpoint_waits_for_the_pushes_of_those_who_leave(tmp_path: Path) -> None:
     entries = [[SimpleNamespace(learner=9, alive=alive)] for alive in (True, True, False, False)]
     left: list[int] = []
