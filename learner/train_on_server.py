@@ -163,10 +163,12 @@ class _Learner:
         """Return the cursor, for solvers in rounds one whose chunks are taken in turn."""
         if not self._served.in_rounds:
             return cursor
-        gaps = bool((self._saved.cursor or {}).get("undone"))
+        began = self._saved.cursor or {}
+        gaps = bool(began.get("undone"))
         return CursorInTurn(
             cursor, self._job.rank, self._learners, chunk_samples,
             lambda: gaps or self._halt.is_set or any_restarted(self._job), self._server.timeout_s,
+            int(began.get("next", 0)),
         )  # fmt: skip
 
     # What there is ------------------------------------------------------------------------------
@@ -213,9 +215,7 @@ class _Learner:
         job, saved = self._job, self._saved
         position = self._start()
         samples, training = len(self._parts.train), job.plan.training
-        if saved.cursor is None:
-            place = position.batch * training.batch_size
-            saved.cursor = cursor_at(samples, training.epochs, position.epoch, place)
+        assert saved.cursor is not None
         set_cursor(job, samples, training.epochs, saved.cursor)
         rows = saved.rows
         if rows is None:
@@ -260,6 +260,9 @@ class _Learner:
         position = self._job.start(self._keeper, self._trained)
         if self._saved.cursor is None:  # of a training without a server
             self._saved.scheduled = position.epoch
+            samples, training = len(self._parts.train), self._job.plan.training
+            place = position.batch * training.batch_size
+            self._saved.cursor = cursor_at(samples, training.epochs, position.epoch, place)
         return position
 
     def _note(self, position: Position) -> None:

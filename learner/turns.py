@@ -36,6 +36,8 @@ class CursorInTurn:
         irregular: tells that turns do not count: a learner was started again or given up, the
             cursor has gone on from a state with gaps, or a halt: the others stop at theirs.
         timeout_s: how long the others are waited for.
+        began: the position from which the attempt goes on, the same for all. With another number of
+            learners than before, or after an allreduce, it need not be where a chunk begins.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class CursorInTurn:
         chunk_samples: int,
         irregular: Callable[[], bool],
         timeout_s: float,
+        began: int = 0,
     ) -> None:
         self._cursor = cursor
         self._rank = rank
@@ -53,6 +56,10 @@ class CursorInTurn:
         self._chunk_samples = chunk_samples
         self._chunks = -(-cursor.samples // chunk_samples)
         """Of a pass."""
+        self._first_pass, place = divmod(began, cursor.samples)
+        left = -(-(cursor.samples - place) // chunk_samples)
+        self._left_out = self._chunks - place // chunk_samples - left
+        """How many chunks of that pass there will not be."""
         self._irregular = irregular
         self._look_s = self._ask_s = float("inf")
         """How long a look who lives, and to ask whose turn it is, keep others off at least."""
@@ -106,9 +113,7 @@ class CursorInTurn:
         nap_s, heed_at = _NAP_S, time.monotonic() + _LOOK_FOR_DEAD_S
         look_at = heed_at
         while self.regular and (next_ := self._next()) != self.samples * self.passes:
-            pass_number, place = divmod(next_, self.samples)
-            number = pass_number * self._chunks + place // self._chunk_samples
-            before = (self._rank - number) % self._learners
+            before = (self._rank - self._number(next_)) % self._learners
             if not before:
                 return
             time.sleep(nap_s)
@@ -119,6 +124,16 @@ class CursorInTurn:
             if self.regular and time.monotonic() > look_at:
                 self.regular = self._living() == self._first
                 look_at = time.monotonic() + self._between_looks_s(_LOOKS)
+
+    def _number(self, position: int) -> int:
+        """Return the number of the chunk that begins at a position.
+
+        None is left out: its learner would wait for the next turn, and whose turn that is, in the
+        round, for it.
+        """
+        pass_number, place = divmod(position, self.samples)
+        number = pass_number * self._chunks + place // self._chunk_samples
+        return number - self._left_out * (pass_number > self._first_pass)
 
     def _between_looks_s(self, share: float) -> float:
         """Return how long to wait after a look who lives."""

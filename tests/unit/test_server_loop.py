@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import server_job
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from server_job import DIGITS, ServedJob, Zygote, make_served_job, resources, wait_for
 from torch import nn
 
@@ -273,6 +275,23 @@ def test_a_halt_ends_the_wait_for_a_turn_at_once(monkeypatch: pytest.MonkeyPatch
     turns = CursorInTurn(cursor, 61, 62, 1, lambda: cursor.now > 2, 5.0)  # type: ignore[arg-type]
     assert turns.take(1) == Chunk(0, 61, 62) and not turns.regular
     assert cursor.now < 3 and cursor.looked <= 2
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 179))
+def test_no_turn_is_left_out_wherever_an_attempt_goes_on(
+    samples: int, chunk: int, began: int
+) -> None:
+    """Whose turn is left out would wait for the next one, and the others of its round for it."""
+    began %= 3 * samples
+    cursor: Any = SimpleNamespace(
+        samples=samples, passes=3, held_s=0.0, learners=lambda: [LearnerEntry(1, True, 0, ())]
+    )
+    turns = CursorInTurn(cursor, 0, 1, chunk, lambda: False, 5.0, began)
+    numbers, position = [], began
+    while position < 3 * samples:
+        numbers.append(turns._number(position))
+        position = min(position + chunk, (position // samples + 1) * samples)
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
 DIES = """
