@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from psrv.relay import Relay, RoundsRelay
+from psrv.relay import Relay, own_clock
 from psrv.shard import GROUP
 from psrv.shard_file import BLOCK_BYTES
 from psrv.transport.base import Connection, DisconnectedError, Frame, Kind, Purpose, RefusedError
@@ -169,11 +169,13 @@ class Stripe(_Thread):
                 self._send(connection, frame, payload)
         nap_s, sent_at = _NAP_S, time.monotonic()
         busy_at = dict.fromkeys(self._relays, sent_at)
-        while not self._stopped.is_set() and not self._broken:
+        while not self._is_over():
             sent = 0
             for number, relay in self._relays.items():
-                count = self._send_ready(connection, relay)
-                if count or self._refresh(connection, relay, busy_at[number]):
+                if count := self._send_ready(connection, relay):
+                    busy_at[number] = time.monotonic()
+                # Wanted ones however much there is to send: that may never end.
+                if self._refresh(connection, relay, busy_at[number]):
                     busy_at[number] = time.monotonic()
                 sent += count
             if sent:
@@ -194,15 +196,13 @@ class Stripe(_Thread):
 
     def _wait_for_room(self) -> bool:
         """Wait until not too much is without an answer; return False when it is all over."""
+        ahead_bytes = self._ahead * BLOCK_BYTES
         with self._answered:
-            self._answered.wait_for(
-                lambda: (
-                    self._waited_for < self._ahead * BLOCK_BYTES
-                    or self._broken
-                    or self._stopped.is_set()
-                )
-            )
-            return not self._broken and not self._stopped.is_set()
+            self._answered.wait_for(lambda: self._waited_for < ahead_bytes or self._is_over())
+            return not self._is_over()
+
+    def _is_over(self) -> bool:
+        return self._broken or self._stopped.is_set()
 
     def _send(self, connection: Connection, frame: Frame, payload: memoryview | None) -> None:
         kind, size = Kind.PULLED, BLOCK_BYTES
@@ -222,6 +222,8 @@ class Stripe(_Thread):
         with self._answered:
             self._pulls[number] += 1
         groups = relay.shard.groups
+        if not all(self._send_gathered(connection, relay, n) for n in self._groups[number]):
+            return True
         for block in (block for group in self._groups[number] for block in groups[group]):
             if not self._wait_for_room():
                 return True
@@ -229,6 +231,23 @@ class Stripe(_Thread):
                 self._pulls[number] += 1
             self._send(connection, relay.pull(block), None)
         self._end_pull(number, wanted)
+        return True
+
+    def _send_gathered(self, connection: Connection, relay: Relay, group: int) -> bool:
+        """Send what a group has gathered by now: who wants a refresh wants it in there.
+
+        What has gathered behind a total on its way goes after its answer. Returns False when it is
+        all over.
+        """
+        left = relay.gathered(group)
+        while left:
+            with self._answered:
+                self._answered.wait_for(lambda: group in relay.ready() or self._is_over())
+            if not self._wait_for_room():
+                return False
+            if (sending := relay.take(group)) is not None:
+                self._send(connection, *sending)
+                left -= set(relay.run_of(*sending))
         return True
 
     def _end_pull(self, number: int, wanted: int) -> None:
@@ -317,22 +336,6 @@ class Clocks(_Thread):
         if frame.kind is not Kind.CLOCK or frame.shard != relay.number:
             raise DisconnectedError(f"{frame.kind.name} came as an answer to a clock")
         relay.shard.elsewhere = frame.number
-
-
-def own_clock(relay: Relay) -> tuple[int, int, int]:
-    """Return the bits of who lives on this node, and how far they are.
-
-    In rounds: the first one that one of them takes part in, and how many the replica has behind
-    it; otherwise the smallest clock.
-    """
-    members = relay.shard.members
-    everyone = members.all()
-    mask = 0
-    for member in everyone:
-        mask |= member.mask
-    if not isinstance(relay, RoundsRelay):
-        return mask, members.slowest(proxies=False), 0
-    return mask, min((member.first_round for member in everyone), default=0), relay.behind
 
 
 class Link:

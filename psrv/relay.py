@@ -47,6 +47,19 @@ class Relay(ABC):
     def take(self, group: int) -> Sending | None:
         """Return what is to be sent of a group; None: nothing, or there is no room now."""
 
+    def gathered(self, group: int) -> set[int]:
+        """Return the blocks of a group with pushes that are still to be sent.
+
+        In rounds none: who pushes waits for the answer, or for those who have not pushed.
+        """
+        del group
+        return set()
+
+    def run_of(self, frame: Frame, payload: memoryview) -> range:
+        """Return the blocks of a frame of `take`."""
+        size = self.shard.rows[-1].element_size() * self._step
+        return range(frame.block, frame.block - (-payload.nbytes // size))
+
     @abstractmethod
     def on_its_way(self, groups: Iterable[int]) -> list[Sending]:
         """Return what was sent and not answered; another connection is to send it again."""
@@ -104,6 +117,10 @@ class AtOnceRelay(Relay):
     def ready(self) -> list[int]:
         """Return the groups with pushes in the total of a block, and nothing of it on its way."""
         return self._groups((self._added > 0) & (self._added <= COUNT))
+
+    def gathered(self, group: int) -> set[int]:
+        """Return the blocks with pushes in their total."""
+        return {block for block in self.shard.groups[group] if self._added[block] & COUNT}
 
     def take(self, group: int) -> Sending | None:
         """Take the totals of a run out of the shard."""
@@ -289,3 +306,19 @@ class RoundsRelay(Relay):
     def pulled(self, frame: Frame, weights: torch.Tensor) -> None:
         """Go on to the home's round: this node's learners take no part in it."""
         self.give(frame, weights)
+
+
+def own_clock(relay: Relay) -> tuple[int, int, int]:
+    """Return the bits of who lives on this node, and how far they are.
+
+    In rounds: the first one that one of them takes part in, and how many the replica has behind
+    it; otherwise the smallest clock.
+    """
+    members = relay.shard.members
+    everyone = members.all()
+    mask = 0
+    for member in everyone:
+        mask |= member.mask
+    if not isinstance(relay, RoundsRelay):
+        return mask, members.slowest(proxies=False), 0
+    return mask, min((member.first_round for member in everyone), default=0), relay.behind

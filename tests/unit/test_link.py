@@ -1,0 +1,127 @@
+"""A connection to a home, without a network: what goes over it, and when."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from psrv.link import AHEAD, Stripe
+from psrv.pushes import AtOnce
+from psrv.relay import AtOnceRelay
+from psrv.rules import Downpour
+from psrv.shard import ThreadedShard
+from psrv.shard_file import RELAY, ShardLayout, create_shard
+from psrv.transport.base import DisconnectedError, Frame, Kind
+from psrv.window import Window
+
+STEP = 65_536
+BLOCKS = 40
+COUNT = BLOCKS * STEP - 100
+LAYOUT = ShardLayout(COUNT, (torch.float32, torch.float32), "model", RELAY)
+
+
+class FakeHome:
+    """A connection to a home whose solver adds, and which is slow to answer."""
+
+    def __init__(self, answer_s: float, before: Callable[[Frame], None]) -> None:
+        self.weights = torch.zeros(COUNT)
+        self.asked: list[tuple[int, set[float]]] = []
+        """Of each PULL the block, and the weights that it is answered with."""
+        self._answer_s = answer_s
+        self._before = before
+        self._answers: queue.Queue[tuple[Frame, torch.Tensor] | None] = queue.Queue()
+
+    def send(self, frame: Frame, payload: memoryview | None = None) -> None:
+        self._before(frame)
+        start = frame.block * STEP
+        if payload is not None:
+            total = torch.frombuffer(bytearray(payload), dtype=torch.float32)
+            part = self.weights[start : start + len(total)]
+            part += total
+            kind = Kind.WEIGHTS
+        else:
+            part = self.weights[start : start + STEP]
+            self.asked.append((frame.block, set(part.tolist())))
+            kind = Kind.PULLED
+        answer = Frame(kind, frame.shard, frame.block, 1000, size=4 * len(part))
+        self._answers.put((answer, part.clone()))
+
+    def receive(self, payload: memoryview) -> Frame:
+        time.sleep(self._answer_s)
+        if (answer := self._answers.get()) is None:
+            raise DisconnectedError("closed")
+        frame, weights = answer
+        payload[: frame.size] = weights.numpy().data.cast("B")
+        return frame
+
+    def readable(self, timeout_s: float) -> bool:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._answers.put(None)
+
+
+@pytest.fixture
+def shard(shm_folder: Path) -> Iterator[ThreadedShard]:
+    create_shard(shm_folder / "relay", LAYOUT, 1)
+    shard = ThreadedShard(shm_folder / "relay", LAYOUT, 1)
+    yield shard
+    shard.close()
+
+
+def refreshed(shard: ThreadedShard, home: FakeHome, ahead: int) -> bool:
+    """Have the server talk to a home; return whether a refresh comes to its end."""
+    window = Window(shard.path.with_name("window"), BLOCKS, torch.float32)
+    relay, failed = AtOnceRelay(0, shard, Downpour(), window), list[BaseException]()
+    stripe = Stripe([relay], lambda *_: home, 0, 1, ahead, "home", lambda _: None, failed.append)
+    thread = threading.Thread(target=stripe.run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 30
+        while not stripe.refreshed[0] and time.monotonic() < deadline and not failed:
+            thread.join(0.01)
+        assert not failed
+        return stripe.refreshed[0] > 0
+    finally:
+        stripe.stop()
+        thread.join()
+
+
+def test_a_refresh_has_what_was_pushed_before_it_was_wanted(shard: ThreadedShard) -> None:
+    """Also what has gathered behind totals on their way: a checkpoint counts it as done."""
+    pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)
+
+    def before(frame: Frame) -> None:
+        if frame.block == BLOCKS - 2 and not shard.refresh_wanted:  # answers are on their way
+            pushes.push(mine, None, 1.0)
+            shard.refresh_wanted = 1
+
+    home = FakeHome(0.02, before)
+    pushes.push(mine, None, 1.0)
+    assert refreshed(shard, home, BLOCKS)
+    assert home.asked == [(block, {2.0}) for block in range(BLOCKS)]
+    assert shard.rows[0].eq(2).all()
+
+
+def test_a_refresh_comes_however_much_others_push(shard: ThreadedShard) -> None:
+    pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)
+    ended = threading.Event()
+
+    def push_on() -> None:
+        while not ended.wait(0.002):
+            pushes.push(mine, None, 1.0)
+
+    learner = threading.Thread(target=push_on)
+    learner.start()
+    try:
+        shard.refresh_wanted = 1
+        assert refreshed(shard, FakeHome(0.001, lambda _: None), AHEAD)
+    finally:
+        ended.set()
+        learner.join()
