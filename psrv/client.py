@@ -196,6 +196,7 @@ class Client:
         """
         try:
             self.wait()
+            self._pushes_to.leave()
             if self._at_once:
                 self._wait_for_homes()
         finally:

@@ -11,7 +11,7 @@ import torch
 
 from psrv.members import RANKS
 from psrv.patience import Patience
-from psrv.rounds import Rounds, Turn
+from psrv.rounds import Rounds, Turn, missing, settle
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Operation, Shard
 from psrv.shard_file import COUNT, HOME
@@ -29,6 +29,9 @@ class Pushes(Protocol):
 
     def pull(self, into: torch.Tensor) -> None:
         """Take the weights as they are; after a push in a round, as they are at its end."""
+
+    def leave(self) -> None:
+        """Leave, so that nobody waits for this learner; its slots are given back afterwards."""
 
 
 def ranges(shards: Sequence[Shard]) -> list[slice]:
@@ -85,6 +88,9 @@ class AtOnce:
         """Copy every block."""
         for shard, part in self._parts:
             shard.pull(into[part])
+
+    def leave(self) -> None:
+        """Do nothing: all is done at each push."""
 
 
 class _AtOnce:
@@ -201,6 +207,18 @@ class InRounds:
             return
         for shard, (_, _, taken, part) in zip(self._shards, self._parts, strict=True):
             shard.read(_copying(taken.of(into[part])))
+
+    def leave(self) -> None:
+        """Leave the rounds, and end those that were waiting for this learner only.
+
+        Those who have added to them may have left before, without the end of the round.
+        """
+        for shard in self._shards:
+            shard.members.pause(shard.slot)
+            shard.members.strike_dead()
+            for block, (rounds, added) in enumerate(shard.all_progress()):
+                if shard.layout.kind == HOME and added and not missing(shard, rounds, added):
+                    settle(shard, block, rounds, self._solver.step)
 
     def _finish(self, into: torch.Tensor | None) -> None:
         """Wait for the end of the round in all shards."""

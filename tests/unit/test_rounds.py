@@ -14,7 +14,9 @@ from server_job import Zygote
 from psrv.errors import LateError, ServerError
 from psrv.gate import Gate
 from psrv.patience import FOR_LEARNERS, Patience, Warn
+from psrv.pushes import InRounds
 from psrv.rounds import Rounds, Step, Turn, add_to_sum
+from psrv.rules import ParallelSGD
 from psrv.shard import Shard
 from psrv.shard_file import ShardLayout, create_shard
 
@@ -229,6 +231,23 @@ def test_who_comes_while_others_begin_the_next_round_takes_part_in_the_one_after
     monkeypatch.setattr(shard.members, "enter", late)
     assert Turn([shard], rank=0, learners=2, patience=Patience(0)).number == 7
     assert [member.first_round for member in shard.members.all()] == [7]
+
+
+def test_the_last_one_to_leave_ends_the_rounds_of_those_who_have_left(shard: Shard) -> None:
+    """Of those who push without a pull: what they have pushed counts as done."""
+    others = [shard.members.take(), shard.members.take()]
+    for rank, slot in enumerate(others, 1):
+        assert slot is not None
+        shard.members.enter(slot, 1 << rank)
+    pushes = InRounds([shard], ParallelSGD(), 0, 3, Patience(1))
+    pushes.push(torch.ones(LAYOUT.count), None, 0.5)
+    shard.members.pause(others[0])
+    pushes.leave()
+    assert {added for _, added in shard.all_progress()} == {0b1}  # one may still add
+    shard.members.pause(others[1])
+    pushes.leave()
+    assert shard.all_progress() == [(1, 0)] * LAYOUT.blocks
+    assert shard.rows[0].eq(-0.5).all()
 
 
 def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> None:
