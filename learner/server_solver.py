@@ -133,7 +133,9 @@ def describe_solver(settings: ParameterServer, solver: AnySolver) -> str:
 
 
 def _settings(solver: AnySolver) -> str:
-    values = {name: value for name, value in vars(solver).items() if _is_plain(value)}
+    slots = [slot for kind in type(solver).__mro__ for slot in getattr(kind, "__slots__", ())]
+    every = {name: getattr(solver, name, None) for name in slots} | getattr(solver, "__dict__", {})
+    values = {name: value for name, value in every.items() if _is_plain(value)}
     return f"{type(solver).__name__} {values}"
 
 

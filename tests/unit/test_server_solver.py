@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -21,6 +22,20 @@ class Signs(Solver):
         self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor, rate: float
     ) -> None:
         server[0].add_(torch.sign(mine, out=scratch), alpha=-rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    """One without a dictionary."""
+
+    power: int
+    rows: int = 0
+    sends_weights: bool = False
+
+    def step(
+        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
+    ) -> None:
+        server[0].sub_(total, alpha=rate / count**self.power)
 
 
 class Weights(Signs):
@@ -136,3 +151,5 @@ def test_its_settings_tell_solvers_apart():
     lines = {describe_solver(settings, solver) for solver in (Downpour(), Downpour(0.5), Signs())}
     assert len(lines) == 3
     assert describe_solver(settings, Downpour(0.5)) == describe_solver(settings, Downpour(0.5))
+    assert "'power': 3" in describe_solver(settings, Slotted(3))
+    assert describe_solver(settings, Slotted(3)) != describe_solver(settings, Slotted(4))
