@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 
 from psrv.patience import Patience, names
-from psrv.shard import Shard
-from psrv.shard_file import COUNT
+from psrv.shard import Shard, Words
+from psrv.shard_file import COUNT, COUNT_BITS
 
 MOST = 16
 """Pushes of each learner of this node, in the total of any block."""
@@ -51,3 +51,38 @@ class Backlog:
             if pushes > MOST and pushes > MOST * len(members.all()):
                 return True
         return False
+
+
+class Outgoing:
+    """What relays hold when this is made, and whether it has come to its homes since.
+
+    What others push meanwhile is not waited for: that may never end.
+    """
+
+    def __init__(self, relays: Sequence[Shard]) -> None:
+        self._blocks = [_Blocks(shard.all_added()) for shard in relays]
+
+    def has_come(self) -> bool:
+        """Return whether all of it has; ask again and again."""
+        return all([blocks.look() for blocks in self._blocks])
+
+
+class _Blocks:
+    """The same of one relay. It may see an exchange late, and wait for the next one then."""
+
+    def __init__(self, added: Words) -> None:
+        self._added = added
+        now = added.copy()
+        self._left = now != 0
+        self._gathered = now & COUNT != 0
+        """Whether it is in the total still; otherwise in the exchange of this number."""
+        self._number = now >> COUNT_BITS
+
+    def look(self) -> bool:
+        now = self._added.copy()
+        number = now >> COUNT_BITS
+        new = number != self._number
+        self._left &= (now != 0) & (self._gathered | ~new)
+        self._gathered &= ~new | (number == 0)
+        self._number = number
+        return not self._left.any()

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from dlctl.contract import Parameters
-from psrv.backlog import Backlog
+from psrv.backlog import Backlog, Outgoing
 from psrv.errors import LateError, ServerError
 from psrv.folder import removed, was_removed
 from psrv.gate import Gate
@@ -206,7 +206,7 @@ class Client:
 
     def _wait_for_homes(self) -> None:
         patience = self._patience
-        if not wait_until(lambda: not any(map(_is_pending, self._relays())), patience):
+        if not wait_until(Outgoing(self._relays()).has_come, patience):
             patience.warn(
                 f"the last pushes have not come to another node's server {how_long(patience)}: "
                 "they may be lost; the log of this node's server says why"
@@ -349,8 +349,3 @@ def _wait_for(paths: Sequence[Path], patience: Patience) -> None:
 def _is_decided(path: Path) -> bool:
     """Return whether a shard is there, or will never be."""
     return path.exists() or was_removed(path.parent)
-
-
-def _is_pending(shard: Shard) -> bool:
-    """Return whether pushes of this node are still to go to the home."""
-    return any(added for _, added in shard.all_progress())

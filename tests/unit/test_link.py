@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from psrv.backlog import Outgoing
 from psrv.link import AHEAD, Stripe
 from psrv.pushes import AtOnce
 from psrv.relay import AtOnceRelay
@@ -125,3 +126,33 @@ def test_a_refresh_comes_however_much_others_push(shard: ThreadedShard) -> None:
     finally:
         ended.set()
         learner.join()
+
+
+def test_who_leaves_waits_for_no_pushes_of_others(shard: ThreadedShard) -> None:
+    window = Window(shard.path.with_name("window"), BLOCKS, torch.float32)
+    relay = AtOnceRelay(0, shard, Downpour(), window)
+    pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)
+
+    def carry() -> list[Frame]:
+        sendings = [relay.take(group) for group in relay.ready()]
+        return [sending[0] for sending in sendings if sending is not None]
+
+    def answer(frames: list[Frame]) -> None:
+        for frame in frames:
+            count = min(2 * STEP, COUNT - frame.block * STEP)
+            relay.give(Frame(Kind.WEIGHTS, 0, frame.block, 7), torch.zeros(count))
+
+    assert Outgoing([shard]).has_come()
+    pushes.push(mine, None, 1.0)
+    first = carry()
+    on_its_way = Outgoing([shard])
+    pushes.push(mine, None, 1.0)
+    behind = Outgoing([shard])
+    assert not on_its_way.has_come()
+    answer(first)
+    assert on_its_way.has_come() and not behind.has_come()
+    second = carry()
+    pushes.push(mine, None, 1.0)
+    assert not behind.has_come()
+    answer(second)
+    assert behind.has_come() and shard.all_added().all()
