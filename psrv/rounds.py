@@ -129,7 +129,9 @@ class Turn:
         self._shards = shards
         self.patience = patience
         self.mask = 1 << rank
-        self.number = max(map(next_round, shards))
+        # Where we have been before, nobody waits for us: rounds may begin just now.
+        begun = [shard for shard in shards if shard.expected == 1]
+        self.number = self._newest(shards)
         """Of the next round to take part in."""
         self._enter()
         if self.number == 0:
@@ -137,7 +139,7 @@ class Turn:
                 _wait_for(shard, learners, patience.timeout_s)
         # Who has added to a round before we entered it does not wait for us: on a relay the sum may
         # be on its way to the home, and nobody may add to it. Who adds from now on waits.
-        while self.number and (first := max(map(next_round, shards))) > self.number:
+        while (first := self._newest(shards if self.number else begun)) > self.number:
             self.number = first
             self._enter()
 
@@ -148,6 +150,10 @@ class Turn:
         if newest > self.number:
             self.number = newest
             self._enter()
+
+    @staticmethod
+    def _newest(shards: Sequence[Shard]) -> int:
+        return max(map(next_round, shards), default=0)
 
     def _enter(self) -> None:
         for shard in self._shards:

@@ -233,6 +233,22 @@ def test_who_comes_while_others_begin_the_next_round_takes_part_in_the_one_after
     assert [member.first_round for member in shard.members.all()] == [7]
 
 
+def test_who_comes_again_while_others_begin_the_first_round_takes_part_in_the_next(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.expected = 1  # all have joined, and one of them has died
+    enter = shard.members.enter
+
+    def late(slot: int, mask: int, first: int) -> None:
+        if first == 0:  # the others begin just before; on a relay the sum may be sent
+            shard.set_progress(0, 0, 0b10)
+        enter(slot, mask, first)
+
+    monkeypatch.setattr(shard.members, "enter", late)
+    assert Turn([shard], rank=0, learners=2, patience=Patience(0)).number == 1
+    assert [member.first_round for member in shard.members.all()] == [1]
+
+
 def test_the_last_one_to_leave_ends_the_rounds_of_those_who_have_left(shard: Shard) -> None:
     """Of those who push without a pull: what they have pushed counts as done."""
     others = [shard.members.take(), shard.members.take()]
