@@ -7,6 +7,7 @@ shards of their node, and open the attempt's cursor.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from dlctl import contract
-from dlctl.contract import Parameters, ParameterServer
+from dlctl.contract import Parameters, ParameterServer, State, Status
 from learner.directives import HaltTime
 from learner.faults import UserFault
 from learner.flat_parameters import FlatParameters
@@ -88,7 +89,8 @@ def wait_for_first(
 ) -> bool:
     """Wait until learner 0 has said what the shards hold; return False if `stopped` comes first.
 
-    However long its `build` takes: whoever starts the learners ends them all if it is given up.
+    However long its `build` takes: whoever starts the learners ends them all if it is given up. But
+    a program of the user's own may have ended well without it.
 
     Args:
         seat: This learner's.
@@ -97,10 +99,12 @@ def wait_for_first(
         stopped: Asked often.
 
     Raises:
-        UserFault: learner 0 has something else than this learner, or can't be understood.
+        UserFault: learner 0 has something else than this learner, or can't be understood; or it has
+            ended.
     """
     readable_at = time.monotonic()
     while True:
+        ended = _has_ended_well(seat)  # looked for first: it may have said so just before
         try:
             if (first := contract.read_record(Parameters, _place(seat))) is not None:
                 _compare(first, mine)
@@ -114,7 +118,21 @@ def wait_for_first(
                 ) from error
         if stopped():
             return False
+        if ended:
+            raise UserFault(
+                "learner 0 has ended, and never joined the parameter server, which has the weights "
+                "that it begins with",
+                hint="let learner 0 join first of all, whatever else it does",
+            )
         time.sleep(_LOOK_EVERY_S)
+
+
+def _has_ended_well(seat: Seat) -> bool:
+    path = seat.directory / contract.status_file(seat.attempt, "learner", 0)
+    with contextlib.suppress(OSError, contract.ContractError):
+        status = contract.read_record(Status, path)
+        return status is not None and status.state is State.COMPLETED
+    return False
 
 
 def _compare(first: Parameters, mine: Parameters) -> None:

@@ -167,6 +167,23 @@ def test_one_learner_of_a_job_has_what_the_manifest_says(
             assert not torch.equal(model.weight, own)
 
 
+def test_a_learner_does_not_wait_for_ever_for_a_learner_0_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would until the time limit, with all that the job has."""
+    plan = make_plan(job_dir=str(tmp_path), learners=2)
+    plan = replace(plan, parameter_server=ParameterServer("downpour_sgd", [0]))
+    status = tmp_path / contract.status_file(1, "learner", 0)
+    status.parent.mkdir(parents=True)
+    ended = contract.Status("learner", 0, 1, contract.State.COMPLETED)
+    status.write_text(contract.to_json(ended))
+    (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))
+    for name, value in {"DLCTL_JOB_DIR": str(tmp_path), "DLCTL_ATTEMPT": "1", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserFault, match="learner 0 has ended, and never joined"):
+        parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5, lr=0.1)
+
+
 def test_what_is_missing_is_said() -> None:
     with pytest.raises(UserFault, match="there is no learning rate"):
         parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5)
