@@ -140,8 +140,9 @@ class Server(AbstractContextManager["Server"]):
             (parameter for _, parameter in named),
             gradients=not self._solver.sends_weights, accrue=settings.push_every > 1,
         )  # fmt: skip
+        samples = f"{epochs} epochs of {len(dataset)} samples in the order of seed {seed}"
         self._parameters = make_parameters(
-            self._flat, self._solver, settings, describe_parameters(named)
+            self._flat, self._solver, settings, [*describe_parameters(named), samples]
         )
         self._served, self._cursor = self._begin(len(dataset), epochs, state)
         self._loader = ChunkLoader(

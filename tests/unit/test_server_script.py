@@ -15,6 +15,10 @@ from dlctl import contract
 from dlctl.contract import ParameterServer
 from learner import parameter_server
 from learner.faults import UserFault
+from learner.flat_parameters import FlatParameters
+from learner.same_model import describe_parameters
+from learner.server_meeting import make_parameters
+from psrv.rules import Downpour
 
 INPUTS = torch.sin(torch.arange(200.0)).reshape(50, 4)
 TRAIN = TensorDataset(INPUTS, INPUTS.sum(dim=1, keepdim=True))
@@ -182,6 +186,31 @@ def test_a_learner_does_not_wait_for_ever_for_a_learner_0_that_has_ended(
         monkeypatch.setenv(name, value)
     with pytest.raises(UserFault, match="learner 0 has ended, and never joined"):
         parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    "samples", ["3 epochs of 50 samples in the order of seed 0", "2 epochs of 40 samples in the "
+    "order of seed 0", "2 epochs of 50 samples in the order of seed 1"],
+)  # fmt: skip
+def test_learners_with_other_samples_are_told_so(
+    samples: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In another order some would be trained on twice, and others never."""
+    settings, model = ParameterServer("downpour_sgd", [0]), nn.Linear(4, 1)
+    plan = replace(make_plan(job_dir=str(tmp_path), learners=2), parameter_server=settings)
+    said = [*describe_parameters(list(model.named_parameters())), samples]
+    first = make_parameters(FlatParameters(model.parameters()), Downpour(), settings, said)
+    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
+    path = tmp_path / contract.parameters_file(1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(contract.to_json(first))
+    (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))
+    for name, value in {"DLCTL_JOB_DIR": str(tmp_path), "DLCTL_ATTEMPT": "1", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        UserFault, match=f"{samples}.*2 epochs of 50 samples in the order of seed 0"
+    ):
+        parameter_server.join(model, TRAIN, epochs=2, batch_size=5, lr=0.1)
 
 
 def test_what_is_missing_is_said() -> None:
