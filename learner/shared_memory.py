@@ -41,10 +41,14 @@ def make_segment_folder(training_id: str, attempt: int) -> dict[str, str]:
 
 
 def remove_earlier(training_id: str, attempt: int) -> None:
-    """Remove what other attempts left on this node, killed with all who would have done so."""
+    """Remove what earlier attempts left on this node, killed with all who would have done so.
+
+    Not those of later ones: this one may come late, on a node that was cut off.
+    """
     folder = segment_folder(training_id, attempt)
     for other in folder.parent.glob(segment_folder(training_id, "*").name):
-        if other != folder:
+        number = other.suffix.removeprefix(".")
+        if number.isdecimal() and int(number) < attempt:
             shutil.rmtree(other, ignore_errors=True)
 
 

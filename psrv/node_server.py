@@ -175,6 +175,8 @@ class NodeServer:
             secret = path.read_bytes().strip()
         except OSError as error:
             raise ServerError(f"{path} can't be read: {error.strerror}") from error
+        if not secret:  # anybody would know it
+            raise ServerError(f"{path} is empty: the disk was full when it was written")
         return TcpTransport(self._settings.host, secret, self._find, self._log)
 
     def _wait_for_parameters(

@@ -57,7 +57,7 @@ def print_servers(details: dict[str, Any]) -> None:
         homes = shard_nodes(details)
         lost = (details.get("homes") or {}).get("lost_nodes") or []
         output.line("")
-        output.table(["server", "host", "state", "shards", "heartbeat"],
+        output.table(["server", "host", "state", "home of", "heartbeat"],
                      [_server(status, homes, lost) for status in servers])  # fmt: skip
 
 
@@ -70,11 +70,13 @@ def _server(status: dict[str, Any], homes: list[int], lost: list[int]) -> list[s
     if node in lost:
         state = "lost"
     seen = ago(time.time() - status["heartbeat_at"])
-    return [str(node), status["host"], state, _ranges(mine) or "-", seen]
+    return [str(node), status["host"], state, _shards(mine), seen]
 
 
-def _ranges(shards: list[str]) -> str:
-    return ", ".join(shards) if len(shards) <= 8 else f"{len(shards)} shards"
+def _shards(numbers: list[str]) -> str:
+    if len(numbers) <= 1:
+        return f"shard {numbers[0]}" if numbers else "-"
+    return f"shards {', '.join(numbers)}" if len(numbers) <= 8 else f"{len(numbers)} shards"
 
 
 def _pushes(status: dict[str, Any]) -> list[str]:

@@ -33,6 +33,7 @@ def fork(name: str, work: Callable[[], None]) -> int:
     if child == 0:
         try:
             end_with_parent()
+            torch.set_num_threads(1)  # two threads that were first would make torch's pool twice
             work()
             os._exit(0)
         except BaseException:

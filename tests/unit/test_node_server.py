@@ -16,6 +16,7 @@ from dlctl.contract import (
     Parameters,
     homes_file,
     parameters_file,
+    server_secret,
     snapshot_request_file,
     to_json,
     write_whole,
@@ -153,6 +154,13 @@ def job(tmp_path: Path) -> Job:
 def test_the_transport_is_closed_where_a_server_ends_well(job: Job) -> None:
     job.server.run(lambda: True, lambda _: None)
     assert job.transport.closed
+
+
+def test_a_secret_that_a_full_disk_has_cut_off_lets_nobody_in(job: Job, tmp_path: Path) -> None:
+    job.write(server_secret(1), "\n")
+    server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
+    with pytest.raises(ServerError, match="is empty: the disk was full"):
+        server.run(lambda: False, lambda _: None)
 
 
 def test_mpi_is_not_waited_for_after_an_error_that_nobody_has_been_told_yet(job: Job) -> None:

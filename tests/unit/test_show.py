@@ -110,7 +110,7 @@ def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(cap
     assert "0 310 12 2.0 4 % 2" in rows
     assert "1 - 8 - - 0" in rows
     assert "800 samples/s · 20 pushes/s in all" in rows  # each push 5 batches of 32 / 4
-    assert "0 n1 TRAINING 0, 1, 2 2 s ago" in rows
+    assert "0 n1 TRAINING shards 0, 1, 2 2 s ago" in rows
     assert "1 n2 lost - 2 s ago" in rows
     assert "500 samples/s" not in out
     assert max(map(len, out.splitlines())) <= 80
