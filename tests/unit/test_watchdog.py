@@ -31,6 +31,9 @@ class Silent:
     def abandoned(self):
         return ""
 
+    def expelled(self):
+        return ""
+
 
 @pytest.mark.parametrize(
     ("returncode", "is_command", "stop", "killed", "state"),
