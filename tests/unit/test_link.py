@@ -62,7 +62,7 @@ class FakeHome:
         return frame
 
     def readable(self, timeout_s: float) -> bool:
-        raise NotImplementedError
+        return not self._answers.empty()
 
     def close(self) -> None:
         self._answers.put(None)

@@ -51,16 +51,21 @@ def test_a_script_alone_takes_the_steps_of_sgd() -> None:
     assert (server.rank, server.size) == (0, 1)
 
 
+def step_itself(server: parameter_server.Server, model: nn.Linear) -> None:
+    """Train on all batches as a script does whose own optimizer takes the steps."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (x,), y in server.batches():
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        server.step()
+
+
 def test_weights_are_pushed_where_the_solver_takes_them() -> None:
     model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     settings = ParameterServer("elastic_averaging", [0], push_every=2, moving_rate=0.25)
     with parameter_server.join(model, TRAIN, epochs=4, batch_size=5, settings=settings) as server:
-        for (x,), y in server.batches():
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
-            server.step()
+        step_itself(server, model)
         own = model.weight.clone()
         with server.as_on_server():
             center = model.weight.clone()
@@ -159,13 +164,8 @@ def test_one_learner_of_a_job_has_what_the_manifest_says(
     monkeypatch.setenv("DLCTL_JOB_DIR", str(tmp_path))
     monkeypatch.setenv("DLCTL_ATTEMPT", "1")
     model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with parameter_server.join(model, TRAIN, epochs=1, batch_size=5) as server:
-        for (x,), y in server.batches():
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
-            server.step()
+        step_itself(server, model)
         own = model.weight.clone()
         with server.as_on_server():
             assert not torch.equal(model.weight, own)
