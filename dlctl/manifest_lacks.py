@@ -37,6 +37,10 @@ _HARMLESS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
     (lambda m: _stores(m, used=False), _STORES),
     (lambda m: m.framework.image_tag, "Images are not chosen by image_tag in this version."),
     (
+        lambda m: m.parameter_server is None and "parameter_server" in m.model_fields_set,
+        "parameter_server is empty: there is none; {{}} is one with its defaults.",
+    ),
+    (
         lambda m: m.parameter_server is not None and m.learners == 1,
         "One learner needs no parameter server: it trains alone, and none is started.",
     ),

@@ -173,8 +173,11 @@ def test_a_program_of_one_learner_is_told_what_its_own_server_is_to_be():
     assert plan_of(MANIFEST, learners=1).alone_on_server is None
 
 
-def test_an_empty_value_is_no_server():
-    assert plan_of(MANIFEST + "parameter_server:\n", learners=2).parameter_server is None
+def test_an_empty_value_is_no_server_and_is_told():
+    empty = make_manifest(MANIFEST + "parameter_server:\n", learners=2)
+    assert empty.parameter_server is None
+    told = "parameter_server is empty: there is none; {} is one with its defaults."
+    assert not_in_this_version(empty) == [*not_in_this_version(make_manifest(MANIFEST)), told]
     assert plan_of(text_of(""), set=("parameter_server=null",)).parameter_server is None
 
 
