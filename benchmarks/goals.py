@@ -93,6 +93,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
         Speed(2, ("mpi_two_sided",)),
         Speed(8, ("torch_rpc",)),
         Speed(5, ("ray",)),
+        Speed(5, ("ray_in_place",)),
     ),
     "psrv_4": (Speed(0.8),),
     "psrv_nodes_2": (Speed(0.8), Speed(3, ("torch_rpc",))),

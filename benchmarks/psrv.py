@@ -15,11 +15,12 @@ the others' (Downpour SGD); updates a second are over all learners, who don't wa
 Ours is `Client.push_pull` on one shard. Floor: each learner does the same arithmetic on memory of
 its own, nobody else's, with the copy of each block that lets a killed learner's work be undone.
 Peers, with a server process of their own: `mpi_two_sided`: MPI messages in slices of 4 MB;
-`torch_rpc`: torch.distributed.rpc, the gradient as argument and the weights as result; `ray`: an
-actor of Ray, in the same way, where Python's `ray` is installed.
+`torch_rpc`: torch.distributed.rpc, the gradient as argument and the weights as result; `ray`
+and `ray_in_place`: an actor of Ray, in the same way, where Python's `ray` is installed (see
+benchmarks/psrv_ray.py).
 
 Each way has processes of its own, all alive at once; those whose turn it is not sleep in a read.
-torch_rpc and ray are measured after the others, each by itself, because their threads work also
+torch_rpc and Ray's are measured after the others, each by itself, because their threads work also
 while nothing is asked. That the weights are those of all updates is checked after the last round.
 """
 
@@ -71,8 +72,8 @@ def _memory(learners: int) -> Result:
 def _restless() -> list[str]:
     """Return the ways whose processes also work while nothing is asked."""
     if psrv_ray.is_installed():
-        return ["torch_rpc", "ray"]
-    print("no peer `ray`: it is not installed", file=sys.stderr)
+        return ["torch_rpc", "ray", "ray_in_place"]
+    print("no peers `ray`, `ray_in_place`: Ray is not installed", file=sys.stderr)
     return ["torch_rpc"]
 
 

@@ -268,17 +268,17 @@ class TorchRpc(Served):
 WAYS: dict[str, Callable[[Place], Way]] = {
     "ours": Ours, "floor": Floor, "mpi_two_sided": TwoSided, "torch_rpc": TorchRpc,
 }  # fmt: skip
-"""Beside `ray`, which has a module of its own."""
+"""Beside Ray's, which have a module of their own."""
 
 
 def main() -> None:
     """Update in the way that the arguments name, whenever told so."""
     name, path = sys.argv[1:]
     torch.set_num_threads(1)
-    if name == "ray":
-        from benchmarks.psrv_ray import Ray
+    if name.startswith("ray"):
+        from benchmarks.psrv_ray import Ray, RayInPlace
 
-        WAYS[name] = Ray
+        WAYS.update(ray=Ray, ray_in_place=RayInPlace)
     way = WAYS[name](place := Place(path))
     place.obey({"update": way.run, "check": way.check, "memory": way.memory})
     way.leave()
