@@ -139,6 +139,8 @@ class NodeShards:
             for number, relay in self._relays.items()
             if self._followed.shard_nodes[number] == home
         ]
+        for relay in relays:
+            relay.meet()
         room = GROUP * _PLACES // len(self._targets())
         return Link(
             f"home on node {home}",

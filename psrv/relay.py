@@ -20,7 +20,7 @@ from psrv.rounds import missing
 from psrv.rules import Solver
 from psrv.shard import GROUP, ThreadedShard
 from psrv.shard_file import COUNT, COUNT_BITS
-from psrv.transport.base import Frame, Kind
+from psrv.transport.base import ANY, Frame, Kind
 from psrv.window import Place, Window
 
 Sending = tuple[Frame, memoryview]
@@ -38,6 +38,16 @@ class Relay(ABC):
         self.shard = shard
         self._added = shard.all_added()
         self._step = shard.layout.block_count
+        self._is_of_home = np.zeros(shard.layout.blocks, dtype=bool)
+        """Of each block of the replica, whether it came from the home of now."""
+
+    def meet(self) -> None:
+        """Begin with a home, which may be another one.
+
+        What it has counts as many pushes as the replica, perhaps, and lacks some of them: a home
+        that was lost had told them to this node only.
+        """
+        self._is_of_home[:] = False
 
     @abstractmethod
     def ready(self) -> list[int]:
@@ -70,7 +80,7 @@ class Relay(ABC):
 
     def pull(self, block: int) -> Frame:
         """Return the question for newer weights."""
-        had, _ = self.shard.progress(block)
+        had = self.shard.progress(block)[0] if self._is_of_home[block] else ANY
         return Frame(Kind.PULL, self.number, block, had)
 
     @abstractmethod
@@ -181,6 +191,7 @@ class AtOnceRelay(Relay):
                 self.shard.set_progress(block, frame.number, added & COUNT)
 
         self.shard.update_run(run, work, changes=_REPLICA)
+        self._is_of_home[run] = True
         if number:
             self._window.give_back(self._window.find(number))
 
@@ -214,6 +225,7 @@ class AtOnceRelay(Relay):
             if added <= COUNT:
                 self._replace(parts, weights, added)
                 self.shard.set_progress(block, frame.number, added)
+                self._is_of_home[block] = True
 
         self.shard.update_block(frame.block, work, changes=_REPLICA)
 
@@ -288,16 +300,20 @@ class RoundsRelay(Relay):
         return []
 
     def give(self, frame: Frame, weights: torch.Tensor) -> None:
-        """End the round of blocks where it has not ended."""
+        """End the round of blocks where it has not ended.
+
+        Where it has, they are as the home has them: another one may have told something else.
+        """
         run, new = self._run(frame, weights)
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
-            rounds, _ = self.shard.progress(block)
-            if frame.number > rounds:
+            rounds, added = self.shard.progress(block)
+            if frame.number >= rounds:
                 parts[0].copy_(new[block - run.start])
-                self.shard.set_progress(block, frame.number, 0)
+                self.shard.set_progress(block, frame.number, added if frame.number == rounds else 0)
 
         self.shard.update_run(run, work, changes=_REPLICA)
+        self._is_of_home[run] = True
 
     def settled(self, into: torch.Tensor) -> None:
         """Copy the replica."""

@@ -53,6 +53,8 @@ class Frame(NamedTuple):
     """Bytes of the payload."""
 
 
+ANY = 1 << 63
+"""The number of a PULL by whom the weights are wanted however new they are: of no home's."""
 HEADER = struct.Struct("=BxHIQqqdQ")
 """A frame's fields in the machine's byte order, which a greeting compares."""
 

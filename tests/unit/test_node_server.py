@@ -81,6 +81,13 @@ def test_a_lost_node_s_shard_goes_on_at_another_one(play: Play, solver: str) -> 
     assert play(f"lost:{solver}") == "node 0 at 1: True\nnode 2 at 1: True\n"
 
 
+def test_a_replica_has_the_weights_of_the_new_home_though_it_has_had_as_many_pushes(
+    play: Play,
+) -> None:
+    """Else a learner that only pulls would validate, or save, what the others do not have."""
+    assert play("moved") == "the same on both nodes: True\n"
+
+
 def test_nothing_comes_from_a_node_that_was_given_up(play: Play) -> None:
     assert play("fenced") == (
         "node 0: 15.0\nnode 1: 15.0\nnode 2: 15.0\n"

@@ -19,7 +19,7 @@ from psrv.rounds import add_to_sum, missing
 from psrv.rules import Downpour
 from psrv.shard import Shard, ThreadedShard
 from psrv.shard_file import RELAY, ShardLayout, create_shard
-from psrv.transport.base import Frame, Kind
+from psrv.transport.base import ANY, Frame, Kind
 from psrv.window import Window
 
 Killed = Callable[[Path, str], None]
@@ -224,6 +224,26 @@ def test_a_relay_sees_which_sums_are_whole_without_a_look_at_each_block_s_member
     assert relay.ready() == whole
     members.pause(1)  # rank 0 was killed: its slot is the first after the server's
     assert relay.ready() == [g for g in range(200) if g % len(steps) in (1, 3, 5, 6)]
+    server.close()
+
+
+def test_a_replica_in_rounds_asks_a_new_home_for_its_weights_of_the_same_round(
+    shm_folder: Path,
+) -> None:
+    create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
+    server = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
+    relay, weights = RoundsRelay(0, server), torch.ones(65_536)
+    relay.give(Frame(Kind.WEIGHTS, 0, 0, 3), weights)
+    assert relay.pull(0).number == 3
+    server.members.enter(server.slot, 0b01)
+    add_to_sum(server, 0, 3, 0b01, weights, 0.25)
+    relay.meet()
+    assert relay.pull(0).number == ANY
+    relay.pulled(Frame(Kind.PULLED, 0, 0, 3), 5 * weights)
+    assert server.rows[0].eq(5).all() and server.progress(0) == (3, 0b01)
+    relay.meet()
+    relay.pulled(Frame(Kind.PULLED, 0, 0, 2), 7 * weights)  # it has still to come to this round
+    assert server.rows[0].eq(5).all() and relay.pull(0).number == 3
     server.close()
 
 
