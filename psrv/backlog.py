@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import numpy as np
+import torch
+
 from psrv.patience import Patience, names
 from psrv.shard import Shard, Words
 from psrv.shard_file import COUNT, COUNT_BITS
@@ -60,7 +63,7 @@ class Outgoing:
     """
 
     def __init__(self, relays: Sequence[Shard]) -> None:
-        self._blocks = [_Blocks(shard.all_added()) for shard in relays]
+        self._blocks = [_Blocks(shard) for shard in relays]
 
     def has_come(self) -> bool:
         """Return whether all of it has; ask again and again."""
@@ -68,21 +71,29 @@ class Outgoing:
 
 
 class _Blocks:
-    """The same of one relay. It may see an exchange late, and wait for the next one then."""
+    """The same of one relay. It may see an exchange late, and wait for the next one then.
 
-    def __init__(self, added: Words) -> None:
-        self._added = added
-        now = added.copy()
-        self._left = now != 0
-        self._gathered = now & COUNT != 0
-        """Whether it is in the total still; otherwise in the exchange of this number."""
-        self._number = now >> COUNT_BITS
+    It believes nothing that somebody is at work on: a server that was killed there is undone.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self._added, self._sequences = shard.all_added(), shard.all_sequences()
+        self._seen: Words = np.zeros_like(self._added)
+        shard.read(self._see)
+        self._left = self._seen != 0
+        self._gathered = self._seen & COUNT != 0
+        """Whether it is in the total still; otherwise in the exchange that was seen last."""
+
+    def _see(self, _: Sequence[torch.Tensor], block: int) -> None:
+        self._seen[block] = self._added[block]
 
     def look(self) -> bool:
-        now = self._added.copy()
+        sequences, now = self._sequences.copy(), self._added.copy()
+        whole = (sequences % 2 == 0) & (sequences == self._sequences)
+        now = np.where(whole, now, self._seen)
         number = now >> COUNT_BITS
-        new = number != self._number
+        new = number != self._seen >> COUNT_BITS
         self._left &= (now != 0) & (self._gathered | ~new)
         self._gathered &= ~new | (number == 0)
-        self._number = number
+        self._seen = now
         return not self._left.any()

@@ -36,6 +36,7 @@ from psrv.shard_file import (
     REFRESHED,
     ROUND,
     ROUND_RATE,
+    SEQUENCE,
     SLOTS,
     SLOTS_AT,
     WANTED,
@@ -278,6 +279,13 @@ class Shard:
     def all_added(self) -> Words:
         """Return a view of the second word of every block's progress."""
         return self._of_all(ADDED)
+
+    def all_sequences(self) -> Words:
+        """Return a view of every block's sequence number: odd while somebody works on it.
+
+        Or has been killed in that, which whoever locks it next undoes.
+        """
+        return self._of_all(SEQUENCE)
 
     def _of_all(self, word: int) -> Words:
         words: Words = np.frombuffer(self._words, dtype=np.int64)

@@ -12,6 +12,7 @@ import torch
 from server_job import Zygote
 
 from psrv import home
+from psrv.backlog import Outgoing
 from psrv.link import stripes_for
 from psrv.members import Member
 from psrv.relay import AtOnceRelay, RoundsRelay, Sending
@@ -40,6 +41,15 @@ folder = Path(sys.argv[1])
 OPEN = """
 layout = ShardLayout(65_536, (torch.float32, torch.float32), "model", RELAY)
 shard = ThreadedShard(folder / "relay", layout, 1)
+"""
+DIE_TAKING = """
+relay = AtOnceRelay(0, shard, Downpour(), Window(folder / "window", 4, torch.float32))
+set_progress = shard.set_progress
+def die(*progress):
+    set_progress(*progress)
+    os.kill(os.getpid(), 9)
+shard.set_progress = die
+relay.take(0)
 """
 WIDE_LAYOUT = ShardLayout(150_000, (torch.float32, torch.float32), "wide", RELAY)
 OPEN_WIDE = """
@@ -254,14 +264,7 @@ def test_a_server_with_another_slot_undoes_what_the_killed_one_had_begun_to_send
     learner = Shard(shm_folder / "relay", RELAY_LAYOUT, 1)
     be_killed(shm_folder, OPEN + """
 shard.update_block(0, lambda parts, block: (parts[1].fill_(1), shard.count_push(block)))
-relay = AtOnceRelay(0, shard, Downpour(), Window(folder / "window", 4, torch.float32))
-set_progress = shard.set_progress
-def die(*progress):
-    set_progress(*progress)
-    os.kill(os.getpid(), 9)
-shard.set_progress = die
-relay.take(0)
-""")  # fmt: skip
+""" + DIE_TAKING)  # fmt: skip
     learner.close()
     server = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
     window = Window(shm_folder / "window", 4, torch.float32)
@@ -281,6 +284,30 @@ def push_ones(shard: Shard, blocks: Iterable[int]) -> None:
             shard.count_push(block)
 
         shard.update_block(block, add)
+
+
+def test_pushes_that_a_killed_server_had_begun_to_take_have_not_come(
+    shm_folder: Path, be_killed: Killed
+) -> None:
+    """Who leaves looks at what is undone later, or begins to wait just then."""
+    create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
+    shard = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
+    push_ones(shard, [0])
+    before = Outgoing([shard])
+    be_killed(shm_folder, OPEN + DIE_TAKING)
+    assert not before.has_come()
+    then = Outgoing([shard])
+    shard.read_block(0, lambda *_: None)  # as the next server does when it begins
+    assert shard.progress(0) == (0, 1)
+    assert not before.has_come() and not then.has_come()
+    window = Window(shm_folder / "window", 4, torch.float32)
+    relay = AtOnceRelay(0, shard, Downpour(), window)
+    window.free_but(set())
+    assert relay.take(0) is not None
+    assert not before.has_come() and not then.has_come()
+    relay.give(Frame(Kind.WEIGHTS, 0, 0, 7), torch.ones(65_536))
+    assert before.has_come() and then.has_come()
+    shard.close()
 
 
 def sent(relay: AtOnceRelay, sendings: Iterable[Sending | None]) -> list[tuple[int, int, set[int]]]:
