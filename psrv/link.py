@@ -240,9 +240,9 @@ class Stripe(_Thread):
         all over.
         """
         left = relay.gathered(group)
-        while left:
+        while left := left & relay.gathered(group):  # who pushed may have been killed: undone
             with self._answered:
-                self._answered.wait_for(lambda: group in relay.ready() or self._is_over())
+                self._answered.wait_for(lambda: not relay.waits(group) or self._is_over())
             if not self._wait_for_room():
                 return False
             if (sending := relay.take(group)) is not None:

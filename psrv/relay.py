@@ -65,6 +65,11 @@ class Relay(ABC):
         del group
         return set()
 
+    def waits(self, group: int) -> bool:
+        """Return whether what has gathered in a group can't be sent before an answer comes."""
+        del group
+        return False
+
     def run_of(self, frame: Frame, payload: memoryview) -> range:
         """Return the blocks of a frame of `take`."""
         size = self.shard.rows[-1].element_size() * self._step
@@ -131,6 +136,11 @@ class AtOnceRelay(Relay):
     def gathered(self, group: int) -> set[int]:
         """Return the blocks with pushes in their total."""
         return {block for block in self.shard.groups[group] if self._added[block] & COUNT}
+
+    def waits(self, group: int) -> bool:
+        """Return whether all blocks with pushes have a total on its way."""
+        added = self._added[self.shard.groups[group]]
+        return not ((added > 0) & (added <= COUNT)).any() and bool((added & COUNT).any())
 
     def take(self, group: int) -> Sending | None:
         """Take the totals of a run out of the shard."""

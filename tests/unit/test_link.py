@@ -17,7 +17,7 @@ from psrv.pushes import AtOnce
 from psrv.relay import AtOnceRelay
 from psrv.rules import Downpour
 from psrv.shard import ThreadedShard
-from psrv.shard_file import RELAY, ShardLayout, create_shard
+from psrv.shard_file import BLOCKS_AT, RELAY, WRITER, ShardLayout, create_shard
 from psrv.transport.base import DisconnectedError, Frame, Kind
 from psrv.window import Window
 
@@ -108,6 +108,23 @@ def test_a_refresh_has_what_was_pushed_before_it_was_wanted(shard: ThreadedShard
     assert refreshed(shard, home, BLOCKS)
     assert home.asked == [(block, {2.0}) for block in range(BLOCKS)]
     assert shard.rows[0].eq(2).all()
+
+
+def test_a_refresh_waits_for_no_push_that_is_undone(shard: ThreadedShard) -> None:
+    """Its learner was killed just before its end; the connection would stand still for ever."""
+    killed = shard.members.take()
+    assert killed is not None
+
+    def before(frame: Frame) -> None:
+        if not shard.refresh_wanted:
+            shard.update_block(0, lambda parts, block: shard.count_push(block))
+            shard._words[BLOCKS_AT + WRITER] = killed
+            shard._words[BLOCKS_AT] -= 1  # the last store of that has not come
+            shard.refresh_wanted = 1
+
+    shard.update_block(BLOCKS - 1, lambda parts, block: shard.count_push(block))
+    assert refreshed(shard, FakeHome(0.001, before), AHEAD)
+    assert shard.progress(0) == (1000, 0)
 
 
 def test_a_refresh_comes_however_much_others_push(shard: ThreadedShard) -> None:
