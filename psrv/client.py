@@ -92,6 +92,8 @@ class Client:
         snapshots: Callable[[int], Path] | None = None,
     ) -> None:
         self._shards = list(shards)
+        self._first = next((shard for shard in shards if shard.layout.blocks), None)
+        """Where the first block is: shards are empty that a small model has no block for."""
         self._pushes_to = pushes
         self._at_once = isinstance(pushes, AtOnce)
         self._gate = gate
@@ -255,9 +257,9 @@ class Client:
 
     def _pushes(self) -> int:
         """Return how many pushes the first block has had; in rounds, this learner's own."""
-        if not self._at_once or not self._shards[0].layout.blocks:
+        if not self._at_once or self._first is None:
             return self._gate.pushes
-        pushes, gathered = self._shards[0].progress(0)
+        pushes, gathered = self._first.progress(0)
         return pushes + (gathered & COUNT)
 
     def _see(self) -> None:

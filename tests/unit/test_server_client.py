@@ -248,6 +248,24 @@ def test_a_halt_that_leaves_no_more_time_ends_what_waits_for_other_nodes(
     assert time.monotonic() - began < 5
 
 
+def test_pushes_of_others_are_counted_where_the_first_shards_are_empty(shm_folder: Path) -> None:
+    """A small model in many shards: the first has no block, and nothing to count on."""
+    shards = 5
+    for shard in range(shards):
+        layout = layout_of(PARAMETERS, shards, shard, Downpour(), HOME)
+        create_shard(shm_folder / f"shard-{shard}", layout, 1, learners=2)
+    here, other = (
+        join(shm_folder, PARAMETERS, shards, Downpour(), 1, 10, rank=rank, learners=2)
+        for rank in range(2)
+    )
+    assert not here._shards[0].layout.blocks
+    for _ in range(3):
+        other.push(torch.ones(170_000), 1.0, wait=True)
+    assert here.pushes_by_others() == 3
+    other.leave()
+    here.leave()
+
+
 def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[str]:
     code = (
         "import sys, torch; from pathlib import Path; sys.path.insert(0, sys.argv[4])\n"
