@@ -38,7 +38,9 @@ class FlatParameters:
         gradients: bool = True,
         accrue: bool = False,
     ) -> None:
-        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        given = list(parameters)
+        self.parameters = [parameter for parameter in given if parameter.requires_grad]
+        self._frozen = [parameter for parameter in given if not parameter.requires_grad]
         _check(self.parameters)
         dtypes = {parameter.dtype for parameter in self.parameters}
         self.dtype = torch.float64 if dtypes == {torch.float64} else torch.float32
@@ -58,6 +60,30 @@ class FlatParameters:
     def count(self) -> int:
         """Return the number of elements."""
         return len(self._weights.flat)
+
+    def check(self) -> None:
+        """Refuse a model that has changed since: what it learned would go nowhere.
+
+        Raises:
+            UserFault: a parameter is somewhere else, or one that was frozen is not any more.
+        """
+        for number, (parameter, view) in enumerate(
+            zip(self.parameters, self._weights.views, strict=True)
+        ):
+            if parameter.data_ptr() != view.data_ptr():
+                raise UserFault(
+                    f"{_name(number, parameter)} is in other memory than the one that the "
+                    "parameter server's weights come to: the model was moved or converted since",
+                    hint="move, convert and tie the model first; later on change its parameters in "
+                    "place, as load_state_dict does",
+                )
+        for parameter in self._frozen:
+            if parameter.requires_grad:
+                raise UserFault(
+                    f"a parameter of the shape {tuple(parameter.shape)} requires a gradient now, "
+                    "and was frozen when the model was given to the parameter server",
+                    hint="unfreeze it before; or leave out its gradient, with requires_grad False",
+                )
 
     # Weights ------------------------------------------------------------------------------------
 
@@ -189,7 +215,7 @@ def _check(parameters: Sequence[torch.Tensor]) -> None:
     if not parameters:
         raise UserFault("no parameter of the model requires a gradient: nothing can be trained")
     for number, parameter in enumerate(parameters):
-        what = f"parameter {number}, of the shape {tuple(parameter.shape)},"
+        what = _name(number, parameter)
         if not parameter.is_floating_point():
             raise UserFault(
                 f"{what} is of {parameter.dtype}, which a parameter server can't hold",
@@ -200,3 +226,7 @@ def _check(parameters: Sequence[torch.Tensor]) -> None:
                 f"{what} shares memory with itself, which a parameter server can't hold",
                 hint="make it contiguous",
             )
+
+
+def _name(number: int, parameter: torch.Tensor) -> str:
+    return f"parameter {number}, of the shape {tuple(parameter.shape)},"

@@ -74,7 +74,8 @@ def join(
     """Join the job's parameter server with a model; its weights are the server's from here on.
 
     Args:
-        model: the same on all learners. Its parameters become views of memory made here.
+        model: the same on all learners. Its parameters become views of memory made here: it has
+            to be on its device, of its dtype, and unfrozen before.
         dataset: the training samples, a map-style dataset; the same on all learners.
         epochs: passes over it.
         batch_size: samples of one learner's batch.

@@ -109,8 +109,13 @@ class ServedModel:
             self.flat.descend(rate)
 
     def exchange(self, rate: float) -> None:
-        """Push what the group has done, and pull if it is time; return at its end."""
+        """Push what the group has done, and pull if it is time; return at its end.
+
+        Raises:
+            UserFault: the model is not what was given, or not where it was put.
+        """
         client, flat = self._joined(), self.flat
+        flat.check()
         others, began = client.pushes_by_others(), time.monotonic()
         if self.sends_weights:
             weights = flat.gather()

@@ -116,3 +116,32 @@ def test_what_shards_can_not_hold_is_refused():
         FlatParameters([nn.Parameter(torch.ones(1, dtype=torch.complex64))])
     with pytest.raises(UserFault, match="make it contiguous"):
         FlatParameters([nn.Parameter(torch.ones(1).expand(3))])
+
+
+def test_a_model_that_was_moved_or_unfrozen_since_is_refused():
+    """What it learned from then on would go nowhere, without a word."""
+    moved, unfrozen = make_model(), make_model()
+    flat = FlatParameters(moved.parameters())
+    moved.load_state_dict(make_model().state_dict())
+    moved.to("cpu", torch.float32)
+    flat.check()
+    moved.double()
+    with pytest.raises(UserFault, match=r"parameter 0, of the shape \(5, 3\), is in other memory"):
+        flat.check()
+    unfrozen[2].requires_grad_(False)
+    flat = FlatParameters(unfrozen.parameters())
+    flat.check()
+    unfrozen[2].requires_grad_(True)
+    with pytest.raises(UserFault, match=r"the shape \(2, 5\) requires a gradient now"):
+        flat.check()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_model_is_where_it_was_put_whatever_its_kind(dtype: torch.dtype):
+    table = nn.Embedding(4, 3, sparse=True, dtype=dtype)
+    empty = nn.Parameter(torch.empty(0, dtype=dtype))
+    for parameters in (
+        [*make_model(dtype).parameters(), *table.parameters(), empty],
+        [*make_model(dtype).parameters(), *make_model().parameters(), empty],
+    ):
+        FlatParameters(parameters, accrue=True).check()
