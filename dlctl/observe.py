@@ -145,7 +145,8 @@ def _why(verdict: Verdict) -> str:
         return verdict.reason
     name = f"{guilty.role} {guilty.rank}"
     named = re.search(rf"\b{name}\b", told)
-    return verdict.reason if named else f"{verdict.reason} ({name} on {guilty.host})"
+    where = f" on {guilty.host}" if guilty.host else ""  # one that never began is nowhere
+    return verdict.reason if named else f"{verdict.reason} ({name}{where})"
 
 
 def _heartbeat_age_s(seen: Observation) -> float:

@@ -89,7 +89,7 @@ def _judge_silence(plan: Plan, findings: Findings) -> Objection | None:
     code = findings.exit_code
     how = "in time" if code is None else f"({launcher_name(plan)} ended with exit code {code})"
     return Objection(
-        f"The preflight got no report of learner {silent[0] + 1} of {learners} {how}{said}",
+        f"The preflight got no report of learner {silent[0]}, one of {learners}, {how}{said}",
         "Check that every node has the site's Python and sees its root folder: "
         f"dlctl sites check {plan.site}",
         Guilty("learner", silent[0], "", code, None, findings.words),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
 from dlctl.cli.common import ago, plain, shown_state
-from dlctl.cli.show_server import METRICS, print_servers, server_line
+from dlctl.cli.show_server import METRICS, print_servers, server_line, state_and_reason
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -156,7 +156,7 @@ def _learner(status: dict[str, Any]) -> list[str]:
     return [
         str(status["rank"]),
         status["host"],
-        f"ended, {code}" if ended else status["state"],
+        f"ended, {code}" if ended else state_and_reason(status),
         "-" if status["epoch"] is None else str(status["epoch"]),
         "-" if status["step"] is None else str(status["step"]),
         metrics or "-",
@@ -167,6 +167,7 @@ def _learner(status: dict[str, Any]) -> list[str]:
 def _print_last_words(verdict: dict[str, Any]) -> None:
     guilty = verdict.get("guilty")
     if guilty and guilty["last_lines"]:
-        output.line(f"\nlast lines of {guilty['role']} {guilty['rank']} on {guilty['host']}:")
+        where = f" on {guilty['host']}" if guilty["host"] else ""  # one that never began
+        output.line(f"\nlast lines of {guilty['role']} {guilty['rank']}{where}:")
         for text in guilty["last_lines"]:
             output.line(f"  {text}")

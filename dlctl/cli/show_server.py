@@ -25,16 +25,18 @@ def server_line(details: dict[str, Any]) -> str:
     if server["pull_every"] != server["push_every"]:
         pushes += f", pull every {_batches(server['pull_every'])}"
     shards = "1 shard" if len(homes) == 1 else f"{len(homes)} shards"
-    return f"{server['solver']}, {shards} on {where}\n{pushes}, {_drift(server['staleness'])}"
+    return f"{server['solver']}, {shards} on {where}\n{pushes}, {_drift(server)}"
 
 
 def _batches(count: int) -> str:
     return "batch" if count == 1 else f"{count} batches"
 
 
-def _drift(staleness: int | None) -> str:
+def _drift(server: dict[str, Any]) -> str:
+    staleness: int | None = server["staleness"]
     if staleness is None:
-        return "no bound on staleness"
+        own = server["solver"] == "own"  # whether it waits for all, its class alone knows
+        return "waits as its class says" if own else "no bound on staleness"
     return f"staleness at most {staleness}" if staleness else "all wait for one another"
 
 
@@ -64,13 +66,15 @@ def print_servers(details: dict[str, Any]) -> None:
 def _server(status: dict[str, Any], homes: list[int], lost: list[int]) -> list[str]:
     node = status["rank"]
     mine = [str(shard) for shard, home in enumerate(homes) if home == node]
-    state, reason = status["state"], status["reason"]
-    if reason and state != "TRAINING":
-        state = f"{state}: {reason}"
-    if node in lost:
-        state = "lost"
+    state = "lost" if node in lost else state_and_reason(status)
     seen = ago(time.time() - status["heartbeat_at"])
     return [str(node), status["host"], state, _shards(mine), seen]
+
+
+def state_and_reason(status: dict[str, Any]) -> str:
+    """Return the state of a process, and why it is not at work."""
+    state, reason = status["state"], status["reason"]
+    return f"{state}: {reason}" if reason and state != "TRAINING" else str(state)
 
 
 def _shards(numbers: list[str]) -> str:

@@ -132,6 +132,12 @@ def test_who_is_guilty_is_told_once(told, more):
     assert derive(record(), look, NOW).reason == told + more
 
 
+def test_a_guilty_learner_that_never_began_is_nowhere():
+    guilty = Guilty("learner", 1, "", 233, None)
+    look = seen(verdict=Verdict(1, "7", State.FAILED, "No answer.", "", guilty))
+    assert derive(record(), look, NOW).reason == "No answer. (learner 1)"
+
+
 @pytest.mark.parametrize(("age_s", "hint"), [
     (200, ""), (400, "dlctl cancel t-1; dlctl resume t-1"),
 ])  # fmt: skip

@@ -54,7 +54,7 @@ def test_where_the_time_of_a_step_goes(metrics, line):
 
 
 def test_the_shares_stand_below_the_learners_and_not_in_their_row(capsys):
-    learner = {"rank": 0, "host": "n1", "state": "TRAINING", "epoch": 1, "step": 9,
+    learner = {"rank": 0, "host": "n1", "state": "TRAINING", "reason": "", "epoch": 1, "step": 9,
                "exit_code": None, "signal": None, "heartbeat_at": 0.0,
                "metrics": {"loss": 0.5, "step_s": 0.1, "exchange_s": 0.003}}  # fmt: skip
     plan = {**PLAN, "resources": resources(1), "framework": {"command": None, "job": "train.py"}}
@@ -86,6 +86,9 @@ def process(role, rank, host, **metrics):
      "node 0\npush every batch, pull every 3 batches, staleness at most 2"),
     ("solver: diloco", "diloco, 2 shards on node 0, node 1\n"
      "push every batch, all wait for one another"),
+    ("solver: own, shards: 1", "own, 1 shard on node 0\npush every batch, waits as its class says"),
+    ("solver: own, shards: 1, staleness: 1",
+     "own, 1 shard on node 0\npush every batch, staleness at most 1"),
 ])  # fmt: skip
 def test_the_parameter_server_in_two_lines(settings, told):
     assert server_line(with_server(settings)) == told
@@ -114,6 +117,22 @@ def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(cap
     assert "1 n2 lost - 2 s ago" in rows
     assert "500 samples/s" not in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_learners_that_are_not_at_work_say_why(capsys):
+    why = "was killed by signal 9; starting again"
+    dead = {**process("learner", 0, "n1"), "state": "DEPLOYING", "reason": why}
+    lost = {**process("learner", 1, "n2"), "state": "FAILED", "reason": "was lost with node n2"}
+    print_details(with_server(learners=[dead, lost]))
+    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert any(row.startswith(f"0 n1 DEPLOYING: {why} 3 1200") for row in rows)
+    assert any(row.startswith("1 n2 FAILED: was lost with node n2 3 1200") for row in rows)
+
+
+def test_the_last_words_of_a_learner_that_never_began_are_of_no_node(capsys):
+    guilty = {"role": "learner", "rank": 1, "host": "", "last_lines": ["srun: no"]}
+    print_details(with_server(verdict={"guilty": guilty}))
+    assert "last lines of learner 1:\n  srun: no" in capsys.readouterr().out
 
 
 def test_learners_that_have_ended_push_no_more(capsys):
