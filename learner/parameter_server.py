@@ -153,6 +153,7 @@ class Server(AbstractContextManager["Server"]):
         self._batch_size = batch_size
         self._last = False
         self._stepped = True
+        self._left = False
         self._count = 0
         self._told_at = 0.0
         progress = os.environ.get("DLCTL_PROGRESS_FILE")
@@ -172,6 +173,7 @@ class Server(AbstractContextManager["Server"]):
                 raises it, too): save what you have, and leave.
         """
         while True:
+            self._must_be_here()
             for chunk, batches in self._loader.chunks():
                 self._served.join()
                 self._served.begin()
@@ -182,6 +184,7 @@ class Server(AbstractContextManager["Server"]):
                     self._last, self._stepped = left == 0, False
                     self._served.begin_batch()
                     yield batch
+                    self._must_be_here()
                     if not self._stepped:
                         raise UserFault("a batch was followed by no server.step()")
                 self._tell(chunk.pass_number * self._cursor.samples + chunk.stop)
@@ -197,6 +200,12 @@ class Server(AbstractContextManager["Server"]):
         Args:
             lr: the learning rate of this moment, from here on.
         """
+        self._must_be_here()
+        if self._stepped:  # the last batch's gradient would be pushed again
+            raise UserFault(
+                "server.step() came without a batch before it, or twice after one",
+                hint="call it once after each batch of server.batches()",
+            )
         self._rate = self._rate if lr is None else lr
         rate = self._rate or 0.0
         self._served.step(rate, last=self._last)
@@ -219,6 +228,7 @@ class Server(AbstractContextManager["Server"]):
 
     def as_on_server(self) -> AbstractContextManager[None]:
         """Have the server's weights in the model meanwhile: to validate, or to save them."""
+        self._must_be_here()
         self._served.join()
         return self._served.as_on_server()
 
@@ -228,19 +238,29 @@ class Server(AbstractContextManager["Server"]):
         Take it before the weights: what it says is done is in them then, but for pushes of other
         nodes that are on their way.
         """
+        self._must_be_here()
         self._served.join()
         return {"cursor": self._cursor.state(), "rows": self._served.solver_rows()}
 
     def pull(self) -> None:
         """Take the server's weights, as they are now: at the end."""
+        self._must_be_here()
         self._served.join()
         self._served.pull(fresh=True)
 
     def leave(self) -> None:
-        """Leave the server: what this learner has not done others get."""
+        """Leave the server for good: what this learner has not done others get."""
+        self._left = True
         self._loader.close()
         self._served.leave()
         self._cursor.close()
+
+    def _must_be_here(self) -> None:
+        if self._left:
+            raise UserFault(
+                "this learner has left the parameter server",
+                hint="use the server inside of its `with`, and call leave() last",
+            )
 
     def __exit__(
         self,
@@ -250,7 +270,7 @@ class Server(AbstractContextManager["Server"]):
     ) -> None:
         """Pull at the end of the training, and leave; learner 0 is the last."""
         try:
-            if kind is None:
+            if kind is None and not self._left:
                 self._end()
         finally:
             self.leave()

@@ -221,3 +221,38 @@ def test_what_is_missing_is_said() -> None:
         parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5, lr=1.0) as server,
     ):
         list(server.batches())
+
+
+def train_a_batch(server: parameter_server.Server, model: nn.Linear) -> None:
+    (x,), y = next(iter(server.batches()))
+    nn.functional.mse_loss(model(x), y).backward()
+    server.step()
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_step_belongs_to_one_batch(before: bool) -> None:
+    """A second one would push the same gradient again."""
+    model = nn.Linear(4, 1)
+    with parameter_server.join(model, TRAIN, epochs=1, batch_size=5, lr=0.1) as server:
+        if not before:
+            train_a_batch(server, model)
+        with pytest.raises(UserFault, match=r"server\.step\(\) came without a batch"):
+            server.step()
+        train_a_batch(server, model)
+
+
+def test_who_has_left_is_told_so_whatever_it_does_then() -> None:
+    model = nn.Linear(4, 1)
+    with parameter_server.join(model, TRAIN, epochs=2, batch_size=5, lr=0.1) as server:
+        train_a_batch(server, model)
+        batches = server.batches()
+        next(batches)
+        server.leave()
+        uses = (
+            server.step, server.pull, server.state, server.as_on_server,
+            lambda: next(batches), lambda: next(server.batches()),
+        )  # fmt: skip
+        for use in uses:
+            with pytest.raises(UserFault, match="has left the parameter server"):
+                use()
+    server.leave()
