@@ -81,6 +81,7 @@ class Home:
         )
         masks = {member.slot: member.mask for member in shard.members.all()}
         self._masks = {node: masks.get(n, 0) for node, n in shard.members.proxies().items()}
+        self._nodes = nodes
         self._lost: set[int] = set()
         self._lock = threading.Lock()
         step = shard.layout.block_count
@@ -149,14 +150,32 @@ class Home:
         return number, newer
 
     def begun(self) -> bool:
-        """Return whether rounds have begun: once all have joined who are to."""
+        """Return whether rounds have begun: once all have joined who are to.
+
+        At a home that has moved: once all nodes have said who lives there.
+        """
         shard = self.shard
-        if shard.expected <= 1 or any(shard.progress(0)):
+        if shard.expected == 1:
             return True
-        if shard.members.ranks().bit_count() < shard.expected:
-            return False
-        shard.expected = 1  # whoever dies or is lost from now on
-        return True
+        with self._lock:
+            if not shard.expected:
+                begun = not self.unknown()
+            else:
+                begun = (
+                    any(shard.progress(0)) or shard.members.ranks().bit_count() >= shard.expected
+                )
+            if begun:
+                shard.expected = 1  # whoever dies or is lost from now on
+            return begun
+
+    def unknown(self) -> set[int]:
+        """Return the nodes that have not said who lives there, at a home that has moved.
+
+        Nobody has said there how many learners are to join: they have joined before.
+        """
+        if self.in_rounds is None or self.shard.expected:
+            return set()
+        return set(range(self._nodes)) - self._lost - set(self.shard.members.proxies())
 
     def expect(self, learners: int) -> None:
         """Wait for no more than so many before the first round."""
@@ -183,24 +202,28 @@ class Home:
     def _enter(self, node: int, slot: int, frame: Frame) -> None:
         """Let a node's learners take part in rounds, from the first one on that nobody is in.
 
-        Those who have been there before may not take part before a later one any more.
+        At a home that has moved, until all nodes are known, that is the one that they are at. Those
+        who have been there before may not take part before a later one any more.
         """
         known = self._masks.get(node, 0)
         # Whoever has been there stays in the mask: it says whose turn it is, not who lives.
         mask = self._masks[node] = known | frame.mask
         now = [m.first_round for m in self.shard.members.all() if m.slot == slot]
-        if not now or mask != known:
-            first = max(next_round(self.shard), frame.number, frame.pushes)
+        if not now:
+            open_now = next_round(self.shard) if self.shard.expected else 0
+            first = max(open_now, frame.number, frame.pushes)
             self.shard.members.enter(slot, mask, first)
-        elif frame.number > now[0]:
-            self.shard.members.enter(slot, mask, frame.number)
+        elif mask != known or frame.number > now[0]:
+            self.shard.members.enter(slot, mask, max(now[0], frame.number))
 
     def pause(self, node: int) -> None:
         """Wait for a node's learners no longer."""
         with self._lock:
-            slot = self.shard.members.proxies().get(node)
-            if slot is not None and self.shard.members.proxy(node) is not None:
-                self.shard.members.pause(slot)
+            members = self.shard.members
+            if node in members.proxies() or node in self.unknown():
+                slot = members.proxy(node)
+                if slot is not None:
+                    members.pause(slot)
 
     def remove(self, node: int) -> None:
         """Take a node's proxy away, for ever."""

@@ -113,15 +113,17 @@ class Serving:
 
     def add(self, home: Home) -> None:
         """Become home of one more."""
-        self._homes[home.number] = home
+        for node in self._lost:
+            home.remove(node)
         self._wait_for_nodes_of(home)
+        self._homes[home.number] = home
 
     def _wait_for_nodes_of(self, home: Home) -> None:
-        """See nodes that a server before this one knew as gone now: they may never come back."""
+        """See nodes that a home knows, or waits for, as gone now: they may never come back."""
         now = time.monotonic()
         with self._lock:
-            for node in home.shard.members.proxies():
-                self._gone_at.setdefault(node, now)
+            for node in {*home.shard.members.proxies(), *home.unknown()}:
+                self._gone_at[node] = now
 
     def all(self) -> list[Home]:
         """Return all homes."""

@@ -183,34 +183,6 @@ def lost(name: str) -> None:
     training.end()
 
 
-def moved(_: str) -> None:
-    """A shard moves to a node that had seen less of it than another one, which only pulls then."""
-    training = Training(FOLDER, Downpour(), 300_000, [0, 1, 2], [1, 1, 1])
-    for node in range(3):
-        training.serve(node)
-    training.begin(torch.zeros(training.count))
-
-    def push(rank: int, value: float) -> None:
-        gradient = torch.full((training.count,), value)
-        wait_for(training.learn(rank, lambda client: client.push(gradient, 1.0).wait()))
-
-    push(2, 1.0)
-    push(0, 10.0)
-    training.kill(1)
-    training.lose(1, [0, 2, 2])
-    until(lambda: "home of shard 1 now" in training.log(2), "the new home")
-    push(2, 1.0)  # as many pushes as node 0 has seen, but others
-    seen = []
-    for rank in (0, 2):
-        client, weights = training.join(rank), torch.empty(training.count)
-        client.refresh(60)
-        client.pull(weights).wait()
-        client.leave()
-        seen.append(weights)
-    print("the same on both nodes:", torch.equal(*seen))
-    training.end()
-
-
 def fenced(_: str) -> None:
     """A node that was given up goes on; nothing of what it pushes then comes to the others."""
     training = Training(FOLDER, Downpour(), 700_000, [0, 1, 2], [1, 1, 1])
@@ -358,7 +330,6 @@ SCENARIOS: dict[str, Callable[[str], None]] = {
     "exact": exact,
     "rounds": rounds,
     "lost": lost,
-    "moved": moved,
     "fenced": fenced,
     "gate": gate,
     "refused": refused,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,109 @@ def test_a_home_that_comes_after_a_connection_is_served_in_rounds(
     assert end.answers[0].number == 1 and waiting.shard.rows[0].eq(-1).all()
     end.close()
     thread.join(10)
+
+
+class Sum(ParallelSGD):
+    """Adds up what comes."""
+
+    def step(
+        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
+    ) -> None:
+        server[0].add_(total)
+
+
+def open_moved(path: Path) -> Home:
+    return Home(0, ThreadedShard(path, IN_ROUNDS, 1), Sum(), NODES, None)
+
+
+@pytest.fixture
+def moved(path: Path) -> Iterator[Home]:
+    """A home that was made of a replica with three rounds behind it: node 1 was lost."""
+    create_shard(path, IN_ROUNDS, 1, had=[3])
+    home = open_moved(path)
+    yield home
+    home.shard.close()
+
+
+def clock(home: Home, node: int, ranks: int) -> None:
+    home.note_clock(node, Frame(Kind.CLOCK, 0, mask=ranks, pushes=3))
+
+
+@pytest.fixture
+def serving_moved(moved: Home, wait_until: Wait) -> Iterator[tuple[Serving, dict[int, Played]]]:
+    """The same, connected to nodes 0 and 2."""
+    served = Serving([], torch.float32, COUNT, in_rounds=True)
+    ends = {node: Played() for node in (0, 2)}
+    threads = []
+    for node, end in ends.items():
+        greeting = Greeting(1, node, 0, Purpose.EXCHANGE, 5)
+        threads.append(threading.Thread(target=served.serve, args=(greeting, end)))
+        threads[-1].start()
+        wait_until(lambda end=end: end in served._connections, 10)
+    served.give_up([1], 2)
+    served.add(moved)
+    yield served, ends
+    for thread, end in zip(threads, ends.values(), strict=True):
+        end.close()
+        thread.join(10)
+
+
+def test_a_round_at_a_home_that_has_moved_has_the_sums_of_all_nodes(
+    moved: Home, serving_moved: tuple[Serving, dict[int, Played]], wait_until: Wait
+) -> None:
+    """Whoever comes first: what the others have pushed would count as done, and be in nothing."""
+    _, ends = serving_moved
+    clock(moved, 0, 0b001)
+    ends[0].frames.put(total(3)._replace(mask=0b001))
+    ends[0].frames.put(Frame(Kind.PULL, 0))
+    wait_until(lambda: ends[0].answers, 10)  # to the question that came behind it
+    ends[2].frames.put(total(3)._replace(mask=0b100))
+    clock(moved, 2, 0b100)
+    wait_until(lambda: ends[2].answers and len(ends[0].answers) == 2, 10)
+    assert moved.shard.progress(0) == (4, 0)
+    assert moved.shard.rows[0].eq(2).all()
+
+
+def test_a_home_that_has_moved_waits_for_no_node_without_a_connection(
+    moved: Home, serving_moved: tuple[Serving, dict[int, Played]], wait_until: Wait,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    served, ends = serving_moved
+    clock(moved, 0, 0b001)
+    ends[2].close()
+    wait_until(lambda: ends[2] not in served._connections, 10)
+    assert served.strike_absent() == [] and not moved.begun()
+    monkeypatch.setattr(serving, "ABSENT_S", 0.0)
+    assert served.strike_absent() == [2]
+    assert moved.begun()
+
+
+def test_a_home_that_has_moved_waits_for_all_nodes_though_its_server_is_killed(
+    moved: Home, path: Path
+) -> None:
+    served = Serving([moved], torch.float32, COUNT, in_rounds=True)
+    served.give_up([1], 2)
+    clock(moved, 0, 0b001)
+    moved.shard.close()
+    again = moved.shard = open_moved(path).shard
+    home = Home(0, again, Sum(), NODES, None)
+    Serving([home], torch.float32, COUNT, in_rounds=True).give_up([1], 2)
+    assert not home.begun()
+    clock(home, 2, 0)  # nobody lives there
+    assert home.begun()
+    clock(home, 2, 0b100)
+    assert [member.first_round for member in again.members.all()] == [3, 4]
+
+
+def test_a_learner_who_comes_late_takes_its_node_out_of_no_round(moved: Home) -> None:
+    """At a home that has moved its rank is new; what the others of its node have added counts."""
+    served = Serving([moved], torch.float32, COUNT, in_rounds=True)
+    served.give_up([1], 3)
+    clock(moved, 0, 0b0001)
+    clock(moved, 2, 0b0100)
+    assert moved.begun()
+    clock(moved, 2, 0b1100)
+    assert [(m.mask, m.first_round) for m in moved.shard.members.all()] == [(1, 3), (0b1100, 3)]
 
 
 def own_shards(

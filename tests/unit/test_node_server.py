@@ -39,17 +39,18 @@ from psrv.transport.base import (
 from psrv.transport.reach import Reach
 
 PROGRAM = Path(__file__).with_name("node_server_program.py")
-Play = Callable[[str], str]
+MOVED = Path(__file__).with_name("moved_home_program.py")
+Play = Callable[..., str]
 
 
 @pytest.fixture
 def play(shm_folder: Path, zygote: Zygote) -> Play:
-    """Runs a scenario of the program; returns what it says."""
+    """Runs a scenario of a program; returns what it says."""
 
-    def run(scenario: str) -> str:
+    def run(scenario: str, program: Path = PROGRAM) -> str:
         own = shm_folder / scenario
         own.mkdir()
-        done = zygote.run(PROGRAM, scenario, own)
+        done = zygote.run(program, scenario, own)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
         return done.stdout
 
@@ -85,7 +86,11 @@ def test_a_replica_has_the_weights_of_the_new_home_though_it_has_had_as_many_pus
     play: Play,
 ) -> None:
     """Else a learner that only pulls would validate, or save, what the others do not have."""
-    assert play("moved") == "the same on both nodes: True\n"
+    assert play("at_once", MOVED) == "the same on both nodes: True\n"
+
+
+def test_a_round_after_a_shard_has_moved_has_the_sums_of_all_nodes(play: Play) -> None:
+    assert play("in_rounds", MOVED) == "node 0: 25.0\nnode 2: 25.0\n"
 
 
 def test_nothing_comes_from_a_node_that_was_given_up(play: Play) -> None:
