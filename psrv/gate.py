@@ -44,7 +44,10 @@ class Gate:
 
     def wait(self) -> float:
         """Wait until this learner may go on; return the seconds that it took."""
-        if self._staleness is None or not self._ahead():
+        if self._staleness is None:
+            return 0.0
+        self._catch_up(self._staleness)
+        if not self._ahead():
             return 0.0
         begin, wait = time.monotonic(), self._patience.begin()
         nap_s, look_at = _NAP_S, begin + _LOOK_FOR_DEAD_S
@@ -56,6 +59,20 @@ class Gate:
                 self._shard.members.strike_dead()
                 wait.look(self._names, may_be_gone=not self._late_here())
         return time.monotonic() - begin
+
+    def _catch_up(self, staleness: int) -> None:
+        """Go on from where other nodes are, if they have not waited for this learner.
+
+        Who waits for it is a push further than the bound at most: they did not know of it, for it
+        joined while it knew of nobody, or its node was without a connection.
+        """
+        members = self._shard.members
+        proxies = set(members.proxies().values())
+        clocks = [members.clock(m.slot) for m in members.all() if m.slot in proxies]
+        elsewhere = min([*clocks, self._shard.elsewhere])
+        if elsewhere != NEVER and elsewhere - self.pushes > staleness + 1:
+            self.pushes = elsewhere
+            self._show()
 
     def _ahead(self) -> bool:
         assert self._staleness is not None

@@ -174,6 +174,36 @@ def test_a_gate_says_once_for_whom_it_waits_long(shard: Shard) -> None:
         assert gate.wait() > 0.1
 
 
+def test_a_learner_whom_nobody_has_waited_for_goes_on_from_where_the_others_are(
+    shard: Shard,
+) -> None:
+    """It came, or its node came back, while no server knew of the others: they would all wait."""
+    gate = Gate(shard, 3, Patience(1))
+    elsewhere, here = shard.members.proxy(5), shard.members.take()
+    assert elsewhere is not None
+    assert here is not None
+    shard.members.enter(shard.slot, 0b01)
+    shard.members.enter(here, 0b10)  # it came with this one
+    assert gate.pushes == 0
+    shard.members.set_clock(elsewhere, 5000)
+    assert gate.wait() == 0 and gate.pushes == 0  # there is nobody yet
+    shard.members.enter(elsewhere, 0b100)
+    other = threading.Timer(0.1, shard.members.set_clock, [here, 5000])
+    other.start()
+    gate.wait()
+    other.join()
+    assert gate.pushes == shard.members.clock(shard.slot) == 5000
+
+
+@pytest.mark.parametrize("ahead", [4, 5])
+def test_a_learner_who_is_the_slowest_stays_so(shard: Shard, ahead: int) -> None:
+    """Others are a push further than the bound, at most, if they wait for it."""
+    gate = Gate(shard, 3, Patience(1))
+    shard.elsewhere = ahead
+    assert gate.wait() == 0
+    assert gate.pushes == (ahead if ahead > 4 else 0)
+
+
 @pytest.mark.parametrize("how", ["round", "gate"])
 def test_a_halt_waits_for_the_living_of_this_node_and_not_long_for_others(
     shard: Shard, how: str
