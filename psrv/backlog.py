@@ -1,7 +1,8 @@
 """How many pushes may wait on a node for the homes of other nodes.
 
 While a home is away the replica here does not move, and what learners push is added up: it would
-arrive as one step, as long as all of them together, and a training diverges by that.
+arrive as one step, as long as all of them together, and a training diverges by that. Where the
+replica moves by itself it does not; but they are counted, and their number has so many bits.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from psrv.members import Members
 from psrv.patience import Patience, names
 from psrv.shard import Shard, Words
-from psrv.shard_file import COUNT, COUNT_BITS
+from psrv.shard_file import COUNT, COUNT_BITS, SLOTS
 
 MOST = 16
 """Pushes of each learner of this node, in the total of any block."""
@@ -25,12 +27,14 @@ class Backlog:
     """What has gathered in relays.
 
     Args:
-        relays: Those whose replica does not move by itself.
+        relays: Of solvers at once.
         patience: How long a learner waits without a word.
+        moves: Whether their replicas move by themselves: as many may wait then as can be counted.
     """
 
-    def __init__(self, relays: Sequence[Shard], patience: Patience) -> None:
+    def __init__(self, relays: Sequence[Shard], patience: Patience, *, moves: bool = False) -> None:
         self._relays = [(shard.members, shard.all_added()) for shard in relays]
+        self._moves = moves
         self._patience = patience
 
     def wait(self) -> float:
@@ -51,9 +55,14 @@ class Backlog:
     def _too_much(self) -> bool:
         for members, added in self._relays:
             pushes = int((added & COUNT).max(initial=0))
-            if pushes > MOST and pushes > MOST * len(members.all()):
+            if pushes > MOST and pushes > self._most(members):
                 return True
         return False
+
+    def _most(self, members: Members) -> int:
+        if self._moves:
+            return COUNT - SLOTS  # each learner may have looked just before
+        return MOST * len(members.all())
 
 
 class Outgoing:

@@ -318,9 +318,11 @@ def join(
             if isinstance(solver, RoundSolver)
             else AtOnce(joined, solver, rank)
         )
-        stands = isinstance(pushes, AtOnce) and not pushes.moves_replicas
-        relays = [shard for shard in joined if stands and shard.layout.kind == RELAY]
-        return Client(joined, pushes, gate, Backlog(relays, patience), patience, snapshots)
+        backlog = Backlog([], patience)
+        if isinstance(pushes, AtOnce):
+            relays = [shard for shard in joined if shard.layout.kind == RELAY]
+            backlog = Backlog(relays, patience, moves=pushes.moves_replicas)
+        return Client(joined, pushes, gate, backlog, patience, snapshots)
     except BaseException:
         for shard in joined:
             shard.close()

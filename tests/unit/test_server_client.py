@@ -21,8 +21,8 @@ from psrv.client import Client, join
 from psrv.errors import LateError, ServerError
 from psrv.folder import tell_removed
 from psrv.placing import divide, layout_of
-from psrv.rules import Downpour
-from psrv.shard_file import HOME, RELAY, create_shard
+from psrv.rules import Downpour, ElasticAveraging
+from psrv.shard_file import COUNT, HOME, RELAY, SLOTS, create_shard
 from psrv.snapshots import fresh_snapshots
 
 PROGRAM = Path(__file__).with_name("client_program.py")
@@ -191,6 +191,26 @@ def test_pushes_that_wait_for_a_home_that_is_away_are_bounded(shm_folder: Path, 
         threading.Timer(0.3, lambda: client._shards[0].all_added().fill(0)).start()
         assert 0.2 < client.wait_for_others() < 5
         assert client.wait_for_others() == 0
+    client.leave()
+
+
+def test_pushes_that_move_a_replica_are_bounded_by_what_their_number_has_room_for(
+    shm_folder: Path,
+) -> None:
+    """One more would be an exchange that nobody has begun: the relay would send no more."""
+    solver = ElasticAveraging(0.1)
+    layout = layout_of(PARAMETERS, 1, 0, solver, RELAY)
+    create_shard(shm_folder / "shard-0", layout, 1)
+    client = join(shm_folder, PARAMETERS, 1, solver, 1, timeout_s=0.1, late=lambda _: True)
+    added, weights = client._shards[0].all_added(), torch.ones(170_000)
+    added.fill(COUNT - SLOTS)  # and each learner has seen that
+    assert client.wait_for_others() == 0
+    for _ in range(SLOTS):
+        client.push(weights, 1.0, wait=True)
+    assert set(added.tolist()) == {COUNT}
+    with pytest.raises(LateError, match="the server of another node"):
+        client.wait_for_others()
+    added.fill(0)
     client.leave()
 
 
