@@ -48,6 +48,7 @@ from learner.server_meeting import (
     write_remote_rows,
 )
 from learner.server_solver import OWN, AnySolver, find_solver
+from learner.shared_memory import segment_folder
 from psrv import client
 from psrv.cursor_file import FileCursor
 from psrv.patience import Patience, never
@@ -313,8 +314,7 @@ class Server(AbstractContextManager["Server"]):
         self, samples: int, epochs: int, state: dict[str, Any] | None
     ) -> tuple[ServedModel, FileCursor]:
         """Make a server of this process alone; its files are gone once they are open."""
-        shared = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-        folder = Path(tempfile.mkdtemp(prefix=f"dlctl-{os.getuid()}-alone.", dir=shared))
+        folder = Path(tempfile.mkdtemp(prefix=f"dlctl-{os.getuid()}-alone.", dir=_shared_memory()))
         try:
             joined = _make_shard(folder, self._parameters, self._solver,
                                  [self._flat.gather(), *self._rows(state)])  # fmt: skip
@@ -324,6 +324,19 @@ class Server(AbstractContextManager["Server"]):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return ServedModel(self._flat, self._solver, self._settings, lambda: joined), cursor
+
+
+def _shared_memory() -> Path | None:
+    """Return where a server alone makes its files: in a job, where they go with its watchdog.
+
+    A learner that is killed meanwhile, for memory runs out, removes none of them.
+    """
+    seat = find_seat()
+    if seat is not None:
+        folder = segment_folder(seat.plan.training_id, seat.attempt)
+        if folder.is_dir():
+            return folder
+    return _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
 
 
 def _make_shard(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from learner.faults import UserFault
 from learner.flat_parameters import FlatParameters
 from learner.same_model import describe_parameters
 from learner.server_meeting import make_parameters
+from learner.shared_memory import make_segment_folder, remove_segment_folder, segment_folder
 from psrv.rules import Downpour
 
 INPUTS = torch.sin(torch.arange(200.0)).reshape(50, 4)
@@ -169,6 +171,34 @@ def test_one_learner_of_a_job_has_what_the_manifest_says(
         own = model.weight.clone()
         with server.as_on_server():
             assert not torch.equal(model.weight, own)
+
+
+class Killed(Exception):
+    """Ends a learner where a signal would."""
+
+
+def test_one_learner_of_a_job_that_is_killed_leaves_no_shard_that_its_watchdog_does_not_remove(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """While it makes a large one it is most likely to be: memory runs out."""
+    plan = replace(make_plan(job_dir=str(tmp_path)), training_id=f"t-{secrets.token_hex(4)}")
+    (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))
+    monkeypatch.setenv("DLCTL_JOB_DIR", str(tmp_path))
+    monkeypatch.setenv("DLCTL_ATTEMPT", "1")
+
+    def be_killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    before = shared_memory()
+    monkeypatch.setattr(parameter_server.client, "join", be_killed)
+    monkeypatch.setattr(parameter_server.shutil, "rmtree", lambda *_, **__: None)
+    make_segment_folder(plan.training_id, 1)
+    with pytest.raises(Killed):
+        parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5, lr=0.1)
+    monkeypatch.undo()
+    left = list(segment_folder(plan.training_id, 1).glob("*/shard-0"))
+    remove_segment_folder(plan.training_id, 1)
+    assert len(left) == 1 and shared_memory() == before
 
 
 def test_a_learner_does_not_wait_for_ever_for_a_learner_0_that_has_ended(
