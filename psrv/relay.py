@@ -255,6 +255,17 @@ class RoundsRelay(Relay):
         """How many rounds the replica has behind it, of some block."""
         return int(self._rounds.max(initial=0))
 
+    def whole(self) -> int:
+        """Return the bits of those who have added to all blocks of a round that has no answer yet.
+
+        They may have left since: they still take part in it. Of who was killed in the middle some
+        blocks have nothing, and nobody is to wait for it.
+        """
+        added, rounds = self._added.copy(), self._rounds.copy()  # `give` changes them the other way
+        if not len(rounds):
+            return 0
+        return int(np.bitwise_and.reduce(added[rounds == rounds.min()]))
+
     def ready(self) -> list[int]:
         """Return the groups with blocks that all living learners have added to, and not sent.
 
@@ -335,7 +346,7 @@ class RoundsRelay(Relay):
 
 
 def own_clock(relay: Relay) -> tuple[int, int, int]:
-    """Return the bits of who lives on this node, and how far they are.
+    """Return the bits of who takes part on this node, and how far they are.
 
     In rounds: the first one that one of them takes part in, and how many the replica has behind
     it; otherwise the smallest clock.
@@ -347,4 +358,5 @@ def own_clock(relay: Relay) -> tuple[int, int, int]:
         mask |= member.mask
     if not isinstance(relay, RoundsRelay):
         return mask, members.slowest(proxies=False), 0
+    mask |= relay.whole()  # after the members: who leaves has added before
     return mask, min((member.first_round for member in everyone), default=0), relay.behind

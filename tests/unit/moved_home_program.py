@@ -9,25 +9,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from functools import partial
 
 import torch
-from node_server_program import FOLDER, one_each, show_counts
+from node_server_program import FOLDER, Sum, one_each, show_counts
 from server_nodes import Training, until, wait_for
 
 from learner.processes import end_with_parent
 from psrv.client import Client
-from psrv.rules import Downpour, ParallelSGD
-
-
-class Sum(ParallelSGD):
-    """Its weights count what was added to them."""
-
-    def step(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
-    ) -> None:
-        server[0].sub_(total)
+from psrv.rules import Downpour
 
 
 def at_once() -> None:

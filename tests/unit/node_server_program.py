@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -161,6 +161,37 @@ def rounds(fault: str) -> None:
         client.pull(weights).wait()
         print(f"node {node}:", hashlib.sha256(weights.numpy()).hexdigest())
         client.leave()
+    training.end()
+
+
+class Sum(ParallelSGD):
+    """Its weights count what was added to them."""
+
+    def step(
+        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
+    ) -> None:
+        server[0].sub_(total)
+
+
+def left(_: str) -> None:
+    """Who leaves another node after its push, without a pull, is in that round all the same."""
+    training = Training(FOLDER, Sum(), 700_000, [0])
+    for node in (0, 1):
+        training.serve(node)
+    training.begin(torch.zeros(training.count))
+    gradient = torch.ones(training.count)
+
+    def stay(client: Client) -> None:
+        client.push(gradient, 1.0).wait()
+        (FOLDER / "pushed").touch()
+        client.pull(torch.empty(training.count)).wait()
+
+    def leave(client: Client) -> None:
+        until((FOLDER / "pushed").exists, "the other one")
+        client.push(gradient, 1.0).wait()
+
+    wait_for(training.learn(0, stay), training.learn(1, leave))
+    show_counts(training)
     training.end()
 
 
@@ -329,6 +360,7 @@ SCENARIOS: dict[str, Callable[[str], None]] = {
     "solvers": solvers,
     "exact": exact,
     "rounds": rounds,
+    "left": left,
     "lost": lost,
     "fenced": fenced,
     "gate": gate,

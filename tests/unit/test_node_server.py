@@ -77,6 +77,10 @@ def test_rounds_have_the_same_bits_each_time_whatever_is_cut_or_killed(play: Pla
     assert said == [said[0]] * 3
 
 
+def test_what_a_learner_has_pushed_in_a_round_is_in_it_though_it_has_left(play: Play) -> None:
+    assert play("left") == "node 0: 2.0\nnode 1: 2.0\n"
+
+
 @pytest.mark.parametrize("solver", ["downpour", "elastic", "parallel"])
 def test_a_lost_node_s_shard_goes_on_at_another_one(play: Play, solver: str) -> None:
     assert play(f"lost:{solver}") == "node 0 at 1: True\nnode 2 at 1: True\n"

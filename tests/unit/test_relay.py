@@ -15,7 +15,7 @@ from psrv import home
 from psrv.backlog import Outgoing
 from psrv.link import stripes_for
 from psrv.members import Member
-from psrv.relay import AtOnceRelay, RoundsRelay, Sending
+from psrv.relay import AtOnceRelay, RoundsRelay, Sending, own_clock
 from psrv.rounds import add_to_sum, missing
 from psrv.rules import Downpour
 from psrv.shard import Shard, ThreadedShard
@@ -254,6 +254,28 @@ def test_a_replica_in_rounds_asks_a_new_home_for_its_weights_of_the_same_round(
     relay.meet()
     relay.pulled(Frame(Kind.PULLED, 0, 0, 2), 7 * weights)  # it has still to come to this round
     assert server.rows[0].eq(5).all() and relay.pull(0).number == 3
+    server.close()
+
+
+def test_a_node_takes_part_in_a_round_until_the_answer_to_those_who_have_left(
+    shm_folder: Path,
+) -> None:
+    """Their sum is on its way, or soon; of who was killed in the middle there may be none."""
+    create_shard(shm_folder / "wide", WIDE_LAYOUT, 1, learners=2)
+    server = ThreadedShard(shm_folder / "wide", WIDE_LAYOUT, 1)
+    relay, ones = RoundsRelay(0, server), torch.ones(65_536)
+    last = 150_000 - 2 * 65_536
+    for block in (0, 1):
+        add_to_sum(server, block, 0, 0b01, ones, 0.25)
+    assert own_clock(relay) == (0, 0, 0)
+    add_to_sum(server, 2, 0, 0b01, ones[:last], 0.25)
+    server.members.enter(server.slot, 0b10, 1)
+    assert own_clock(relay) == (0b11, 1, 0)
+    server.members.pause(server.slot)
+    relay.give(Frame(Kind.WEIGHTS, 0, 0, 1), torch.ones(2 * 65_536))
+    assert own_clock(relay) == (0b01, 0, 1)
+    relay.give(Frame(Kind.WEIGHTS, 0, 2, 1), ones[:last])
+    assert own_clock(relay) == (0, 0, 1)
     server.close()
 
 
