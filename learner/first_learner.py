@@ -171,7 +171,7 @@ class FirstLearner:
             return False
         if last == self._settings.epochs:
             halted = Patience(self._timeout_s, late=lambda _: self._halt.is_set)
-            wait_until_alone(self._cursor, halted)
+            self._wait_until_alone(halted)
         self._go_to(state)
         values = self._values_of(state)
         for epoch in over:
@@ -259,10 +259,14 @@ class FirstLearner:
 
     def save_last(self, patience: Patience) -> bool:
         """Save once the others have left after a halt, or the patience is over."""
+        self._wait_until_alone(patience)
+        return self.save(final=True)
+
+    def _wait_until_alone(self, patience: Patience) -> None:
+        """Wait for the others, who leave once their last round has ended: without this learner."""
         if self._served.others_wait:  # also in a round that some had begun before they were halted
             self._served.leave()
         wait_until_alone(self._cursor, patience)
-        return self.save(final=True)
 
     def finish(self) -> bool:
         """End the training: the model has the server's weights from here on.
@@ -277,6 +281,7 @@ class FirstLearner:
             return False
         if self._keeper.saved_step != self.position.step:
             self.save(final=True)
+        self._served.join()
         self._served.pull(fresh=True)
         return True
 

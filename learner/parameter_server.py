@@ -51,7 +51,7 @@ from learner.server_solver import OWN, AnySolver, find_solver
 from learner.shared_memory import segment_folder
 from psrv import client
 from psrv.cursor_file import FileCursor
-from psrv.patience import Patience, never
+from psrv.patience import Patience
 from psrv.placing import layout_of
 from psrv.shard_file import HOME, create_shard
 
@@ -277,9 +277,11 @@ class Server(AbstractContextManager["Server"]):
             self.leave()
 
     def _end(self) -> None:
-        if self.rank == 0 and self._cursor.finished:
-            seat = self._seat
-            late = never if seat is None else HaltTime(seat.directory, seat.attempt)
+        seat = self._seat
+        if seat is not None and seat.rank == 0 and self._cursor.finished:
+            if self._served.others_wait:
+                self._served.leave()
+            late = HaltTime(seat.directory, seat.attempt)
             wait_until_alone(self._cursor, Patience(self._settings.timeout_s, late=late))
         self.pull()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from dlctl.contract import Parameters
-from psrv.backlog import Backlog, Outgoing
+from psrv.backlog import Backlog
 from psrv.errors import LateError, ServerError
 from psrv.folder import removed, was_removed
 from psrv.gate import Gate
@@ -193,22 +193,20 @@ class Client:
     def leave(self) -> None:
         """Finish what was begun, and give the slots back.
 
-        Pushes at once get to their homes first, if that takes no longer than the time limit, or
-        than a halt leaves time; if it does, that is said.
+        Pushes get to their homes first, if that takes no longer than the time limit, or than a halt
+        leaves time; if it does, that is said. In rounds nobody waits for this learner meanwhile.
         """
         try:
             self.wait()
-            self._pushes_to.leave()
-            if self._at_once:
-                self._wait_for_homes()
+            self._wait_for_homes(self._pushes_to.leave())
         finally:
             self._thread.shutdown()
             for shard in self._shards:
                 shard.close()
 
-    def _wait_for_homes(self) -> None:
+    def _wait_for_homes(self, have: Callable[[], bool]) -> None:
         patience = self._patience
-        if not wait_until(Outgoing(self._relays()).has_come, patience):
+        if not wait_until(have, patience):
             patience.warn(
                 f"the last pushes have not come to another node's server {how_long(patience)}: "
                 "they may be lost; the log of this node's server says why"

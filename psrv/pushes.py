@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Protocol
 
 import torch
 
+from psrv.backlog import Outgoing
 from psrv.members import RANKS
 from psrv.patience import Patience
 from psrv.rounds import Rounds, Turn, missing, settle
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Operation, Shard
-from psrv.shard_file import COUNT, HOME
+from psrv.shard_file import COUNT, HOME, RELAY
 
 _Parts = Sequence[torch.Tensor]
 _GOLDEN = 616
@@ -30,8 +31,16 @@ class Pushes(Protocol):
     def pull(self, into: torch.Tensor) -> None:
         """Take the weights as they are; after a push in a round, as they are at its end."""
 
-    def leave(self) -> None:
-        """Leave, so that nobody waits for this learner; its slots are given back afterwards."""
+    def leave(self) -> Callable[[], bool]:
+        """Leave, so that nobody waits for this learner; its slots are given back afterwards.
+
+        Returns:
+            What tells whether all that it has pushed has come to its homes: ask again and again.
+        """
+
+
+def _relays(shards: Iterable[Shard]) -> list[Shard]:
+    return [shard for shard in shards if shard.layout.kind == RELAY]
 
 
 def ranges(shards: Sequence[Shard]) -> list[slice]:
@@ -89,8 +98,9 @@ class AtOnce:
         for shard, part in self._parts:
             shard.pull(into[part])
 
-    def leave(self) -> None:
-        """Do nothing: all is done at each push."""
+    def leave(self) -> Callable[[], bool]:
+        """Do nothing: all is done at each push; but for relays."""
+        return Outgoing(_relays(shard.shard for shard, _ in self._parts)).has_come
 
 
 class _AtOnce:
@@ -100,7 +110,7 @@ class _AtOnce:
     """
 
     def __init__(self, shard: Shard, solver: Solver, rank: int) -> None:
-        self._shard = shard
+        self.shard = shard
         self._solver = solver
         self.is_home = shard.layout.kind == HOME
         step = shard.layout.block_count
@@ -114,7 +124,7 @@ class _AtOnce:
 
     def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
         """Work on every block."""
-        shard = self._shard
+        shard = self.shard
         shard.rate = rate
         sent = self._sent.of(mine)
         taken = None if into is None else self._taken.of(into)
@@ -127,11 +137,11 @@ class _AtOnce:
 
     def _gather_changes(self, block: int) -> tuple[int, int]:
         """Return the rows: what is in an empty total means nothing, and needs no copy."""
-        empty = not self._shard.progress(block)[1] & COUNT
+        empty = not self.shard.progress(block)[1] & COUNT
         return 0 if self._solver.total_is_step else 1, 1 if empty else 2
 
     def _pushing(self, sent: _Parts, taken: _Parts | None, rate: float) -> Operation:
-        scratch, count = self._scratch, self._shard.count_push
+        scratch, count = self._scratch, self.shard.count_push
         push, push_pull = self._solver.push, self._solver.push_pull
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
@@ -144,9 +154,9 @@ class _AtOnce:
         return work
 
     def _gathering(self, sent: _Parts, taken: _Parts | None, rate: float) -> Operation:
-        scratch, count = self._scratch, self._shard.count_push
+        scratch, count = self._scratch, self.shard.count_push
         gather, answer = self._solver.gather, self._solver.answer
-        progress = self._shard.progress
+        progress = self.shard.progress
         only_adds = type(self._solver).gather is Solver.gather
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
@@ -165,7 +175,7 @@ class _AtOnce:
 
     def pull(self, into: torch.Tensor) -> None:
         """Copy every block."""
-        self._shard.read(_copying(self._taken.of(into)), self._first)
+        self.shard.read(_copying(self._taken.of(into)), self._first)
 
 
 class InRounds:
@@ -208,10 +218,11 @@ class InRounds:
         for shard, (_, _, taken, part) in zip(self._shards, self._parts, strict=True):
             shard.read(_copying(taken.of(into[part])))
 
-    def leave(self) -> None:
+    def leave(self) -> Callable[[], bool]:
         """Leave the rounds, and end those that were waiting for this learner only.
 
-        Those who have added to them may have left before, without the end of the round.
+        Those who have added to them may have left before, without the end of the round. On a relay
+        it comes from the home.
         """
         for shard in self._shards:
             shard.members.pause(shard.slot)
@@ -219,6 +230,8 @@ class InRounds:
             for block, (rounds, added) in enumerate(shard.all_progress()):
                 if shard.layout.kind == HOME and added and not missing(shard, rounds, added):
                     settle(shard, block, rounds, self._solver.step)
+        sums = [shard.all_added() for shard in _relays(self._shards)]
+        return lambda: not any((added & self._turn.mask).any() for added in sums)
 
     def _finish(self, into: torch.Tensor | None) -> None:
         """Wait for the end of the round in all shards."""

@@ -21,7 +21,7 @@ from psrv.client import Client, join
 from psrv.errors import LateError, ServerError
 from psrv.folder import tell_removed
 from psrv.placing import divide, layout_of
-from psrv.rules import Downpour, ElasticAveraging
+from psrv.rules import Downpour, ElasticAveraging, ParallelSGD, RoundSolver, Solver
 from psrv.shard_file import COUNT, HOME, RELAY, SLOTS, create_shard
 from psrv.snapshots import fresh_snapshots
 
@@ -89,14 +89,37 @@ def test_push_and_pull(client: Client) -> None:
     assert torch.equal(again, weights.to(torch.bfloat16))
 
 
-def test_pushes_that_come_to_no_home_are_said_when_a_learner_leaves(shm_folder: Path) -> None:
-    layout = layout_of(PARAMETERS, 1, 0, Downpour(), RELAY)
+@pytest.mark.parametrize("solver", [Downpour(), ParallelSGD()], ids=["at once", "in rounds"])
+def test_pushes_that_come_to_no_home_are_said_when_a_learner_leaves(
+    shm_folder: Path, solver: Solver | RoundSolver
+) -> None:
+    layout = layout_of(PARAMETERS, 1, 0, solver, RELAY)
     create_shard(shm_folder / "shard-0", layout, 1)
     said: list[str] = []
-    client = join(shm_folder, PARAMETERS, 1, Downpour(), 1, timeout_s=0.05, warn=said.append)
+    client = join(shm_folder, PARAMETERS, 1, solver, 1, timeout_s=0.05, warn=said.append)
     client.push(torch.ones(170_000), 1.0)
     client.leave()
     assert len(said) == 1 and "the last pushes have not come" in said[0]
+
+
+def test_who_leaves_a_round_waits_until_its_home_has_ended_it(shm_folder: Path) -> None:
+    """Learner 0 takes the weights once all others have left: that round is to be in them."""
+    layout = layout_of(PARAMETERS, 1, 0, ParallelSGD(), RELAY)
+    create_shard(shm_folder / "shard-0", layout, 1)
+    client = join(shm_folder, PARAMETERS, 1, ParallelSGD(), 1, timeout_s=30)
+    client.push(torch.ones(170_000), 1.0, wait=True)
+    shard, ended = client._shards[0], []
+
+    def answer() -> None:
+        ended.append(shard.members.all())
+        for block in range(layout.blocks):
+            shard.set_progress(block, 1, 0)
+
+    timer = threading.Timer(0.3, answer)
+    timer.start()
+    client.leave()
+    assert ended == [[]]  # it had left, so that nobody waited for it
+    timer.join()
 
 
 def test_shards_that_are_being_made_are_waited_for(shm_folder: Path) -> None:

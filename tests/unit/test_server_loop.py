@@ -369,8 +369,9 @@ def make_first(cursor: FileCursor, save: Callable[..., bool], **keeper: Any) -> 
     parts = Parts(model, optimizer, nn.MSELoss(), data, validation=data)
     made = {"due_after_epoch": lambda n: n == 2, "stall_s": 0.0, "saved_step": None, **keeper}
     served: Any = SimpleNamespace(
-        join=lambda: None, as_on_server=nullcontext, pull=lambda *, fresh: None
-    )
+        join=lambda: None, as_on_server=nullcontext, pull=lambda *, fresh: None,
+        others_wait=False,
+    )  # fmt: skip
     saver: Any = SimpleNamespace(step_schedule=lambda *_: None, saving=lambda _: nullcontext())
     return FirstLearner(
         Training(4, 4), Trained(parts, None, torch.device("cpu")),  # type: ignore[arg-type]
@@ -431,6 +432,22 @@ def test_the_last_checkpoint_waits_for_the_pushes_of_those_who_leave(tmp_path: P
         assert saved == [3]
         first._keeper.saved_step = first.position.step  # type: ignore[misc]
         assert first.finish() and saved == [3]  # once is enough
+
+
+def test_who_waits_for_the_others_to_leave_a_round_has_left_it(tmp_path: Path) -> None:
+    """They wait for the end of their last round, in which this learner may have no chunk."""
+    done: list[str] = []
+    with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
+        cursor.restore(cursor_at(8, 4, 4, 0))
+        learners = cursor.learners
+        cursor.learners = lambda: done.append("alone?") or learners()  # type: ignore[method-assign, func-returns-value]
+        first = make_first(cursor, lambda *_, final: not done.append("saved") and final)
+        served: Any = first._served
+        served.others_wait = True
+        served.leave, served.join = lambda: done.append("left"), lambda: done.append("joined")
+        first.begin(Position())
+        assert first.finish()
+    assert done[:5] == ["joined", "left", "alone?", "joined", "saved"] and done[-1] == "joined"
 
 
 def test_nothing_is_fetched_for_a_checkpoint_that_is_put_off(tmp_path: Path) -> None:
