@@ -12,27 +12,27 @@ _WORDS = [
     (
         re.compile(r"oom.?kill|exceeded (job )?memory limit|out of memory", re.IGNORECASE),
         "the job was killed for using more memory than it asked for",
-        "go on with more: dlctl resume --memory 8GiB",
+        "go on with more: dlctl resume {id} --memory 8GiB",
     ),
     (
         re.compile(r"DUE TO NODE FAILURE"),
         "a node of the job was lost",
-        "`dlctl resume` goes on from the newest checkpoint",
+        "`dlctl resume {id}` goes on from the newest checkpoint",
     ),
     (
         re.compile(r"DUE TO TIME LIMIT"),
         "the time limit ended the job before it could save",
-        "`dlctl resume --time 8h` goes on from the newest checkpoint, with more time",
+        "`dlctl resume {id} --time 8h` goes on from the newest checkpoint, with more time",
     ),
     (
         re.compile(r"No space left on device|Disk quota exceeded"),
         "the file system of the site is full or a quota is used up",
-        "free space there: dlctl delete removes old trainings; then dlctl resume",
+        "free space there: dlctl delete removes old trainings; then dlctl resume {id}",
     ),
 ]
 
 
-def explain(lines: list[str]) -> tuple[str, str] | None:
+def explain(lines: list[str], training_id: str) -> tuple[str, str] | None:
     """Return what the end of a job's output says of its end, and what to do next."""
     for pattern, reason, hint in _WORDS:
         for line in reversed(lines):
@@ -41,5 +41,5 @@ def explain(lines: list[str]) -> tuple[str, str] | None:
             if found := _MEMORY.search(line):
                 used, limit = (int(text) // 2**20 for text in found.groups())
                 reason += f" ({used} MiB; asked for {limit} MiB)"
-            return reason, hint
+            return reason, hint.format(id=training_id)
     return None

@@ -214,9 +214,12 @@ _ENDINGS = {
     JobState.OUT_OF_MEMORY: "the job used more memory than it asked for",
     JobState.NODE_FAIL: "a node was lost",
 }
-_OUTPUT_HINT = (
-    "`dlctl logs` shows what it printed; `dlctl resume` goes on from the newest checkpoint"
-)
+
+
+def _see_output(record: Record) -> str:
+    """Return what to do about an end that nobody explains; without its id it is the latest one."""
+    logs, resume = f"dlctl logs {record.training_id}", f"dlctl resume {record.training_id}"
+    return f"`{logs}` shows what it printed; `{resume}` goes on from the newest checkpoint"
 
 
 def _ended(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
@@ -233,7 +236,7 @@ def _ended(record: Record, seen: Observation, job: Job, wall_s: float) -> Record
         why = "the job was preempted before all was saved"
         return _told(record, wall_s, State.HALTED, why, go_on)
     detail = f" ({job.word}{', exit code ' + job.exit_code if job.exit_code else ''})"
-    return _told(record, wall_s, State.FAILED, _ENDINGS[job.state] + detail, _OUTPUT_HINT)
+    return _told(record, wall_s, State.FAILED, _ENDINGS[job.state] + detail, _see_output(record))
 
 
 def _as_asked(record: Record, seen: Observation, wall_s: float) -> Record | None:
@@ -268,8 +271,8 @@ def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
         return asked
     if seen.supervisor is None and wall_s - _known_since(record) < SETTLE_S:
         return record  # just submitted: the queue may know it a moment later
-    return _told(record, wall_s, State.FAILED,
-                 f"job {record.job_id} left the queue without a verdict", _OUTPUT_HINT)  # fmt: skip
+    why = f"job {record.job_id} left the queue without a verdict"
+    return _told(record, wall_s, State.FAILED, why, _see_output(record))
 
 
 def _known_since(record: Record) -> float:

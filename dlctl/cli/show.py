@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from dlctl.cli import output
 from dlctl.cli.common import ago, plain, shown_state
 from dlctl.cli.show_server import METRICS, print_servers, server_line, state_and_reason
+from dlctl.contract import State
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.store import Record, Store
 
 
+_FINAL = [state.value for state in State if state.final]
 _SHARES = {"exchange_s": "exchange", "data_wait_s": "data", "checkpoint_stall_s": "checkpoint"}
 """Seconds of an average step, in the learners' metrics → the word for them."""
 _LESS_TOLD = ("learning_rate", "samples_per_s", "step_s", "memory_bytes", *_SHARES, *METRICS)
@@ -39,6 +41,7 @@ def gather(session: Session, record: Record, store: Store) -> dict[str, Any]:
 def print_details(details: dict[str, Any]) -> None:
     """Print what `gather` brought."""
     plan = details.get("plan") or {}
+    details = details | {role: _as_it_was(details, role) for role in ("learners", "servers")}
     output.fields({
         "training": details["training_id"], "name": details["name"],
         "state": details["shown_state"], "reason": details["reason"],
@@ -67,6 +70,18 @@ def print_details(details: dict[str, Any]) -> None:
             output.line(f"  {text}")
     if details["hint"]:
         output.hint(details["hint"])
+
+
+def _as_it_was(details: dict[str, Any], role: str) -> list[dict[str, Any]]:
+    """Return the statuses; in a training that has ended, nobody is at work who died with it."""
+    statuses = details.get(role) or []
+    if details["state"] not in _FINAL:
+        return statuses
+    return [
+        status if status["state"] in _FINAL
+        else status | {"state": f"was {state_and_reason(status)}", "reason": ""}
+        for status in statuses
+    ]  # fmt: skip
 
 
 def _asked(resources: dict[str, Any]) -> str:

@@ -120,7 +120,7 @@ def _explain(session: Session, records: list[Record], seen: dict[str, Observatio
     for record in records:
         look = seen[record.training_id]
         if record.state is State.FAILED and look.exists and not look.verdict:
-            told = last_words.explain(_last_lines(session, record))
+            told = last_words.explain(_last_lines(session, record), record.training_id)
             if told:
                 record = replace(record, reason=told[0], hint=told[1])
         known.append(record)

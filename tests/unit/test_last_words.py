@@ -27,15 +27,19 @@ from learner.reserve import SIZE_BYTES, Reserve, is_full
     ],
 )  # fmt: skip
 def test_slurms_words_are_understood(line, reason, hint):
-    told = explain(["12:00:00 TRAINING: train.py", line, "12:00:01 the last line"])
+    told = explain(["12:00:00 TRAINING: train.py", line, "12:00:01 the last line"], "t-1")
     assert told is not None
     assert reason in told[0]
     assert hint in told[1]
+    assert "dlctl resume t-1" in told[1]
 
 
 def test_words_without_a_cause_explain_nothing():
-    assert explain(["12:00:00 TRAINING: train.py", "slurmstepd: *** JOB 7 CANCELLED ***"]) is None
-    assert explain([]) is None
+    assert (
+        explain(["12:00:00 TRAINING: train.py", "slurmstepd: *** JOB 7 CANCELLED ***"], "t-1")
+        is None
+    )
+    assert explain([], "t-1") is None
 
 
 def test_a_reserve_takes_space_until_it_is_freed(tmp_path):

@@ -10,8 +10,8 @@ from dlctl.cli.show import _per_attempt, print_details, speed_line
 from dlctl.cli.show_server import rates, server_line
 
 KNOWN = dict.fromkeys(
-    ("training_id", "name", "shown_state", "reason", "site", "attempt", "job_id", "created_at",
-     "folder", "job_dir", "hint"), ""
+    ("training_id", "name", "state", "shown_state", "reason", "site", "attempt", "job_id",
+     "created_at", "folder", "job_dir", "hint"), ""
 )  # fmt: skip
 PLAN = {"training": {"batch_size": 50}}
 
@@ -140,6 +140,18 @@ def test_learners_that_have_ended_push_no_more(capsys):
     lost = {**process("learner", 1, "n2", pushes_per_s=3.0), "state": "FAILED"}
     print_details(with_server(learners=[ended, lost]))
     assert "pushes/s in all" not in capsys.readouterr().out
+
+
+def test_nobody_is_at_work_in_a_training_that_has_ended(capsys):
+    """The supervisor died, and all with it: the last that they wrote is that they train."""
+    learners = [process("learner", 0, "n1", pushes_per_s=3.0)]
+    servers = [process("server", 0, "n1")]
+    print_details(with_server(learners=learners, servers=servers, state="FAILED"))
+    out = capsys.readouterr().out
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    assert any(row.startswith("0 n1 was TRAINING 3 1200") for row in rows)
+    assert any(row.startswith("0 n1 was TRAINING shards 0, 2") for row in rows)
+    assert "pushes/s in all" not in out
 
 
 def test_of_a_program_only_the_pushes_are_known(capsys):
