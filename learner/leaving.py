@@ -12,11 +12,12 @@ from dlctl import contract
 from dlctl.contract import State, Verdict, to_json
 from learner.faults import UserFault
 from learner.heartbeat import write_patiently
+from learner.metrics import tell
 
 
 def say(text: str) -> None:
     """Print one line with the time, for people who read the job's output."""
-    print(time.strftime("%H:%M:%S"), text, flush=True)
+    tell(f"{time.strftime('%H:%M:%S')} {text}")
 
 
 def leave(job_dir: Path, verdict: Verdict) -> int:
@@ -48,7 +49,7 @@ def _tell_last_words(job_dir: Path, verdict: Verdict) -> None:
         say(f"  see {log.name}")
         return
     for line in verdict.guilty.last_lines:
-        print("  |", line, flush=True)
+        tell(f"  | {line}")
 
 
 def attempt_folder(job_dir: Path, attempt: int) -> Path:

@@ -19,7 +19,7 @@ PROGRESS_INTERVAL_S = 0.5
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
-    """Print a line (to standard output by default)."""
+    """Print a line (to standard output by default); on a full disk it is lost, and no more."""
     with contextlib.suppress(OSError):
         print(text, file=stream, flush=True)
 

@@ -51,7 +51,7 @@ from learner.server_solver import OWN, AnySolver, find_solver
 from learner.shared_memory import segment_folder
 from psrv import client
 from psrv.cursor_file import FileCursor
-from psrv.patience import Patience
+from psrv.patience import Patience, to_standard_error
 from psrv.placing import layout_of
 from psrv.shard_file import HOME, create_shard
 
@@ -301,7 +301,7 @@ class Server(AbstractContextManager["Server"]):
         served = ServedModel(
             self._flat, self._solver, settings,
             lambda: join_server(seat, self._parameters, self._solver),
-            lambda: write_remote_rows(seat), print,
+            lambda: write_remote_rows(seat), to_standard_error,
         )  # fmt: skip
         return served, open_cursor(seat, samples, epochs)
 

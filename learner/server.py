@@ -28,6 +28,7 @@ from learner.faults import EXIT_FAILED, EXIT_NO_RESTART, UserFault
 from learner.heartbeat import Heartbeat
 from learner.launch import TAKES_OVER
 from learner.launcher import read_plan
+from learner.metrics import tell
 from learner.node_memory import memory_left
 from learner.preflight import bound_address
 from learner.server_solver import describe_solver, solver_of_job
@@ -59,7 +60,7 @@ def main(arguments: list[str]) -> int:
         takes_over = TAKES_OVER in arguments[3:]
         return _run(plan, job_dir, attempt, number, takes_over, ended, world)
     except (ServerError, UserFault) as error:
-        print(f"dlctl: on {socket.gethostname()}: {error}", file=sys.stderr, flush=True)
+        tell(f"dlctl: on {socket.gethostname()}: {error}", sys.stderr)
         return EXIT_NO_RESTART
     except BaseException:
         if world is not None:  # nobody else would know
@@ -106,7 +107,7 @@ def _serve(
     """Serve until the end; return why it came, if not because of a signal."""
 
     def log(line: str) -> None:
-        print(f"{_place(node)} {line}", flush=True)
+        tell(f"{_place(node)} {line}")
 
     def beat(doing: str) -> None:
         heart.beat(state=State.TRAINING if doing == "serves" else State.DEPLOYING, reason=doing)
@@ -186,7 +187,7 @@ def _say(heart: Heartbeat, node: int, error: ServerError | UserFault) -> None:
     """Tell why this server can't go on, in its log and its status."""
     lines = str(error).splitlines()
     for line in lines:
-        print(f"{_place(node)} {line}", file=sys.stderr, flush=True)
+        tell(f"{_place(node)} {line}", sys.stderr)
     code = EXIT_NO_RESTART
     heart.set(state=State.FAILED, exit_code=code, reason=error.message, last_lines=lines)
 

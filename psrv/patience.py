@@ -5,6 +5,7 @@ A training is not to stand still in silence; nor is a halt to be lost for server
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -33,8 +34,9 @@ def never(share: float) -> bool:
 
 
 def to_standard_error(line: str) -> None:
-    """Write a line into the learner's log."""
-    print(f"dlctl: {line}", file=sys.stderr, flush=True)
+    """Write a line into the learner's log; on a full disk it is lost, and no more."""
+    with contextlib.suppress(OSError):
+        print(f"dlctl: {line}", file=sys.stderr, flush=True)
 
 
 @dataclass

@@ -126,6 +126,22 @@ def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_unt
     assert server.status().state is contract.State.COMPLETED
 
 
+def test_a_server_outlives_the_disk_of_its_log(server: Server, wait_until: Wait) -> None:
+    """Each line that it says is lost; what learners have pushed is not."""
+    server.process.kill()
+    server.process.wait()
+    server.tell()
+    server.log = Path("/dev/full")
+    server.process = server.start()
+    request = server.job.directory / contract.snapshot_request_file(1)
+    rows = server.job.directory / contract.snapshot_file(1, 0)
+    for number in (3, 4):  # it tells of each
+        request.write_text(f"{number}\n")
+        wait_until(lambda n=number: request_answered(rows) == n, what="a snapshot")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(20) == 0
+
+
 class World:
     """What a server knows of the others: a stand-in for learner.directives.Outside."""
 
