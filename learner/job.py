@@ -136,16 +136,27 @@ class Job(Seat):
         self.say(f"halted at step {position.step} with a checkpoint")
 
     def export(self, parts: Parts, position: Position) -> None:
-        """Write the results, on rank 0."""
+        """Write the results, on rank 0.
+
+        Raises:
+            UserFault: they can't be written.
+        """
         if self.rank != 0:
             return
         results = self.directory / contract.RESULTS
-        path = export_model(parts.model, results)
         learners = self.plan.resources.learners
-        export_metrics(
-            position.history, results, epochs=position.epoch, steps=position.step,
-            learners=learners,
-        )  # fmt: skip
+        try:
+            path = export_model(parts.model, results)
+            export_metrics(
+                position.history, results, epochs=position.epoch, steps=position.step,
+                learners=learners,
+            )  # fmt: skip
+        except OSError as error:
+            raise UserFault(
+                f"the trained model can't be written to {results}: {error.strerror or error}",
+                hint="make room there; then go on from the newest checkpoint: "
+                f"dlctl resume {self.plan.training_id}",
+            ) from error
         self.say(f"the trained model is in {contract.RESULTS}/{path.name}")
 
 

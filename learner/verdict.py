@@ -243,7 +243,8 @@ _WORDS: list[tuple[str, str]] = [
     ),
     (
         r"No space left on device|Disk quota exceeded",
-        "Free space on the node's file system: dlctl delete removes old trainings.",
+        "Free space on the node's file system (dlctl delete removes old trainings), then go on "
+        "from the newest checkpoint: dlctl resume {id}",
     ),
     (r"Address already in use", "Another job took the port: submit again."),
 ]
@@ -274,7 +275,9 @@ def read_words(plan: Plan, lines: list[str], exit_code: int | None) -> tuple[str
     for pattern, hint in _WORDS:
         for line in reversed(lines):
             if re.search(pattern, line):
-                return _place(lines, line) + line.strip(), hint.format(site=plan.site)
+                return _place(lines, line) + line.strip(), hint.format(
+                    site=plan.site, id=plan.training_id
+                )
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     if not lines:
         return "it printed nothing.", SEE_LOG

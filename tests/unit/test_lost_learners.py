@@ -97,6 +97,14 @@ def test_the_reason_is_the_error_of_the_loop_and_the_hint_its_hint(plan, capsys,
     assert verdict.guilty.last_lines == lines
 
 
+def test_after_a_full_disk_the_next_step_is_a_resume(plan):
+    words = ["OSError: [Errno 28] No space left on device"]
+    failed = status(1, State.FAILED, exit_code=1, last_lines=words)
+    verdict = judge(plan, [status(0, State.CANCELLED), failed], [], {})
+    assert "Free space" in verdict.hint
+    assert verdict.hint.endswith(f"dlctl resume {plan.training_id}")
+
+
 def test_an_error_of_the_users_program_is_told_with_its_place(plan, capsys):
     try:
         exec(

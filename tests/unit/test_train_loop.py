@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from scheduler_plan import make_plan
 from server_job import resources
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -23,6 +25,7 @@ from learner.distributed_optimizer import DistributedOptimizer
 from learner.exchange.single import SingleExchange
 from learner.export import export_metrics, export_model
 from learner.faults import UserFault, explain
+from learner.job import Job
 from learner.loop import Reports, Trainer
 from learner.metrics import MetricsFile, Progress, StepTimes, tell
 from learner.model_file import Parts, build_parts, load_build
@@ -265,6 +268,19 @@ def test_a_full_disk_loses_metrics_and_lines_but_not_the_training(
     assert len(warned) == 1
     assert "metrics are lost from step 3 on" in warned[0]
     assert "No space left on device" in warned[0]
+
+
+def test_a_model_that_can_not_be_written_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("learner.job.export_model", refuse)
+    job = Job(tmp_path, 1, make_plan(job_dir=str(tmp_path)), 0)
+    with pytest.raises(UserFault, match="model can't be written to .*: No space left") as told:
+        job.export(Parts(**make_parts()), Position())
+    assert "dlctl resume t-1" in told.value.hint
 
 
 def test_no_half_line_stays_in_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
