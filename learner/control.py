@@ -18,7 +18,7 @@ from watchdog.observers.polling import PollingObserver
 
 from dlctl import contract
 from dlctl.contract import Plan, State
-from learner.directives import refresh
+from learner.directives import is_there, refresh
 from learner.signals import HaltFlag
 
 POLL_S = 1.0
@@ -152,7 +152,7 @@ class Control:
     def _there(self, name: str) -> bool:
         path = self._job_dir / name
         refresh(path.parent)
-        return path.exists()
+        return is_there(path)
 
     def _margin_s(self) -> float:
         return float(self._plan.resources.halt_margin_s or 30)

@@ -16,6 +16,7 @@ from dlctl import contract
 from dlctl.contract import Plan, State, Status
 from learner.cleaning import Cleaning
 from learner.control import Wish
+from learner.directives import is_gone
 from learner.failures import learner_failure, server_failure
 from learner.faults import EXIT_NO_RESTART, UserFault
 from learner.homes import (
@@ -387,7 +388,7 @@ class Crew:
 
     def _unclean(self) -> list[str]:
         """Return the hosts where servers were killed, of those that are there."""
-        if not (self._job_dir / contract.attempt_dir(self._attempt)).is_dir():
+        if is_gone(self._job_dir / contract.attempt_dir(self._attempt)):
             return []  # somebody removed the job directory: it stays so
         ended = [server for server in self.servers if server.step and server.step.exit_code == 0]
         unclean = {server.node for server in self.servers if server not in ended}

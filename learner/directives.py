@@ -33,6 +33,25 @@ def refresh(folder: Path) -> None:
         pass
 
 
+def is_there(path: Path) -> bool:
+    """Return whether it is seen there; not where the file system does not answer for a while.
+
+    `Path.exists` would raise then: whoever only looks for a wish must not die of it.
+    """
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_gone(path: Path) -> bool:
+    """Return whether it is known not to be there: a file system that fails says nothing."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 class HaltTime:
     """Whether a share of a halt's grace period is over; see psrv.patience.
 
@@ -103,7 +122,7 @@ class Outside:
             homes = None
         if homes is not None and self._node in homes.lost_nodes:
             return GIVEN_UP
-        if self._successor.exists():
+        if is_there(self._successor):
             return "a later attempt has taken over"
         return ENDED if homes is not None and homes.ended else ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import State, Verdict, to_json
+from learner.directives import is_gone, is_there
 from learner.faults import UserFault
 from learner.heartbeat import write_patiently
 from learner.metrics import tell
@@ -22,14 +24,12 @@ def say(text: str) -> None:
 
 def leave(job_dir: Path, verdict: Verdict) -> int:
     """Write the verdict, tell of it, and return the exit code that goes with it."""
-    if (
-        not (job_dir / contract.PLAN).exists()
-        and not attempt_folder(job_dir, verdict.attempt).is_dir()
-    ):
+    if is_gone(job_dir / contract.PLAN) and is_gone(attempt_folder(job_dir, verdict.attempt)):
         return 1  # somebody removed the job directory: it stays so
     verdict = dataclasses.replace(verdict, finished_at=time.time())
     path = job_dir / contract.verdict_file(verdict.attempt)
-    reserve_file(job_dir, verdict.attempt).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        reserve_file(job_dir, verdict.attempt).unlink()
     say(f"{verdict.state}: {verdict.reason}")
     if verdict.hint:
         say(f"  {verdict.hint}")
@@ -45,7 +45,7 @@ def _tell_last_words(job_dir: Path, verdict: Verdict) -> None:
     if verdict.guilty is None:
         return
     log = job_dir / contract.learner_log(verdict.attempt, verdict.guilty.rank)
-    if verdict.guilty.role == "learner" and log.exists():
+    if verdict.guilty.role == "learner" and is_there(log):
         say(f"  see {log.name}")
         return
     for line in verdict.guilty.last_lines:

@@ -19,7 +19,7 @@ import torch
 
 from dlctl import contract
 from dlctl.contract import Parameters, ParameterServer, State, Status
-from learner.directives import HaltTime
+from learner.directives import HaltTime, is_there
 from learner.faults import UserFault
 from learner.flat_parameters import FlatParameters
 from learner.seat import Seat
@@ -194,7 +194,7 @@ def open_cursor(seat: Seat, samples: int, passes: int) -> FileCursor:
 
 def any_restarted(seat: Seat) -> bool:
     """Return whether any learner of the attempt was started again, or given up."""
-    return (seat.directory / contract.restarted_file(seat.attempt)).exists()
+    return is_there(seat.directory / contract.restarted_file(seat.attempt))
 
 
 def wait_until_alone(cursor: FileCursor, patience: Patience) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from dlctl.contract import State
 from learner import processes
-from learner.directives import POLL_S, Outside
+from learner.directives import POLL_S, Outside, is_gone, is_there
 from learner.heartbeat import Heartbeat, last_lines
 from learner.metrics import finished_file
 from learner.reserve import Reserve, is_full
@@ -282,7 +282,7 @@ class Watchdog:
 
     def _report(self, returncode: int) -> int:
         is_command = self.program.is_command
-        finished = finished_file(self.program.progress).exists()
+        finished = is_there(finished_file(self.program.progress))
         # The built-in loop, unlike a command, does nothing more on SIGTERM.
         killed = self.killed or (self.overdue and not is_command and returncode == -signal.SIGTERM)
         state, reason = conclude(returncode, is_command, self.stop, killed, finished)
@@ -299,7 +299,7 @@ class Watchdog:
             if self.heart.set(
                 state=state, reason=reason, exit_code=code, signal=number,
                 last_lines=words, **progress,
-            ) or not self.heart.path.parent.is_dir():  # fmt: skip
+            ) or is_gone(self.heart.path.parent):  # fmt: skip
                 break
             time.sleep(0.5)
         if state in (State.COMPLETED, State.HALTED):

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import errno
 import io
-from contextlib import redirect_stderr, redirect_stdout
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
+
+import pytest
+from scheduler_plan import make_plan
 
 from dlctl import contract
 from dlctl.contract import Guilty, State, Verdict
+from learner.control import Control
+from learner.directives import Outside, is_gone, is_there
 from learner.leaving import leave, say
+from learner.signals import HaltFlag
 from psrv.patience import to_standard_error
 
 
@@ -27,3 +36,36 @@ def test_lines_that_find_no_space_are_lost_and_nothing_else(tmp_path: Path) -> N
         to_standard_error("waits for learner 1")
         assert leave(tmp_path, Verdict(1, "7", State.FAILED, "It failed.", "Look.", guilty)) == 1
     assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
+
+
+@contextmanager
+def no_answer(folder: Path, number: int, times: int = 1000) -> Iterator[None]:
+    """Have the file system of a folder fail for a moment: a mount, or a ticket, that is renewed."""
+    stat, left = os.stat, iter(range(times))
+
+    def fail(path: Any, *args: Any, **more: Any) -> os.stat_result:
+        if str(path).startswith(str(folder)) and next(left, None) is not None:
+            raise OSError(number, os.strerror(number))
+        return stat(path, *args, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "stat", fail)
+        yield
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_file_system_that_fails_for_a_moment_is_no_wish_and_no_end(
+    tmp_path: Path, number: int
+) -> None:
+    """`Path.exists` raises then: the supervisor died of it, and left no verdict."""
+    plan = make_plan(job_dir=str(tmp_path))
+    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
+    control, outside = Control(tmp_path, plan, HaltFlag()), Outside(tmp_path, 1, 60.0, 0)
+    with no_answer(tmp_path, number):
+        assert control.wish() is None and not control.gone
+        assert not outside.expelled() and not outside.abandoned()
+        assert not is_there(tmp_path) and not is_gone(tmp_path)
+    with no_answer(tmp_path, number, times=3):
+        assert leave(tmp_path, Verdict(1, "7", State.COMPLETED, "It ended.")) == 0
+    assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
+    assert is_there(tmp_path) and is_gone(tmp_path / "other")
