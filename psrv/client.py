@@ -176,9 +176,8 @@ class Client:
         Raises:
             ServerError: a home has not answered in time, or in that which a halt leaves.
         """
-        relays = self._relays()
-        self._begin(lambda: self._want(relays)).wait()
-        wanted = [shard.refresh_wanted for shard in relays]
+        relays, wanted = self._relays(), list[int]()
+        self._begin(lambda: wanted.extend(shard.want_refresh() for shard in relays)).wait()
 
         def stale() -> bool:
             return any(s.refreshed < n for s, n in zip(relays, wanted, strict=True))
@@ -245,13 +244,6 @@ class Client:
 
     def _relays(self) -> list[Shard]:
         return [s for s in self._shards if s.layout.kind == RELAY and s.layout.blocks]
-
-    def _want(self, relays: Sequence[Shard]) -> None:
-        def count(_: Sequence[torch.Tensor], __: int) -> None:
-            shard.refresh_wanted += 1
-
-        for shard in relays:
-            shard.read_block(0, count)  # under a lock: two learners may want it
 
     def _pushes(self) -> int:
         """Return how many pushes the first block has had; in rounds, this learner's own."""

@@ -16,7 +16,7 @@ from psrv.rules import Solver
 from psrv.shard import Shard
 from psrv.shard_file import COUNT_BITS
 
-__all__ = ["add_sum", "copy_weights", "has_ended", "merge", "next_round"]
+__all__ = ["add_sum", "copy_weights", "has_ended", "merge", "next_round", "skip_rounds"]
 
 
 def merge(
@@ -92,6 +92,15 @@ def add_sum(
     if not missing(shard, *shard.progress(block)):
         settle(shard, block, rounds, step)
     return True
+
+
+def skip_rounds(shard: Shard, block: int, number: int, step: Step) -> None:
+    """End rounds before this one that nobody is in: whoever is there has come later.
+
+    Or this home is new, and the relays are ahead.
+    """
+    while (now := shard.progress(block))[0] < number and not missing(shard, *now):
+        settle(shard, block, now[0], step)
 
 
 def has_ended(shard: Shard, block: int, rounds: int, step: Step) -> bool:

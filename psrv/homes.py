@@ -8,12 +8,14 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from psrv.errors import ServerError
-from psrv.home import merge, next_round
+from psrv.home import merge, next_round, skip_rounds
 from psrv.members import RANKS
 from psrv.queues import Queues
+from psrv.rounds import Step
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import ThreadedShard
 from psrv.shard_file import SLOTS, no_room
@@ -82,6 +84,7 @@ class Home:
         masks = {member.slot: member.mask for member in shard.members.all()}
         self._masks = {node: masks.get(n, 0) for node, n in shard.members.proxies().items()}
         self._nodes = nodes
+        self._rounds = shard.all_rounds()
         self._lost: set[int] = set()
         self._lock = threading.Lock()
         step = shard.layout.block_count
@@ -182,7 +185,10 @@ class Home:
         self.shard.expect(learners)
 
     def note_clock(self, node: int, frame: Frame) -> int:
-        """Take in who lives on a node, and its clock; return the slowest clock of the others."""
+        """Take in who lives on a node, and its clock; return the slowest clock of the others.
+
+        In rounds: the first one that the node takes part in.
+        """
         members = self.shard.members
         with self._lock:
             if node in self._lost:
@@ -193,13 +199,13 @@ class Home:
             if not frame.mask:
                 members.pause(slot)
             elif self.in_rounds is not None:
-                self._enter(node, slot, frame)
+                return self._enter(node, slot, frame, self.in_rounds.step)
             else:
                 members.set_clock(slot, frame.number)
                 members.enter(slot, 1 << node % RANKS)
             return members.slowest(but=slot)
 
-    def _enter(self, node: int, slot: int, frame: Frame) -> None:
+    def _enter(self, node: int, slot: int, frame: Frame, step: Step) -> int:
         """Let a node's learners take part in rounds, from the first one on that nobody is in.
 
         At a home that has moved, until all nodes are known, that is the one that they are at. Those
@@ -212,9 +218,18 @@ class Home:
         if not now:
             open_now = next_round(self.shard) if self.shard.expected else 0
             first = max(open_now, frame.number, frame.pushes)
+        else:
+            first = max(now[0], frame.number)
+        if now != [first] or mask != known:
             self.shard.members.enter(slot, mask, first)
-        elif mask != known or frame.number > now[0]:
-            self.shard.members.enter(slot, mask, max(now[0], frame.number))
+            # Who has added to a round before that does not wait for it: see psrv.rounds.Turn.
+            while not now and self.shard.expected and (later := next_round(self.shard)) > first:
+                first = later
+                self.shard.members.enter(slot, mask, first)
+        if self.shard.expected == 1:  # told again and again: those who were in may have left since
+            for block in np.flatnonzero(self._rounds < first).tolist():
+                skip_rounds(self.shard, block, first, step)
+        return first
 
     def pause(self, node: int) -> None:
         """Wait for a node's learners no longer."""

@@ -23,7 +23,7 @@ from psrv.transport.base import Connection, DisconnectedError, Frame, Kind, Purp
 MOST_STRIPES = 2
 """Connections for blocks to one home."""
 AHEAD = 16
-"""Blocks to one home that may be without an answer, before the next run is sent."""
+"""Blocks to one home that may be without an answer, before more is sent."""
 _NAP_S, _LONGEST_NAP_S, _IDLE_NAP_S = 100e-6, 1e-3, 5e-3
 _IDLE_S = 1.0
 """After so long without a push pauses are the longest."""
@@ -215,16 +215,15 @@ class Stripe(_Thread):
 
     def _refresh(self, connection: Connection, relay: Relay, busy_at: float) -> bool:
         """Ask for newer weights if a learner wants them, or if nothing has come for long."""
-        number, wanted = relay.number, relay.shard.refresh_wanted
-        idle = time.monotonic() > busy_at + _REFRESH_EVERY_S
+        number, wanted = relay.number, relay.wanted
+        idle = relay.is_behind or time.monotonic() > busy_at + _REFRESH_EVERY_S
         if wanted <= self.refreshed[number] and not idle:
             return False
         with self._answered:
             self._pulls[number] += 1
-        groups = relay.shard.groups
         if not all(self._send_gathered(connection, relay, n) for n in self._groups[number]):
             return True
-        for block in (block for group in self._groups[number] for block in groups[group]):
+        for block in (b for group in self._groups[number] for b in relay.shard.groups[group]):
             if not self._wait_for_room():
                 return True
             with self._answered:
@@ -315,17 +314,18 @@ class Clocks(_Thread):
 
     def use(self, connection: Connection) -> None:
         """Tell and ask, when something is new here and every so often."""
-        told: dict[int, tuple[int, int]] = {}
-        """Of each shard, who lived, and their clock."""
+        told: dict[int, tuple[int, int, int]] = {}
+        """Of each shard, who lived, their clock, and which refresh was wanted."""
         due = 0.0
         while not self._stopped.is_set():
             again = time.monotonic() > due
             for number, relay in self._relays.items():
-                mask, clock, behind = own_clock(relay)
-                if again or told.get(number) != (mask, clock):
-                    told[number] = mask, clock
+                wanted, (mask, clock, behind) = relay.shard.refresh_wanted, own_clock(relay)
+                if again or told.get(number) != (mask, clock, wanted):
+                    told[number] = mask, clock, wanted
                     frame = Frame(Kind.CLOCK, number, number=clock, mask=mask, pushes=behind)
                     self._exchange(connection, relay, frame)
+                    relay.announced = wanted
             if again:
                 due = time.monotonic() + self._every_s
             self._stopped.wait(_CLOCK_EVERY_S)

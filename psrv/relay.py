@@ -38,8 +38,20 @@ class Relay(ABC):
         self.shard = shard
         self._added = shard.all_added()
         self._step = shard.layout.block_count
+        self.announced = 0
+        """Which refresh was wanted when the home was last told who lives here."""
         self._is_of_home = np.zeros(shard.layout.blocks, dtype=bool)
         """Of each block of the replica, whether it came from the home of now."""
+
+    @property
+    def wanted(self) -> int:
+        """Which refresh is wanted, counted up."""
+        return self.shard.refresh_wanted
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether learners of this node wait for what others do at the home."""
+        return False
 
     def meet(self) -> None:
         """Begin with a home, which may be another one.
@@ -251,20 +263,37 @@ class RoundsRelay(Relay):
         """Of each block the round whose sum is on its way; -1: there is none."""
 
     @property
+    def wanted(self) -> int:
+        """Which refresh is wanted by those of whom the home knows: it is of their rounds then."""
+        return min(self.announced, self.shard.refresh_wanted)
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether all who live here are to take part in later rounds only.
+
+        Nothing is sent then that would be answered with the weights of those that end meanwhile.
+        """
+        members = self.shard.members.all()
+        if not members or not len(self._rounds):
+            return False
+        return min(member.first_round for member in members) > int(self._rounds.min())
+
+    @property
     def behind(self) -> int:
         """How many rounds the replica has behind it, of some block."""
         return int(self._rounds.max(initial=0))
 
-    def whole(self) -> int:
-        """Return the bits of those who have added to all blocks of a round that has no answer yet.
+    def whole(self) -> tuple[int, int]:
+        """Return the bits of those who have added to all blocks of a round without an answer.
 
-        They may have left since: they still take part in it. Of who was killed in the middle some
-        blocks have nothing, and nobody is to wait for it.
+        And which one that is. They may have left since: they still take part in it. Of who was
+        killed in the middle some blocks have nothing, and nobody is to wait for it.
         """
         added, rounds = self._added.copy(), self._rounds.copy()  # `give` changes them the other way
         if not len(rounds):
-            return 0
-        return int(np.bitwise_and.reduce(added[rounds == rounds.min()]))
+            return 0, 0
+        oldest = rounds.min()
+        return int(np.bitwise_and.reduce(added[rounds == oldest])), int(oldest)
 
     def ready(self) -> list[int]:
         """Return the groups with blocks that all living learners have added to, and not sent.
@@ -358,5 +387,8 @@ def own_clock(relay: Relay) -> tuple[int, int, int]:
         mask |= member.mask
     if not isinstance(relay, RoundsRelay):
         return mask, members.slowest(proxies=False), 0
-    mask |= relay.whole()  # after the members: who leaves has added before
-    return mask, min((member.first_round for member in everyone), default=0), relay.behind
+    firsts = [member.first_round for member in everyone]
+    added, oldest = relay.whole()  # after the members: who leaves has added before
+    if added:
+        firsts.append(oldest)
+    return mask | added, min(firsts, default=0), relay.behind

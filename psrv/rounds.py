@@ -21,9 +21,9 @@ import torch
 
 from psrv.errors import ServerError
 from psrv.members import RANKS, Member
-from psrv.patience import Patience, names
+from psrv.patience import Patience, names, wait_until
 from psrv.shard import Shard
-from psrv.shard_file import HOME
+from psrv.shard_file import HOME, RELAY
 
 _SPINS = 20
 _NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
@@ -137,9 +137,29 @@ class Turn:
         if self.number == 0:
             for shard in shards:
                 _wait_for(shard, learners, patience.timeout_s)
+        else:
+            self._meet_homes()
         # Who has added to a round before we entered it does not wait for us: on a relay the sum may
         # be on its way to the home, and nobody may add to it. Who adds from now on waits.
         while (first := self._newest(shards if self.number else begun)) > self.number:
+            self.number = first
+            self._enter()
+
+    def _meet_homes(self) -> None:
+        """Wait until the homes of relays know of this learner, and go on with their round.
+
+        They may have gone on without this node: what is pushed in a round that is over there is in
+        nothing, and a round that nobody is in ends by nobody.
+        """
+        relays = [shard for shard in self._shards if shard.layout.kind == RELAY]
+        wanted = [shard.want_refresh() for shard in relays]
+
+        def met() -> bool:
+            return all(s.refreshed >= n for s, n in zip(relays, wanted, strict=True))
+
+        wait_until(met, self.patience)  # a server that is away is not waited for longer
+        first = max([self.number, *(shard.elsewhere for shard in relays)])
+        if first > self.number:
             self.number = first
             self._enter()
 
@@ -161,10 +181,15 @@ class Turn:
 
 
 def next_round(shard: Shard) -> int:
-    """Return the first round that a member who comes now can take part in, of every block."""
+    """Return the first round that a member who comes now can take part in, of every block.
+
+    To a relay its home says that of the node, which may be a later one.
+    """
     progress = shard.all_progress()
     if any(rounds or added for rounds, added in progress):
-        return max(rounds for rounds, _ in progress) + 1
+        newest = max(rounds for rounds, _ in progress)
+        nobody_here = shard.layout.kind == RELAY and not any(added for _, added in progress)
+        return newest if nobody_here else newest + 1
     return 0
 
 

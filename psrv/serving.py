@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 import torch
 
-from psrv.home import add_sum, copy_weights, has_ended
+from psrv.home import add_sum, copy_weights, has_ended, skip_rounds
 from psrv.homes import Home
-from psrv.rounds import Step, missing, settle
-from psrv.shard import GROUP, ThreadedShard
+from psrv.shard import GROUP
 from psrv.transport.base import (
     Connection,
     DisconnectedError,
@@ -299,7 +298,7 @@ def _advance(held: _Held, answer: Room, connection: Connection) -> bool:
     for block in held.run[held.added :]:
         total = totals[block - frame.block]
         if not add_sum(shard, block, frame.number, frame.mask, total, frame.rate, step):
-            _skip_rounds(shard, block, frame.number, step)
+            skip_rounds(shard, block, frame.number, step)
             return False
         held.added += 1
     for block in held.run[held.ended :]:
@@ -310,10 +309,3 @@ def _advance(held: _Held, answer: Room, connection: Connection) -> bool:
     rounds = copy_weights(shard, held.run, weights)
     connection.send(Frame(Kind.WEIGHTS, frame.shard, frame.block, rounds), payload)
     return True
-
-
-def _skip_rounds(shard: ThreadedShard, block: int, number: int, step: Step) -> None:
-    """End a round that is behind and that nobody is in: this home is new, the relays are ahead."""
-    rounds, added = shard.progress(block)
-    if rounds < number and not missing(shard, rounds, added):
-        settle(shard, block, rounds, step)

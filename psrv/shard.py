@@ -335,7 +335,10 @@ class Shard:
 
     @property
     def elsewhere(self) -> int:
-        """The smallest clock of other nodes' learners, as a relay's server was told last."""
+        """What a relay's server was told last: the smallest clock of other nodes' learners.
+
+        In rounds the first one that this node takes part in.
+        """
         return self._words[ELSEWHERE]
 
     @elsewhere.setter
@@ -350,6 +353,15 @@ class Shard:
     @refresh_wanted.setter
     def refresh_wanted(self, count: int) -> None:
         self._words[WANTED] = count
+
+    def want_refresh(self) -> int:
+        """Want one more of a relay; return what `refreshed` is once it is done."""
+
+        def count(_: Sequence[torch.Tensor], __: int) -> None:
+            self.refresh_wanted += 1
+
+        self.read_block(0, count)  # under a lock: two learners may want it
+        return self.refresh_wanted
 
     @property
     def refreshed(self) -> int:

@@ -280,6 +280,39 @@ def test_a_learner_who_comes_late_takes_its_node_out_of_no_round(moved: Home) ->
     assert [(m.mask, m.first_round) for m in moved.shard.members.all()] == [(1, 3), (0b1100, 3)]
 
 
+def test_a_round_that_nobody_is_in_ends_at_its_home(path: Path) -> None:
+    """Those who come take part in later ones; they would wait for its end for ever."""
+    create_shard(path, IN_ROUNDS, 1, learners=2, had=[3])
+    home = open_moved(path)
+    left = home.shard.members.take()
+    assert left is not None
+    home.shard.members.enter(left, 0b10)
+    assert home.begun()
+    later = Frame(Kind.CLOCK, 0, number=6, mask=0b01)
+    assert home.note_clock(0, later) == 6 and home.shard.progress(0) == (3, 0)
+    home.shard.members.pause(left)
+    assert home.note_clock(0, later) == 6 and home.shard.progress(0) == (6, 0)
+    assert not home.shard.rows[0].any()
+    home.shard.close()
+
+
+def test_a_node_that_comes_while_others_begin_a_round_takes_part_in_the_one_after_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_shard(path, IN_ROUNDS, 1, learners=1, had=[3])
+    home = open_moved(path)
+    enter = home.shard.members.enter
+
+    def late(slot: int, mask: int, first: int) -> None:
+        if first == 4:  # others end round 3 just before, and add to round 4
+            home.shard.set_progress(0, 4, 0b10)
+        enter(slot, mask, first)
+
+    monkeypatch.setattr(home.shard.members, "enter", late)
+    assert home.note_clock(0, Frame(Kind.CLOCK, 0, number=3, mask=0b01)) == 5
+    home.shard.close()
+
+
 def own_shards(
     folder: Path,
     solver: Solver | RoundSolver | None = None,

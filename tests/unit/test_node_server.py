@@ -39,6 +39,7 @@ from psrv.transport.base import (
 from psrv.transport.reach import Reach
 
 PROGRAM = Path(__file__).with_name("node_server_program.py")
+REJOINING = Path(__file__).with_name("rejoining_program.py")
 MOVED = Path(__file__).with_name("moved_home_program.py")
 Play = Callable[..., str]
 
@@ -79,6 +80,15 @@ def test_rounds_have_the_same_bits_each_time_whatever_is_cut_or_killed(play: Pla
 
 def test_what_a_learner_has_pushed_in_a_round_is_in_it_though_it_has_left(play: Play) -> None:
     assert play("left") == "node 0: 2.0\nnode 1: 2.0\n"
+
+
+def test_a_learner_that_comes_again_when_all_have_left_is_in_the_next_round(play: Play) -> None:
+    """It waited for the end of one that nobody was in, for ever, with the last chunk."""
+    assert play("alone", REJOINING) == "node 0: 8.0\nnode 1: 8.0\n"
+
+
+def test_learners_that_come_and_go_lose_no_push_in_rounds(play: Play) -> None:
+    assert play("often", REJOINING) == "node 0: 1.0\nnode 1: 1.0\n"
 
 
 @pytest.mark.parametrize("solver", ["downpour", "elastic", "parallel"])

@@ -270,12 +270,28 @@ def test_a_node_takes_part_in_a_round_until_the_answer_to_those_who_have_left(
     assert own_clock(relay) == (0, 0, 0)
     add_to_sum(server, 2, 0, 0b01, ones[:last], 0.25)
     server.members.enter(server.slot, 0b10, 1)
-    assert own_clock(relay) == (0b11, 1, 0)
+    assert own_clock(relay) == (0b11, 0, 0)  # of the sum, though who came since begins later
     server.members.pause(server.slot)
     relay.give(Frame(Kind.WEIGHTS, 0, 0, 1), torch.ones(2 * 65_536))
     assert own_clock(relay) == (0b01, 0, 1)
     relay.give(Frame(Kind.WEIGHTS, 0, 2, 1), ones[:last])
     assert own_clock(relay) == (0, 0, 1)
+    server.close()
+
+
+def test_a_relay_asks_on_while_all_of_its_learners_take_part_in_later_rounds_only(
+    shm_folder: Path,
+) -> None:
+    create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
+    server = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
+    relay, weights = RoundsRelay(0, server), torch.ones(65_536)
+    assert not relay.is_behind  # nobody is there
+    server.members.enter(server.slot, 0b01, 2)
+    assert server.want_refresh() == 1
+    assert relay.is_behind and relay.wanted == 0  # the home does not know of it
+    relay.announced = 1
+    relay.pulled(Frame(Kind.PULLED, 0, 0, 2), weights)
+    assert not relay.is_behind and relay.wanted == 1
     server.close()
 
 
