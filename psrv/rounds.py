@@ -157,7 +157,8 @@ class Turn:
         def met() -> bool:
             return all(s.refreshed >= n for s, n in zip(relays, wanted, strict=True))
 
-        wait_until(met, self.patience)  # a server that is away is not waited for longer
+        if not wait_until(met, self.patience):
+            return  # a server that is away is not waited for longer, and has said nothing yet
         first = max([self.number, *(shard.elsewhere for shard in relays)])
         if first > self.number:
             self.number = first

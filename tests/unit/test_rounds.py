@@ -18,7 +18,7 @@ from psrv.pushes import InRounds
 from psrv.rounds import Rounds, Step, Turn, add_to_sum
 from psrv.rules import ParallelSGD
 from psrv.shard import Shard
-from psrv.shard_file import ShardLayout, create_shard
+from psrv.shard_file import NEVER, RELAY, ShardLayout, create_shard
 
 PROGRAM = Path(__file__).with_name("rounds_program.py")
 LAYOUT = ShardLayout(70_000, (torch.float32, torch.float32), "model")
@@ -277,6 +277,17 @@ def test_who_comes_again_while_others_begin_the_first_round_takes_part_in_the_ne
     monkeypatch.setattr(shard.members, "enter", late)
     assert Turn([shard], rank=0, learners=2, patience=Patience(0)).number == 1
     assert [member.first_round for member in shard.members.all()] == [1]
+
+
+def test_who_comes_again_while_its_server_is_away_keeps_to_the_replica_s_round(path: Path) -> None:
+    """While nobody lived here the home said nothing of the node's next round."""
+    layout = ShardLayout(70_000, (torch.float32, torch.float32), "model", RELAY)
+    create_shard(path, layout, 1)
+    relay = Shard(path, layout, 1)
+    relay.set_progress(0, 5, 0)
+    relay.elsewhere = NEVER
+    assert Turn([relay], rank=0, learners=2, patience=Patience(0.05)).number == 5
+    relay.close()
 
 
 def test_the_last_one_to_leave_ends_the_rounds_of_those_who_have_left(shard: Shard) -> None:
