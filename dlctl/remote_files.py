@@ -27,7 +27,8 @@ def read_files(
         paths: Absolute, or relative to the home directory.
 
     Raises:
-        TransferError: a file is there and can't be read.
+        TransferError: a file is there and can't be read, or nobody can tell whether it is: a file
+            system that does not answer.
     """
     if not paths:
         return {}
@@ -39,7 +40,15 @@ for f in {names}; do
         printf y
         # A file that is replaced at this very moment is read again.
         cat <"$f" || {{ [ ! -e "$f" ] || exit 1; }}
-    else printf n; fi
+    else
+        d=${{f%/*}}
+        # Only who can look into its folder knows that a file is not there.
+        [ "$d" = "$f" ] || [ -x "$d" ] || case $(LC_ALL=C ls -d "$f" 2>&1) in
+            *'No such file'* | *'Not a directory'*) ;;
+            *) LC_ALL=C ls -d "$f"; exit 1 ;;
+        esac
+        printf n
+    fi
     printf '%s' '{mark}'
 done"""
     end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")

@@ -290,6 +290,17 @@ def test_a_link_that_lies_here_already_leads_nothing_out(transport, tmp_path, re
 # Small files ------------------------------------------------------------------------------------
 
 
+def test_a_file_of_a_folder_that_nobody_can_look_into_is_not_taken_for_absent(transport, tmp_path):
+    """A file system that is away: a training on it has not been removed."""
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(TransferError, match="Too many levels of symbolic links"):
+        read_files(transport, [f"{tmp_path}/absent", f"{loop}/jobs/t-1/plan.json"])
+    (tmp_path / "a file").touch()
+    absent = [f"{tmp_path}/removed/plan.json", f"{tmp_path}/a file/plan.json", "no-such-file"]
+    assert read_files(transport, absent) == dict.fromkeys(absent)
+
+
 def test_read_files(transport, tmp_path):
     (tmp_path / "a b").write_bytes(bytes(range(256)))
     (tmp_path / "empty").write_bytes(b"")
