@@ -50,7 +50,10 @@ class Server:
     def start(self, *more: str) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-m", "learner.server", str(self.job.directory), "1", "0", *more]
         with self.log.open("ab") as log:
-            return subprocess.Popen(argv, stdout=log, stderr=log, cwd=self.job.plan.runtime_dir)
+            env = os.environ | {"PYTHONUNBUFFERED": "1"}  # as learner.environment has it
+            return subprocess.Popen(
+                argv, stdout=log, stderr=log, cwd=self.job.plan.runtime_dir, env=env
+            )
 
     def tell(self, count: int = COUNT, rows: int = 1) -> None:
         """Say, as learner 0, what there is."""
