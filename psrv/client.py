@@ -308,15 +308,20 @@ def join(
             if isinstance(solver, RoundSolver)
             else AtOnce(joined, solver, rank)
         )
-        backlog = Backlog([], patience)
-        if isinstance(pushes, AtOnce):
-            relays = [shard for shard in joined if shard.layout.kind == RELAY]
-            backlog = Backlog(relays, patience, moves=pushes.moves_replicas)
+        backlog = _backlog_of(pushes, joined, patience)
         return Client(joined, pushes, gate, backlog, patience, snapshots)
     except BaseException:
         for shard in joined:
             shard.close()
         raise
+
+
+def _backlog_of(pushes: Pushes, shards: Sequence[Shard], patience: Patience) -> Backlog:
+    """Return what bounds the pushes that gather for other nodes; in rounds none do."""
+    if not isinstance(pushes, AtOnce):
+        return Backlog([], patience)
+    relays = [shard for shard in shards if shard.layout.kind == RELAY]
+    return Backlog(relays, patience, moves=pushes.moves_replicas)
 
 
 def _wait_for(paths: Sequence[Path], patience: Patience) -> None:
