@@ -32,10 +32,10 @@ from psrv.patience import (
     wait_until,
 )
 from psrv.placing import layout_of
-from psrv.pushes import AtOnce, InRounds, Pushes, copying, ranges
+from psrv.pushes import AtOnce, InRounds, Pushes, copying, ranges, relays
 from psrv.rules import RoundSolver, Solver
 from psrv.shard import Shard
-from psrv.shard_file import COUNT, HOME, RELAY, UNFINISHED, kind_of, read_row
+from psrv.shard_file import COUNT, HOME, UNFINISHED, kind_of, read_row
 
 
 class Handle:
@@ -94,6 +94,7 @@ class Client:
         self._shards = list(shards)
         self._first = next((shard for shard in shards if shard.layout.blocks), None)
         """Where the first block is: shards are empty that a small model has no block for."""
+        self._count = sum(shard.layout.count for shard in shards)
         self._pushes_to = pushes
         self._at_once = isinstance(pushes, AtOnce)
         self._gate = gate
@@ -115,17 +116,24 @@ class Client:
             rate: The learning rate of this moment, for the server's step.
             wait: Whether to return at its end only: the calling thread does it then, which for
                 small models is faster than to have it done and to wait.
+
+        Raises:
+            ServerError: `mine` is not such a tensor; nothing has been sent.
         """
+        self._check(mine)
         return self._begin(lambda: self._work(mine, None, rate), wait)
 
     def pull(self, into: torch.Tensor, *, wait: bool = False) -> Handle:
         """Fetch the weights."""
+        self._check(into)
         return self._begin(lambda: self._read(into), wait)
 
     def push_pull(
         self, mine: torch.Tensor, into: torch.Tensor, rate: float, *, wait: bool = False
     ) -> Handle:
         """Send, and take what the solver answers, while each block is in the cache."""
+        self._check(mine)
+        self._check(into)
         return self._begin(lambda: self._work(mine, into, rate), wait)
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -176,14 +184,14 @@ class Client:
         Raises:
             ServerError: a home has not answered in time, or in that which a halt leaves.
         """
-        relays, wanted = self._relays(), list[int]()
-        self._begin(lambda: wanted.extend(shard.want_refresh() for shard in relays)).wait()
+        stale, wanted = relays(self._shards), list[int]()
+        self._begin(lambda: wanted.extend(shard.want_refresh() for shard in stale)).wait()
 
-        def stale() -> bool:
-            return any(s.refreshed < n for s, n in zip(relays, wanted, strict=True))
+        def fresh() -> bool:
+            return all(s.refreshed >= n for s, n in zip(stale, wanted, strict=True))
 
         patience = replace(self._patience, timeout_s=timeout_s)
-        if not wait_until(lambda: not stale(), patience):
+        if not wait_until(fresh, patience):
             raise ServerError(
                 f"another node's parameter server has not answered {how_long(patience)}",
                 hint="its log says why: see `dlctl logs`",
@@ -209,6 +217,14 @@ class Client:
             patience.warn(
                 f"the last pushes have not come to another node's server {how_long(patience)}: "
                 "they may be lost; the log of this node's server says why"
+            )
+
+    def _check(self, whole: torch.Tensor) -> None:
+        """Refuse what does not fit before its first block is worked on, not at its last."""
+        if (shape := (self._count,)) != tuple(whole.shape) or whole.device.type != "cpu":
+            raise ServerError(
+                f"a tensor of shape {tuple(whole.shape)} on {whole.device} does not fit the "
+                f"parameter server's, of shape {shape} on cpu"
             )
 
     def _begin(self, work: Callable[[], None], wait: bool = False) -> Handle:
@@ -241,9 +257,6 @@ class Client:
                     shard.read(copying(shard, kept, 1 + row))
                 elif self._snapshots is not None:
                     read_row(self._snapshots(number), 1 + row, kept)
-
-    def _relays(self) -> list[Shard]:
-        return [s for s in self._shards if s.layout.kind == RELAY and s.layout.blocks]
 
     def _pushes(self) -> int:
         """Return how many pushes the first block has had; in rounds, this learner's own."""
@@ -320,8 +333,7 @@ def _backlog_of(pushes: Pushes, shards: Sequence[Shard], patience: Patience) -> 
     """Return what bounds the pushes that gather for other nodes; in rounds none do."""
     if not isinstance(pushes, AtOnce):
         return Backlog([], patience)
-    relays = [shard for shard in shards if shard.layout.kind == RELAY]
-    return Backlog(relays, patience, moves=pushes.moves_replicas)
+    return Backlog(relays(shards), patience, moves=pushes.moves_replicas)
 
 
 def _wait_for(paths: Sequence[Path], patience: Patience) -> None:

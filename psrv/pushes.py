@@ -39,8 +39,9 @@ class Pushes(Protocol):
         """
 
 
-def _relays(shards: Iterable[Shard]) -> list[Shard]:
-    return [shard for shard in shards if shard.layout.kind == RELAY]
+def relays(shards: Iterable[Shard]) -> list[Shard]:
+    """Return those whose home is another node; an empty one has nothing that could go there."""
+    return [shard for shard in shards if shard.layout.kind == RELAY and shard.layout.blocks]
 
 
 def ranges(shards: Sequence[Shard]) -> list[slice]:
@@ -100,7 +101,7 @@ class AtOnce:
 
     def leave(self) -> Callable[[], bool]:
         """Do nothing: all is done at each push; but for relays."""
-        return Outgoing(_relays(shard.shard for shard, _ in self._parts)).has_come
+        return Outgoing(relays(shard.shard for shard, _ in self._parts)).has_come
 
 
 class _AtOnce:
@@ -230,7 +231,7 @@ class InRounds:
             for block, (rounds, added) in enumerate(shard.all_progress()):
                 if shard.layout.kind == HOME and added and not missing(shard, rounds, added):
                     settle(shard, block, rounds, self._solver.step)
-        sums = [shard.all_added() for shard in _relays(self._shards)]
+        sums = [shard.all_added() for shard in relays(self._shards)]
         return lambda: not any((added & self._turn.mask).any() for added in sums)
 
     def _finish(self, into: torch.Tensor | None) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,31 @@ def test_push_and_pull(client: Client) -> None:
     again = torch.empty(170_000, dtype=torch.bfloat16)
     client.pull(again).wait()
     assert torch.equal(again, weights.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        torch.zeros(PARAMETERS.count - 1),
+        torch.zeros(1, PARAMETERS.count),
+        torch.zeros(PARAMETERS.count, device="meta"),
+    ],
+    ids=["short", "two dimensions", "another device"],
+)
+def test_a_tensor_that_does_not_fit_changes_nothing(client: Client, wrong: torch.Tensor) -> None:
+    fits = torch.zeros(PARAMETERS.count)
+    client.push(torch.ones(PARAMETERS.count), 0.1).wait()
+    begin = [
+        partial(client.push, wrong, 0.1),
+        partial(client.pull, wrong),
+        partial(client.push_pull, fits, wrong, 0.1),
+        partial(client.push_pull, wrong, fits, 0.1),
+    ]
+    for each in begin:
+        with pytest.raises(ServerError, match=r"does not fit .*\(170000,\) on cpu"):
+            each()
+    client.pull(fits).wait()
+    assert torch.equal(fits, torch.full_like(fits, -0.1))
 
 
 @pytest.mark.parametrize("solver", [Downpour(), ParallelSGD()], ids=["at once", "in rounds"])
