@@ -64,14 +64,15 @@ class Gate:
         """Go on from where other nodes are, if they have not waited for this learner.
 
         Who waits for it is a push further than the bound at most: they did not know of it, for it
-        joined while it knew of nobody, or its node was without a connection.
+        joined while it knew of nobody, or its node was without a connection. The furthest tells,
+        not the slowest: other nodes may have come back with this one.
         """
         members = self._shard.members
         proxies = set(members.proxies().values())
         clocks = [members.clock(m.slot) for m in members.all() if m.slot in proxies]
-        elsewhere = min([*clocks, self._shard.elsewhere])
-        if elsewhere != NEVER and elsewhere - self.pushes > staleness + 1:
-            self.pushes = elsewhere
+        furthest = max([*clocks, self._shard.furthest_elsewhere])
+        if furthest - self.pushes > staleness + 1:
+            self.pushes = furthest
             self._show()
 
     def _ahead(self) -> bool:

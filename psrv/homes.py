@@ -184,10 +184,12 @@ class Home:
         """Wait for no more than so many before the first round."""
         self.shard.expect(learners)
 
-    def note_clock(self, node: int, frame: Frame) -> int:
-        """Take in who lives on a node, and its clock; return the slowest clock of the others.
+    def note_clock(self, node: int, frame: Frame) -> tuple[int, int]:
+        """Take in who lives on a node, and its clock.
 
-        In rounds: the first one that the node takes part in.
+        Returns:
+            The slowest and the furthest clock of the others. In rounds: the first one that the node
+            takes part in, and 0.
         """
         members = self.shard.members
         with self._lock:
@@ -199,11 +201,11 @@ class Home:
             if not frame.mask:
                 members.pause(slot)
             elif self.in_rounds is not None:
-                return self._enter(node, slot, frame, self.in_rounds.step)
+                return self._enter(node, slot, frame, self.in_rounds.step), 0
             else:
                 members.set_clock(slot, frame.number)
                 members.enter(slot, 1 << node % RANKS)
-            return members.slowest(but=slot)
+            return members.slowest(but=slot), members.furthest(but=slot)
 
     def _enter(self, node: int, slot: int, frame: Frame, step: Step) -> int:
         """Let a node's learners take part in rounds, from the first one on that nobody is in.

@@ -335,7 +335,7 @@ class Clocks(_Thread):
         frame = connection.receive(memoryview(bytearray()))
         if frame.kind is not Kind.CLOCK or frame.shard != relay.number:
             raise DisconnectedError(f"{frame.kind.name} came as an answer to a clock")
-        relay.shard.elsewhere = frame.number
+        relay.shard.elsewhere, relay.shard.furthest_elsewhere = frame.number, frame.pushes
 
 
 class Link:

@@ -129,6 +129,11 @@ class Members:
                 found = min(found, self._words[at + CLOCK])
         return found
 
+    def furthest(self, *, but: int) -> int:
+        """Return the largest clock of the members but for a slot; 0: there are none."""
+        clocks = [self.clock(member.slot) for member in self.all() if member.slot != but]
+        return max(clocks, default=0)
+
     def strike_if_dead(self, slot: int) -> bool:
         """Return whether the owner of another slot is gone; it is no member then.
 

@@ -222,8 +222,9 @@ class Serving:
         while True:
             frame = connection.receive(nothing)
             _check(frame, Kind.CLOCK, 0)
-            slowest = self._home(node, frame).note_clock(node, frame)
-            connection.send(Frame(Kind.CLOCK, frame.shard, number=slowest))
+            slowest, furthest = self._home(node, frame).note_clock(node, frame)
+            reply = Frame(Kind.CLOCK, frame.shard, number=slowest, pushes=furthest)
+            connection.send(reply)
 
     def _serve_at_once(self, node: int, connection: Connection) -> None:
         totals, answers = self._room(), self._room()

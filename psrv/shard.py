@@ -28,23 +28,19 @@ from psrv.shard_file import (
     ADDED,
     BLOCK_BYTES,
     BLOCKS_AT,
-    ELSEWHERE,
-    EXPECTED,
     HOME,
     LINE,
-    RATE,
-    REFRESHED,
     ROUND,
     ROUND_RATE,
     SEQUENCE,
     SLOTS,
     SLOTS_AT,
-    WANTED,
     WRITER,
     ShardLayout,
     check_header,
     no_room,
 )
+from psrv.shard_header import ShardHeader
 
 _lockf, _LOCK, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -85,7 +81,7 @@ def _do_nothing(parts: Sequence[torch.Tensor], block: int) -> None:
     """Leave a block as it is."""
 
 
-class Shard:
+class Shard(ShardHeader):
     """One process's view of a shard, for one thread at a time.
 
     One in a process: POSIX locks are a process's, and go when it closes any descriptor of the file.
@@ -308,52 +304,6 @@ class Shard:
         """Count a push at once; only as part of an operation on the block."""
         self._words[BLOCKS_AT + block * LINE + self._counts] += 1
 
-    @property
-    def expected(self) -> int:
-        """How many learners are to join before the first round; 0: nobody has said.
-
-        1 once they have: who comes again later waits for nobody.
-        """
-        return self._words[EXPECTED]
-
-    @expected.setter
-    def expected(self, learners: int) -> None:
-        self._words[EXPECTED] = learners
-
-    def expect(self, learners: int) -> None:
-        """Wait for no more than so many before the first round; 1 at least, who waits for none."""
-        self.expected = min(self.expected, max(1, learners))
-
-    @property
-    def rate(self) -> float:
-        """The newest learning rate of this node's learners; in rounds each has its own."""
-        return self._reals[RATE]
-
-    @rate.setter
-    def rate(self, rate: float) -> None:
-        self._reals[RATE] = rate
-
-    @property
-    def elsewhere(self) -> int:
-        """What a relay's server was told last: the smallest clock of other nodes' learners.
-
-        In rounds the first one that this node takes part in.
-        """
-        return self._words[ELSEWHERE]
-
-    @elsewhere.setter
-    def elsewhere(self, clock: int) -> None:
-        self._words[ELSEWHERE] = clock
-
-    @property
-    def refresh_wanted(self) -> int:
-        """How often a learner has wanted the home's newest weights in a relay; it counts up."""
-        return self._words[WANTED]
-
-    @refresh_wanted.setter
-    def refresh_wanted(self, count: int) -> None:
-        self._words[WANTED] = count
-
     def want_refresh(self) -> int:
         """Want one more of a relay; return what `refreshed` is once it is done."""
 
@@ -362,15 +312,6 @@ class Shard:
 
         self.read_block(0, count)  # under a lock: two learners may want it
         return self.refresh_wanted
-
-    @property
-    def refreshed(self) -> int:
-        """What `refresh_wanted` was when all blocks were last asked for, and have come since."""
-        return self._words[REFRESHED]
-
-    @refreshed.setter
-    def refreshed(self, count: int) -> None:
-        self._words[REFRESHED] = count
 
     def close(self) -> None:
         """Give the slot back. The memory goes when the file is removed and nobody maps it."""

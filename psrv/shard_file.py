@@ -43,7 +43,7 @@ LINE = 8
 """Words that a slot or a block has to itself: a cache line."""
 SLOTS_AT = 64
 BLOCKS_AT = SLOTS_AT + SLOTS * LINE
-MAGIC, DIGEST, ATTEMPT, KIND, EXPECTED, RATE, ELSEWHERE, WANTED, REFRESHED = range(9)
+MAGIC, DIGEST, ATTEMPT, KIND, EXPECTED, RATE, ELSEWHERE, FURTHEST, WANTED, REFRESHED = range(10)
 SEQUENCE, WRITER, ROUND, ADDED, ROUND_RATE = range(5)
 """Words of a block; ROUND and ADDED are its progress."""
 COUNT_BITS = 20

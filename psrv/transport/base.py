@@ -29,7 +29,8 @@ class Kind(enum.IntEnum):
     CLOCK = 5
     """Relay to home: who lives on the node (`mask`) and the smallest of their clocks (`number`); in
     rounds the first one that one of them takes part in, and how many the replica has behind it
-    (`pushes`). Home to relay, for every CLOCK: the smallest of the others' clocks (`number`)."""
+    (`pushes`). Home to relay, for every CLOCK: the smallest of the others' clocks (`number`) and
+    the largest one (`pushes`); in rounds the first one that the node takes part in (`number`)."""
 
 
 class Frame(NamedTuple):

@@ -289,9 +289,9 @@ def test_a_round_that_nobody_is_in_ends_at_its_home(path: Path) -> None:
     home.shard.members.enter(left, 0b10)
     assert home.begun()
     later = Frame(Kind.CLOCK, 0, number=6, mask=0b01)
-    assert home.note_clock(0, later) == 6 and home.shard.progress(0) == (3, 0)
+    assert home.note_clock(0, later) == (6, 0) and home.shard.progress(0) == (3, 0)
     home.shard.members.pause(left)
-    assert home.note_clock(0, later) == 6 and home.shard.progress(0) == (6, 0)
+    assert home.note_clock(0, later) == (6, 0) and home.shard.progress(0) == (6, 0)
     assert not home.shard.rows[0].any()
     home.shard.close()
 
@@ -309,7 +309,18 @@ def test_a_node_that_comes_while_others_begin_a_round_takes_part_in_the_one_afte
         enter(slot, mask, first)
 
     monkeypatch.setattr(home.shard.members, "enter", late)
-    assert home.note_clock(0, Frame(Kind.CLOCK, 0, number=3, mask=0b01)) == 5
+    assert home.note_clock(0, Frame(Kind.CLOCK, 0, number=3, mask=0b01)) == (5, 0)
+    home.shard.close()
+
+
+def test_a_node_that_comes_back_is_told_how_far_the_furthest_is(home: Home) -> None:
+    """Nodes 0 and 2 were gone together: each hears of the other's old clock, and of node 1's."""
+    home.note_clock(1, Frame(Kind.CLOCK, 0, number=1000, mask=0b010))
+    assert home.note_clock(0, Frame(Kind.CLOCK, 0, number=10, mask=0b001)) == (1000, 1000)
+    assert home.note_clock(2, Frame(Kind.CLOCK, 0, number=12, mask=0b100)) == (10, 1000)
+    assert home.note_clock(0, Frame(Kind.CLOCK, 0, number=1000, mask=0b001)) == (12, 1000)
+    alone = home.note_clock(1, Frame(Kind.CLOCK, 0, mask=0))  # who has no learner is no member
+    assert alone == (12, 1000)
     home.shard.close()
 
 

@@ -195,11 +195,20 @@ def test_a_learner_whom_nobody_has_waited_for_goes_on_from_where_the_others_are(
     assert gate.pushes == shard.members.clock(shard.slot) == 5000
 
 
+def test_nodes_that_come_back_at_once_do_not_wait_for_each_other(shard: Shard) -> None:
+    """The slowest that each hears of is the other, while the rest has gone on without both."""
+    gate = Gate(shard, 3, Patience(1))
+    shard.elsewhere, shard.furthest_elsewhere = 0, 5000
+    threading.Timer(0.1, setattr, [shard, "elsewhere", 5000]).start()  # the other went on as well
+    gate.wait()
+    assert gate.pushes == 5000
+
+
 @pytest.mark.parametrize("ahead", [4, 5])
 def test_a_learner_who_is_the_slowest_stays_so(shard: Shard, ahead: int) -> None:
     """Others are a push further than the bound, at most, if they wait for it."""
     gate = Gate(shard, 3, Patience(1))
-    shard.elsewhere = ahead
+    shard.elsewhere = shard.furthest_elsewhere = ahead
     assert gate.wait() == 0
     assert gate.pushes == (ahead if ahead > 4 else 0)
 
