@@ -15,8 +15,6 @@ how, and the learners share the samples and the model. Alone, the same script ha
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -51,6 +49,7 @@ from learner.server_solver import OWN, AnySolver, find_solver
 from learner.shared_memory import segment_folder
 from psrv import client
 from psrv.cursor_file import FileCursor
+from psrv.folder import passing_folder
 from psrv.patience import Patience, to_standard_error
 from psrv.placing import layout_of
 from psrv.shard_file import HOME, create_shard
@@ -316,15 +315,12 @@ class Server(AbstractContextManager["Server"]):
         self, samples: int, epochs: int, state: dict[str, Any] | None
     ) -> tuple[ServedModel, FileCursor]:
         """Make a server of this process alone; its files are gone once they are open."""
-        folder = Path(tempfile.mkdtemp(prefix=f"dlctl-{os.getuid()}-alone.", dir=_shared_memory()))
-        try:
+        with passing_folder(_shared_memory(), f"dlctl-{os.getuid()}-alone") as folder:
             joined = _make_shard(folder, self._parameters, self._solver,
                                  [self._flat.gather(), *self._rows(state)])  # fmt: skip
             cursor = FileCursor(folder / "cursor", samples, epochs)
             if state is not None:
                 cursor.restore(state["cursor"])
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         return ServedModel(self._flat, self._solver, self._settings, lambda: joined), cursor
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import stat
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from psrv.errors import ServerError
@@ -27,6 +31,49 @@ def make_own_folder(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise PermissionError(f"{folder} is not this user's alone")
+
+
+@contextmanager
+def passing_folder(parent: Path | None, name: str) -> Iterator[Path]:
+    """Make a folder for files that are mapped while it is there, and remove it with all it holds.
+
+    Those that were killed meanwhile have left theirs: these are removed, too. A lock that the
+    kernel frees tells them from those of the living.
+
+    Args:
+        parent: None: where temporary files are.
+        name: What the names of all such folders begin with.
+    """
+    where = Path(parent or tempfile.gettempdir())
+    for left in where.glob(f"{name}.*"):
+        if (descriptor := _lock(left)) is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(descriptor)
+    descriptor = None
+    while descriptor is None:  # another one may have taken it for left
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=where))
+        descriptor = _lock(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _lock(folder: Path) -> int | None:
+    """Lock a folder; None: somebody else has locked it, or it is not there, or not ours."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), folder.lstat()):
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
 
 
 def tell_removed(folder: Path) -> None:

@@ -191,7 +191,7 @@ def test_one_learner_of_a_job_that_is_killed_leaves_no_shard_that_its_watchdog_d
 
     before = shared_memory()
     monkeypatch.setattr(parameter_server.client, "join", be_killed)
-    monkeypatch.setattr(parameter_server.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
     make_segment_folder(plan.training_id, 1)
     with pytest.raises(Killed):
         parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5, lr=0.1)
