@@ -54,6 +54,7 @@ class Ours(Flat):
         """Start this node's server; be learner 0 on node 0; join."""
         from dlctl.contract import Parameters
         from psrv.client import join
+        from psrv.pushes import relays
         from psrv.rules import Downpour
 
         self._job_dir = self.place.folder / "job"
@@ -67,7 +68,7 @@ class Ours(Flat):
         self._server = subprocess.Popen([*argv, str(self._job_dir), str(self._memory)])
         self._client = join(self._memory, parameters, 2, Downpour(), _ATTEMPT, _PATIENCE_S,
                             rank=NODE, learners=2)  # fmt: skip
-        self._relays = [shard.all_added() for shard in self._client._relays()]
+        self._relays = [shard.all_added() for shard in relays(self._client._shards)]
         self._client.refresh(_PATIENCE_S)  # they are connected
 
     def _prepare(self, parameters: Any) -> None:
