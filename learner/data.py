@@ -5,7 +5,7 @@ How many learners there are changes who computes a sample, never which batch it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +58,49 @@ class Share:
 
 def share_of_batch(order: Indices, batch: int, batch_size: int, rank: int, size: int) -> Share:
     """Return rank's share of the global batch number `batch` of an epoch."""
-    whole = order[batch * batch_size : (batch + 1) * batch_size]
+    return share_of(order[batch * batch_size : (batch + 1) * batch_size], rank, size)
+
+
+def share_of(whole: Indices, rank: int, size: int) -> Share:
+    """Return rank's share of a global batch."""
     return Share(whole[share(len(whole), rank, size)], len(whole))
+
+
+class EpochBatches:
+    """The global batches of one epoch, or of what is left of it.
+
+    Learners of a parameter server leave gaps behind, between what they have done. Who goes on from
+    there in step trains on what is left, in batches as even as can be: a last one of a single
+    sample, say, is none that batch norm can do.
+
+    Args:
+        samples: Of the data set.
+        batch_size: Of a global batch, at most.
+        epoch: Counted from 0.
+        done: What was done in gaps, as ranges of positions (see psrv.cursor).
+    """
+
+    def __init__(
+        self, samples: int, batch_size: int, epoch: int, done: Iterable[Sequence[int]]
+    ) -> None:
+        left = np.ones(samples, dtype=bool)
+        for start, stop in done:
+            left[max(0, start - epoch * samples) : max(0, stop - epoch * samples)] = False
+        self.places: Indices = np.flatnonzero(left)
+        """Which places of the epoch's order are left."""
+        self.count = batch_count(len(self.places), batch_size)
+        self._batch_size = batch_size
+        self._is_whole = len(self.places) == samples
+
+    def places_of(self, batch: int) -> slice:
+        """Return which of the places a batch has."""
+        if self._is_whole:
+            return slice(batch * self._batch_size, (batch + 1) * self._batch_size)
+        return share(len(self.places), batch, self.count)
+
+    def places_after(self, batches: int) -> Indices:
+        """Return those that are left after so many batches."""
+        return self.places[self.places_of(batches - 1).stop :] if batches else self.places
 
 
 def fetch(dataset: Any, indices: Indices) -> tuple[tuple[Any, ...], Any]:

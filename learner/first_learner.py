@@ -26,7 +26,7 @@ from learner.metrics import StepTimes, readable
 from learner.schedule import UsedRate
 from learner.served_model import ServedModel
 from learner.server_meeting import wait_until_alone
-from learner.server_state import SavedServer, passes_done, place_in_pass
+from learner.server_state import SavedServer, done_since, passes_done
 from learner.signals import HaltFlag
 from psrv.cursor import CursorState, read_state
 from psrv.cursor_file import FileCursor
@@ -292,7 +292,6 @@ class FirstLearner:
         """Note how far all learners are."""
         epochs, done = divmod(state.done_samples, state.samples)
         self.position.step = epochs * self._steps + done // self._settings.batch_size
-        # For an allreduce that goes on from here: it knows no gaps.
-        told = passes_done(state) == self.position.epoch
-        batch = place_in_pass(state) // self._settings.batch_size
-        self.position.batch = batch if told else self._steps
+        # For an allreduce that goes on from here.
+        self.position.batch = 0
+        self.position.done = done_since(state, self.position.epoch)

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from dlctl.contract import Training
 from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
-from learner.data import Share, batch_count, epoch_order, share_of_batch
+from learner.data import EpochBatches, Share, epoch_order, share_of
 from learner.distributed_optimizer import DistributedOptimizer
 from learner.evaluation import Evaluation, HaltedInValidation, LossWatch, sum_in_order
 from learner.exchange import Exchange
@@ -66,7 +67,8 @@ class Trainer:
         self._times = StepTimes()
         self._evaluation = Evaluation(self._parts, trained.device)
         self._names = self._evaluation.names
-        self._steps = batch_count(len(self._parts.train), settings.batch_size)
+        self._steps = 0
+        """Of the epoch that runs."""
         self._watch = LossWatch(reports.say)
         self.position = Position()
 
@@ -93,13 +95,16 @@ class Trainer:
     def _epoch(self) -> bool:
         position, settings = self.position, self._settings
         samples = len(self._parts.train)
-        order = epoch_order(samples, settings.seed, position.epoch)
+        batches_left = EpochBatches(samples, settings.batch_size, position.epoch, position.done)
+        order = epoch_order(samples, settings.seed, position.epoch)[batches_left.places]
+        self._steps = batches_left.count
         started_at, trained_before = time.monotonic(), position.samples
         self._parts.model.train()
         first = position.batch
         halt = save_due = False
-        with self._prefetched(self._parts.train, self._shares(order, first)) as batches:
-            for share in self._shares(order, first):
+        shares = partial(self._shares, order, batches_left, first)
+        with self._prefetched(self._parts.train, shares()) as batches:
+            for share in shares():
                 now_halt, overdue = self._step(share, batches)
                 self._keeper.prepare(self._trained, position)
                 halt = halt or now_halt
@@ -120,11 +125,13 @@ class Trainer:
         self._end_epoch(done / elapsed_s if elapsed_s > 0 else 0.0, save_due)
         return True
 
-    def _shares(self, order: NDArray[np.int64], first: int) -> Iterator[Share]:
+    def _shares(
+        self, order: NDArray[np.int64], batches: EpochBatches, first: int
+    ) -> Iterator[Share]:
         """Yield this learner's share of each batch from the first on."""
-        size, rank, learners = self._settings.batch_size, self._exchange.rank, self._exchange.size
-        for batch in range(first, self._steps):
-            yield share_of_batch(order, batch, size, rank, learners)
+        for batch in range(first, batches.count):
+            whole = order[batches.places_of(batch)]
+            yield share_of(whole, self._exchange.rank, self._exchange.size)
 
     def _prefetched(self, dataset: Any, shares: Iterable[Share]) -> Prefetcher:
         """Return the batches of those shares that are not empty, in order."""
@@ -143,6 +150,8 @@ class Trainer:
         self._trained.schedule.after_epoch(loss)
         position.epoch += 1
         position.batch, position.samples, position.sums = 0, 0, {}
+        over = position.epoch * len(self._parts.train)
+        position.done = [(start, stop) for start, stop in position.done if stop > over]
         position.history.append({"epoch": position.epoch, **values})
         self._record({**times, **values}, force=True)
         self._reports.say(

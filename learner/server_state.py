@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
+from learner.data import EpochBatches
 from learner.schedule import Schedule
 from learner.served_model import ServedModel
 from psrv.cursor import CursorState, make_state
@@ -89,12 +91,47 @@ def passes_done(state: CursorState) -> int:
     return min([state.next, *(start for start, _ in state.undone)]) // state.samples
 
 
-def place_in_pass(state: CursorState) -> int:
-    """Return how many samples of the first pass that is not over are done without a gap."""
-    return min([state.next, *(start for start, _ in state.undone)]) % state.samples
+def done_since(state: CursorState, epoch: int) -> list[tuple[int, int]]:
+    """Return what is done of an epoch and of those after it: the ranges between the gaps.
+
+    Args:
+        state: All epochs before that one are done in it.
+        epoch: Counted from 0.
+    """
+    done, begin = [], epoch * state.samples
+    for start, stop in (*state.undone, (state.next, state.next)):
+        if start > begin:
+            done.append((begin, start))
+        begin = max(begin, stop)
+    return done
 
 
-def cursor_at(samples: int, passes: int, epoch: int, place: int) -> dict[str, Any]:
-    """Return the state of a cursor of which all before a place of an epoch is done."""
-    done = epoch * samples + min(place, samples)
-    return make_state(samples, passes, done, ()).to_dict()
+def cursor_at(
+    samples: int,
+    passes: int,
+    epoch: int,
+    batches: int = 0,
+    batch_size: int = 1,
+    done: Sequence[Sequence[int]] = (),
+) -> dict[str, Any]:
+    """Return the state of a cursor of which all before so many batches of an epoch is done.
+
+    Args:
+        samples: Of the data set.
+        passes: Of the training.
+        epoch: Counted from 0.
+        batches: Of it, that learners in step have done.
+        batch_size: Of these.
+        done: What was done before them, with gaps: of this epoch and of later ones.
+    """
+    undone: list[tuple[int, int]] = []
+    last = max([epoch, *((stop - 1) // samples for _, stop in done)])
+    for each in range(epoch, last + 1):
+        left = EpochBatches(samples, batch_size, each, done)
+        places = left.places_after(batches if each == epoch else 0) + each * samples
+        runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+        undone += [(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+    next_ = (last + 1) * samples
+    if undone and undone[-1][1] == next_:
+        next_ = undone.pop()[0]
+    return make_state(samples, passes, next_, undone).to_dict()

@@ -260,9 +260,11 @@ class _Learner:
         position = self._job.start(self._keeper, self._trained)
         if self._saved.cursor is None:  # of a training without a server
             self._saved.scheduled = position.epoch
-            samples, training = len(self._parts.train), self._job.plan.training
-            place = position.batch * training.batch_size
-            self._saved.cursor = cursor_at(samples, training.epochs, position.epoch, place)
+            training = self._job.plan.training
+            self._saved.cursor = cursor_at(
+                len(self._parts.train), training.epochs, position.epoch, position.batch,
+                training.batch_size, position.done,
+            )  # fmt: skip
         return position
 
     def _note(self, position: Position) -> None:

@@ -34,7 +34,7 @@ class Position:
     epoch: int = 0
     """Epochs finished."""
     batch: int = 0
-    """Global batches of the running epoch that are done."""
+    """Global batches of the running epoch that are done, beside those of `done`."""
     step: int = 0
     """Optimizer steps done, over all epochs."""
     sums: dict[str, float] = field(default_factory=dict)
@@ -43,6 +43,9 @@ class Position:
     """Samples in `sums`."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """The values of every finished epoch."""
+    done: list[tuple[int, int]] = field(default_factory=list)
+    """What learners of a parameter server have done of the running epoch and of later ones, with
+    gaps between: ranges of positions, see psrv.cursor."""
 
 
 class ShardedState(Protocol):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -8,9 +10,11 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
 from dlctl.contract import LearningRateSchedule
-from learner.data import batch_count, epoch_order, fetch, share, share_of_batch
+from learner.data import EpochBatches, batch_count, epoch_order, fetch, share, share_of_batch
 from learner.faults import UserFault
 from learner.schedule import factor
+from learner.server_state import cursor_at, done_since, passes_done
+from psrv.cursor import CursorState, make_state, read_state
 
 
 @given(st.integers(0, 300), st.integers(1, 9))
@@ -51,6 +55,51 @@ def test_learners_may_be_4_then_2_then_3() -> None:
             seen.append([index for part in shares for index in part.indices.tolist()])
     assert seen == undisturbed
     assert len(seen) == 22
+
+
+@st.composite
+def cursor_states(draw: st.DrawFn) -> CursorState:
+    """States of three passes, as learners of a parameter server leave them."""
+    samples, passes = draw(st.integers(1, 40)), 3
+    cuts = sorted(draw(st.lists(st.integers(0, samples * passes), unique=True)))
+    undone = []
+    for start, stop in pairwise(cuts):
+        if draw(st.booleans()):
+            edges = [start, *range(samples * (start // samples + 1), stop, samples), stop]
+            undone += pairwise(edges)
+    return make_state(samples, passes, cuts[-1] if cuts else 0, undone)
+
+
+def left_in(state: CursorState) -> list[int]:
+    """The positions that are not done."""
+    gaps = [*state.undone, (state.next, state.samples * state.passes)]
+    return [position for start, stop in gaps for position in range(start, stop)]
+
+
+@given(cursor_states(), st.integers(1, 12), st.integers(0, 12))
+def test_of_what_a_server_leaves_behind_every_sample_is_trained_once(
+    state: CursorState, batch_size: int, batches: int
+) -> None:
+    epoch = passes_done(state)
+    done = done_since(state, epoch)
+    left: list[int] = []
+    for each in range(epoch, state.passes):
+        epoch_batches = EpochBatches(state.samples, batch_size, each, done)
+        cuts = [epoch_batches.places_of(batch) for batch in range(epoch_batches.count)]
+        joined = [place for cut in cuts for place in epoch_batches.places[cut].tolist()]
+        assert joined == epoch_batches.places.tolist()
+        lengths = [len(epoch_batches.places[cut]) for cut in cuts]
+        if len(joined) < state.samples:
+            assert max(lengths, default=0) - min(lengths, default=0) <= 1
+        assert max(lengths, default=0) <= batch_size
+        left += [each * state.samples + place for place in joined]
+    assert left == left_in(state)
+    # And some batches later a server goes on from there.
+    trained = EpochBatches(state.samples, batch_size, epoch, done)
+    batches = min(batches, trained.count) if epoch < state.passes else 0
+    later = cursor_at(state.samples, state.passes, epoch, batches, batch_size, done)
+    gone = sum(len(trained.places[trained.places_of(batch)]) for batch in range(batches))
+    assert left_in(read_state(later, state.samples, state.passes)) == left[gone:]
 
 
 def test_the_order_is_fixed_by_seed_and_epoch_for_ever() -> None:

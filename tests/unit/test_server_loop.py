@@ -558,6 +558,49 @@ def test_from_a_server_to_allreduce_and_back(make_job: Callable[..., ServedJob])
     assert rates == pytest.approx([0.01, 0.01, 0.0025])  # allreduce has the optimizer's 0.02
 
 
+HELD_UP = "time.sleep(60 if os.environ['RANK'] == '1' else 0.004)"
+
+
+@pytest.mark.parametrize("halts", [False, True])
+def test_an_allreduce_leaves_out_what_was_done_in_gaps(
+    make_job: Callable[..., ServedJob], *, halts: bool
+) -> None:
+    """Learner 1 never finishes its first chunk; learner 0 gets into the second epoch."""
+    training = Training(epochs=3, batch_size=12)
+    job = make_job(
+        program().replace("time.sleep(0.004)", HELD_UP), 2, "downpour_sgd",
+        {"training": training, "resources": replace(resources(2), halt_margin_s=4)},
+    )  # fmt: skip
+
+    def read(ranks: str = "0") -> Counter[int]:
+        """What was read for training, but by learner 1 of the first attempt."""
+        lines = [line.split() for line in (job.directory / "seen").read_text().splitlines()]
+        return Counter(int(number) for number, rank, _ in lines if rank in ranks)
+
+    job.start()
+    wait_for(lambda: (job.directory / "seen").exists() and read("1") and read().total() > SAMPLES)
+    job.kill(0, signal.SIGUSR2)
+    wait_for(lambda: "with a checkpoint" in job.say(0))
+    job.kill(1)
+    assert job.codes() == [EXIT_HALTED, -signal.SIGKILL]
+    cursor = checkpoint(job)["server"]["cursor"]
+    ((start, stop),) = cursor["undone"]
+    assert stop - start == 6 and cursor["next"] > SAMPLES + 6
+    assert read().total() == cursor["next"] - 6
+    job.change(2, parameter_server=None, resources=resources(1))
+    job.start()
+    if halts:  # in what is left of the second epoch
+        wait_for(lambda: read().total() > cursor["next"] + 6)
+        job.kill(0, signal.SIGUSR2)
+        assert job.codes() == [EXIT_HALTED], job.say(0)
+        server = ParameterServer("downpour_sgd", [0])
+        job.change(3, parameter_server=server, resources=resources(1))
+        job.start()
+    assert job.codes() == [0], job.say(0)
+    assert set(read().values()) == {3} and len(read()) == SAMPLES
+    assert [epoch["epoch"] for epoch in job.metrics()["history"]] == [1, 2, 3]
+
+
 def test_a_learner_with_another_model_is_refused(make_job: Callable[..., ServedJob]) -> None:
     job = make_job(program(width="8 + int(os.environ['RANK'])"), 2, "downpour_sgd")
     job.start()
