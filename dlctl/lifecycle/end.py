@@ -107,8 +107,9 @@ def resume(
     """
     record = refresh(session, [record], store)[0]
     if record.state is State.COMPLETED or not (record.state.final or _interrupted(record)):
+        why = "" if record.state.final or not record.reason else f": {record.reason}"
         raise RecordError(
-            f"there is nothing to resume: {record.training_id} is {record.state}",
+            f"there is nothing to resume: {record.training_id} is {record.state}{why}",
             hint=f"dlctl show {record.training_id}",
         )
     asked = overrides or Overrides()

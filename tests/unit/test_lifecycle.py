@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 from login_side import BadTransport, Scene
@@ -98,6 +99,14 @@ def test_an_answer_that_was_lost_is_looked_up_and_not_sent_again(scene):
     with pytest.raises(RecordError, match="nothing to resume"):
         go_on(scene)
     assert len(scene.scheduler.jobs()) == 1
+
+
+def test_why_a_training_can_not_be_resumed_yet_is_said(scene, monkeypatch):
+    """Right after `dlctl halt` it still saves."""
+    saves = replace(send(scene), state=State.TRAINING, reason="is being halted: saves a checkpoint")
+    monkeypatch.setattr("dlctl.lifecycle.end.refresh", lambda *_: [saves])
+    with pytest.raises(RecordError, match="is TRAINING: is being halted: saves a checkpoint\n"):
+        go_on(scene)
 
 
 def test_a_job_that_was_lost_never_runs_beside_its_successor(scene):
