@@ -103,11 +103,15 @@ def test_lines_of_metrics_and_history(tmp_path: Path) -> None:
     assert said[-1].startswith("epoch 3/3  step 9  loss ")
 
 
-def test_an_epoch_that_had_no_samples_of_this_learner_ends(tmp_path: Path) -> None:
-    settings = Training(epochs=2, batch_size=10)
+def test_what_a_parameter_server_has_done_is_left_out(tmp_path: Path) -> None:
+    settings = Training(epochs=3, batch_size=10, log_every_steps=1)
     trainer = make_trainer(tmp_path, Parts(**make_parts()), settings, CheckpointPolicy(), [])
-    assert trainer.run(Position(batch=3, step=3))  # of a checkpoint with a parameter server
-    assert ["loss" in epoch for epoch in trainer.position.history] == [False, True]
+    position = Position(done=[(0, 23), (25, 35), (38, 40)], step=3)
+    assert trainer.run(position)
+    assert ["loss" in epoch for epoch in position.history] == [False, True, True]
+    assert (position.step, position.done) == (3 + 2 + 3, [])  # 11 left, then 23
+    rates = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in rates] == [1, 2, 2, 3, 3, 3]
 
 
 def test_the_used_rate_follows_the_schedule_after_a_checkpoint_was_loaded() -> None:
