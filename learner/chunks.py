@@ -21,6 +21,7 @@ from learner.faults import UserFault
 from learner.prefetch import Batch, Fetcher
 from psrv.cursor import Chunk, Cursor
 from psrv.errors import PsrvError
+from psrv.parts import parts
 
 _ORDERS = 3
 """Passes whose order is kept: the current one, and earlier ones whose chunks were given back."""
@@ -37,9 +38,9 @@ class ChunkLoader:
     Args:
         dataset: any map-style dataset of (input, …, target).
         cursor: of as many samples as the dataset has; the loader leaves it open.
-        samples: the most that one chunk may have; may be changed between chunks.
+        samples: what a chunk has, or one more (see psrv.parts); may be changed between chunks.
         seed: with the pass, fixes the order of the samples. The same for all learners.
-        batch_samples: the most that one batch may have; None: a chunk is one batch.
+        batch_samples: the same of a batch; None: a chunk is one batch.
         linger_s: how long to wait between two looks whether chunks of learners that died are to be
             done, once all have been given out; None ends without them.
         prefetch: `auto`, `on` or `off`; see learner.prefetch.Fetcher.
@@ -140,7 +141,7 @@ class ChunkLoader:
             return False
         indices = self.indices(chunk)
         size = self._batch_samples or len(indices)
-        batches = [indices[n : n + size] for n in range(0, len(indices), size)]
+        batches = [indices[start:stop] for start, stop in parts(0, len(indices), size)]
         self._taken.append((chunk, [self._fetcher.begin(batch) for batch in batches]))
         return True
 

@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from learner.faults import UserFault
 from learner.sources import Hdf5Dataset
+from psrv.parts import first_part, part_count
 
 Indices = NDArray[np.int64]
 
@@ -30,8 +31,28 @@ _MASK = 2**64 - 1
 
 
 def batch_count(samples: int, batch_size: int) -> int:
-    """Return the number of global batches in an epoch; the last one may be smaller."""
-    return -(-samples // batch_size)
+    """Return the number of global batches in an epoch; the last one may have another size."""
+    return part_count(samples, batch_size)
+
+
+def batch_start(samples: int, batch: int, batch_size: int) -> int:
+    """Return how many samples of an epoch are before a global batch, or the epoch's end."""
+    return batch * batch_size if batch < batch_count(samples, batch_size) else samples
+
+
+def places_left(samples: int, epoch: int, done: Iterable[Sequence[int]]) -> Indices:
+    """Return which places of an epoch's order are left to those who train in step.
+
+    Args:
+        samples: Of the data set.
+        epoch: Counted from 0.
+        done: What learners of a parameter server have done, with gaps between: ranges of positions
+            (see psrv.cursor).
+    """
+    left = np.ones(samples, dtype=bool)
+    for start, stop in done:
+        left[max(0, start - epoch * samples) : max(0, stop - epoch * samples)] = False
+    return np.flatnonzero(left)
 
 
 def share(count: int, rank: int, size: int) -> slice:
@@ -57,50 +78,15 @@ class Share:
 
 
 def share_of_batch(order: Indices, batch: int, batch_size: int, rank: int, size: int) -> Share:
-    """Return rank's share of the global batch number `batch` of an epoch."""
-    return share_of(order[batch * batch_size : (batch + 1) * batch_size], rank, size)
+    """Return rank's share of the global batch number `batch` of an epoch.
 
-
-def share_of(whole: Indices, rank: int, size: int) -> Share:
-    """Return rank's share of a global batch."""
-    return Share(whole[share(len(whole), rank, size)], len(whole))
-
-
-class EpochBatches:
-    """The global batches of one epoch, or of what is left of it.
-
-    Learners of a parameter server leave gaps behind, between what they have done. Who goes on from
-    there in step trains on what is left, in batches as even as can be: a last one of a single
-    sample, say, is none that batch norm can do.
-
-    Args:
-        samples: Of the data set.
-        batch_size: Of a global batch, at most.
-        epoch: Counted from 0.
-        done: What was done in gaps, as ranges of positions (see psrv.cursor).
+    Where whole batches give every learner two samples, of the last one nobody gets a single sample,
+    which batch norm can't be trained on: fewer learners share it.
     """
-
-    def __init__(
-        self, samples: int, batch_size: int, epoch: int, done: Iterable[Sequence[int]]
-    ) -> None:
-        left = np.ones(samples, dtype=bool)
-        for start, stop in done:
-            left[max(0, start - epoch * samples) : max(0, stop - epoch * samples)] = False
-        self.places: Indices = np.flatnonzero(left)
-        """Which places of the epoch's order are left."""
-        self.count = batch_count(len(self.places), batch_size)
-        self._batch_size = batch_size
-        self._is_whole = len(self.places) == samples
-
-    def places_of(self, batch: int) -> slice:
-        """Return which of the places a batch has."""
-        if self._is_whole:
-            return slice(batch * self._batch_size, (batch + 1) * self._batch_size)
-        return share(len(self.places), batch, self.count)
-
-    def places_after(self, batches: int) -> Indices:
-        """Return those that are left after so many batches."""
-        return self.places[self.places_of(batches - 1).stop :] if batches else self.places
+    start = batch * batch_size
+    whole = order[start : start + first_part(len(order) - start, batch_size)]
+    sharing = size if batch_size < 2 * size else max(1, min(size, len(whole) // 2))
+    return Share(whole[share(len(whole), rank, sharing)], len(whole))
 
 
 def fetch(dataset: Any, indices: Indices) -> tuple[tuple[Any, ...], Any]:

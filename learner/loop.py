@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from dlctl.contract import Training
 from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
-from learner.data import EpochBatches, Share, epoch_order, share_of
+from learner.data import Share, batch_count, epoch_order, places_left, share_of_batch
 from learner.distributed_optimizer import DistributedOptimizer
 from learner.evaluation import Evaluation, HaltedInValidation, LossWatch, sum_in_order
 from learner.exchange import Exchange
@@ -95,16 +94,15 @@ class Trainer:
     def _epoch(self) -> bool:
         position, settings = self.position, self._settings
         samples = len(self._parts.train)
-        batches_left = EpochBatches(samples, settings.batch_size, position.epoch, position.done)
-        order = epoch_order(samples, settings.seed, position.epoch)[batches_left.places]
-        self._steps = batches_left.count
+        left = places_left(samples, position.epoch, position.done)
+        order = epoch_order(samples, settings.seed, position.epoch)[left]
+        self._steps = batch_count(len(order), settings.batch_size)
         started_at, trained_before = time.monotonic(), position.samples
         self._parts.model.train()
         first = position.batch
         halt = save_due = False
-        shares = partial(self._shares, order, batches_left, first)
-        with self._prefetched(self._parts.train, shares()) as batches:
-            for share in shares():
+        with self._prefetched(self._parts.train, self._shares(order, first)) as batches:
+            for share in self._shares(order, first):
                 now_halt, overdue = self._step(share, batches)
                 self._keeper.prepare(self._trained, position)
                 halt = halt or now_halt
@@ -125,13 +123,11 @@ class Trainer:
         self._end_epoch(done / elapsed_s if elapsed_s > 0 else 0.0, save_due)
         return True
 
-    def _shares(
-        self, order: NDArray[np.int64], batches: EpochBatches, first: int
-    ) -> Iterator[Share]:
+    def _shares(self, order: NDArray[np.int64], first: int) -> Iterator[Share]:
         """Yield this learner's share of each batch from the first on."""
-        for batch in range(first, batches.count):
-            whole = order[batches.places_of(batch)]
-            yield share_of(whole, self._exchange.rank, self._exchange.size)
+        size, rank, learners = self._settings.batch_size, self._exchange.rank, self._exchange.size
+        for batch in range(first, self._steps):
+            yield share_of_batch(order, batch, size, rank, learners)
 
     def _prefetched(self, dataset: Any, shares: Iterable[Share]) -> Prefetcher:
         """Return the batches of those shares that are not empty, in order."""

@@ -50,6 +50,7 @@ from learner.shared_memory import segment_folder
 from psrv import client
 from psrv.cursor_file import FileCursor
 from psrv.folder import passing_folder
+from psrv.parts import part_count
 from psrv.patience import Patience, to_standard_error
 from psrv.placing import layout_of
 from psrv.shard_file import HOME, create_shard
@@ -178,7 +179,7 @@ class Server(AbstractContextManager["Server"]):
                 self._served.join()
                 self._served.begin()
                 self.epoch = chunk.pass_number
-                left = -(-chunk.samples // self._batch_size)
+                left = part_count(chunk.samples, self._batch_size)
                 for batch in batches:
                     left -= 1
                     self._last, self._stepped = left == 0, False

@@ -29,6 +29,7 @@ from learner.server_state import SavedServer
 from learner.signals import HaltFlag
 from psrv.cursor import Chunk, Cursor
 from psrv.errors import LateError
+from psrv.parts import part_count, parts
 
 _LINGER_S = 0.05
 """Between two looks for chunks of learners that died, once all have been given out."""
@@ -130,8 +131,7 @@ class ServerLoop:
         self._served.begin()
         self._saved.step_schedule(self._trained.schedule, chunk.pass_number)
         totals = [0.0] * len(self._evaluation.names)
-        for start in range(chunk.start, chunk.stop, self._batch_samples):
-            stop = min(start + self._batch_samples, chunk.stop)
+        for start, stop in parts(chunk.start, chunk.stop, self._batch_samples):
             self._trained.schedule.before_step(self._step_at(chunk.pass_number, start))
             sums = self._step(next(batches), stop - start, last=stop == chunk.stop)
             totals = [a + b for a, b in zip(totals, sums, strict=True)]
@@ -180,7 +180,7 @@ class ServerLoop:
                 "exchange_s": self._served.stats.read_exchange_s(),
                 "data_wait_s": loader.read_wait_s(),
             }
-            batches = -(-samples // self._batch_samples)
+            batches = part_count(samples, self._batch_samples)
             self._first.after_chunk(
                 chunk.pass_number, step, totals, samples, batches, times, {**values, **self._told}
             )

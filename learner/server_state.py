@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from learner.data import EpochBatches
+from learner.data import batch_start, places_left
 from learner.schedule import Schedule
 from learner.served_model import ServedModel
 from psrv.cursor import CursorState, make_state
@@ -127,8 +127,9 @@ def cursor_at(
     undone: list[tuple[int, int]] = []
     last = max([epoch, *((stop - 1) // samples for _, stop in done)])
     for each in range(epoch, last + 1):
-        left = EpochBatches(samples, batch_size, each, done)
-        places = left.places_after(batches if each == epoch else 0) + each * samples
+        left = places_left(samples, each, done)
+        gone = batch_start(len(left), batches, batch_size) if each == epoch else 0
+        places = left[gone:] + each * samples
         runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
         undone += [(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
     next_ = (last + 1) * samples

@@ -14,6 +14,7 @@ from typing import Any
 
 from psrv.cursor import Chunk
 from psrv.cursor_file import FileCursor
+from psrv.parts import part_count
 
 _NAP_S, _LONGEST_NAP_S = 50e-6, 1e-3
 _LOOK_FOR_DEAD_S = 0.05
@@ -54,10 +55,10 @@ class CursorInTurn:
         self._rank = rank
         self._learners = learners
         self._chunk_samples = chunk_samples
-        self._chunks = -(-cursor.samples // chunk_samples)
+        self._chunks = part_count(cursor.samples, chunk_samples)
         """Of a pass."""
         self._first_pass, place = divmod(began, cursor.samples)
-        left = -(-(cursor.samples - place) // chunk_samples)
+        left = part_count(cursor.samples - place, chunk_samples)
         self._left_out = self._chunks - place // chunk_samples - left
         """How many chunks of that pass there will not be."""
         self._irregular = irregular

@@ -47,7 +47,7 @@ class Cursor(Protocol):
         """Return how many passes are given out."""
 
     def take(self, samples: int, done: Chunk | None = None) -> Chunk | None:
-        """Take the next chunk: at most so many samples, never over a pass's end.
+        """Take the next chunk: so many samples, or fewer; never over a pass's end.
 
         Args:
             samples: how many this learner can use, 1 or more.

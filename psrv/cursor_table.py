@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from psrv.cursor import CursorError, CursorState, Range, make_state
+from psrv.parts import first_part
 
 LEASES = 4
 """Chunks that a learner may hold at a time."""
@@ -161,16 +162,16 @@ class Table:
         pass_number, place = divmod(start, pass_samples)
         if pass_number >= passes:
             return 0, 0
-        stop = start + (samples if place + samples <= pass_samples else pass_samples - place)
-        words[to + NEXT] = stop
+        stop = words[to + NEXT] = start + first_part(pass_samples - place, samples)
         return start, stop
 
     def _cut_spare(self, to: int, samples: int) -> Range:
         words = self.words
         word = next(word for word in range(to + SPARE, to + SLOT, 2) if words[word + 1])
-        start, stop = words[word], words[word + 1]
-        if stop - start > samples:
-            stop = words[word] = start + samples
+        start, end = words[word], words[word + 1]
+        stop = start + first_part(end - start, samples)
+        if stop < end:
+            words[word] = stop
         else:
             words[word] = words[word + 1] = 0
             words[to + SPARE_COUNT] -= 1

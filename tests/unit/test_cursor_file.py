@@ -94,6 +94,19 @@ def test_chunks_end_at_a_passs_end_and_come_once(tmp_path: Path) -> None:
         }  # fmt: skip
 
 
+def test_no_sample_is_left_alone(tmp_path: Path, start) -> None:
+    """Batch norm can't be trained on one; who wants single samples gets them."""
+    learner = start()
+    assert learner.ask("cursor.take(33)") == Chunk(0, 0, 33)
+    with opened(tmp_path) as cursor:
+        assert [cursor.take(33), cursor.take(33)] == [Chunk(0, 33, 66), Chunk(0, 66, 100)]
+        learner.end()
+        chunk = cursor.take(2)
+        assert chunk == Chunk(0, 0, 2)
+        assert cursor.take(1, chunk) == Chunk(0, 2, 3)
+        assert cursor.take(29, Chunk(0, 2, 3)) == Chunk(0, 3, 33)
+
+
 def test_the_dead_ones_leases_are_given_out_again_in_sizes_that_fit(tmp_path: Path, start) -> None:
     learner = start()
     assert learner.ask("cursor.take(40)") == Chunk(0, 0, 40)

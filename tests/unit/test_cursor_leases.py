@@ -136,7 +136,7 @@ class Learners(RuleBasedStateMachine):
         if done is not None:
             self._count(learner, done)
         if taken is not None:
-            assert 1 <= taken.samples <= samples
+            assert 1 <= taken.samples <= samples + (samples > 1)
             assert 0 <= taken.start < taken.stop <= self.samples
             self.held[learner].append(taken)
 

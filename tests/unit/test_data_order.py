@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
 from dlctl.contract import LearningRateSchedule
-from learner.data import EpochBatches, batch_count, epoch_order, fetch, share, share_of_batch
+from learner.data import (
+    batch_count,
+    batch_start,
+    epoch_order,
+    fetch,
+    places_left,
+    share,
+    share_of_batch,
+)
 from learner.faults import UserFault
 from learner.schedule import factor
 from learner.server_state import cursor_at, done_since, passes_done
@@ -39,6 +47,20 @@ def test_batches_do_not_depend_on_the_number_of_learners(
         assert sum(part.weight for part in shares) == pytest.approx(1.0)
         seen += joined.tolist()
     assert sorted(seen) == list(range(samples))
+
+
+@given(st.integers(2, 200), st.integers(2, 64), st.integers(1, 9))
+def test_no_sample_is_a_batch_of_its_own(samples: int, batch_size: int, size: int) -> None:
+    """Batch norm refuses one; who asks for more learners than half a batch gets them."""
+    order = epoch_order(samples, 1, 0)
+    batches = [
+        [len(share_of_batch(order, batch, batch_size, rank, size).indices) for rank in range(size)]
+        for batch in range(batch_count(samples, batch_size))
+    ]
+    starts = [batch_start(samples, batch, batch_size) for batch in range(len(batches) + 1)]
+    assert np.diff(starts).tolist() == [sum(shares) for shares in batches]
+    assert all(2 <= sum(shares) <= batch_size + 1 for shares in batches)
+    assert batch_size < 2 * size or 1 not in sum(batches, [])
 
 
 def test_learners_may_be_4_then_2_then_3() -> None:
@@ -80,26 +102,20 @@ def left_in(state: CursorState) -> list[int]:
 def test_of_what_a_server_leaves_behind_every_sample_is_trained_once(
     state: CursorState, batch_size: int, batches: int
 ) -> None:
-    epoch = passes_done(state)
+    epoch, samples = passes_done(state), state.samples
     done = done_since(state, epoch)
-    left: list[int] = []
-    for each in range(epoch, state.passes):
-        epoch_batches = EpochBatches(state.samples, batch_size, each, done)
-        cuts = [epoch_batches.places_of(batch) for batch in range(epoch_batches.count)]
-        joined = [place for cut in cuts for place in epoch_batches.places[cut].tolist()]
-        assert joined == epoch_batches.places.tolist()
-        lengths = [len(epoch_batches.places[cut]) for cut in cuts]
-        if len(joined) < state.samples:
-            assert max(lengths, default=0) - min(lengths, default=0) <= 1
-        assert max(lengths, default=0) <= batch_size
-        left += [each * state.samples + place for place in joined]
+    left = [
+        each * samples + place
+        for each in range(epoch, state.passes)
+        for place in places_left(samples, each, done).tolist()
+    ]
     assert left == left_in(state)
     # And some batches later a server goes on from there.
-    trained = EpochBatches(state.samples, batch_size, epoch, done)
-    batches = min(batches, trained.count) if epoch < state.passes else 0
-    later = cursor_at(state.samples, state.passes, epoch, batches, batch_size, done)
-    gone = sum(len(trained.places[trained.places_of(batch)]) for batch in range(batches))
-    assert left_in(read_state(later, state.samples, state.passes)) == left[gone:]
+    in_epoch = len(places_left(samples, epoch, done)) if epoch < state.passes else 0
+    batches = min(batches, batch_count(in_epoch, batch_size))
+    later = cursor_at(samples, state.passes, epoch, batches, batch_size, done)
+    gone = batch_start(in_epoch, batches, batch_size)
+    assert left_in(read_state(later, samples, state.passes)) == left[gone:]
 
 
 def test_the_order_is_fixed_by_seed_and_epoch_for_ever() -> None:

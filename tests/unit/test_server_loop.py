@@ -39,6 +39,7 @@ from learner.signals import EXIT_HALTED, HaltFlag
 from learner.turns import CursorInTurn
 from psrv.cursor import Chunk, make_state
 from psrv.cursor_file import FileCursor, LearnerEntry
+from psrv.parts import first_part
 
 SAMPLES = 120
 PROGRAM = """\
@@ -290,7 +291,7 @@ def test_no_turn_is_left_out_wherever_an_attempt_goes_on(
     numbers, position = [], began
     while position < 3 * samples:
         numbers.append(turns._number(position))
-        position = min(position + chunk, (position // samples + 1) * samples)
+        position += first_part(samples - position % samples, chunk)
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
@@ -501,6 +502,19 @@ def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
     assert job.metrics()["steps"] == 30
     # Two learners, and then three, none of which draws the random numbers of another.
     assert len(set((job.directory / "seeds").read_text().split())) == 5
+
+
+@pytest.mark.parametrize(("solver", "push_every"), [("downpour_sgd", 1), ("model_averaging", 3)])
+def test_batch_norm_trains_where_one_sample_is_left(
+    make_job: Callable[..., ServedJob], solver: str, push_every: int
+) -> None:
+    training = Training(epochs=2, batch_size=12, log_every_steps=1)
+    code = program(samples=121, sleep_s=0)  # 20 * 6 + 1
+    job = make_job(code, 2, solver, {"training": training}, push_every=push_every)
+    job.start()
+    assert job.codes() == [0, 0], job.say(0) + job.say(1)
+    assert len(seen(job)) == 121 and set(seen(job).values()) == {2}
+    assert job.metrics()["steps"] == 20
 
 
 @pytest.mark.parametrize(

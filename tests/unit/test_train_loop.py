@@ -104,14 +104,24 @@ def test_lines_of_metrics_and_history(tmp_path: Path) -> None:
 
 
 def test_what_a_parameter_server_has_done_is_left_out(tmp_path: Path) -> None:
-    settings = Training(epochs=3, batch_size=10, log_every_steps=1)
+    settings = Training(epochs=3, batch_size=4, log_every_steps=1)
     trainer = make_trainer(tmp_path, Parts(**make_parts()), settings, CheckpointPolicy(), [])
     position = Position(done=[(0, 23), (25, 35), (38, 40)], step=3)
     assert trainer.run(position)
     assert ["loss" in epoch for epoch in position.history] == [False, True, True]
-    assert (position.step, position.done) == (3 + 2 + 3, [])  # 11 left, then 23
+    assert (position.step, position.done) == (3 + 3 + 6, [])  # 11 left, then 23
     rates = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in rates] == [1, 2, 2, 3, 3, 3]
+    assert [line["epoch"] for line in rates] == [1, *3 * [2], *6 * [3]]
+
+
+def test_batch_norm_trains_where_one_sample_is_left(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parts = Parts(**make_parts(model=model, optimizer=optimizer))
+    settings = Training(epochs=2, batch_size=11, log_every_steps=1)
+    assert make_trainer(tmp_path, parts, settings, CheckpointPolicy(), []).run(Position())
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
 
 
 def test_the_used_rate_follows_the_schedule_after_a_checkpoint_was_loaded() -> None:
