@@ -293,7 +293,7 @@ class Server(AbstractContextManager["Server"]):
         seat, settings = self._seat, self._settings
         if seat is None:
             return self._begin_alone(samples, epochs, state)
-        if seat.rank == 0 and not has_begun(seat):
+        if seat.rank == 0 and not has_begun(seat, settings.timeout_s):
             if state is not None:
                 set_cursor(seat, samples, epochs, state["cursor"])
             tell(seat, self._parameters, [self._flat.gather(), *self._rows(state)])

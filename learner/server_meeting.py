@@ -52,9 +52,23 @@ def make_parameters(
     return Parameters(flat.count, dtype, 1 + solver.rows, digest, description)
 
 
-def has_begun(seat: Seat) -> bool:
-    """Return whether learner 0 has told the servers what they hold: it was started again then."""
-    return _place(seat).exists()
+def has_begun(seat: Seat, timeout_s: float) -> bool:
+    """Return whether learner 0 has told the servers what they hold: it was started again then.
+
+    Args:
+        seat: Learner 0's.
+        timeout_s: How long that may be unreadable.
+
+    Raises:
+        UserFault: it is so for longer.
+    """
+    readable_at = time.monotonic()
+    while True:
+        try:
+            return contract.read_record(Parameters, _place(seat)) is not None
+        except (OSError, contract.ContractError) as error:
+            _must_be_readable_soon(seat, error, readable_at, timeout_s)
+        time.sleep(_LOOK_EVERY_S)
 
 
 def tell(
@@ -110,12 +124,8 @@ def wait_for_first(
                 _compare(first, mine)
                 return True
             readable_at = time.monotonic()
-        except (OSError, contract.ContractError) as error:  # a file system away for a moment
-            if time.monotonic() > readable_at + timeout_s:
-                raise UserFault(
-                    f"{_place(seat)} can't be read for {timeout_s:g} s: {error}",
-                    hint="see to the file system of the job directory, and resume",
-                ) from error
+        except (OSError, contract.ContractError) as error:
+            _must_be_readable_soon(seat, error, readable_at, timeout_s)
         if stopped():
             return False
         if ended:
@@ -125,6 +135,17 @@ def wait_for_first(
                 hint="let learner 0 join first of all, whatever else it does",
             )
         time.sleep(_LOOK_EVERY_S)
+
+
+def _must_be_readable_soon(
+    seat: Seat, error: Exception, readable_at: float, timeout_s: float
+) -> None:
+    """Give up once a file system, which may be away for a moment, was away for too long."""
+    if time.monotonic() > readable_at + timeout_s:
+        raise UserFault(
+            f"{_place(seat)} can't be read for {timeout_s:g} s: {error}",
+            hint="see to the file system of the job directory, and resume",
+        ) from error
 
 
 def _has_ended_well(seat: Seat) -> bool:

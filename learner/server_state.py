@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from learner.checkpoint.keeper import StateMissing
 from learner.data import batch_start, places_left
 from learner.schedule import Schedule
 from learner.served_model import ServedModel
 from psrv.cursor import CursorState, make_state
+from psrv.errors import LateError, ServerError
 
 
 class SavedServer:
@@ -57,9 +59,15 @@ class SavedServer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; but for `saving`, only the shape of the rows is true."""
+        try:
+            rows = self._served.solver_rows() if self._saving else self._served.empty_rows()
+        except LateError:
+            raise
+        except ServerError as error:  # the file system of the snapshots is away, say
+            raise StateMissing(error.message) from error
         return {
             "solver": self._solver,
-            "rows": self._served.solver_rows() if self._saving else self._served.empty_rows(),
+            "rows": rows,
             "cursor": self.cursor,
             "scheduled": self.scheduled,
         }

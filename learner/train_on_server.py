@@ -104,7 +104,8 @@ class _Learner:
         """Train; see train_on_server."""
         self._keeper.check(self._trained)
         if self._job.rank == 0:
-            began = self._begin_again() if has_begun(self._job) else self._begin()
+            again = has_begun(self._job, self._server.timeout_s)
+            began = self._begin_again() if again else self._begin()
         else:
             began = self._begin_later()
         if (position := began) is None:

@@ -176,7 +176,7 @@ class Client:
         Raises:
             ServerError: a snapshot can't be read.
         """
-        self._begin(lambda: self._read_rows(into)).wait()
+        self._begin(lambda: self._read_rows(into), wait=True)  # a failure is told once
 
     def refresh(self, timeout_s: float) -> None:
         """Bring the replicas on this node up to date with their homes; then pull.

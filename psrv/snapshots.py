@@ -113,10 +113,9 @@ def fresh_snapshots(
         late: Asked meanwhile: whether a halt leaves no more time for that.
 
     Raises:
-        ServerError: a home has not done so in time.
+        ServerError: a home has not done so in time, or can't be asked.
     """
-    request = wanted_request(job_dir, attempt) + 1
-    write_whole(job_dir / snapshot_request_file(attempt), f"{request}\n")
+    request = _ask(job_dir / snapshot_request_file(attempt))
     paths = [job_dir / snapshot_file(attempt, shard) for shard in range(shards)]
     missing, patience = list(range(shards)), Patience(timeout_s, late=late)
 
@@ -131,3 +130,16 @@ def fresh_snapshots(
             hint="the log of its home's server says why: see `dlctl logs`",
         )
     return paths
+
+
+def _ask(path: Path) -> int:
+    """Write the number of a new request, and return it.
+
+    One that can't be read is not taken for none: the answer to an old request would pass for new.
+    """
+    try:
+        before = int(path.read_text()) if path.exists() else 0
+        write_whole(path, f"{before + 1}\n")
+    except (OSError, ValueError) as error:
+        raise ServerError(f"no snapshots can be asked for in {path}: {error}") from error
+    return before + 1

@@ -75,6 +75,11 @@ class Interval:
         """Note that the last one that was taken could not be written."""
         self._retry_at = self._clock() + max(_RETRY_S, 20 * (self._cost_s or 0.0))
 
+    def missed(self) -> None:
+        """Note that one that was due could not be taken at all."""
+        self._saved_at, self._put_off_at = self._clock(), None
+        self.failed()
+
     def saved(self, cost_s: float, write_s: float) -> None:
         """Note that one was taken, and what that cost.
 

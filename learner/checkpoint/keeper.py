@@ -61,11 +61,19 @@ class ShardedState(Protocol):
         """
 
 
+class StateMissing(Exception):
+    """A part of the state can't be had now: there is no checkpoint of this step."""
+
+
 class ServerState(Protocol):
     """What a parameter server has beside the model, and where its learners stand."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
+        """Return the state.
+
+        Raises:
+            StateMissing: it can't be read.
+        """
 
     def needed(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return what this learner needs of a stored state: the rest is not read."""
@@ -174,7 +182,8 @@ class CheckpointKeeper:
 
         Training waits for a copy in memory only. While the last checkpoint is still being written
         this one is put off (`overdue` tells until when), unless it is the final one: that is
-        waited for. A full disk costs this checkpoint only: a warning, and the earlier ones stay.
+        waited for. A full disk, or a state that can't be read, costs this checkpoint only: a
+        warning, and the earlier ones stay.
         """
         began = time.perf_counter()
         try:
@@ -195,7 +204,12 @@ class CheckpointKeeper:
     def _begin(self, trained: Trained, position: Position) -> bool:
         if not self._may_begin():  # before the state is taken apart, which costs time
             return False
-        tree, own = self._state(trained, position)
+        try:
+            tree, own = self._state(trained, position)
+        except StateMissing as error:
+            self._say(f"WARNING: no checkpoint at step {position.step}: {error}")
+            self._interval.missed()
+            return False
         self._engine.save(position.step, tree, self._settings, own=own, epoch=position.epoch)
         self._asked_step = position.step
         self._interval.saved(self._engine.copy_s, self._engine.write_s)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from dlctl.contract import CheckpointPolicy
 from learner.checkpoint import layout, random_states
 from learner.checkpoint.disk import Disk
 from learner.checkpoint.interval import Interval, best_interval_s
-from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
+from learner.checkpoint.keeper import CheckpointKeeper, Position, StateMissing, Trained
 from learner.checkpoint.process import WriterProcess
 from learner.exchange.single import SingleExchange
 from learner.faults import UserFault
@@ -121,6 +124,26 @@ def test_the_state_is_not_taken_apart_for_one_that_is_put_off(
     monkeypatch.setattr(trained.parts.model, "state_dict", lambda: pytest.fail("for nothing"))
     assert not keeper.save(trained, Position(step=1))
     assert keeper.overdue()  # as soon as the writer is free
+
+
+def test_a_state_that_can_not_be_had_costs_one_checkpoint(tmp_path: Path) -> None:
+    def state_dict() -> dict[str, Any]:
+        raise StateMissing("the file system is away")
+
+    now, said = [0.0], []
+    policy, server = CheckpointPolicy(every_s=100), SimpleNamespace(state_dict=state_dict)
+    keeper = CheckpointKeeper(
+        tmp_path, policy, SETTINGS, SingleExchange(), said.append, clock=lambda: now[0]
+    )
+    trained = replace(make_trained(), server=server)
+    now[0] = 100
+    assert keeper.overdue() and not keeper.save(trained, Position(step=7))
+    assert said == ["WARNING: no checkpoint at step 7: the file system is away"]
+    assert not keeper.overdue()
+    now[0] = 160
+    assert keeper.overdue()
+    server.state_dict = dict
+    assert keeper.save(trained, Position(step=8), final=True) and not keeper.overdue()
 
 
 def make_trained() -> Trained:

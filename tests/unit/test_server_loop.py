@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import time
 from collections import Counter
@@ -28,11 +30,13 @@ from learner.checkpoint.keeper import Position, Trained
 from learner.checkpoint.layout import directory_name
 from learner.checkpoint.load import Loaded, filled, headers
 from learner.data import epoch_order
+from learner.faults import UserFault
 from learner.first_learner import FirstLearner
 from learner.loop import Reports
 from learner.metrics import Progress
 from learner.model_file import Parts
 from learner.schedule import UsedRate
+from learner.server_meeting import has_begun
 from learner.server_state import SavedServer, cursor_at
 from learner.shared_memory import segment_folder
 from learner.signals import EXIT_HALTED, HaltFlag
@@ -538,6 +542,47 @@ def test_a_halt_waits_for_dead_servers_no_longer_than_leaves_time_to_save(
     assert "with a checkpoint" in job.say(0) and checkpoint(job)["server"]["cursor"]["next"]
     for words in said:
         assert job.say(0).count(words) == 1, job.say(0)
+
+
+def test_a_file_system_that_is_away_costs_the_checkpoint_only(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    fields = {"training": Training(1, 12), "checkpoint": CheckpointPolicy(every_steps=2)}
+    job = make_job(
+        program(), 1, "downpour_sgd", fields, shard_nodes=[0, 1], momentum=0.5, timeout_s=0.2
+    )
+    job.relays = (1,)
+    job.file(contract.snapshot_request_file).mkdir(parents=True)  # a file that can't be read
+    job.start()
+    wait_for((job.directory / "seen").exists)
+    rows = job.directory / contract.snapshot_file(1, 1)
+    rows.unlink()
+    rows.mkdir()
+    assert job.codes() == [0], job.say(0)
+    said = job.say(0)
+    assert "WARNING: no checkpoint at step 10: " in said and "shard-1.rows can't be read" in said
+    assert "no snapshots can be asked for in " in said and job.metrics()["steps"] == 10
+
+
+@pytest.mark.parametrize("away", ["for a moment", "for too long"])
+def test_who_begins_waits_for_a_file_system_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, away: str
+) -> None:
+    fail, asked = Path.read_bytes, []
+
+    def read_bytes(path: Path) -> bytes:
+        asked.append(path)
+        if len(asked) < 3 or away == "for too long":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return fail(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    seat: Any = SimpleNamespace(directory=tmp_path, attempt=1)
+    if away == "for a moment":
+        assert not has_begun(seat, 60) and len(asked) == 3
+    else:
+        with pytest.raises(UserFault, match=r"parameters.json can't be read for 0.1 s: .*tale"):
+            has_begun(seat, 0.1)
 
 
 STEP_LR = "from torch.optim.lr_scheduler import StepLR as step_lr"
