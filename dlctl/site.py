@@ -127,6 +127,7 @@ def save_site(name: str, text: str, *, force: bool = False) -> Path:
     if path.exists() and not force:
         raise SiteError(f"the site {name} exists already: {path}", hint="--force replaces it")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
     except OSError as error:
         raise SiteError(f"{path} can't be written: {error.strerror}") from error

@@ -75,7 +75,7 @@ class Control:
 
     def __enter__(self) -> Control:
         folder = self._job_dir / contract.CONTROL
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         self._observer.schedule(_Wake(self._changed), str(folder))
         self._observer.start()
         return self

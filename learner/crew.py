@@ -334,8 +334,6 @@ class Crew:
     def _tell_homes(self) -> None:
         self._homes_told = False
         with contextlib.suppress(OSError):  # the disk is full: at the next poll
-            if not (self._job_dir / contract.PLAN).exists() and self._homes.generation > 1:
-                return  # somebody removed the job directory: it stays so
             write_homes(self._job_dir, self._attempt, self._homes)
             self._homes_told = True
 

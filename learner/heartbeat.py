@@ -27,7 +27,6 @@ class Heartbeat:
         self.silent = False
         """Whether the file is somebody else's now: nothing is written any more."""
         self._due = 0.0
-        self._written = False
         now = time.time()
         self.status = Status(
             role=role,
@@ -58,10 +57,7 @@ class Heartbeat:
         if self.silent:
             return True
         try:
-            if self._written and not self.path.parent.is_dir():
-                raise FileNotFoundError(2, "the job directory is gone")  # it stays so
             write_whole(self.path, to_json(self.status))
-            self._written = True
         except OSError as error:
             self.warning = f"status can't be written: {error.strerror or error}"
             # Needs no space: who watches this file still sees that we live.

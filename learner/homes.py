@@ -69,7 +69,7 @@ def make_secret(job_dir: Path, attempt: int) -> None:
         FileExistsError: this attempt has one, which somebody else made.
     """
     path = job_dir / contract.server_secret(attempt)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_hex(SECRET_BYTES))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import ContractError, State, Status
-from learner.directives import is_gone
 from learner.launch import Step
 from learner.nodes import says_away, says_busy, says_full
 from learner.restarts import Restarts
@@ -138,8 +137,6 @@ class Member:
             if only_open and old.state.final:
                 continue
             new = dataclasses.replace(old, host=old.host or self.host, **changes)  # type: ignore[arg-type]
-            if is_gone(path.parent):
-                return  # somebody removed the job directory: it stays so
             with contextlib.suppress(OSError):  # a full disk: the verdict matters more
                 contract.write_whole(path, contract.to_json(new))
 

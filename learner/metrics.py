@@ -42,7 +42,7 @@ class MetricsFile:
         self._warn = warn
         self._warned = False
         with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
 
     def append(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """Append one line; a value that is no number (NaN, infinity) becomes null."""

@@ -17,7 +17,7 @@ class Reserve:
         self._path = path
         # A disk that is full already: then nothing can be kept aside.
         with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             path.write_bytes(b"\1" * SIZE_BYTES)
 
     def free(self) -> None:

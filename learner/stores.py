@@ -64,6 +64,7 @@ def _remove(data: Path) -> None:
 def write_index(job_dir: Path) -> ResultsIndex:
     """Hash every file of `results/` and write `results.json`."""
     results = job_dir / contract.RESULTS
+    results.mkdir(exist_ok=True)  # not in a job directory that somebody has removed
     files, left_out = result_files(results)
     hashed = [
         ResultFile(str(path.relative_to(results)), path.stat().st_size, sha256(path))

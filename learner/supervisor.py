@@ -136,7 +136,7 @@ class Supervisor:
     def _make_folders(self) -> None:
         names = (contract.CONTROL, contract.CHECKPOINTS, contract.METRICS, contract.RESULTS)
         for name in (*names, contract.LOGS, contract.JOB_STATE):
-            (self.job_dir / name).mkdir(parents=True, exist_ok=True)
+            (self.job_dir / name).mkdir(exist_ok=True)
         Reserve(reserve_file(self.job_dir, self.attempt))
         self._remove_what_others_left()
 

@@ -156,7 +156,7 @@ class Watchdog:
         # may not know of the signal at all: it gets it as the system has it.)
         if not program.is_command:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
-        program.log.parent.mkdir(parents=True, exist_ok=True)
+        program.log.parent.mkdir(exist_ok=True)
         with program.log.open("ab") as log:
             self._child = subprocess.Popen(
                 program.argv,

@@ -51,7 +51,7 @@ def write_snapshot(
     Raises:
         OSError: it can't be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=WRITING, dir=path.parent)
     try:
         end = 0

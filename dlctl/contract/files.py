@@ -83,10 +83,12 @@ def _decode_record(cls: type, value: Any, where: str) -> Any:
 def write_whole(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
-    Temporary file in the same folder, fsync, `os.replace`, fsync of the folder.
+    Temporary file in the same folder, fsync, `os.replace`, fsync of the folder. That folder is made
+    where it is missing, and none above it: somebody may have removed the job directory, and then it
+    stays so.
     """
     data = content.encode() if isinstance(content, str) else content
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=WRITING, dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -18,8 +18,12 @@ class Disk:
     """The disk."""
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory, and those above it, unless it is there."""
-        path.mkdir(parents=True, exist_ok=True)
+        """Make a directory, and the one above it; those above that must be there.
+
+        Somebody may have removed a whole job directory, and then it stays so.
+        """
+        path.parent.mkdir(exist_ok=True)
+        path.mkdir(exist_ok=True)
 
     def create_share(self, path: Path, pieces: Sequence[tuple[str, Array]]) -> list[int]:
         """Make an HDF5 file with a contiguous dataset for each piece; the small ones are written.

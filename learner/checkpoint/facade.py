@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -48,6 +49,9 @@ class Checkpoints:
             learners = SingleExchange()
         self._rank = learners.rank
         self._unfinished = False
+        if self._rank == 0:  # at a save there is only the folder itself to make
+            with contextlib.suppress(OSError):
+                Path(directory).parent.mkdir(parents=True, exist_ok=True)
         self._engine = CheckpointEngine(
             Path(directory), learners, self._say, Keep(keep, keep_every_steps),
             writer or WriterProcess(),

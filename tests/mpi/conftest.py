@@ -78,6 +78,7 @@ class Job:
     def train(self, attempt: int = 1, **env: str) -> subprocess.CompletedProcess[str]:
         """Run the built-in loop in as many ranks as the plan has learners."""
         plan = self.directory / contract.plan_file(attempt)
+        (self.directory / contract.attempt_dir(attempt)).mkdir(parents=True, exist_ok=True)
         contract.write_whole(plan, contract.to_json(self.plan))
         learners = self.plan.resources.learners
         if learners == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def make_engine(
     keep: Keep | None = None,
 ) -> CheckpointEngine:
     say = print if said is None else said.append
+    os.makedirs(root.parent, exist_ok=True)  # noqa: PTH103 - where Path is made to fail
     return CheckpointEngine(root, SingleExchange(), say, keep, writer, disk)
 
 

@@ -41,6 +41,7 @@ class Job:
         self.dir = root / "jobs" / "t-1"
         self.code = self.dir / contract.CODE
         self.code.mkdir(parents=True)
+        (self.dir / contract.attempt_dir(1)).mkdir(parents=True)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "OMPI_"))}
         # What a killed process leaves in its temporary folder is pytest's to remove.
         self.env["TMPDIR"] = str(root)

@@ -95,6 +95,7 @@ class ServedJob:
         self.attempt = attempt
         self.pids.clear()
         self.plan = replace(self.plan, **fields)
+        self.file(contract.attempt_dir).mkdir(parents=True, exist_ok=True)
         contract.write_whole(
             self.directory / contract.plan_file(attempt), contract.to_json(self.plan)
         )

@@ -13,6 +13,9 @@ from login_side import plan_of
 
 from dlctl import contract
 from dlctl.contract import ContractError, Guilty, State, Status, Verdict
+from learner.checkpoint.disk import Disk
+from learner.metrics import MetricsFile
+from learner.stores import write_index
 
 RECORDS = [
     plan_of(learners=3, memory="2GiB", time="1h"),
@@ -99,6 +102,20 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
         contract.write_whole(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_job_directory_that_somebody_has_removed_is_not_made_again(tmp_path):
+    job_dir = tmp_path / "jobs/t-1"
+    job_dir.parent.mkdir()
+    for name in (contract.position_file(1), f"{contract.RESULTS}/model.pt"):
+        with pytest.raises(FileNotFoundError):
+            contract.write_whole(job_dir / name, "x")
+    with pytest.raises(FileNotFoundError):
+        write_index(job_dir)
+    with pytest.raises(FileNotFoundError):
+        Disk().make_directory(job_dir / contract.CHECKPOINTS / ".tmp-step")
+    MetricsFile(job_dir / contract.metrics_file(1, 0)).append(1, 1, {})
+    assert not job_dir.exists()
 
 
 def test_a_plan_is_frozen_through_and_through():

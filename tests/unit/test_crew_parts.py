@@ -84,6 +84,7 @@ def test_homes_of_lost_nodes_go_to_those_that_have_the_fewest():
 
 
 def test_the_secret_is_made_once_and_readable_by_nobody_else(tmp_path):
+    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     make_secret(tmp_path, 1)
     path = tmp_path / contract.server_secret(1)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -97,6 +98,7 @@ def test_the_secret_is_made_once_and_readable_by_nobody_else(tmp_path):
 
 
 def test_a_node_that_has_no_part_any_more(tmp_path):
+    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     outside = Outside(tmp_path, 1, 60.0, node=2)
     assert outside.expelled() == ""
     write_homes(tmp_path, 1, Homes(1, [0]))
@@ -112,6 +114,7 @@ def test_a_node_that_has_no_part_any_more(tmp_path):
 
 
 def test_a_learner_knows_how_much_of_a_halt_is_over(tmp_path, monkeypatch):
+    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     now = [1000.0]
     monkeypatch.setattr("learner.directives.time.monotonic", lambda: now[0])
     monkeypatch.setattr("learner.directives.time.time", lambda: now[0] + 5e8)

@@ -478,6 +478,7 @@ def test_what_a_supervisor_left_that_was_killed_is_removed_by_the_next_attempt(t
     job = CrewJob(tmp_path, 2)
     make_secret(job.dir, 1)
     (job.dir / contract.snapshot_file(1, 0)).touch()
+    (job.dir / contract.attempt_dir(2)).mkdir()
     make_secret(job.dir, 2)
     supervisor = Supervisor(job.dir, 2, job.plan, None)  # type: ignore[arg-type]
     supervisor._make_folders()

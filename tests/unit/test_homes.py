@@ -13,7 +13,7 @@ import pytest
 import torch
 from quadratic import SOLVERS
 
-from dlctl.contract import Homes, Parameters, snapshot_file
+from dlctl.contract import Homes, Parameters, attempt_dir, snapshot_file
 from psrv import queues, serving
 from psrv.errors import ServerError
 from psrv.folder import make_own_folder, tell_removed, was_removed
@@ -355,6 +355,7 @@ def test_a_server_that_sees_a_gpu_starts_with_every_solver(
     solver = SOLVERS[name]
     monkeypatch.setattr(queues, "visible_gpus", lambda: [torch.device("meta")])
     rows = [torch.zeros(COUNT)] * (1 + solver.rows)
+    (shm_folder / attempt_dir(1)).mkdir(parents=True)
     write_snapshot(shm_folder / snapshot_file(1, 0), [(0, rows)], COUNT)
     shards = NodeShards(
         own_shards(shm_folder, solver), Homes(1, [0]), 0, [1] * nodes, solver,
@@ -367,6 +368,7 @@ def test_a_server_that_sees_a_gpu_starts_with_every_solver(
 
 def test_what_learners_work_in_is_not_made_again(shm_folder: Path) -> None:
     """They would go on in what somebody has removed, and new ones in the other."""
+    (shm_folder / attempt_dir(1)).mkdir(parents=True)
     write_snapshot(shm_folder / snapshot_file(1, 0), [(0, [torch.zeros(COUNT)])], COUNT)
     first = own_shards(shm_folder)
     first.open(0, True).close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from node_job import Job
 
-from dlctl.contract import Launch, State, Status, read_record, status_file
+from dlctl.contract import Launch, State, Status, attempt_dir, read_record, status_file
 from learner.faults import UserFault, explain
 from learner.heartbeat import close_statuses
 from learner.verdict import Ending, decide
@@ -156,6 +156,7 @@ def test_a_loop_that_did_not_come_to_its_end_has_not_trained(plan):
 
 
 def test_no_learner_of_an_attempt_that_has_ended_is_said_to_train(plan, tmp_path):
+    (tmp_path / attempt_dir(1)).mkdir(parents=True)
     known = [status(0), status(1), status(2, State.COMPLETED, exit_code=0)]
     verdict = judge(plan, known, [], {1: SPOKE})
     close_statuses(tmp_path, known, verdict)

@@ -312,6 +312,7 @@ def test_a_halt_that_leaves_no_more_time_ends_what_waits_for_other_nodes(
     client.push(torch.ones(170_000), 1.0)
     client.leave()
     assert "have not come to another node's server for as long as the halt" in said[0]
+    (tmp_path / "attempts/1").mkdir(parents=True)
     with pytest.raises(ServerError, match="no snapshot of shard 0 .* as long as the halt"):
         fresh_snapshots(tmp_path, 1, 1, 60, lambda _: True)
     assert time.monotonic() - began < 5

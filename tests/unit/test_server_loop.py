@@ -564,6 +564,20 @@ def test_a_file_system_that_is_away_costs_the_checkpoint_only(
     assert "no snapshots can be asked for in " in said and job.metrics()["steps"] == 10
 
 
+def test_a_job_directory_that_was_removed_stays_so(make_job: Callable[..., ServedJob]) -> None:
+    fields = {"training": Training(2, 12), "checkpoint": CheckpointPolicy(every_steps=2)}
+    job = make_job(program(), 2, "elastic_averaging", fields)
+    job.start()
+    wait_for(lambda: list((job.directory / contract.CHECKPOINTS).glob("step-*/complete.json")))
+    removed = job.directory.rename(job.directory.with_name("removed"))
+    assert job.codes()[0] == 1
+    assert (
+        "the trained model can't be written to"
+        in (removed / "attempts/1/learner-0.log").read_text()
+    )
+    assert not job.directory.exists()
+
+
 @pytest.mark.parametrize("away", ["for a moment", "for too long"])
 def test_who_begins_waits_for_a_file_system_that_is_away(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, away: str

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dlctl.contract import Directive, State, Status, read_record
+from dlctl.contract import Directive, State, Status, attempt_dir, read_record
 from learner import heartbeat, processes
 from learner.heartbeat import Heartbeat, last_lines
 from learner.metrics import finished_file
@@ -20,6 +20,11 @@ from learner.restarts import is_too_slow
 from learner.signals import HaltFlag
 from learner.verdict import explain
 from learner.watchdog import Program, Stop, Watchdog, conclude, decode_exit
+
+
+@pytest.fixture(autouse=True)
+def _attempt(tmp_path):
+    (tmp_path / attempt_dir(1)).mkdir(parents=True)
 
 
 class Silent:
