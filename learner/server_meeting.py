@@ -209,7 +209,8 @@ def open_cursor(seat: Seat, samples: int, passes: int) -> FileCursor:
     """Open the attempt's cursor, and say under which number this learner is in it."""
     cursor = FileCursor(seat.directory / contract.cursor_file(seat.attempt), samples, passes)
     name = seat.directory / contract.cursor_learner_file(seat.attempt, seat.rank)
-    contract.write_whole(name, f"{cursor.learner}\n")
+    with contextlib.suppress(OSError):  # a full disk; only whoever expels this learner needs it
+        contract.write_whole(name, f"{cursor.learner}\n")
     return cursor
 
 

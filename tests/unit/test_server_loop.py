@@ -564,6 +564,20 @@ def test_a_file_system_that_is_away_costs_the_checkpoint_only(
     assert "no snapshots can be asked for in " in said and job.metrics()["steps"] == 10
 
 
+def test_a_learner_is_started_again_where_nothing_can_be_written(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    job = make_job(program(), 2, "downpour_sgd", {"training": Training(2, 12)})
+    job.start()
+    number = job.directory / contract.cursor_learner_file(1, 1)
+    wait_for(number.exists)
+    job.kill(1)
+    number.unlink()
+    number.mkdir()  # as on a full disk it can't be written
+    job.start(1)
+    assert job.codes() == [0, 0], job.say(0) + job.say(1)
+
+
 def test_a_job_directory_that_was_removed_stays_so(make_job: Callable[..., ServedJob]) -> None:
     fields = {"training": Training(2, 12), "checkpoint": CheckpointPolicy(every_steps=2)}
     job = make_job(program(), 2, "elastic_averaging", fields)
