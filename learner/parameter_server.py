@@ -58,6 +58,8 @@ from psrv.shard_file import HOME, create_shard
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - shared memory is what it is for
 _LINGER_S = 0.05
 _ALONE_TIMEOUT_S = 60.0
+_joined: set[tuple[Path, int]] = set()
+"""The jobs and attempts whose servers this process has joined."""
 
 
 def join(
@@ -88,7 +90,8 @@ def join(
             counts, at its first start in a job.
 
     Raises:
-        UserFault: the job has no parameter server, or the learners' models differ.
+        UserFault: the job has no parameter server, or this process has joined it before, or the
+            learners' models differ.
         psrv.errors.ServerError: there is no server in time.
     """
     seat = find_seat()
@@ -102,8 +105,16 @@ def join(
         seat = None  # one learner needs no server
     if seat is not None:
         settings = seat.plan.parameter_server
+        if (seat.directory, seat.attempt) in _joined:  # all samples are given out already
+            raise UserFault(
+                "parameter_server.join() was called before: a job has one server, for one training",
+                hint="join once, with all the epochs; another training is another job",
+            )
     settings = settings or ParameterServer("downpour_sgd" if solver is None else OWN, [0])
-    return Server(seat, settings, model, dataset, epochs, batch_size, seed, lr, solver, state)
+    server = Server(seat, settings, model, dataset, epochs, batch_size, seed, lr, solver, state)
+    if seat is not None:
+        _joined.add((seat.directory, seat.attempt))
+    return server
 
 
 class Server(AbstractContextManager["Server"]):

@@ -805,6 +805,15 @@ print(server.rank, server.size, samples, error.item())
 """
 
 
+def test_a_script_that_joins_twice_is_told_so(make_job: Callable[..., ServedJob]) -> None:
+    """It got no batches, in silence: those of the job had been given out."""
+    again = SCRIPT[SCRIPT.index("with ") : SCRIPT.index("error = ")]
+    job = make_job(SCRIPT + again, 2, "downpour_sgd", shard_nodes=[0, 0])
+    job.start(program="train.py")
+    assert job.codes() == [1, 1], job.say(0) + job.say(1)
+    assert "join() was called before: a job has one server, for one training" in job.say(0)
+
+
 def test_a_script_in_a_job(make_job: Callable[..., ServedJob]) -> None:
     job = make_job(SCRIPT, 2, "downpour_sgd", shard_nodes=[0, 0])
     job.start(program="train.py")
