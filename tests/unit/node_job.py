@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dlctl import contract
 from dlctl.contract import Plan, Status, Verdict
@@ -98,10 +98,10 @@ class Job:
         path.write_text(text)
         return path
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, output: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "learner.supervisor", str(self.dir), "1"],
-            cwd=REPO, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [sys.executable, "-u", "-m", "learner.supervisor", str(self.dir), "1"],
+            cwd=REPO, env=self.env, stdout=output, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
     def run(self) -> Verdict:

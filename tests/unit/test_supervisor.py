@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from node_job import SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_until
@@ -60,6 +61,14 @@ def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):
     assert "Traceback" not in verdict.reason
     assert "see learner-0.log" in job.output
     assert "  | " not in job.output
+
+
+def test_an_output_on_a_full_disk_changes_no_end(tmp_path):
+    job = Job(tmp_path, "true")
+    job.env.pop("PYTHONUNBUFFERED", None)
+    with Path("/dev/full").open("w") as full:
+        verdict = job.finish(job.start(full))
+    assert (verdict.state, job.code_seen) == (State.COMPLETED, 0)
 
 
 def test_syntax_error_of_the_model_file_stops_in_the_preflight(tmp_path):
