@@ -14,6 +14,10 @@ from learner.launch import Step, is_one_world, on_host, step_log
 from learner.shared_memory import segment_folder
 
 _AGAIN_S = 1.0
+_ONE_PROCESS = ["--mpi=none", "--nodes=1", "--ntasks=1"]
+"""Added to the command of servers that are one MPI world: it overlaps with other steps, too. One
+that wants cores of its own may get none: once a job has lost a node, Slurm 22.05 counts those of
+steps that have ended as taken."""
 
 
 class Cleaning:
@@ -34,7 +38,9 @@ class Cleaning:
     ) -> None:
         assert plan.parameter_server is not None
         self._plan, self._say = plan, say
-        self._argv = plan.launch.argv if is_one_world(plan) else plan.parameter_server.argv
+        self._argv = plan.parameter_server.argv
+        if is_one_world(plan):
+            self._argv = [*self._argv, *_ONE_PROCESS]
         self._program = ["learner.shared_memory", plan.training_id, str(attempt)]
         self._log = step_log(job_dir, attempt, "launcher")
         self._folder = segment_folder(plan.training_id, attempt)

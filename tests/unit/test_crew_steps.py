@@ -70,6 +70,7 @@ class Played:
         self.cant_start: set[str] = set()
         self.took_over: list[bool] = []
         """Of each server that was started."""
+        self.cleaned_by: list[list[str]] = []
         self.steps: dict[str, list[FakeStep]] = defaultdict(list)
         (self.job.dir / contract.status_file(1, "server", 0)).parent.mkdir(parents=True)
         self.crew = Crew(
@@ -122,7 +123,11 @@ def play(tmp_path, monkeypatch):
 
     monkeypatch.setattr(crew_module, "learner_step", learner)
     monkeypatch.setattr(crew_module, "server_step", server)
-    monkeypatch.setattr(cleaning, "Step", lambda *_: made[-1].start("cleaner"))
+    def cleaner(_plan: Any, argv: list[str], *_: Any) -> FakeStep:
+        made[-1].cleaned_by.append(argv)
+        return made[-1].start("cleaner")
+
+    monkeypatch.setattr(cleaning, "Step", cleaner)
     return Made
 
 
@@ -484,3 +489,14 @@ def test_what_a_supervisor_left_that_was_killed_is_removed_by_the_next_attempt(t
     supervisor._make_folders()
     assert list((job.dir / contract.server_dir(1)).iterdir()) == []
     assert (job.dir / contract.server_secret(2)).exists()
+
+
+def test_what_servers_of_one_mpi_world_leave_is_removed_by_a_step_that_waits_for_no_cores(play):
+    """Slurm may not know which are free any more, once the job has lost a node."""
+    argv = ["srun", "--mpi=pmix", "--nodes=3", "--ntasks=3", "--overlap", "--gres=none"]
+    job = play(3, 3, transport="mpi", argv=argv)
+    job.poll()
+    job.steps["learner 2"][0].end(1, "srun: error: Node failure on n2")
+    job.poll(60)
+    one = ["--mpi=none", "--nodes=1", "--ntasks=1"]  # of those said twice Slurm takes the last
+    assert job.cleaned_by == [[*argv, *one, f"--nodelist=n{node}"] for node in (0, 1)]
