@@ -39,7 +39,7 @@ def server_failure(
     Args:
         why: what is known, where its words don't tell.
     """
-    name = server.name[:1].upper() + server.name[1:].rstrip(",")
+    name = server.name[:1].upper() + server.name[1:]
     node, host, failed = server.node, server.host, server.failed()
     if failed is not None and not why:  # of servers that are one step it is one of them
         node, host, words = failed.rank, failed.host, failed.last_lines
@@ -47,7 +47,7 @@ def server_failure(
     guilty = Guilty("server", node, host, code, None, words)
     training = plan.training_id
     if why:
-        return Failure(f"{name}, can't go on: {why}.", go_on(plan), guilty)
+        return Failure(f"{name.rstrip(',')}, can't go on: {why}.", go_on(plan), guilty)
     told, hint = read_words(plan, words, code)
     if hint == SEE_LOG:
         hint = (

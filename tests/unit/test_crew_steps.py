@@ -188,6 +188,18 @@ def test_of_servers_that_are_one_mpi_world_that_which_failed_is_named(play):
     assert ends == [(State.CANCELLED, "ended with the others"), (State.FAILED, words[0])]
 
 
+def test_servers_of_one_mpi_world_that_die_again_and_again(play):
+    job = play(4, 2, transport="mpi")
+    for _ in range(5):
+        job.poll(40)
+        job.steps["server 0"][-1].end(137, "srun: Force Terminated StepId=1.2")
+    job.poll()
+    assert job.crew.failure.reason == (
+        "The servers, one MPI world, failed 5 times in a row, each time within 10 min of its "
+        "start, with exit code 137: srun: Force Terminated StepId=1.2"
+    )
+
+
 def test_a_node_that_is_lost_while_halting_stops_nobody_from_saving(play):
     job = play(4, 2, min_learners=3)
     job.poll()
