@@ -32,7 +32,7 @@ from learner.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outs
 from learner.environment import PROGRESS_FILE, learner_environment, quiet_mpi, resolve_secrets
 from learner.faults import UserFault
 from learner.heartbeat import Heartbeat
-from learner.launch import RESTARTS_VARIABLE, beside
+from learner.launch import RESTARTS_VARIABLE, beside, is_one_world
 from learner.leaving import job_id
 from learner.nodes import first_node_is_lost
 from learner.ranks import Place, find_place
@@ -72,6 +72,8 @@ def main(arguments: list[str]) -> int:
         outside = _outside(plan, job_dir, attempt, place)
         code = Watchdog(program, heart, outside, ended).run()
         if outside.supervisor_is_lost and plan.launch.kind == EACH and plan.launch.argv:
+            if is_one_world(plan):  # this node's server was killed with that of the first one
+                remove_segment_folder(plan.training_id, attempt)
             _end_without_supervisor(plan, job_dir, attempt, ended)
         return code
     except (UserFault, OSError) as fault:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +18,8 @@ from dlctl.contract import Directive, Preflight, State
 from learner.directives import SUPERVISOR_LOST_VARIABLE
 from learner.environment import quiet_mpi, resolve_secret, users_python_path
 from learner.faults import UserFault
-from learner.ranks import Place, find_place, node_of, tasks_per_node
+from learner.ranks import RANK_VARIABLE, Place, find_place, node_of, tasks_per_node
+from learner.shared_memory import segment_folder
 
 PY = shlex.quote(sys.executable)
 
@@ -186,3 +189,27 @@ def test_learner_ends_when_the_supervisor_falls_silent(tmp_path):
     process.wait()
     assert not alive(pid)
     assert job.status().state is State.CANCELLED
+
+
+def test_what_a_server_left_that_was_killed_with_the_supervisors_node(tmp_path):
+    """Of servers that are one MPI world: others live, and remove their memory themselves."""
+    server = contract.ParameterServer("downpour_sgd", [0, 1], transport="mpi")
+    job = Job(
+        tmp_path, f'{PY} -c "{SLEEPER}"', launch=contract.Launch("each", ["srun"]),
+        resources={"learners": 2, "nodes": 2}, parameter_server=server,
+    )  # fmt: skip
+    job.write_plan(
+        training_id=f"t-{os.getpid()}-{tmp_path.name}",
+        resources=dataclasses.replace(job.plan.resources, learners_per_node=[1, 1]),
+    )
+    contract.write_whole(job.dir / contract.status_file(1, "supervisor", 0), "{}")
+    folder = segment_folder(job.plan.training_id, 1)
+    folder.mkdir()
+    process = launch(job, **{SUPERVISOR_LOST_VARIABLE: "1", RANK_VARIABLE: "1"})
+    try:
+        wait_until(lambda: job.status(1) and job.status(1).state is State.CANCELLED)
+        wait_until(lambda: not folder.exists())
+    finally:
+        kill(process.pid)  # it asks Slurm, which is not there, whether the first node is lost
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
