@@ -123,6 +123,7 @@ def play(tmp_path, monkeypatch):
 
     monkeypatch.setattr(crew_module, "learner_step", learner)
     monkeypatch.setattr(crew_module, "server_step", server)
+
     def cleaner(_plan: Any, argv: list[str], *_: Any) -> FakeStep:
         made[-1].cleaned_by.append(argv)
         return made[-1].start("cleaner")
