@@ -88,7 +88,7 @@ class Crew:
         def start(starts: int) -> Step:
             return learner_step(
                 self.plan, "learner.launcher", self._job_dir, self._attempt, rank, host, log,
-                starts,
+                starts, overlaps=bool(self._homes.lost_nodes),
             )  # fmt: skip
 
         return LearnerMember(rank, node, host, start, self._job_dir, self._attempt)

@@ -174,12 +174,22 @@ def whole_step(plan: Plan, module: str, job_dir: Path, attempt: int, log: Path) 
 
 def learner_step(
     plan: Plan, module: str, job_dir: Path, attempt: int, rank: int, host: str, log: Path,
-    restarts: int = 0,
+    restarts: int = 0, *, overlaps: bool = False,
 ) -> Step:  # fmt: skip
-    """Start a module for one learner on its node."""
+    """Start a module for one learner on its node.
+
+    Args:
+        overlaps: Whether it shares CPUs with other steps, as servers do. Once a job has lost a
+            node, Slurm 22.05 counts those of steps that have ended as taken: one that wants CPUs
+            of its own would wait for ever.
+    """
     program = [module, str(job_dir), str(attempt)]
     variables = {RANK_VARIABLE: str(rank), RESTARTS_VARIABLE: str(restarts)}
-    return Step(plan, on_host(plan.launch.argv, host), program, log, variables)
+    argv = plan.launch.argv
+    if overlaps and plan.parameter_server:
+        gpus = [option for option in argv if option.startswith("--gres=")]
+        argv = [*plan.parameter_server.argv, *gpus]  # of options said twice srun takes the last
+    return Step(plan, on_host(argv, host), program, log, variables)
 
 
 def preflight_steps(

@@ -202,6 +202,9 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     assert set(homes_of(job_dir).shard_nodes) == {0}
     step = steps_of(job_dir)[0]
     wait_until(lambda: steps_of(job_dir)[0] > step + 20, 60)
+    first = learners_of(job_dir)[0]
+    assert kill(first)  # Slurm counts its cores as taken from now on
+    wait_until(lambda: learners_of(job_dir).get(0, first) != first, 60)
     log = job_dir / contract.learner_log(1, 1)
     wait_until(lambda: "expelled" in log.read_text(), 120)
     assert 1 in servers_of(job_dir)

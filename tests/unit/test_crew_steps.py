@@ -70,6 +70,8 @@ class Played:
         self.cant_start: set[str] = set()
         self.took_over: list[bool] = []
         """Of each server that was started."""
+        self.overlapped: list[bool] = []
+        """Of each learner that was started."""
         self.cleaned_by: list[list[str]] = []
         self.steps: dict[str, list[FakeStep]] = defaultdict(list)
         (self.job.dir / contract.status_file(1, "server", 0)).parent.mkdir(parents=True)
@@ -114,7 +116,8 @@ def play(tmp_path, monkeypatch):
             made.append(self)
             super().__init__(tmp_path, *args, **server)
 
-    def learner(*args: Any) -> FakeStep:
+    def learner(*args: Any, overlaps: bool) -> FakeStep:
+        made[-1].overlapped.append(overlaps)
         return made[-1].start(f"learner {args[4]}")
 
     def server(*args: Any) -> FakeStep:
@@ -199,6 +202,23 @@ def test_servers_of_one_mpi_world_that_die_again_and_again(play):
         "The servers, one MPI world, failed 5 times in a row, each time within 10 min of its "
         "start, with exit code 137: srun: Force Terminated StepId=1.2"
     )
+
+
+def test_learners_that_die_after_a_node_was_lost_wait_for_no_cores(play):
+    """Slurm does not know any more which are free."""
+    job = play(3, 3)
+    job.poll()
+    job.say("learner", 0, State.FAILED, pid=5, signal=9)
+    job.steps["learner 0"][-1].end(137)
+    job.poll(3)
+    job.steps["learner 2"][-1].end(1, "srun: error: Node failure on n2")
+    job.poll()
+    for rank in (0, 1):
+        job.say("learner", rank, State.FAILED, pid=6, signal=9)
+        job.steps[f"learner {rank}"][-1].end(137)
+    job.poll(9)
+    assert [len(job.steps[f"learner {rank}"]) for rank in range(3)] == [3, 2, 1]
+    assert job.overlapped == [False] * 4 + [True] * 2
 
 
 def test_a_node_that_is_lost_while_halting_stops_nobody_from_saving(play):
