@@ -10,7 +10,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dlctl.contract import State, Status, Verdict, status_file, to_json, write_whole
+from dlctl.contract import (
+    ContractError,
+    State,
+    Status,
+    Verdict,
+    read_record,
+    status_file,
+    to_json,
+    write_whole,
+)
 
 INTERVAL_S = 5.0
 LAST_LINES = 20
@@ -66,6 +75,17 @@ class Heartbeat:
             return False
         self.warning = ""
         return True
+
+
+def read_statuses(job_dir: Path, attempt: int, learners: int) -> list[Status]:
+    """Return what the learners' watchdogs have written, in rank order; none that can't be read."""
+    found = []
+    for rank in range(learners):
+        with contextlib.suppress(ContractError, OSError):
+            status = read_record(Status, job_dir / status_file(attempt, "learner", rank))
+            if status is not None:
+                found.append(status)
+    return found
 
 
 def close_statuses(job_dir: Path, statuses: list[Status], verdict: Verdict) -> None:

@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import State, Verdict, to_json
+from dlctl.contract import Plan, State, Verdict, to_json
 from learner.directives import is_gone, is_there
 from learner.faults import UserFault
 from learner.heartbeat import write_patiently
@@ -68,6 +68,26 @@ def job_id(job_dir: Path, attempt: int) -> str:
         return (job_dir / contract.claim(attempt)).read_text().strip()
     except OSError:
         return os.environ.get("SLURM_JOB_ID", "")
+
+
+def left_undone(plan: Plan, job_dir: Path, attempt: int) -> str:
+    """Return what of the data the learners of a parameter server have not trained on.
+
+    The built-in loop leaves nothing; a program may leave early, or never join.
+    """
+    if plan.parameter_server is None:
+        return ""
+    from psrv.cursor import CursorError
+    from psrv.cursor_overseer import progress
+
+    path = job_dir / contract.cursor_file(attempt)
+    if is_gone(path):
+        return "none of them joined the parameter server"
+    with contextlib.suppress(CursorError, OSError):
+        done, samples = progress(path) or (0, 0)
+        if done < samples:
+            return f"{done} of {samples} samples were done"
+    return ""
 
 
 def fault_verdict(job_dir: Path, attempt: int, fault: UserFault) -> Verdict:

@@ -18,8 +18,16 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import ContractError, Directive, Plan, State, Status, Verdict, to_json
 from learner.faults import UserFault
-from learner.heartbeat import Heartbeat, close_statuses, last_lines
-from learner.leaving import crash_verdict, fault_verdict, job_id, leave, reserve_file, say
+from learner.heartbeat import Heartbeat, close_statuses, last_lines, read_statuses
+from learner.leaving import (
+    crash_verdict,
+    fault_verdict,
+    job_id,
+    leave,
+    left_undone,
+    reserve_file,
+    say,
+)
 from learner.reserve import Reserve
 from learner.signals import HaltFlag
 
@@ -282,6 +290,7 @@ class Supervisor:
             lost,
             step.failure,
             any((self.job_dir / contract.CHECKPOINTS).glob("*")),
+            left_undone(self.plan, self.job_dir, self.attempt),
         )
         verdict = decide(self.plan, self.attempt, self.job_id, ending)
         close_statuses(self.job_dir, statuses, verdict)
@@ -335,16 +344,7 @@ class Supervisor:
             say(f"Warning: {self._warned}" if self._warned else "Status can be written again.")
 
     def _statuses(self) -> list[Status]:
-        found = []
-        for rank in range(self.plan.resources.learners):
-            path = self.job_dir / contract.status_file(self.attempt, "learner", rank)
-            try:
-                status = contract.read_record(Status, path)
-            except (ContractError, OSError):
-                continue
-            if status is not None:
-                found.append(status)
-        return found
+        return read_statuses(self.job_dir, self.attempt, self.plan.resources.learners)
 
     def _look_for_silence(self, now: float) -> None:
         """Note learners whose heartbeat has not moved, on our own clock."""

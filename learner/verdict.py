@@ -57,6 +57,8 @@ class Ending:
     failure: Failure | None = None
     checkpoints: bool = True
     """Whether there is one to go on from."""
+    undone: str = ""
+    """What of the data the learners of a parameter server have left undone."""
 
 
 def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
@@ -70,6 +72,7 @@ def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
     if complete and all(state is State.COMPLETED for state in states):
         learners = _how_many(len(states), plan.resources.learners)
         warning = next((f"; {s.reason}" for s in ending.statuses if s.reason), "")
+        warning += f"; {ending.undone}" if ending.undone else ""
         reason = f"{learners} ended with exit code 0{warning}{_tell_lost(ending.lost)}."
         return Verdict(attempt, job_id, State.COMPLETED, reason)
     if _halted(ending, complete):

@@ -51,6 +51,19 @@ def reported(path: Path) -> Records | None:
         return None if table is None else {abs(r[0]): r[1] for _, r in table.records()}
 
 
+def progress(path: Path) -> tuple[int, int] | None:
+    """Return how many samples were reported done, and all that there are, of all passes.
+
+    Returns:
+        None where the file is not there, or is in use just now.
+    """
+    with _table(path) as table:
+        if table is None:
+            return None
+        samples, passes = table.identity()
+        return table.state(samples, passes).done_samples, samples * passes
+
+
 @contextmanager
 def _table(path: Path) -> Iterator[Table | None]:
     try:

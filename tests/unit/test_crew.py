@@ -32,6 +32,28 @@ def test_each_learner_is_a_step_and_servers_go_last(tmp_path):
     assert job.homes() == contract.Homes(2, [0], ended=True)
 
 
+@pytest.mark.parametrize(
+    ("early", "words"),
+    [
+        ("sys.exit(0)", "none of them joined the parameter server"),
+        (
+            "cursor = FileCursor(job_dir / contract.cursor_file(1), samples, 1)\n"
+            "rank or cursor.done(cursor.take(5))\n"
+            "os._exit(0)",
+            "5 of 200 samples were done",
+        ),
+    ],
+)
+def test_learners_that_end_well_before_all_is_done(tmp_path, early, words):
+    """A program's own affair, it may stop early; but nobody is to think that it has not."""
+    job = CrewJob(tmp_path, 2, samples=200)
+    for rank in range(2):
+        (job.dir / f"bad-learner-{rank}").write_text(early)
+    verdict = job.finish(job.start())
+    assert verdict.state is State.COMPLETED, job.output
+    assert verdict.reason == f"All 2 learners ended with exit code 0; {words}."
+
+
 def test_a_killed_learner_is_started_again_alone(tmp_path):
     job = CrewJob(tmp_path, 3)
     process = job.start()

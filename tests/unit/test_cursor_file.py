@@ -19,7 +19,7 @@ from psrv import cursor_file, cursor_locks, cursor_table
 from psrv.cursor import Chunk, CursorError, make_state, read_state
 from psrv.cursor_file import FileCursor
 from psrv.cursor_locks import locks_work
-from psrv.cursor_overseer import expel, reported
+from psrv.cursor_overseer import expel, progress, reported
 
 LEARNER = """\
 import sys
@@ -157,6 +157,7 @@ def test_an_expelled_learner_that_lives_has_no_part_any_more(tmp_path: Path, sta
     assert learner.ask("cursor.take(30, done=Chunk(0, 0, 30))") == Chunk(0, 30, 60)
     assert expel(path, number)
     assert reported(path) == {number: 1}
+    assert progress(path) == (30, 200)
     with opened(tmp_path) as cursor:
         assert cursor.take(30) == Chunk(0, 30, 60)
         assert "expelled" in learner.ask("cursor.done(Chunk(0, 30, 60))")
@@ -170,7 +171,7 @@ def test_an_expelled_learner_that_lives_has_no_part_any_more(tmp_path: Path, sta
 
 def test_who_expels_waits_for_nobody(tmp_path: Path, start) -> None:
     path = tmp_path / "cursor"
-    assert (expel(path, 7), reported(path)) == (True, None)
+    assert (expel(path, 7), reported(path), progress(path)) == (True, None, None)
     path.touch()
     assert (expel(path, 7), reported(path)) == (False, None)
     learner = start()
