@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch.nn.parameter import UninitializedParameter
 
 from learner.exchange.arithmetic import ALIGNMENT
 from learner.exchange.layout import Place, is_dense
@@ -213,8 +214,16 @@ def _places(parameters: Sequence[torch.Tensor]) -> list[Place]:
 
 def _check(parameters: Sequence[torch.Tensor]) -> None:
     if not parameters:
-        raise UserFault("no parameter of the model requires a gradient: nothing can be trained")
+        raise UserFault(
+            "no parameter of the model requires a gradient: nothing can be trained",
+            hint="unfreeze some of them, with requires_grad_(True), before",
+        )
     for number, parameter in enumerate(parameters):
+        if isinstance(parameter, UninitializedParameter) or parameter.is_meta:
+            raise UserFault(
+                f"parameter {number} of the model has no values yet: it is lazy, or on meta",
+                hint="run the model once, or move it with to_empty and fill it, before",
+            )
         what = _name(number, parameter)
         if not parameter.is_floating_point():
             raise UserFault(

@@ -112,6 +112,9 @@ def test_sparse_gradients_frozen_parameters_and_memory_order():
 def test_what_shards_can_not_hold_is_refused():
     with pytest.raises(UserFault, match="nothing can be trained"):
         FlatParameters([nn.Parameter(torch.ones(1), requires_grad=False)])
+    for empty in (nn.LazyLinear(2), nn.Linear(3, 2, device="meta")):
+        with pytest.raises(UserFault, match="parameter 0 of the model has no values yet"):
+            FlatParameters(empty.parameters())
     with pytest.raises(UserFault, match="complex64, which a parameter server can't hold"):
         FlatParameters([nn.Parameter(torch.ones(1, dtype=torch.complex64))])
     with pytest.raises(UserFault, match="make it contiguous"):
