@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
 
+from psrv.lasting import Dial, Lasting
 from psrv.relay import Relay, own_clock
 from psrv.shard import GROUP
 from psrv.shard_file import BLOCK_BYTES
-from psrv.transport.base import Connection, DisconnectedError, Frame, Kind, Purpose, RefusedError
+from psrv.transport.base import Connection, DisconnectedError, Frame, Kind, Purpose
 
 MOST_STRIPES = 2
 """Connections for blocks to one home."""
@@ -29,11 +29,7 @@ _IDLE_S = 1.0
 """After so long without a push pauses are the longest."""
 _REFRESH_EVERY_S = 4.0
 """So often an idle relay asks for newer weights."""
-_DIAL_AGAIN_S, _LONGEST_DIAL_S = 0.05, 1.0
 _CLOCK_EVERY_S, _SLOW_CLOCK_EVERY_S = 0.01, 0.2
-
-Dial = Callable[[Purpose, int], Connection]
-"""Opens a connection: what for, and which stripe."""
 
 
 def stripes_for(cores: int) -> int:
@@ -45,72 +41,7 @@ def stripes_for(cores: int) -> int:
     return min(MOST_STRIPES, max(1, cores // 2))
 
 
-class _Thread(ABC):
-    """A connection that is opened again whenever it ends; a subclass says what goes over it."""
-
-    def __init__(
-        self, name: str, dial: Dial, purpose: Purpose, stripe: int, log: Callable[[str], None]
-    ) -> None:
-        self._name = name
-        self._dial = dial
-        self._purpose = purpose
-        self._stripe = stripe
-        self._log = log
-        self._said = ""
-        self._stopped = threading.Event()
-        self._connection: Connection | None = None
-        self._lock = threading.Lock()
-
-    def run(self) -> None:
-        """Do so until `stop`."""
-        nap_s = _DIAL_AGAIN_S
-        while not self._stopped.is_set():
-            try:
-                connection = self._open()
-                nap_s = _DIAL_AGAIN_S
-                self._say("connected")
-                self.use(connection)
-            except (DisconnectedError, RefusedError) as error:
-                if not self._stopped.is_set():
-                    self._say(error.message)
-            finally:
-                self._close()
-            self._stopped.wait(nap_s)
-            nap_s = min(2 * nap_s, _LONGEST_DIAL_S)
-
-    def stop(self) -> None:
-        """End it soon."""
-        self._stopped.set()
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-
-    def _open(self) -> Connection:
-        connection = self._dial(self._purpose, self._stripe)
-        with self._lock:
-            self._connection = connection
-        if self._stopped.is_set():
-            raise DisconnectedError("this server ends the connection")
-        return connection
-
-    def _close(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
-
-    def _say(self, what: str) -> None:
-        """Log what is new."""
-        if what != self._said:
-            self._said = what
-            self._log(f"{self._name}: {what}")
-
-    @abstractmethod
-    def use(self, connection: Connection) -> None:
-        """Do the work until DisconnectedError, or until stopped."""
-
-
-class Stripe(_Thread):
+class Stripe(Lasting):
     """One of the connections for blocks.
 
     Args:
@@ -297,7 +228,7 @@ class Stripe(_Thread):
             self._answered.notify()
 
 
-class Clocks(_Thread):
+class Clocks(Lasting):
     """The connection for clocks: who lives on this node, and how far the others are."""
 
     def __init__(
@@ -369,7 +300,7 @@ class Link:
             Stripe(relays, dial, stripe, stripes, ahead // stripes, name, log, fail)
             for stripe in range(stripes)
         ]
-        ends: list[_Thread] = [*self._stripes, Clocks(relays, dial, often, name, log)]
+        ends: list[Lasting] = [*self._stripes, Clocks(relays, dial, often, name, log)]
         self._ends = ends
         self._fail = fail
         self._threads = [
@@ -378,7 +309,7 @@ class Link:
         for thread in self._threads:
             thread.start()
 
-    def _run(self, end: _Thread) -> None:
+    def _run(self, end: Lasting) -> None:
         try:
             end.run()
         except BaseException as error:

@@ -1,0 +1,53 @@
+"""A connection that is opened again whenever it ends: what is said of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from psrv import lasting
+from psrv.lasting import Lasting
+from psrv.transport.base import Connection, DisconnectedError, Purpose, RefusedError
+
+
+class Played(Lasting):
+    """Of each attempt: how many seconds after the last one, and the error; none: it connects."""
+
+    def __init__(self, attempts: list[tuple[float, Exception | None]]) -> None:
+        self.now = 100.0
+        self.lines: list[str] = []
+        self._attempts = attempts
+        super().__init__("home", self._next, Purpose.CLOCKS, 0, self.lines.append)
+
+    def _next(self, purpose: Purpose, stripe: int) -> Connection:
+        if not self._attempts:
+            self.stop()
+            raise DisconnectedError("stopped")
+        passed_s, error = self._attempts.pop(0)
+        self.now += passed_s
+        if error is not None:
+            raise error
+        return None  # type: ignore[return-value]
+
+    def use(self, connection: Connection) -> None:
+        raise DisconnectedError("the other side ended the connection")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "lines"),
+    [
+        ([(0, None), (1, DisconnectedError("no server answers")), (0.5, None)], ["connected"]),
+        (
+            [(0, None), (1, DisconnectedError("no server answers")),
+             (1.5, DisconnectedError("no server answers")), (9, None)],
+            ["connected", "no server answers", "connected"],
+        ),
+        ([(0, None), (0, RefusedError("node 1 was given up"))],
+         ["connected", "node 1 was given up"]),
+    ],
+)  # fmt: skip
+def test_a_connection_that_is_soon_back_is_not_spoken_of(monkeypatch, attempts, lines) -> None:
+    """At the end of a training servers leave one after another: it would look like a failure."""
+    played = Played(attempts)
+    monkeypatch.setattr(lasting.time, "monotonic", lambda: played.now)
+    played.run()
+    assert played.lines == [f"home: {line}" for line in lines]
