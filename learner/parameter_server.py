@@ -198,7 +198,10 @@ class Server(AbstractContextManager["Server"]):
                     yield batch
                     self._must_be_here()
                     if not self._stepped:
-                        raise UserFault("a batch was followed by no server.step()")
+                        raise UserFault(
+                            "a batch was followed by no server.step()",
+                            hint="call it once after each batch of server.batches()",
+                        )
                 self._tell(chunk.pass_number * self._cursor.samples + chunk.stop)
             if self._cursor.finished:
                 return

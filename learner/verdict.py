@@ -253,6 +253,8 @@ _WORDS: list[tuple[str, str]] = [
 ]
 
 
+_OUR_ERROR = re.compile(r"(learner\.faults|psrv\.errors)\.\w+: ")
+"""Before the sentence where Python has shown the error, in a program of the user's own."""
 _SPEAKER = re.compile(r"\[(?:rank|server) \d+ on [^\]]*\] ?")
 
 
@@ -292,7 +294,8 @@ def _told_by_us(lines: list[str]) -> tuple[str, str] | None:
     """Return what the built-in loop said of a user's mistake: a sentence and its HINT."""
     for index in range(len(lines) - 1, 0, -1):
         if lines[index].strip().startswith("HINT:"):
-            return lines[index - 1].strip(), lines[index].strip().removeprefix("HINT:").strip()
+            said = _OUR_ERROR.sub("", lines[index - 1].strip())
+            return said, lines[index].strip().removeprefix("HINT:").strip()
     return None
 
 

@@ -25,7 +25,10 @@ def server_line(details: dict[str, Any]) -> str:
     if server["pull_every"] != server["push_every"]:
         pushes += f", pull every {_batches(server['pull_every'])}"
     shards = "1 shard" if len(homes) == 1 else f"{len(homes)} shards"
-    return f"{server['solver']}, {shards} on {where}\n{pushes}, {_drift(server)}"
+    line = f"{server['solver']}, {shards} on {where}\n{pushes}, {_drift(server)}"
+    if server["transport"] == "mpi":
+        line += "\nthe servers talk MPI, and survive the loss of no node"
+    return line
 
 
 def _batches(count: int) -> str:

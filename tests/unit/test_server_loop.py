@@ -41,6 +41,7 @@ from learner.server_state import SavedServer, cursor_at
 from learner.shared_memory import segment_folder
 from learner.signals import EXIT_HALTED, HaltFlag
 from learner.turns import CursorInTurn
+from learner.verdict import read_words
 from psrv.cursor import Chunk, make_state
 from psrv.cursor_file import FileCursor, LearnerEntry
 from psrv.parts import first_part
@@ -824,3 +825,15 @@ def test_a_script_in_a_job(make_job: Callable[..., ServedJob]) -> None:
     assert float(said[0][3]) < 0.2
     told = json.loads((job.directory / "progress-0").read_text())
     assert told["metrics"]["pushes"] > 0
+
+
+def test_a_script_that_joins_again(make_job: Callable[..., ServedJob]) -> None:
+    """All samples are done: it would train on none, and nobody would know."""
+    again = SCRIPT[SCRIPT.index("with parameter_server.join") :]
+    job = make_job(SCRIPT + again, 2, "downpour_sgd")
+    job.start(program="train.py")
+    assert job.codes() == [1, 1]
+    for rank in (0, 1):
+        assert "parameter_server.join() was called before" in job.say(rank)
+        told, hint = read_words(job.plan, job.say(rank).splitlines(), 1)
+        assert told.startswith("parameter_server.join() was called before") and hint.startswith("join once")

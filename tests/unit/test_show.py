@@ -89,8 +89,10 @@ def process(role, rank, host, **metrics):
     ("solver: own, shards: 1", "own, 1 shard on node 0\npush every batch, waits as its class says"),
     ("solver: own, shards: 1, staleness: 1",
      "own, 1 shard on node 0\npush every batch, staleness at most 1"),
+    ("transport: mpi", "elastic_averaging, 2 shards on node 0, node 1\npush every batch, no bound "
+     "on staleness\nthe servers talk MPI, and survive the loss of no node"),
 ])  # fmt: skip
-def test_the_parameter_server_in_two_lines(settings, told):
+def test_the_parameter_server_in_a_few_lines(settings, told):
     assert server_line(with_server(settings)) == told
 
 
