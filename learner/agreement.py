@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from dlctl.contract import Guilty, Plan, Preflight
 from learner.launch import launcher_name
+from learner.nodes import says_lost
 from learner.preflight import MPI_PENDING
 
 
@@ -39,6 +40,7 @@ def judge(plan: Plan, findings: Findings) -> Objection | None:
     return (
         _judge_sizes(plan, findings)
         or _judge_problems(findings)
+        or _judge_loss(plan, findings)
         or _judge_mpi_start(plan, findings)
         or _judge_silence(plan, findings)
     )
@@ -68,9 +70,19 @@ def _judge_problems(findings: Findings) -> Objection | None:
     return None
 
 
+def _judge_loss(plan: Plan, findings: Findings) -> Objection | None:
+    """Before what its loss left undone is called a fault of the site."""
+    lost = says_lost(findings.words)
+    late = [*_silent(plan, findings), *(report.rank for report in _pending(findings))]
+    if not lost or not late:
+        return None
+    guilty = Guilty("learner", late[0], "", findings.exit_code, None, findings.words)
+    hint = f"Begin anew, on nodes that are there: dlctl resume {plan.training_id}"
+    return Objection(f"A node was lost in the preflight: {lost}", hint, guilty)
+
+
 def _judge_mpi_start(plan: Plan, findings: Findings) -> Objection | None:
-    pending = [report for report in findings.reports if report.mpi_library == MPI_PENDING]
-    if not pending:
+    if not (pending := _pending(findings)):
         return None
     how = "did not come up in time" if findings.exit_code is None else "ended the process"
     return Objection(
@@ -81,8 +93,7 @@ def _judge_mpi_start(plan: Plan, findings: Findings) -> Objection | None:
 
 
 def _judge_silence(plan: Plan, findings: Findings) -> Objection | None:
-    learners = plan.resources.learners
-    silent = sorted(set(range(learners)) - {report.rank for report in findings.reports})
+    learners, silent = plan.resources.learners, _silent(plan, findings)
     if not silent:
         return None
     said = f": {findings.words[-1]}" if findings.words else "."
@@ -94,6 +105,16 @@ def _judge_silence(plan: Plan, findings: Findings) -> Objection | None:
         f"dlctl sites check {plan.site}",
         Guilty("learner", silent[0], "", code, None, findings.words),
     )
+
+
+def _silent(plan: Plan, findings: Findings) -> list[int]:
+    """Return the ranks without a report."""
+    return sorted(set(range(plan.resources.learners)) - {r.rank for r in findings.reports})
+
+
+def _pending(findings: Findings) -> list[Preflight]:
+    """Return the reports of those that have not come out of MPI_Init."""
+    return [report for report in findings.reports if report.mpi_library == MPI_PENDING]
 
 
 def _guilty(findings: Findings, report: Preflight) -> Guilty:

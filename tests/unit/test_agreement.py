@@ -1,0 +1,30 @@
+"""What is said of a preflight that not all ranks have come through."""
+
+from __future__ import annotations
+
+import pytest
+from node_job import Job
+
+from dlctl.contract import Preflight
+from learner.agreement import Findings, judge
+from learner.preflight import MPI_PENDING
+
+
+@pytest.mark.parametrize("mpi", ["", MPI_PENDING])
+def test_a_node_that_is_lost_in_the_preflight_is_no_fault_of_the_site(tmp_path, mpi):
+    plan = Job(tmp_path, "true", resources={"learners": 2, "nodes": 2}).plan
+    words = ["srun: error: Node failure on n2", "srun: Job step aborted"]
+    reports = [Preflight(rank, "n1", "3", 2, None, None, mpi) for rank in range(1 + bool(mpi))]
+    objection = judge(plan, Findings(reports, 1, words))
+    assert objection is not None
+    assert objection.reason == f"A node was lost in the preflight: {words[0]}"
+    assert objection.hint == "Begin anew, on nodes that are there: dlctl resume t-1"
+    assert objection.guilty.rank == (0 if mpi else 1)
+    told = judge(plan, Findings(reports, 1, words[1:]))
+    assert told is not None and "dlctl resume" not in told.hint
+
+
+def test_a_node_that_is_lost_once_all_have_reported_ends_nothing(tmp_path):
+    plan = Job(tmp_path, "true").plan
+    words = ["srun: error: Node failure on n1"]
+    assert judge(plan, Findings([Preflight(0, "n1", "3", 1, None, None)], 1, words)) is None
