@@ -96,7 +96,9 @@ def _judge_silence(plan: Plan, findings: Findings) -> Objection | None:
     learners, silent = plan.resources.learners, _silent(plan, findings)
     if not silent:
         return None
-    said = f": {findings.words[-1]}" if findings.words else "."
+    # Of what srun says the first line names the node, and the last that it has ended the others.
+    words = [line for line in findings.words if "error:" in line] or findings.words[-1:]
+    said = f": {words[0]}" if words else "."
     code = findings.exit_code
     how = "in time" if code is None else f"({launcher_name(plan)} ended with exit code {code})"
     return Objection(

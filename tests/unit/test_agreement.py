@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from node_job import Job
 
+from dlctl import contract
 from dlctl.contract import Preflight
 from learner.agreement import Findings, judge
 from learner.preflight import MPI_PENDING
@@ -28,3 +29,13 @@ def test_a_node_that_is_lost_once_all_have_reported_ends_nothing(tmp_path):
     plan = Job(tmp_path, "true").plan
     words = ["srun: error: Node failure on n1"]
     assert judge(plan, Findings([Preflight(0, "n1", "3", 1, None, None)], 1, words)) is None
+
+
+def test_the_node_that_could_not_be_reached_is_named(tmp_path):
+    plan = Job(tmp_path, "true", launch=contract.Launch("srun", ["srun"])).plan
+    first = "srun: error: Task launch for StepId=66.2 failed on node n3: Connection failure"
+    words = [first, "srun: error: Application launch failed", "srun: Job step aborted"]
+    objection = judge(plan, Findings([], 233, words))
+    assert objection is not None and objection.reason.endswith(f": {first}")
+    told = judge(plan, Findings([], 1, words[2:]))
+    assert told is not None and told.reason.endswith(": srun: Job step aborted")
