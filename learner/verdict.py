@@ -245,6 +245,11 @@ _WORDS: list[tuple[str, str]] = [
         "Make the batch smaller, or ask for more with --memory or --gpus.",
     ),
     (
+        r"shared memory ?\(shm\)|out of shared memory",  # of DataLoaders' workers
+        "Free /dev/shm on that node, or have the DataLoader use fewer workers, then go on from the "
+        "newest checkpoint: dlctl resume {id}",
+    ),
+    (
         r"No space left on device|Disk quota exceeded",
         "Free space on the node's file system (dlctl delete removes old trainings), then go on "
         "from the newest checkpoint: dlctl resume {id}",

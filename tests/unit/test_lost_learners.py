@@ -97,6 +97,19 @@ def test_the_reason_is_the_error_of_the_loop_and_the_hint_its_hint(plan, capsys,
     assert verdict.guilty.last_lines == lines
 
 
+@pytest.mark.parametrize("line", [
+    "RuntimeError: unable to allocate shared memory(shm) for file </torch_67_2>: No space left on "
+    "device (28)",
+    "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
+    "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
+])  # fmt: skip
+def test_workers_that_fill_shared_memory_have_filled_no_disk(plan, line):
+    failed = status(0, State.FAILED, exit_code=1, last_lines=[line])
+    verdict = judge(plan, [failed, status(1, State.CANCELLED)], [], {})
+    assert verdict.hint.startswith("Free /dev/shm on that node")
+    assert "dlctl delete" not in verdict.hint
+
+
 def test_after_a_full_disk_the_next_step_is_a_resume(plan):
     words = ["OSError: [Errno 28] No space left on device"]
     failed = status(1, State.FAILED, exit_code=1, last_lines=words)
