@@ -388,7 +388,8 @@ class Supervisor:
             return verdict
         fault = error if isinstance(error, UserFault) else UserFault(
             f"Training ended well, but its results can't be indexed: {error}.",
-            hint="Free space on the site's file system, and submit again.",
+            hint=f"Make room on the site's file system, and then: "
+            f"dlctl resume {self.plan.training_id}",
         )  # fmt: skip
         return fault_verdict(self.job_dir, self.attempt, fault)
 

@@ -128,6 +128,14 @@ def test_one_store_is_the_data_itself_and_gets_the_results(tmp_path):
     assert (tmp_path / "out" / "t-1" / "y.txt").read_text() == "data"
 
 
+def test_results_that_can_not_be_indexed(tmp_path):
+    job = Job(tmp_path, 'mkdir -p "$RESULT_DIR/../results.json/x"')
+    verdict = job.run()
+    assert verdict.state is State.FAILED
+    assert verdict.reason.startswith("Training ended well, but its results can't be indexed: ")
+    assert verdict.hint.endswith("and then: dlctl resume t-1")
+
+
 def test_results_that_cannot_be_stored(tmp_path):
     (tmp_path / "out").write_text("no folder")
     store = DataStore("s", "mount", str(tmp_path), None, "out")
