@@ -68,6 +68,7 @@ class Crew:
         self._ending = self._halting = self._terminated = False
         self._kill_at = self._stop_by = float("inf")
         self._to_expel: list[int] = []
+        self._irregular: list[LearnerMember] = []
         self._leaving: list[tuple[Step, float]] = []
         self._cleaning: Cleaning | None = None
         self._done = False
@@ -231,7 +232,7 @@ class Crew:
         number = learner.take_number()
         if how.startswith(VANISHED):
             self._to_expel.append(number)
-        learner.tell_irregular()
+        self._irregular.append(learner)
         self._say(f"{learner.name} {how}: starting it again in {wait_s:g} s.")
         learner.say_waiting(f"{how}; starting again")
         learner.wait(now, wait_s)
@@ -240,7 +241,7 @@ class Crew:
         """Go on without a learner, if enough are left; whoever halts needs only learner 0."""
         self._say(f"Giving up {learner.name}: it {why}.")
         learner.lost, learner.over = why, True
-        learner.tell_irregular()
+        self._irregular.append(learner)
         learner.close(State.FAILED, why)
         self._to_expel.append(learner.take_number())
         if learner.step is not None:
@@ -347,6 +348,7 @@ class Crew:
         if not self._homes_told:
             self._tell_homes()
         self._to_expel = [number for number in self._to_expel if not self._expel(number)]
+        self._irregular = [each for each in self._irregular if not each.tell_irregular()]
         for step, until in self._leaving:
             if now >= until:
                 step.kill()

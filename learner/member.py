@@ -245,10 +245,18 @@ class LearnerMember(Member):
             self._number_file.unlink(missing_ok=True)
         return number
 
-    def tell_irregular(self) -> None:
-        """Tell all learners, and those that start from here on, that this one has died."""
-        with contextlib.suppress(OSError):  # a full disk; or somebody removed the job directory
+    def tell_irregular(self) -> bool:
+        """Tell all learners, and those that start from here on, that this one has died.
+
+        Until then some may wait for turns that nobody keeps to any more.
+
+        Returns:
+            False where it can't be told now: a full disk, a file system that is away.
+        """
+        with contextlib.suppress(OSError):
             self._restarted_file.touch()
+            return True
+        return False
 
     def _number(self) -> int:
         try:

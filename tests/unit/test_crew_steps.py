@@ -174,6 +174,20 @@ def test_a_node_lost_while_halting_where_servers_are_one_mpi_world(play, state, 
         assert "its node n1 was lost" in job.crew.failure.reason
 
 
+def test_a_death_is_told_once_the_file_system_is_back(play):
+    """Who is started again would wait for its turn, and the others of its round for it."""
+    job = play(2, 1)
+    job.poll()
+    told = job.job.dir / contract.restarted_file(1)
+    told.symlink_to("/proc/none/restarted")  # it can't be made
+    job.end_learner(1, State.FAILED, signal=9, pid=1)
+    job.poll(5)
+    assert len(job.steps["learner 1"]) == 2
+    told.unlink()
+    job.poll()
+    assert told.exists()
+
+
 def test_of_servers_that_are_one_mpi_world_that_which_failed_is_named(play):
     """MPI ends the others with it, and the launcher has the exit code of one of those."""
     job = play(4, 2, transport="mpi")
