@@ -34,7 +34,7 @@ def expel(path: Path, learner: int) -> bool:
     """
     with _table(path) as table:
         if table is None:
-            return not path.exists()
+            return not _is_there(path)
         for slot, record in table.records():
             if record[0] == learner:
                 table.expel(slot)
@@ -74,15 +74,21 @@ def _table(path: Path) -> Iterator[Table | None]:
     except OSError as error:
         raise _unusable(path, error) from error
     try:
-        if os.fstat(descriptor).st_size < SIZE_BYTES:
-            yield None  # whoever makes it is not that far
-        elif not PosixLocks(descriptor, path).try_hold(0):
-            yield None
-        else:
-            with mmap.mmap(descriptor, SIZE_BYTES) as memory:
-                yield from _loaded(memory)
+        yield from _locked(descriptor, path)
+    except OSError as error:  # its file system went away meanwhile
+        raise _unusable(path, error) from error
     finally:
         os.close(descriptor)  # this frees the lock
+
+
+def _locked(descriptor: int, path: Path) -> Iterator[Table | None]:
+    if os.fstat(descriptor).st_size < SIZE_BYTES:
+        yield None  # whoever makes it is not that far
+    elif not PosixLocks(descriptor, path).try_hold(0):
+        yield None
+    else:
+        with mmap.mmap(descriptor, SIZE_BYTES) as memory:
+            yield from _loaded(memory)
 
 
 def _loaded(memory: mmap.mmap) -> Iterator[Table | None]:
@@ -99,6 +105,13 @@ def _loaded(memory: mmap.mmap) -> Iterator[Table | None]:
 
 def _unusable(path: Path, error: OSError) -> CursorError:
     return CursorError(
-        f"the cursor's file {path} can't be opened: {error.strerror}",
+        f"the cursor's file {path} can't be used: {error.strerror}",
         hint="it must be on a file system that all nodes share",
     )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise _unusable(path, error) from error

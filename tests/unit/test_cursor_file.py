@@ -182,6 +182,27 @@ def test_who_expels_waits_for_nobody(tmp_path: Path, start) -> None:
     assert (expel(path, number), reported(path)) == (True, {number: 0})
 
 
+@pytest.mark.parametrize("place", ["os.open", "os.fstat", "mmap.mmap", "pathlib.Path.exists"])
+def test_who_oversees_outlives_a_file_system_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The supervisor does, which tries again as long as it is told so by a CursorError."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    path = tmp_path / "cursor"
+    if place == "pathlib.Path.exists":
+        path.touch()  # nothing is in it yet
+    else:
+        opened(tmp_path).close()
+    with monkeypatch.context() as patched:
+        patched.setattr(place, fail)
+        with pytest.raises(CursorError, match="can't be used: Stale"):
+            expel(path, 7)
+    assert expel(path, 7) is (place != "pathlib.Path.exists")
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and newer
 def test_a_forked_child_has_no_part_in_it(tmp_path: Path) -> None:
     with opened(tmp_path) as cursor:
