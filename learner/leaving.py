@@ -62,6 +62,16 @@ def reserve_file(job_dir: Path, attempt: int) -> Path:
     return attempt_folder(job_dir, attempt) / ".reserve"
 
 
+def any_checkpoints(job_dir: Path) -> bool:
+    """Return whether there may be one: a file system that does not answer says nothing."""
+    try:
+        return any((job_dir / contract.CHECKPOINTS).iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
 def job_id(job_dir: Path, attempt: int) -> str:
     """Return the scheduler's id of this job, from the claim or from Slurm."""
     try:

@@ -274,6 +274,7 @@ class Supervisor:
 
     def _conclude(self, step: Running, words: list[str], lost: dict[int, str]) -> Verdict:
         """Judge how the learners ended, close their statuses, store the results."""
+        from learner.leaving import any_checkpoints
         from learner.verdict import Ending, decide
 
         if self.control.removed():
@@ -289,7 +290,7 @@ class Supervisor:
             {s.rank: last_lines(self._log(s.rank)) for s in statuses if not s.state.final},
             lost,
             step.failure,
-            any((self.job_dir / contract.CHECKPOINTS).glob("*")),
+            any_checkpoints(self.job_dir),
             left_undone(self.plan, self.job_dir, self.attempt),
         )
         verdict = decide(self.plan, self.attempt, self.job_id, ending)

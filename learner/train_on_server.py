@@ -234,7 +234,7 @@ class _Learner:
         position = self._start()
         self._saved.rows = None  # the server has them
         noted = job.directory / contract.position_file(job.attempt)
-        if noted.exists():
+        with contextlib.suppress(OSError):  # there is none yet, or it can't be read now
             position = max(position, Position(**json.loads(noted.read_text())), key=_told)
         job.say(f"learner 0 was started again, in epoch {position.epoch + 1}")
         return position

@@ -17,7 +17,7 @@ from dlctl import contract
 from dlctl.contract import Guilty, State, Verdict
 from learner.control import Control
 from learner.directives import Outside, is_gone, is_there
-from learner.leaving import leave, say
+from learner.leaving import any_checkpoints, leave, say
 from learner.signals import HaltFlag
 from psrv.patience import to_standard_error
 
@@ -69,3 +69,18 @@ def test_a_file_system_that_fails_for_a_moment_is_no_wish_and_no_end(
         assert leave(tmp_path, Verdict(1, "7", State.COMPLETED, "It ended.")) == 0
     assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
     assert is_there(tmp_path) and is_gone(tmp_path / "other")
+
+
+def test_checkpoints_that_can_not_be_looked_for_may_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not any_checkpoints(tmp_path)
+    (tmp_path / contract.CHECKPOINTS).mkdir()
+    assert not any_checkpoints(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    for name in ("listdir", "scandir"):  # the supervisor died of it, and all that had ended well
+        monkeypatch.setattr(os, name, fail)
+    assert any_checkpoints(tmp_path)
