@@ -20,6 +20,7 @@ from dlctl.contract import ContractError, Directive, Plan, State, Status, Verdic
 from learner.faults import UserFault
 from learner.heartbeat import Heartbeat, close_statuses, last_lines, read_statuses
 from learner.leaving import (
+    any_checkpoints,
     crash_verdict,
     fault_verdict,
     job_id,
@@ -274,7 +275,6 @@ class Supervisor:
 
     def _conclude(self, step: Running, words: list[str], lost: dict[int, str]) -> Verdict:
         """Judge how the learners ended, close their statuses, store the results."""
-        from learner.leaving import any_checkpoints
         from learner.verdict import Ending, decide
 
         if self.control.removed():

@@ -89,17 +89,37 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = ""
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.box import SIMPLE_HEAD
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column in columns:
-        drawn.add_column(column, overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(_printable(str(c)), style=_STYLES.get(str(c), "")) for c in row))
-    from rich.console import Console
+    console = Console(highlight=False)
+    drawn = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    cells = [[_printable(str(c)) for c in row] for row in [columns, *rows]]
+    between = 2 * len(columns)
+    widths = _widths(list(zip(*cells, strict=True)), console.width - between)
+    for column, width in zip(columns, widths, strict=True):
+        drawn.add_column(column, overflow="fold", width=width)
+    for row in cells[1:]:
+        drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    console.print(drawn)
 
-    Console(highlight=False).print(drawn)
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
+    """Return widths that break no word; None: as it comes, where some must be broken.
+
+    Args:
+        columns: All cells of each.
+        room: For all of them together.
+    """
+    whole = [max(map(len, cells)) for cells in columns]
+    words = [max(len(word) for cell in cells for word in cell.split() or [""]) for cells in columns]
+    spare, wanted = room - sum(words), sum(whole) - sum(words)
+    if spare < 0 or wanted <= spare:
+        return [None] * len(columns)
+    return [
+        word + (width - word) * spare // wanted for width, word in zip(whole, words, strict=True)
+    ]
 
 
 def fields(pairs: Mapping[str, object]) -> None:

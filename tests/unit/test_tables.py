@@ -1,0 +1,44 @@
+"""Tables on a terminal: what is in them, whatever its width."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from dlctl.cli import output
+
+COLUMNS = ["learner", "host", "state", "step", "metrics"]
+ROWS = [
+    ["0", "n1", "TRAINING", "905", "loss=0.0021 validation_loss=0.3766 validation_accuracy=0.9917"],
+    ["1", "n2", "DEPLOYING: was killed by signal 9; starting again", "-", "-"],
+]
+WORDS = {word for row in [COLUMNS, *ROWS] for cell in row for word in cell.split()}
+
+
+@pytest.fixture
+def draw(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def draw(width: int) -> list[str]:
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(width))
+        output.table(COLUMNS, ROWS)
+        return re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+
+    return draw
+
+
+@pytest.mark.parametrize("width", [70, 80, 100, 200])
+def test_no_word_is_broken_while_there_is_room_for_the_longest_ones(draw, width: int) -> None:
+    lines = draw(width)
+    assert max(map(len, lines)) <= width
+    assert {word for line in lines for word in line.split()} >= WORDS
+    assert (len(lines) == 6) == (width == 200)  # a line for each row, the names, three around them
+
+
+def test_where_there_is_none_words_are_broken_and_nothing_is_lost(draw) -> None:
+    lines = draw(40)
+    assert max(map(len, lines)) <= 40
+    told = Counter("".join(lines))
+    said = Counter("".join("".join(row) for row in [COLUMNS, *ROWS]))
+    assert all(told[letter] == said[letter] for letter in said if letter != " ")
