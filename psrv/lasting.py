@@ -39,14 +39,16 @@ class Lasting(ABC):
         nap_s = _DIAL_AGAIN_S
         without_since: float | None = None
         while not self._stopped.is_set():
+            opened_at = float("inf")
             try:
                 connection = self._open()
-                nap_s = _DIAL_AGAIN_S
-                without_since = None
+                opened_at = time.monotonic()
                 self._say("connected")
                 self.use(connection)
             except (DisconnectedError, RefusedError) as error:
                 now = time.monotonic()
+                if now - opened_at >= _SAID_AFTER_S:  # not one that comes and goes
+                    nap_s, without_since = _DIAL_AGAIN_S, None
                 without_since = without_since or now
                 long = now - without_since >= _SAID_AFTER_S or isinstance(error, RefusedError)
                 if long and not self._stopped.is_set():

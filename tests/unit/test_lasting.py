@@ -12,8 +12,9 @@ from psrv.transport.base import Connection, DisconnectedError, Purpose, RefusedE
 class Played(Lasting):
     """Of each attempt: how many seconds after the last one, and the error; none: it connects."""
 
-    def __init__(self, attempts: list[tuple[float, Exception | None]]) -> None:
+    def __init__(self, attempts: list[tuple[float, Exception | None]], lasts_s: float) -> None:
         self.now = 100.0
+        self._lasts_s = lasts_s
         self.lines: list[str] = []
         self._attempts = attempts
         super().__init__("home", self._next, Purpose.CLOCKS, 0, self.lines.append)
@@ -29,6 +30,7 @@ class Played(Lasting):
         return None  # type: ignore[return-value]
 
     def use(self, connection: Connection) -> None:
+        self.now += self._lasts_s
         raise DisconnectedError("the other side ended the connection")
 
 
@@ -47,7 +49,16 @@ class Played(Lasting):
 )  # fmt: skip
 def test_a_connection_that_is_soon_back_is_not_spoken_of(monkeypatch, attempts, lines) -> None:
     """At the end of a training servers leave one after another: it would look like a failure."""
-    played = Played(attempts)
+    played = Played(attempts, lasts_s=5)
     monkeypatch.setattr(lasting.time, "monotonic", lambda: played.now)
     played.run()
     assert played.lines == [f"home: {line}" for line in lines]
+
+
+def test_a_connection_that_comes_and_goes_is_spoken_of(monkeypatch) -> None:
+    played = Played([(0.5, None)] * 6, lasts_s=0.5)
+    monkeypatch.setattr(lasting.time, "monotonic", lambda: played.now)
+    played.run()
+    assert played.lines[:3] == [
+        "home: connected", "home: the other side ended the connection", "home: connected",
+    ]  # fmt: skip
