@@ -57,7 +57,9 @@ class Gate:
             if time.monotonic() > look_at:
                 look_at = time.monotonic() + _LOOK_FOR_DEAD_S
                 self._shard.members.strike_dead()
-                wait.look(self._names, may_be_gone=not self._late_here())
+                late_here = self._late_here()
+                if late_here or self._ahead():  # or the last one of them has just left
+                    wait.look(self._names, may_be_gone=not late_here)
         return time.monotonic() - begin
 
     def _catch_up(self, staleness: int) -> None:

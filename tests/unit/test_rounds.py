@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -237,6 +238,25 @@ def test_a_halt_waits_for_the_living_of_this_node_and_not_long_for_others(
     shard.members.enter(elsewhere, 0b01)
     with pytest.raises(LateError, match="has waited for .* for as long as the halt leaves time"):
         wait()
+
+
+def test_who_leaves_while_a_halt_looks_for_it_is_not_taken_for_another_node(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = shard.members.take()
+    assert here is not None
+    shard.members.enter(here, 0b01)
+    gate = Gate(shard, 0, Patience(60, late=lambda _: True))
+    gate.pushed()
+    began, strike_dead = time.monotonic(), shard.members.strike_dead
+
+    def leave_now() -> None:
+        strike_dead()
+        if time.monotonic() - began > 0.6:  # so long one waits for other nodes in any case
+            shard.members.pause(here)
+
+    monkeypatch.setattr(shard.members, "strike_dead", leave_now)
+    assert gate.wait() > 0.5
 
 
 def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, path: Path) -> None:
