@@ -18,6 +18,7 @@ REMOVED_BY = (
     "unless its RemoveIPC is no; some epilogs do, too"
 )
 _MARK = "removed"
+_TRIES = 3
 
 
 def make_own_folder(folder: Path) -> None:
@@ -50,14 +51,20 @@ def passing_folder(parent: Path | None, name: str) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
             os.close(descriptor)
     descriptor = None
-    while descriptor is None:  # another one may have taken it for left
+    for _ in range(_TRIES):  # another one may have taken it for left
         folder = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=where))
-        descriptor = _lock(folder)
+        if (descriptor := _lock(folder)) is not None:
+            break
+        with suppress(OSError):
+            folder.rmdir()
+    else:  # a file system without such locks
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=where))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _lock(folder: Path) -> int | None:

@@ -72,7 +72,8 @@ class Gate:
         members = self._shard.members
         proxies = set(members.proxies().values())
         clocks = [members.clock(m.slot) for m in members.all() if m.slot in proxies]
-        furthest = max([*clocks, self._shard.furthest_elsewhere])
+        known = (clock for clock in clocks if clock != NEVER)  # see Members.furthest
+        furthest = max([*known, self._shard.furthest_elsewhere])
         if furthest - self.pushes > staleness + 1:
             self.pushes = furthest
             self._show()

@@ -130,9 +130,12 @@ class Members:
         return found
 
     def furthest(self, *, but: int) -> int:
-        """Return the largest clock of the members but for a slot; 0: there are none."""
+        """Return the largest clock of the members but for a slot; 0: there are none.
+
+        The proxy of a node whose last learner has just left may have the clock of nobody.
+        """
         clocks = [self.clock(member.slot) for member in self.all() if member.slot != but]
-        return max(clocks, default=0)
+        return max((clock for clock in clocks if clock != NEVER), default=0)
 
     def strike_if_dead(self, slot: int) -> bool:
         """Return whether the owner of another slot is gone; it is no member then.

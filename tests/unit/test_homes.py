@@ -24,7 +24,7 @@ from psrv.queues import Queues
 from psrv.rules import Downpour, ParallelSGD, RoundSolver, Solver
 from psrv.serving import Serving
 from psrv.shard import ThreadedShard
-from psrv.shard_file import ShardLayout, create_shard
+from psrv.shard_file import NEVER, ShardLayout, create_shard
 from psrv.snapshots import write_snapshot
 from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
 
@@ -321,6 +321,9 @@ def test_a_node_that_comes_back_is_told_how_far_the_furthest_is(home: Home) -> N
     assert home.note_clock(0, Frame(Kind.CLOCK, 0, number=1000, mask=0b001)) == (12, 1000)
     alone = home.note_clock(1, Frame(Kind.CLOCK, 0, mask=0))  # who has no learner is no member
     assert alone == (12, 1000)
+    # Its last learner left between two looks: nobody's clock, with a mask.
+    home.note_clock(0, Frame(Kind.CLOCK, 0, number=NEVER, mask=0b001))
+    assert home.note_clock(2, Frame(Kind.CLOCK, 0, number=12, mask=0b100)) == (NEVER, 0)
     home.shard.close()
 
 

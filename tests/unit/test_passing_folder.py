@@ -54,6 +54,18 @@ def test_a_folder_that_another_one_takes_for_left_is_made_again(
         assert [folder] == made[1:] == list(tmp_path.iterdir())
 
 
+def test_a_file_system_without_locks_gives_a_folder_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no locks")
+
+    monkeypatch.setattr("psrv.folder.fcntl.flock", refuse)
+    with passing_folder(tmp_path, "name") as folder:
+        assert list(tmp_path.iterdir()) == [folder]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_errors_inside_are_the_callers_and_the_folder_goes(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="mine"), passing_folder(tmp_path, "name"):
         raise OSError("mine")

@@ -205,6 +205,16 @@ def test_nodes_that_come_back_at_once_do_not_wait_for_each_other(shard: Shard) -
     assert gate.pushes == 5000
 
 
+def test_nobody_catches_up_with_the_clock_of_nobody(shard: Shard) -> None:
+    """A node's last learner has left while its server looked."""
+    gate = Gate(shard, 3, Patience(1))
+    elsewhere = shard.members.proxy(5)
+    assert elsewhere is not None
+    shard.members.enter(elsewhere, 0b100)
+    shard.members.set_clock(elsewhere, NEVER)
+    assert gate.wait() == 0 and gate.pushes == 0
+
+
 @pytest.mark.parametrize("ahead", [4, 5])
 def test_a_learner_who_is_the_slowest_stays_so(shard: Shard, ahead: int) -> None:
     """Others are a push further than the bound, at most, if they wait for it."""
