@@ -100,8 +100,8 @@ class Flat(Way):
         return flat_zeros(ELEMENTS, torch.float32)
 
 
-class Floor(Flat):
-    """The same arithmetic on private memory."""
+class FloorTorch(Flat):
+    """The same arithmetic on private memory, as torch does it."""
 
     def join(self) -> None:
         """Cut everything into blocks."""
@@ -130,6 +130,35 @@ class Floor(Flat):
         return 1
 
 
+class Floor(FloorTorch):
+    """The same arithmetic on private memory, in one pass, as ours does it."""
+
+    def join(self) -> None:
+        """Compile it."""
+        from psrv import fused
+        from psrv.rules import Downpour
+
+        super().join()
+        folder = Path(os.environ[_MEMORY])
+        if self.place.number == 0:
+            fused.build(folder, Downpour())
+        self._kept = torch.zeros(1, dtype=torch.int64)
+        self._fused = lambda: fused.load(folder / fused.LIBRARY)
+
+    def run(self, updates: int) -> None:
+        """Update so many times."""
+        if (library := self._fused()) is None:
+            raise RuntimeError("no compiler: there is no floor")
+        kept = self._kept.data_ptr()
+        for _ in range(updates):
+            for server, gradient, weights, aside in self._blocks:
+                library.downpour(
+                    server.data_ptr(), 0, gradient.data_ptr(), weights.data_ptr(),
+                    aside.data_ptr(), 0, kept, len(server), LR, 0.0, 1,
+                )  # fmt: skip
+        self.updates += updates
+
+
 class Ours(Flat):
     """The parameter server of psrv, on one shard."""
 
@@ -140,6 +169,7 @@ class Ours(Flat):
     def join(self) -> None:
         """Make the shard, and map it."""
         from dlctl.contract import Parameters
+        from psrv import fused
         from psrv.client import join
         from psrv.placing import layout_of
         from psrv.rules import Downpour
@@ -148,6 +178,7 @@ class Ours(Flat):
         parameters, solver = Parameters(ELEMENTS, "float32", 1, "resnet50"), Downpour()
         folder = Path(os.environ[_MEMORY])
         if self.place.number == 0:
+            fused.build(folder, solver)
             create_shard(folder / "shard-0", layout_of(parameters, 1, 0, solver, HOME), 1)
         self._client = join(folder, parameters, 1, solver, 1, timeout_s=60)
 
@@ -266,7 +297,8 @@ class TorchRpc(Served):
 
 
 WAYS: dict[str, Callable[[Place], Way]] = {
-    "ours": Ours, "floor": Floor, "mpi_two_sided": TwoSided, "torch_rpc": TorchRpc,
+    "ours": Ours, "floor": Floor, "floor_torch": FloorTorch, "mpi_two_sided": TwoSided,
+    "torch_rpc": TorchRpc,
 }  # fmt: skip
 """Beside Ray's, which have a module of their own."""
 

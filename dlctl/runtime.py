@@ -15,7 +15,7 @@ def runtime_entries() -> tuple[str, list[Entry]]:
     files = {"dlctl/__init__.py": _PACKAGE / "__init__.py"}
     for package in ("dlctl/contract", "learner", "psrv"):
         folder = _PACKAGE.parent / package
-        for path in folder.rglob("*.py"):
+        for path in [*folder.rglob("*.py"), *folder.rglob("*.c")]:
             files[f"{package}/{path.relative_to(folder).as_posix()}"] = path
     digest = hashlib.sha256()
     entries = []

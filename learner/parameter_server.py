@@ -47,7 +47,7 @@ from learner.server_meeting import (
 )
 from learner.server_solver import OWN, AnySolver, find_solver
 from learner.shared_memory import segment_folder
-from psrv import client
+from psrv import client, fused
 from psrv.cursor_file import FileCursor
 from psrv.folder import passing_folder
 from psrv.parts import part_count
@@ -362,5 +362,6 @@ def _make_shard(
             row.copy_(value)
 
     layout = layout_of(parameters, 1, 0, solver, HOME)
+    fused.build(folder, solver)
     create_shard(folder / "shard-0", layout, 1, learners=1, fill=fill)
     return client.join(folder, parameters, 1, solver, 1, _ALONE_TIMEOUT_S)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from psrv.fused import Fused
 from psrv.rounds import Step, add_to_sum, before, missing, next_round, settle
 from psrv.rules import Solver
-from psrv.shard import Shard
+from psrv.shard import Rows, Shard
 from psrv.shard_file import COUNT_BITS
 
 __all__ = ["add_sum", "copy_weights", "has_ended", "merge", "next_round", "skip_rounds"]
@@ -29,6 +30,7 @@ def merge(
     number: int,
     into: Sequence[torch.Tensor],
     is_new: Callable[[int, int], bool],
+    fused: Fused | None = None,
 ) -> int:
     """Take in what a node's learners have gathered, and copy the new weights; solvers at once.
 
@@ -43,6 +45,7 @@ def merge(
         into: Gets the weights of each block.
         is_new: Whether a block has not had it yet: asked under the lock with the block and the
             number that it has had last.
+        fused: The solver in one pass, if there is that: for totals of float32.
 
     Returns:
         How many pushes the weights have had: those of each block, or more.
@@ -51,14 +54,20 @@ def merge(
 
     def work(parts: Sequence[torch.Tensor], block: int) -> None:
         had, added = shard.progress(block)
-        if is_new(block, added >> COUNT_BITS):
-            solver.merge(parts, totals[block - run.start], pushes, rate)
+        total, weights = totals[block - run.start], into[block - run.start]
+        new = is_new(block, added >> COUNT_BITS)
+        if new and fused is not None:
+            fused.push(block, total.data_ptr(), weights.data_ptr(), rate)
+        else:
+            if new:
+                solver.merge(parts, total, pushes, rate)
+            weights.copy_(parts[0])
+        if new:
             had += pushes
             shard.set_progress(block, had, number << COUNT_BITS)
-        into[block - run.start].copy_(parts[0])
         seen.append(had)
 
-    shard.update_run(run, work)
+    shard.update_run(run, work, changes=Rows(copied=fused is None))
     return min(seen)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from psrv.errors import ServerError
+from psrv.fused import fused_for
 from psrv.home import merge, next_round, skip_rounds
 from psrv.members import RANKS
 from psrv.queues import Queues
@@ -78,6 +79,9 @@ class Home:
         self.in_rounds: RoundSolver | None = solver if isinstance(solver, RoundSolver) else None
         """The solver, if it is one in rounds. (Asking for its type takes longer than a block.)"""
         self._queues = queues
+        self._on_cpu = solver
+        # The total of elastic averaging is a step already.
+        self._fused = None if solver.sends_weights else fused_for(shard, solver)
         self._merged = Merged(
             shard.path.with_name(f"{shard.path.name}.merged"), nodes, shard.layout.blocks
         )
@@ -135,6 +139,7 @@ class Home:
             lambda solver: merge(
                 self.shard, run, solver, totals, frame.pushes, frame.rate,
                 number * NODES + node, into, is_new,
+                self._fused if solver is self._on_cpu else None,
             ),
         )  # fmt: skip
 

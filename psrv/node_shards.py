@@ -72,6 +72,8 @@ class NodeShards:
         self._log = log
         self._fail = fail
         files.check_room([home == node for home in homes.shard_nodes])
+        if line := files.compile_pushes():
+            log(line)
         self._shards = [
             files.open(number, home == node) for number, home in enumerate(homes.shard_nodes)
         ]

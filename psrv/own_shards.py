@@ -14,6 +14,7 @@ import torch
 from dlctl.contract import Parameters, snapshot_file
 from psrv.errors import ServerError
 from psrv.folder import forget_removed, make_own_folder, removed
+from psrv.fused import build
 from psrv.placing import layout_of
 from psrv.relay import Relay
 from psrv.rules import RoundSolver, Solver
@@ -95,6 +96,10 @@ class OwnShards:
     def snapshot(self, number: int) -> Path:
         """Return where the newest snapshot of a shard is."""
         return self._job_dir / snapshot_file(self._attempt, number)
+
+    def compile_pushes(self) -> str | None:
+        """Compile what learners load beside the shards; see psrv.fused.build."""
+        return build(self._folder, self._solver)
 
     def are_there(self) -> bool:
         """Return whether all files are: nobody has removed them."""

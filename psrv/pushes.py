@@ -10,11 +10,12 @@ from typing import Protocol
 import torch
 
 from psrv.backlog import Outgoing
+from psrv.fused import fused_for
 from psrv.members import RANKS
 from psrv.patience import Patience
 from psrv.rounds import Rounds, Turn, missing, settle
 from psrv.rules import RoundSolver, Solver
-from psrv.shard import Operation, Shard
+from psrv.shard import Operation, Rows, Shard
 from psrv.shard_file import COUNT, HOME, RELAY
 
 _Parts = Sequence[torch.Tensor]
@@ -114,6 +115,7 @@ class _AtOnce:
         self.shard = shard
         self._solver = solver
         self.is_home = shard.layout.kind == HOME
+        self._fused = fused_for(shard, solver)
         step = shard.layout.block_count
         self._sent, self._taken = Cuts(step), Cuts(step)
         room = torch.empty(step, dtype=shard.layout.dtypes[0], device="cpu")
@@ -127,6 +129,10 @@ class _AtOnce:
         """Work on every block."""
         shard = self.shard
         shard.rate = rate
+        if self._fused is not None and (push := self._fused.pushing(mine, into, rate)) is not None:
+            changes = Rows(copied=False) if self.is_home else self._gathered_in_one
+            shard.update(self._counting(push), self._first, changes=changes)
+            return
         sent = self._sent.of(mine)
         taken = None if into is None else self._taken.of(into)
         if self.is_home:
@@ -136,10 +142,13 @@ class _AtOnce:
                 self._gathering(sent, taken, rate), self._first, changes=self._gather_changes
             )
 
-    def _gather_changes(self, block: int) -> tuple[int, int]:
+    def _gather_changes(self, block: int) -> Rows:
         """Return the rows: what is in an empty total means nothing, and needs no copy."""
         empty = not self.shard.progress(block)[1] & COUNT
-        return 0 if self._solver.total_is_step else 1, 1 if empty else 2
+        return Rows(0 if self._solver.total_is_step else 1, 1 if empty else 2)
+
+    def _gathered_in_one(self, block: int) -> Rows:
+        return self._gather_changes(block)._replace(copied=False)
 
     def _pushing(self, sent: _Parts, taken: _Parts | None, rate: float) -> Operation:
         scratch, count = self._scratch, self.shard.count_push
@@ -150,6 +159,15 @@ class _AtOnce:
                 push(parts, sent[block], scratch[block], rate)
             else:
                 push_pull(parts, sent[block], taken[block], scratch[block], rate)
+            count(block)
+
+        return work
+
+    def _counting(self, push: Operation) -> Operation:
+        count = self.shard.count_push
+
+        def work(parts: Sequence[torch.Tensor], block: int) -> None:
+            push(parts, block)
             count(block)
 
         return work

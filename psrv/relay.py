@@ -18,14 +18,14 @@ import torch
 from psrv.pushes import copying
 from psrv.rounds import missing
 from psrv.rules import Solver
-from psrv.shard import GROUP, ThreadedShard
+from psrv.shard import GROUP, Rows, ThreadedShard
 from psrv.shard_file import COUNT, COUNT_BITS
 from psrv.transport.base import ANY, Frame, Kind
 from psrv.window import Place, Window
 
 Sending = tuple[Frame, memoryview]
 """A frame and its payload."""
-_REPLICA, _NO_ROW = (0, 1), (0, 0)
+_REPLICA, _NO_ROW = Rows(0, 1), Rows(0, 0)
 """What an operation changes; see psrv.shard."""
 
 

@@ -22,7 +22,7 @@ import torch
 from psrv.errors import ServerError
 from psrv.members import RANKS, Member
 from psrv.patience import Patience, names, wait_until
-from psrv.shard import Shard
+from psrv.shard import Rows, Shard
 from psrv.shard_file import HOME, RELAY
 
 _SPINS = 20
@@ -95,7 +95,7 @@ def add_to_sum(
                 shard.set_round_rate(block, rate)
             shard.set_progress(block, now, added | mask)
 
-    shard.update_block(block, add, changes=(len(shard.rows) - 1, len(shard.rows)))
+    shard.update_block(block, add, changes=Rows(len(shard.rows) - 1, len(shard.rows)))
     return settled
 
 

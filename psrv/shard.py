@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from psrv.shard_file import (
     BLOCK_BYTES,
     BLOCKS_AT,
     HOME,
+    KEPT,
     LINE,
     ROUND,
     ROUND_RATE,
@@ -52,12 +53,23 @@ groups of 4 were no faster (docs/benchmarks.md)."""
 
 Operation = Callable[[Sequence[torch.Tensor], int], None]
 """Works in place on the parts of all rows that are in a block; also gets the block's number."""
-Changes = tuple[int, int] | Callable[[int], tuple[int, int]]
-"""Which rows an operation may change: the first one, and the one after the last; or says so of a
-block, asked under its lock. Of the others no copy is made for undoing."""
-Words = np.ndarray[Any, np.dtype[np.int64]]
 _ROWS = 256
-_ALL = (0, _ROWS - 1)
+
+
+class Rows(NamedTuple):
+    """Which rows an operation may change; of the others no copy is made for undoing."""
+
+    first: int = 0
+    end: int = _ROWS - 1
+    """The one after the last; more than there are: all."""
+    copied: bool = True
+    """Before the operation; otherwise it copies them itself as it goes (see psrv.fused)."""
+
+
+Changes = Rows | Callable[[int], Rows]
+"""That, or what says so of a block when it is asked under its lock."""
+Words = np.ndarray[Any, np.dtype[np.int64]]
+ALL_ROWS = Rows()
 
 
 def _wait_for_lock(descriptor: int, size: int, at: int) -> None:
@@ -118,10 +130,15 @@ class Shard(ShardHeader):
         step = layout.block_count
         self._blocks = list(zip(*[torch.split(row, step) for row in self.rows], strict=True))
         self._copies = [layout.copies(memory, slot) for slot in range(SLOTS)]
+        self.asides = self._copies[self.slot]
+        """Where this one's copies of a block are made: of each row, shape (block_count,)."""
+        self._address = memory.data_ptr()
         # All blocks but the last one share them: a view for each is memory, of 10⁵ blocks 100 MB.
         last = len(self._blocks[-1][0])
-        self._asides = [self._copies[self.slot]] * (len(self._blocks) - 1)
-        self._asides.append([copy[:last] for copy in self._copies[self.slot]])
+        self._asides = [self.asides] * (len(self._blocks) - 1)
+        self._asides.append([copy[:last] for copy in self.asides])
+        self.lengths = [step] * (len(self._blocks) - 1) + [last]
+        """How many elements each block has."""
         self._counts = ROUND if layout.kind == HOME else ADDED
         self._line = SLOTS_AT + self.slot * LINE
         starts = range(0, layout.blocks, GROUP)
@@ -151,7 +168,7 @@ class Shard(ShardHeader):
             if self._words[BLOCKS_AT + block * LINE] % 2:
                 self.read_block(block, _do_nothing)
 
-    def update(self, operation: Operation, first: int = 0, *, changes: Changes = _ALL) -> None:
+    def update(self, operation: Operation, first: int = 0, *, changes: Changes = ALL_ROWS) -> None:
         """Work on every block once, each whole or not at all, from about block number `first` on.
 
         What another learner has locked is left for later: nobody waits while there is something
@@ -183,11 +200,13 @@ class Shard(ShardHeader):
         """Look at neighbouring blocks, under one lock."""
         self._read(run, operation)
 
-    def update_block(self, block: int, operation: Operation, *, changes: Changes = _ALL) -> None:
+    def update_block(
+        self, block: int, operation: Operation, *, changes: Changes = ALL_ROWS
+    ) -> None:
         """Work on one block, once nobody else does."""
         self._update(range(block, block + 1), operation, changes, _LOCK)
 
-    def update_run(self, run: range, operation: Operation, *, changes: Changes = _ALL) -> None:
+    def update_run(self, run: range, operation: Operation, *, changes: Changes = ALL_ROWS) -> None:
         """Work on neighbouring blocks under one lock, on each whole or not at all."""
         self._update(run, operation, changes, _LOCK)
 
@@ -225,12 +244,15 @@ class Shard(ShardHeader):
 
     def _work(self, block: int, operation: Operation, changes: Changes) -> None:
         words, at, mine = self._words, BLOCKS_AT + block * LINE, self._line
-        parts, asides = self._blocks[block], self._asides[block]
+        parts, length = self._blocks[block], self.lengths[block]
         if words[at] % 2:
             self._put_back(block)
-        first, end = changes(block) if callable(changes) else changes
-        for row in range(first, min(end, len(parts))):
-            asides[row].copy_(parts[row])
+        first, end, copied = changes if isinstance(changes, Rows) else changes(block)
+        if copied:
+            asides = self._asides[block]
+            for row in range(first, min(end, len(parts))):
+                asides[row].copy_(parts[row])
+        words[at + KEPT] = length if copied else 0
         words[mine + KEPT_ROUND] = words[at + ROUND]
         words[mine + KEPT_ADDED] = words[at + ADDED]
         words[mine + KEPT_ROWS] = first + _ROWS * end
@@ -246,8 +268,9 @@ class Shard(ShardHeader):
         its = SLOTS_AT + writer * LINE
         first, end = words[its + KEPT_ROWS] % _ROWS, words[its + KEPT_ROWS] // _ROWS
         parts, copies = self._blocks[block][first:end], self._copies[writer][first:end]
+        kept = words[at + KEPT]
         for part, copy in zip(parts, copies, strict=True):
-            part.copy_(copy[: len(part)])
+            part[:kept].copy_(copy[:kept])
         words[at + ROUND], words[at + ADDED] = words[its + KEPT_ROUND], words[its + KEPT_ADDED]
         words[at] -= 1
 
@@ -304,6 +327,13 @@ class Shard(ShardHeader):
         """Count a push at once; only as part of an operation on the block."""
         self._words[BLOCKS_AT + block * LINE + self._counts] += 1
 
+    def kept_address(self, block: int) -> int:
+        """Return where it is noted how much of a block has been copied aside: an int64.
+
+        For operations that do so as they go; see Rows.
+        """
+        return self._address + 8 * (BLOCKS_AT + block * LINE + KEPT)
+
     def want_refresh(self) -> int:
         """Want one more of a relay; return what `refreshed` is once it is done."""
 
@@ -318,6 +348,7 @@ class Shard(ShardHeader):
         if self._process == os.getpid():  # a forked child must not strike its parent off
             self.members.remove(self.slot)
         self._blocks, self._asides, self._copies, self.rows = [], [], [], []
+        self.asides = []
         os.close(self._descriptor)
 
 

@@ -11,7 +11,8 @@ In 64-bit words of the machine's byte order:
           progress, two words. In rounds: rounds that are complete, and bits of the ranks that have
           added to the next one; and that one's learning rate (float64). Otherwise: pushes that its
           weights have had; and from COUNT_BITS on the number of an exchange with another node,
-          below how many are in the total of a relay
+          below how many are in the total of a relay. The sixth: of how many elements there is a
+          copy for undoing
 
 and from page to page the rows (the weights first), and for each slot a copy of one block of every
 row. Rows are padded to whole blocks.
@@ -44,7 +45,7 @@ LINE = 8
 SLOTS_AT = 64
 BLOCKS_AT = SLOTS_AT + SLOTS * LINE
 MAGIC, DIGEST, ATTEMPT, KIND, EXPECTED, RATE, ELSEWHERE, FURTHEST, WANTED, REFRESHED = range(10)
-SEQUENCE, WRITER, ROUND, ADDED, ROUND_RATE = range(5)
+SEQUENCE, WRITER, ROUND, ADDED, ROUND_RATE, KEPT = range(6)
 """Words of a block; ROUND and ADDED are its progress."""
 COUNT_BITS = 20
 COUNT = (1 << COUNT_BITS) - 1
@@ -55,7 +56,7 @@ UNFINISHED = ".shard-*"
 """Names of shards that are being made."""
 NEVER = 1 << 62
 """The clock of nobody: it is waited for by none."""
-_MAGIC = int.from_bytes(b"DLshard3", "little")
+_MAGIC = int.from_bytes(b"DLshard4", "little")
 
 
 @dataclass(frozen=True)

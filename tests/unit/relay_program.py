@@ -1,6 +1,6 @@
 """Run by test_relay.py: two nodes, whose learners are forks of a process of one thread.
 
-python relay_program.py bits|kills|count|elastic FOLDER
+python relay_program.py bits|kills|[fused_]count|[fused_]elastic FOLDER
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from server_play import Pair, serve, whole
 from shard_program import end_with_parent, fork
 
 from dlctl.contract import Parameters
+from psrv.fused import build
 from psrv.patience import Patience
 from psrv.placing import layout_of
 from psrv.pushes import AtOnce, InRounds
@@ -64,6 +65,8 @@ paths = folder / "home", folder / "relay"
 
 def make(solver: Solver | RoundSolver) -> list[ShardLayout]:
     made = [layout_of(PARAMETERS, 1, 0, solver, kind) for kind in (HOME, RELAY)]
+    if sys.argv[1].startswith("fused"):
+        assert build(folder, solver) == "pushes are compiled by cc"
     create_shard(paths[0], made[0], 1, learners=LEARNERS)
     create_shard(paths[1], made[1], 1, learners=LEARNERS // 2)
     return made
@@ -213,4 +216,5 @@ def elastic() -> None:
 if __name__ == "__main__":
     end_with_parent()
     torch.set_num_threads(1)
-    {"bits": bits, "kills": kills, "count": count, "elastic": elastic}[sys.argv[1]]()
+    plays = {"bits": bits, "kills": kills, "count": count, "elastic": elastic}
+    plays[sys.argv[1].removeprefix("fused_")]()

@@ -12,7 +12,7 @@ import torch
 from psrv import home
 from psrv.rounds import missing
 from psrv.rules import RoundSolver, Solver
-from psrv.shard import Shard, ThreadedShard
+from psrv.shard import Rows, Shard, ThreadedShard
 from psrv.shard_file import ShardLayout
 
 LOOK_S = 0.02
@@ -111,7 +111,7 @@ class Pair:
             parts[1].zero_()
             self.relay.set_progress(block, had, 0)
 
-        self.relay.update_block(block, take, changes=(1, 2))
+        self.relay.update_block(block, take, changes=Rows(1, 2))
         return pushes
 
     def _answer_to(self, block: int, weights: torch.Tensor, had: int, add: bool) -> None:

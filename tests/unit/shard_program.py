@@ -1,6 +1,6 @@
 """Run by test_shard.py: learners are forks of a process that has one thread. Not a test by itself.
 
-python shard_program.py kills|count FOLDER
+python shard_program.py kills|fused_kills|gather_kills|count PATH
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from pathlib import Path
 
 import torch
 
+from psrv.fused import build, fused_for
+from psrv.pushes import AtOnce
+from psrv.rules import Downpour
 from psrv.shard import Shard
-from psrv.shard_file import BLOCKS_AT, LINE, ShardLayout, create_shard
+from psrv.shard_file import BLOCKS_AT, HOME, LINE, RELAY, ShardLayout, create_shard
 
 LAYOUT = ShardLayout(200_000, (torch.float32, torch.float64), "model")
 SMALL = ShardLayout(7, (torch.float64,), "small")
@@ -65,13 +68,54 @@ def add_one(parts: Sequence[torch.Tensor], block: int) -> None:
 
 
 def kills(path: Path) -> None:
-    """Kill learners at random while they work; in every block all work is whole."""
+    """Kill learners at random while they add 1 to every element of two rows."""
     create_shard(path, LAYOUT, 1)
 
+    def update(shard: Shard) -> None:
+        shard.update(add_one, random.randrange(LAYOUT.blocks))
+
+    _kills(path, LAYOUT, update, lambda times: (times, times))
+
+
+def fused_kills(path: Path) -> None:
+    """The same with pushes that make copies for undoing as they go. Velocities are 1, 0, 1, …"""
+    _fused_kills(path, Downpour(momentum=-1.0), HOME, lambda times: ((times + 1) // 2, times % 2))
+
+
+def gather_kills(path: Path) -> None:
+    """The same where another node is the home: a total."""
+    _fused_kills(path, Downpour(), RELAY, lambda times: (0, times))
+
+
+def _fused_kills(
+    path: Path, solver: Downpour, kind: int, expected: Callable[[int], tuple[int, int]]
+) -> None:
+    assert build(path.parent, solver) == "pushes are compiled by cc"
+    layout = ShardLayout(200_000, (torch.float32, torch.float32), "plain", kind)
+    create_shard(path, layout, 1)
+    gradient, weights = torch.ones(layout.count), torch.zeros(layout.count)
+    made: dict[int, AtOnce] = {}
+
+    def update(shard: Shard) -> None:
+        assert fused_for(shard, solver) is not None
+        pushes = made.setdefault(os.getpid(), AtOnce([shard], solver, 0))
+        pushes.push(gradient, weights, -1.0)
+
+    _kills(path, layout, update, expected)
+
+
+def _kills(
+    path: Path,
+    layout: ShardLayout,
+    update: Callable[[Shard], None],
+    expected: Callable[[int], tuple[int, int]],
+) -> None:
+    """Kill learners at random while they work; in every block all work is whole."""
+
     def learner() -> None:
-        shard = Shard(path, LAYOUT, 1)
+        shard = Shard(path, layout, 1)
         while True:
-            shard.update(add_one, random.randrange(LAYOUT.blocks))
+            update(shard)
             shard.read(lambda parts, _: check(all(part.eq(part[0]).all() for part in parts)))
 
     random.seed(1)
@@ -82,26 +126,26 @@ def kills(path: Path) -> None:
         victim = children.pop(0)
         os.kill(victim, signal.SIGKILL)
         os.waitpid(victim, 0)
-        odd += unfinished(path)
+        odd += unfinished(path, layout)
         children.append(fork(learner))
     time.sleep(0.1)
     for child in children:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    shard = Shard(path, LAYOUT, 1)
-    shard.update(add_one)
-    for block in range(LAYOUT.blocks):
-        start = block * LAYOUT.block_count
-        for row in shard.rows:
-            found = set(row[start : start + LAYOUT.block_count].tolist())
-            assert found == {float(done(shard, block))}, (block, found, done(shard, block))
-    print("whole", sum(done(shard, block) for block in range(LAYOUT.blocks)) > 100, odd > 0)
+    shard = Shard(path, layout, 1)
+    update(shard)
+    for block in range(layout.blocks):
+        start = block * layout.block_count
+        for row, value in zip(shard.rows, expected(done(shard, block)), strict=True):
+            found = set(row[start : start + layout.block_count].tolist())
+            assert found == {float(value)}, (block, found, done(shard, block))
+    print("whole", sum(done(shard, block) for block in range(layout.blocks)) > 100, odd > 0)
 
 
-def unfinished(path: Path) -> int:
+def unfinished(path: Path, layout: ShardLayout) -> int:
     """Return how many blocks have an odd sequence number just now."""
-    words = memoryview(path.read_bytes()[: 8 * (BLOCKS_AT + LAYOUT.blocks * LINE)]).cast("q")
-    return sum(words[BLOCKS_AT + n * LINE] % 2 for n in range(LAYOUT.blocks))
+    words = memoryview(path.read_bytes()[: 8 * (BLOCKS_AT + layout.blocks * LINE)]).cast("q")
+    return sum(words[BLOCKS_AT + n * LINE] % 2 for n in range(layout.blocks))
 
 
 def count(path: Path) -> None:
@@ -124,4 +168,7 @@ def count(path: Path) -> None:
 if __name__ == "__main__":
     end_with_parent()
     torch.set_num_threads(1)
-    {"kills": kills, "count": count}[sys.argv[1]](Path(sys.argv[2]))
+    plays = {
+        "kills": kills, "fused_kills": fused_kills, "gather_kills": gather_kills, "count": count,
+    }  # fmt: skip
+    plays[sys.argv[1]](Path(sys.argv[2]))

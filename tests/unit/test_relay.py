@@ -33,7 +33,7 @@ import os, sys, torch
 from pathlib import Path
 from psrv.relay import AtOnceRelay
 from psrv.rules import Downpour
-from psrv.shard import ThreadedShard
+from psrv.shard import Rows, ThreadedShard
 from psrv.shard_file import RELAY, ShardLayout
 from psrv.window import Window
 folder = Path(sys.argv[1])
@@ -92,7 +92,9 @@ def shard(shm_folder: Path) -> Iterator[ThreadedShard]:
         ("bits", "bits"),
         ("kills", "rounds True True True"),
         ("count", "sums True True True True"),
+        ("fused_count", "sums True True True True"),
         ("elastic", "center True True"),
+        ("fused_elastic", "center True True"),
     ],
 )
 def test_two_nodes(shm_folder: Path, zygote: Zygote, what: str, said: str) -> None:
@@ -194,7 +196,7 @@ shard.members.enter(shard.slot, 0b10)
 def half(parts, block):
     parts[-1][:30_000] += 10
     os.kill(os.getpid(), 9)
-shard.update_block(0, half, changes=(1, 2))
+shard.update_block(0, half, changes=Rows(1, 2))
 """)  # fmt: skip
     assert relay.ready() == []
     assert relay.take(0) is None

@@ -27,12 +27,13 @@ TRAIN = TensorDataset(INPUTS, INPUTS.sum(dim=1, keepdim=True))
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def _alone(monkeypatch: pytest.MonkeyPatch, shm_folder: Path) -> None:
     monkeypatch.delenv("DLCTL_JOB_DIR", raising=False)
+    monkeypatch.setattr(parameter_server, "_SHARED_MEMORY", shm_folder)
 
 
 def shared_memory() -> list[str]:
-    return [path.name for path in Path("/dev/shm").glob("dlctl-*-alone.*")]
+    return [path.name for path in parameter_server._SHARED_MEMORY.iterdir()]
 
 
 def test_a_script_alone_takes_the_steps_of_sgd() -> None:
@@ -189,16 +190,16 @@ def test_one_learner_of_a_job_that_is_killed_leaves_no_shard_that_its_watchdog_d
     def be_killed(*_: object, **__: object) -> None:
         raise Killed
 
-    before = shared_memory()
     monkeypatch.setattr(parameter_server.client, "join", be_killed)
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
     make_segment_folder(plan.training_id, 1)
     with pytest.raises(Killed):
         parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5, lr=0.1)
+    elsewhere = shared_memory()
     monkeypatch.undo()
     left = list(segment_folder(plan.training_id, 1).glob("*/shard-0"))
     remove_segment_folder(plan.training_id, 1)
-    assert len(left) == 1 and shared_memory() == before
+    assert len(left) == 1 and not elsewhere
 
 
 def test_a_learner_does_not_wait_for_ever_for_a_learner_0_that_has_ended(

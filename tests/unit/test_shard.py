@@ -20,7 +20,7 @@ from shard_program import done
 
 import psrv.shard
 from psrv.errors import ServerError
-from psrv.shard import Shard, ThreadedShard
+from psrv.shard import Rows, Shard, ThreadedShard
 from psrv.shard_file import (
     BLOCKS_AT,
     LINE,
@@ -168,10 +168,10 @@ def test_rows_that_an_operation_only_reads_are_not_copied(shard: Shard) -> None:
 
     shard.update(lambda parts, block: [part.fill_(block + 1) for part in parts])
     aside = [copy.clone() for copy in shard._asides[0]]
-    shard.update_block(0, lambda parts, block: parts[1].fill_(5), changes=(1, 2))
+    shard.update_block(0, lambda parts, block: parts[1].fill_(5), changes=Rows(1, 2))
     assert torch.equal(shard._asides[0][0], aside[0])
     with pytest.raises(ValueError, match="no"):
-        shard.update_block(0, fail, changes=(1, 2))
+        shard.update_block(0, fail, changes=Rows(1, 2))
     assert [set(row[: LAYOUT.block_count].tolist()) for row in shard.rows] == [{1.0}, {5.0}]
 
 
@@ -240,8 +240,9 @@ def run(zygote: Zygote, what: str, path: Path) -> str:
     return done.stdout
 
 
-def test_no_kill_leaves_a_torn_block(path: Path, zygote: Zygote) -> None:
-    assert run(zygote, "kills", path) == "whole True True\n"
+@pytest.mark.parametrize("what", ["kills", "fused_kills", "gather_kills"])
+def test_no_kill_leaves_a_torn_block(path: Path, zygote: Zygote, what: str) -> None:
+    assert run(zygote, what, path) == "whole True True\n"
 
 
 def test_sums_are_exact_under_contention(path: Path, zygote: Zygote) -> None:
