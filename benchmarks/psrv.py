@@ -13,8 +13,8 @@ the others' (Downpour SGD); updates a second are over all learners, who don't wa
     psrv_straggler  a learner that is slower than the others: see benchmarks/psrv_straggler.py
 
 Ours is `Client.push_pull` on one shard. Floor: each learner does the same arithmetic on memory of
-its own, nobody else's, with the copy of each block that lets a killed learner's work be undone.
-Peers, with a server process of their own: `mpi_two_sided`: MPI messages in slices of 4 MB;
+its own, nobody else's, with the copy of each block that lets a killed learner's work be undone; by the
+same functions in C, and `floor_torch` by torch. Peers, with a server process of their own: `mpi_two_sided`: MPI messages in slices of 4 MB;
 `torch_rpc`: torch.distributed.rpc, the gradient as argument and the weights as result; `ray`
 and `ray_in_place`: an actor of Ray, in the same way, where Python's `ray` is installed (see
 benchmarks/psrv_ray.py).
@@ -45,7 +45,10 @@ def measure(quick: bool = False) -> Iterator[Result]:
     """Yield each result as soon as it is known."""
     runs, warm_up = (1, 0) if quick else (_RUNS, _WARM_UP)
     for what, learners in _KEYS:
-        counts = {"ours": learners, "floor": learners, "mpi_two_sided": learners + 1}
+        counts = {
+            "ours": learners, "floor": learners, "floor_torch": learners,
+            "mpi_two_sided": learners + 1,
+        }  # fmt: skip
         with _rates(counts, learners) as rates:
             result = compare(
                 what, rates.pop("ours"), rates.pop("floor"), rates, unit="updates/s",
