@@ -13,11 +13,11 @@ the others' (Downpour SGD); updates a second are over all learners, who don't wa
     psrv_straggler  a learner that is slower than the others: see benchmarks/psrv_straggler.py
 
 Ours is `Client.push_pull` on one shard. Floor: each learner does the same arithmetic on memory of
-its own, nobody else's, with the copy of each block that lets a killed learner's work be undone; by the
-same functions in C, and `floor_torch` by torch. Peers, with a server process of their own: `mpi_two_sided`: MPI messages in slices of 4 MB;
-`torch_rpc`: torch.distributed.rpc, the gradient as argument and the weights as result; `ray`
-and `ray_in_place`: an actor of Ray, in the same way, where Python's `ray` is installed (see
-benchmarks/psrv_ray.py).
+its own, nobody else's, by the same functions in C, with the copy of each block that lets a killed
+learner's work be undone; `floor_torch`: the same by torch. Peers, with a server process of their
+own: `mpi_two_sided`: MPI messages in slices of 4 MB; `torch_rpc`: torch.distributed.rpc, the
+gradient as argument and the weights as result; `ray` and `ray_in_place`: an actor of Ray, in the
+same way, where Python's `ray` is installed (see benchmarks/psrv_ray.py).
 
 Each way has processes of its own, all alive at once; those whose turn it is not sleep in a read.
 torch_rpc and Ray's are measured after the others, each by itself, because their threads work also

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from psrv.backlog import Outgoing
-from psrv.fused import fused_for
+from psrv.fused import fused_for, past_caches
 from psrv.members import RANKS
 from psrv.patience import Patience
 from psrv.rounds import Rounds, Turn, missing, settle
@@ -81,8 +81,9 @@ class AtOnce:
     """The weights take every push in as it comes."""
 
     def __init__(self, shards: Sequence[Shard], solver: Solver, rank: int) -> None:
+        past = past_caches(sum(shard.rows[0].nbytes for shard in shards))
         parts = [
-            (_AtOnce(shard, solver, rank), part)
+            (_AtOnce(shard, solver, rank, past), part)
             for shard, part in zip(shards, ranges(shards), strict=True)
         ]
         self.moves_replicas = solver.total_is_step
@@ -111,11 +112,12 @@ class _AtOnce:
     On a relay the push is gathered for the home, and the answer is the replica.
     """
 
-    def __init__(self, shard: Shard, solver: Solver, rank: int) -> None:
+    def __init__(self, shard: Shard, solver: Solver, rank: int, past: bool) -> None:
         self.shard = shard
         self._solver = solver
         self.is_home = shard.layout.kind == HOME
         self._fused = fused_for(shard, solver)
+        self._past_caches = past
         step = shard.layout.block_count
         self._sent, self._taken = Cuts(step), Cuts(step)
         room = torch.empty(step, dtype=shard.layout.dtypes[0], device="cpu")
@@ -129,9 +131,7 @@ class _AtOnce:
         """Work on every block."""
         shard = self.shard
         shard.rate = rate
-        if self._fused is not None and (push := self._fused.pushing(mine, into, rate)) is not None:
-            changes = Rows(copied=False) if self.is_home else self._gathered_in_one
-            shard.update(self._counting(push), self._first, changes=changes)
+        if self._push_in_one(mine, into, rate):
             return
         sent = self._sent.of(mine)
         taken = None if into is None else self._taken.of(into)
@@ -141,6 +141,17 @@ class _AtOnce:
             shard.update(
                 self._gathering(sent, taken, rate), self._first, changes=self._gather_changes
             )
+
+    def _push_in_one(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> bool:
+        """Do that in one pass; return whether it could be."""
+        if self._fused is None:
+            return False
+        push = self._fused.pushing(mine, into, rate, past_caches=self._past_caches)
+        if push is None:
+            return False
+        changes = Rows(copied=False) if self.is_home else self._gathered_in_one
+        self.shard.update(self._counting(push), self._first, changes=changes)
+        return True
 
     def _gather_changes(self, block: int) -> Rows:
         """Return the rows: what is in an empty total means nothing, and needs no copy."""
