@@ -17,6 +17,7 @@ from dlctl.contract import EACH, Plan, attempt_dir, server_log
 from learner import processes
 from learner.faults import UserFault
 from learner.heartbeat import last_lines
+from learner.own_gpus import SHARED_VARIABLE
 from learner.ranks import RANK_VARIABLE, place_of
 
 if TYPE_CHECKING:
@@ -179,16 +180,18 @@ def learner_step(
     """Start a module for one learner on its node.
 
     Args:
-        overlaps: Whether it shares CPUs with other steps, as servers do. Once a job has lost a
-            node, Slurm 22.05 counts those of steps that have ended as taken: one that wants CPUs
-            of its own would wait for ever.
+        overlaps: Whether it shares CPUs with other steps, as servers do, and all GPUs of the job
+            on its node; see learner.own_gpus. Once a job has lost a node, Slurm 22.05 counts those
+            of steps that have ended as taken: one that wants its own would wait for ever.
     """
     program = [module, str(job_dir), str(attempt)]
     variables = {RANK_VARIABLE: str(rank), RESTARTS_VARIABLE: str(restarts)}
     argv = plan.launch.argv
     if overlaps and plan.parameter_server:
-        gpus = [option for option in argv if option.startswith("--gres=")]
-        argv = [*plan.parameter_server.argv, *gpus]  # of options said twice srun takes the last
+        argv = plan.parameter_server.argv
+        if gpus := plan.resources.gpus_per_learner * place_of(plan, rank).local_size:
+            argv = [*argv, f"--gres=gpu:{gpus}"]  # of options said twice srun takes the last
+            variables[SHARED_VARIABLE] = "1"
     return Step(plan, on_host(argv, host), program, log, variables)
 
 

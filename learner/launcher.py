@@ -23,6 +23,7 @@ from dlctl.contract import (
     Plan,
     Preflight,
     State,
+    Status,
     Verdict,
     learner_log,
     preflight_file,
@@ -35,6 +36,7 @@ from learner.heartbeat import Heartbeat
 from learner.launch import RESTARTS_VARIABLE, beside, is_one_world
 from learner.leaving import job_id
 from learner.nodes import first_node_is_lost
+from learner.own_gpus import own_gpus, visible_devices
 from learner.ranks import Place, find_place
 from learner.seat import ATTEMPT_VARIABLE, JOB_VARIABLE
 from learner.shared_memory import make_segment_folder, remove_segment_folder
@@ -64,9 +66,12 @@ def main(arguments: list[str]) -> int:
         print(f"dlctl: {fault.message} {fault.hint}", file=sys.stderr)
         return 1
     heart = Heartbeat(job_dir, "learner", place.rank, attempt)
-    heart.set(reason="starting")
+    per_learner = plan.resources.gpus_per_learner
+    gpus = own_gpus(os.environ, _gpus_before(heart.path), per_learner, place.local_rank)
+    heart.set(reason="starting", gpus=gpus)
     scratch = Path(tempfile.mkdtemp(prefix="dlctl-"))
     try:
+        os.environ.update(visible_devices(os.environ, gpus))
         program = make_program(plan, job_dir, attempt, place, scratch)
         processes.adopt_orphans()
         outside = _outside(plan, job_dir, attempt, place)
@@ -84,6 +89,14 @@ def main(arguments: list[str]) -> int:
         shutil.rmtree(scratch, ignore_errors=True)
         if plan.launch.kind != EACH:  # there it is the server's
             remove_segment_folder(plan.training_id, attempt)
+
+
+def _gpus_before(path: Path) -> str:
+    """Return which GPUs this learner had when it was started before, "" if that is not known."""
+    with contextlib.suppress(ContractError, OSError):
+        if (before := contract.read_record(Status, path)) is not None:
+            return before.gpus
+    return ""
 
 
 def read_plan(job_dir: Path, attempt: int) -> Plan:

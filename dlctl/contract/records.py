@@ -32,6 +32,8 @@ class Status:
     signal: int | None = None
     last_lines: list[str] = field(default_factory=list)
     """The end of the log, once the process has ended badly."""
+    gpus: str = ""
+    """Slurm's numbers of a learner's GPUs, separated by commas, where it has said any."""
     schema_version: int = SCHEMA_VERSION
 
 

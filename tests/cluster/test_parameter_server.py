@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -38,6 +39,17 @@ from learner.member import LEARNER_DEATHS
 from psrv.link import MOST_STRIPES
 
 DIGITS, DIGITS_SAMPLES = REPOSITORY / "examples/digits", 1437
+ITS_OWN_LOOP = """
+from learner import parameter_server
+
+parts = build({})
+model = parts["model"]
+with parameter_server.join(model, parts["train"], epochs=120, batch_size=4, lr=0.05) as server:
+    for (x,), y in server.batches():
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        server.step()
+        model.zero_grad()
+"""
 
 
 def change_manifest(folder, **changes):
@@ -245,6 +257,45 @@ def test_fewer_than_min_learners(dlctl, cluster_site, cluster, wait_until):
     found = wait_for_state(dlctl, wait_until, training_id, "FAILED", 90)
     assert "2 of 4 learners are left, min_learners is 3" in found["reason"]
     assert f"was lost with node {second}" in found["reason"]
+
+
+def test_learners_keep_their_gpus_after_a_node_is_lost(dlctl, cluster_site, cluster, wait_until):
+    """They share a step's GPUs with others then, and see their own only. (torch here sees none.)"""
+    folder = write_slow(dlctl.cwd / "job", learners=4, gpus=1)
+    asked = json.loads((folder / "manifest.yml").read_text())
+    asked["framework"] = {"name": "custom", "command": 'exec python train.py "$DLCTL_JOB_DIR"'}
+    (folder / "manifest.yml").write_text(json.dumps(asked))
+    append(folder, ITS_OWN_LOOP)
+    training_id = submit(dlctl, cluster_site, folder)
+    job_dir = cluster_site.job_dir(training_id)
+    wait_for_learners(wait_until, job_dir, 4)
+    first = learners_of(job_dir, "train.py")
+    had = {rank: gpus_of(first[rank]) for rank in (0, 1)}
+    assert set(had.values()) == {"0", "1"}
+    status = json.loads((job_dir / contract.status_file(1, "learner", 3)).read_text())
+    lost = status["host"]
+    cluster.exec("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=test")
+    wait_until(lambda: homes_of(job_dir).lost_nodes == [1], 90)
+    for rank in (1, 0):
+        assert kill(first[rank])
+        wait_until(
+            lambda rank=rank: learners_of(job_dir, "train.py").get(rank, 0) not in (0, first[rank]),
+            60,
+        )
+    again = learners_of(job_dir, "train.py")
+    assert {rank: gpus_of(again[rank]) for rank in (0, 1)} == had
+    assert not set(again.values()) & set(first.values())
+    hurry(job_dir)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 240)
+    remains = f"rm -rf /dev/shm/*{training_id}*"  # Slurm has killed what could have removed it
+    cluster.exec("sh", "-c", remains, node=int(lost[1:]))
+    assert shared_memory(training_id, cluster_site) == []
+
+
+def gpus_of(pid):
+    """Return which GPUs a process sees."""
+    words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(word.partition("=")[::2] for word in words)["CUDA_VISIBLE_DEVICES"]
 
 
 def test_too_little_shared_memory_is_said_before_training(dlctl, cluster_site, cluster):

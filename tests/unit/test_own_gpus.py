@@ -1,0 +1,60 @@
+"""Which GPUs a learner has that is started again in a step that sees those of others, too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scheduler_plan import make_plan
+
+from dlctl.contract import ParameterServer
+from learner import launch
+from learner.own_gpus import SHARED_VARIABLE, own_gpus, visible_devices
+
+SHARED = {SHARED_VARIABLE: "1", "SLURM_STEP_GPUS": "1,2,5,7"}
+
+
+@pytest.mark.parametrize(
+    ("env", "before", "gpus", "local_rank", "expected"),
+    [
+        ({"SLURM_STEP_GPUS": "3"}, "1", 1, 0, "3"),  # a step of its own
+        ({}, "", 1, 0, ""),
+        ({SHARED_VARIABLE: "1"}, "", 1, 0, ""),
+        (SHARED, "5", 1, 0, "5"),
+        (SHARED, "7,1", 2, 0, "7,1"),
+        (SHARED, "", 1, 2, "5"),  # its status is gone
+        (SHARED, "9", 2, 1, "5,7"),
+        (SHARED, "", 1, 6, "1,2,5,7"),
+    ],
+)
+def test_a_learner_keeps_the_gpus_that_it_had(
+    env: dict[str, str], before: str, gpus: int, local_rank: int, expected: str
+) -> None:
+    assert own_gpus(env, before, gpus, local_rank) == expected
+
+
+def test_it_sees_no_others() -> None:
+    devices = {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "ROCR_VISIBLE_DEVICES": "a,b"}
+    assert visible_devices(SHARED | devices, "5") == {"CUDA_VISIBLE_DEVICES": "2"}
+    assert visible_devices(SHARED | devices, "7,1") == {"CUDA_VISIBLE_DEVICES": "3,0"}
+    assert visible_devices(SHARED | devices, "1,2,5,7") == {}
+    assert visible_devices(SHARED | devices, "9") == {}
+    assert visible_devices({"SLURM_STEP_GPUS": "1,2"} | devices, "1") == {}
+
+
+@pytest.mark.parametrize(("gpus", "asked"), [(0, "--gres=none"), (2, "--gres=gpu:6")])
+def test_a_step_that_overlaps_asks_for_all_gpus_of_its_node(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: int, asked: str
+) -> None:
+    plan = make_plan(job_dir=str(tmp_path))
+    resources = replace(plan.resources, learners=5, learners_per_node=[2, 3], gpus_per_learner=gpus)
+    server = ParameterServer("downpour_sgd", [0, 1], argv=["srun", "--overlap", "--gres=none"])
+    plan = replace(plan, resources=resources, parameter_server=server)
+    made: list[Any] = []
+    monkeypatch.setattr(launch, "Step", lambda *arguments: made.append(arguments))
+    launch.learner_step(plan, "m", tmp_path, 1, 3, "n2", tmp_path / "log", overlaps=True)
+    _, argv, _, _, variables = made[0]
+    assert [option for option in argv if option.startswith("--gres")][-1] == asked
+    assert (SHARED_VARIABLE in variables) == bool(gpus)
