@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -52,24 +53,38 @@ def build(folder: Path, solver: object) -> str | None:
     """
     if type(solver) not in _FUSED or (folder / LIBRARY).exists():
         return None
-    unfinished = folder / f".{LIBRARY}.{os.getpid()}"
-    why = f"there is none of {', '.join(COMPILERS)}"
     try:
-        for compiler in COMPILERS:
-            try:
-                _compile(compiler, unfinished)
-            except FileNotFoundError:
-                continue
-            except subprocess.CalledProcessError as error:
-                said = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
-                why = f"{compiler}: {said[0]}"
-            except (OSError, subprocess.TimeoutExpired) as error:
-                why = f"{compiler}: {error}"
-            else:
-                unfinished.rename(folder / LIBRARY)
+        # Beside the shards for a moment: what a compiler leaves goes with it, whenever it ends.
+        with TemporaryDirectory(
+            prefix=f".{LIBRARY}.", dir=folder, ignore_cleanup_errors=True
+        ) as name:
+            return _build(Path(name), folder / LIBRARY)
+    except OSError as error:
+        return _not_compiled(str(error))
+
+
+def _build(room: Path, library: Path) -> str:
+    why = f"there is none of {', '.join(COMPILERS)}"
+    for compiler in COMPILERS:
+        made = room / f"{compiler}.so"
+        try:
+            _compile(compiler, made)
+        except FileNotFoundError:
+            continue
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
+            why = f"{compiler}: {said[0]}"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = f"{compiler}: {error}"
+        else:
+            if _load(made) is not None:
+                made.rename(library)
                 return f"pushes are compiled by {compiler}"
-    finally:
-        unfinished.unlink(missing_ok=True)
+            why = f"{compiler}: what it has made does not do what torch does"
+    return _not_compiled(why)
+
+
+def _not_compiled(why: str) -> str:
     return f"pushes are not compiled, and take longer: {why}"
 
 
@@ -253,10 +268,12 @@ def fused_for(shard: Shard, solver: object) -> Fused | None:
 
 @lru_cache(maxsize=1)
 def load(path: Path) -> Library | None:
-    """Return the functions, or None: there are none, or they are not what torch does here.
+    """Return the functions, or None: there are none, or they are not what torch does here."""
+    return _load(path)
 
-    They are loaded from memory: from a file system that is mounted noexec nothing can be.
-    """
+
+def _load(path: Path) -> Library | None:
+    """Load them from memory: from a file system that is mounted noexec nothing can be."""
     try:
         content = path.read_bytes()
         # It stays open: the next one of the same number would be taken for this one.

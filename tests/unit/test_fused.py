@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from psrv.shard_file import (
     create_shard,
 )
 
+MKDIR = shutil.which("mkdir")
 COUNT = 150_000
 LAYOUT = ShardLayout(COUNT, (torch.float32, torch.float32), "model")
 MOMENTUM = Downpour(0.9, scale=0.5)
@@ -303,6 +305,37 @@ def test_without_a_compiler_torch_does_it_and_that_is_said(
     assert not calls and list(path.parent.iterdir()) == [path]
 
 
+INTO = 'while [ "$1" != -o ]; do shift; done; into=$2'
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "exit 0",
+        f"{INTO}; : > $into",
+        f"{INTO}; echo no library > $into",
+        f"{INTO}; exec {MKDIR} $into",
+        f"{INTO}; {MKDIR} $into; exit 1",
+        f"echo of its own > $TMPDIR/cc1234.o; {INTO}; exit 1",
+    ],
+)
+def test_what_a_compiler_has_not_made_is_not_taken_for_a_library(
+    path: Path, bin_folder: Path, script: str
+) -> None:
+    compiler(bin_folder, "gcc", script)
+    line = fused.build(path.parent, Downpour())
+    assert line is not None and line.startswith("pushes are not compiled, and take longer: gcc: ")
+    assert not list(path.parent.iterdir())
+    compiler(bin_folder, "clang", f'PATH={os.defpath} exec cc "$@"')
+    assert fused.build(path.parent, Downpour()) == "pushes are compiled by clang"
+    assert list(path.parent.iterdir()) == [path.with_name(fused.LIBRARY)]
+
+
+def test_where_nothing_can_be_written_torch_does_it(path: Path) -> None:
+    line = fused.build(path.parent / "gone", Downpour())
+    assert line is not None and "not compiled" in line and "No such file" in line
+
+
 def test_a_compiler_that_hangs_is_waited_for_so_long(
     path: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,8 +365,9 @@ def test_what_is_not_torchs_is_not_used(
     assert right in source
     (tmp_path / "wrong.c").write_text(source.replace(right, wrong))
     monkeypatch.setattr(fused, "SOURCE", tmp_path / "wrong.c")
-    assert fused.build(path.parent, Downpour()) == "pushes are compiled by cc"
-    assert fused.load(path.with_name(fused.LIBRARY)) is None
+    line = fused.build(path.parent, Downpour())
+    assert line is not None and "what it has made does not do what torch does" in line
+    assert not list(path.parent.iterdir())
 
 
 def test_a_broken_library_is_not_used(path: Path) -> None:
