@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -74,8 +76,11 @@ def _build(room: Path, library: Path) -> str:
         except subprocess.CalledProcessError as error:
             said = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
             why = f"{compiler}: {said[0]}"
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except OSError as error:
             why = f"{compiler}: {error}"
+        except subprocess.TimeoutExpired as error:
+            why = f"{compiler} timed out after {error.timeout:g} seconds"
+            break  # learners wait for the shards
         else:
             if _load(made) is not None:
                 made.rename(library)
@@ -89,17 +94,28 @@ def _not_compiled(why: str) -> str:
 
 
 def _compile(compiler: str, into: Path) -> None:
-    subprocess.run(
-        [compiler, *_FLAGS, "-o", str(into), str(SOURCE)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env={**os.environ, "TMPDIR": str(into.parent), "LC_ALL": "C"},
-        timeout=_COMPILER_TIMEOUT_S,
-        check=True,
-    )
+    """Call it; what it has started ends with it, if that takes too long."""
+    command = [compiler, *_FLAGS, "-o", str(into), str(SOURCE)]
+    # A file: of a pipe the end is waited for, which whatever it leaves running would keep open.
+    with into.with_suffix(".said").open("w+", errors="replace") as said:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            env={**os.environ, "TMPDIR": str(into.parent), "LC_ALL": "C"},
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(_COMPILER_TIMEOUT_S)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        if code:
+            said.seek(0)
+            raise subprocess.CalledProcessError(code, command, stderr=said.read())
 
 
 class Library(NamedTuple):

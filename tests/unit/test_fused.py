@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -344,6 +345,33 @@ def test_a_compiler_that_hangs_is_waited_for_so_long(
     line = fused.build(path.parent, Downpour())
     assert line is not None and "timed out after 0.2 seconds" in line
     assert not list(path.parent.iterdir())
+
+
+def test_a_compiler_that_hangs_ends_with_all_it_has_started_and_no_other_is_tried(
+    path: Path, bin_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Learners wait for the shards meanwhile."""
+    late, other = tmp_path / "late", tmp_path / "other"
+    sleep = os.path.realpath("/bin/sleep")
+    compiler(bin_folder, "cc", f"({sleep} 0.6; echo > {late}) & wait")
+    compiler(bin_folder, "gcc", f"echo > {other}; exit 1")
+    monkeypatch.setattr(fused, "_COMPILER_TIMEOUT_S", 0.2)
+    line = fused.build(path.parent, Downpour())
+    assert line == "pushes are not compiled, and take longer: cc timed out after 0.2 seconds"
+    time.sleep(0.8)
+    assert not late.exists() and not other.exists()
+
+
+def test_a_compiler_that_leaves_something_running_is_not_waited_for(
+    path: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a wrapper does that starts a server of its own, which has its standard error."""
+    sleep = os.path.realpath("/bin/sleep")
+    compiler(bin_folder, "cc", f'{sleep} 5 & PATH={os.defpath} exec gcc "$@"')
+    monkeypatch.setattr(fused, "_COMPILER_TIMEOUT_S", 4)
+    begin = time.monotonic()
+    assert fused.build(path.parent, Downpour()) == "pushes are compiled by cc"
+    assert time.monotonic() - begin < 4
 
 
 @pytest.mark.parametrize(
