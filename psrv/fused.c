@@ -12,8 +12,8 @@
 #define CHUNK 64
 #define LINE_BYTES 64
 
-/* As torch adds a multiple: rounded once where the processor can. */
-#ifdef __FP_FAST_FMAF
+/* As torch adds a multiple: rounded once where the processor can. (clang says so by the others.) */
+#if defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 #define ADD_MULTIPLE(to, factor, of) __builtin_fmaf(factor, of, to)
 #else
 #define ADD_MULTIPLE(to, factor, of) ((to) + (factor) * (of))

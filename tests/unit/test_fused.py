@@ -337,6 +337,13 @@ def test_where_nothing_can_be_written_torch_does_it(path: Path) -> None:
     assert line is not None and "not compiled" in line and "No such file" in line
 
 
+def test_clang_which_has_another_macro_for_a_multiple_rounded_once_will_do(
+    path: Path, bin_folder: Path
+) -> None:
+    compiler(bin_folder, "clang", f'PATH={os.defpath} exec gcc -U__FP_FAST_FMAF "$@"')
+    assert fused.build(path.parent, Downpour()) == "pushes are compiled by clang"
+
+
 def test_a_compiler_that_hangs_is_waited_for_so_long(
     path: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
