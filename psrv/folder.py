@@ -29,9 +29,19 @@ def make_own_folder(folder: Path) -> None:
         OSError: it can't be made.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    if not is_own_folder(folder):
         raise PermissionError(f"{folder} is not this user's alone")
+
+
+def is_own_folder(folder: Path) -> bool:
+    """Return whether nobody else can put anything there.
+
+    Raises:
+        OSError: it can't be looked at.
+    """
+    found = folder.lstat()
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return own and not found.st_mode & 0o022
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from psrv import solvers
+from psrv.folder import is_own_folder
 from psrv.rules import Downpour, ElasticAveraging
 from psrv.shard import Operation, Shard
 from psrv.shard_file import BLOCK_BYTES, COUNT, HOME
@@ -289,8 +290,13 @@ def load(path: Path) -> Library | None:
 
 
 def _load(path: Path) -> Library | None:
-    """Load them from memory: from a file system that is mounted noexec nothing can be."""
+    """Load them from memory: from a file system that is mounted noexec nothing can be.
+
+    Of a folder of this user alone: every user may make one in shared memory, of any name.
+    """
     try:
+        if not is_own_folder(path.parent):
+            return None
         content = path.read_bytes()
         # It stays open: the next one of the same number would be taken for this one.
         descriptor = os.memfd_create(LIBRARY)

@@ -408,3 +408,17 @@ def test_what_is_not_torchs_is_not_used(
 def test_a_broken_library_is_not_used(path: Path) -> None:
     path.with_name(fused.LIBRARY).write_bytes(b"\x7fELF and no more")
     assert fused.load(path.with_name(fused.LIBRARY)) is None
+
+
+def test_nothing_is_loaded_that_another_user_may_have_put_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every user may make a folder in shared memory, of any name."""
+    fused.build(path.parent, Downpour())
+    library = path.with_name(fused.LIBRARY)
+    path.parent.chmod(0o770)
+    assert fused.load.__wrapped__(library) is None
+    path.parent.chmod(0o700)
+    assert fused.load.__wrapped__(library) is not None
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert fused.load.__wrapped__(library) is None
