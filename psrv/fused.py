@@ -27,7 +27,7 @@ from psrv import solvers
 from psrv.folder import is_own_folder
 from psrv.rules import Downpour, ElasticAveraging
 from psrv.shard import Operation, Shard
-from psrv.shard_file import BLOCK_BYTES, COUNT, HOME
+from psrv.shard_file import BLOCK_BYTES, COUNT, HOME, UNFINISHED
 
 SOURCE = Path(__file__).with_name("fused.c")
 COMPILERS = ("cc", "gcc", "clang")
@@ -38,6 +38,7 @@ _FLAGS = (
 )  # fmt: skip
 """No header and no library are needed but the compiler's own: C's are often absent where programs
 are not built."""
+_ROOM = UNFINISHED.replace("*", "fused-")
 _COMPILER_TIMEOUT_S = 20
 _TRIED = 208
 """Elements: some whole chunks and a rest; and whole lines of the cache."""
@@ -57,10 +58,8 @@ def build(folder: Path, solver: object) -> str | None:
     if type(solver) not in _FUSED or (folder / LIBRARY).exists():
         return None
     try:
-        # Beside the shards for a moment: what a compiler leaves goes with it, whenever it ends.
-        with TemporaryDirectory(
-            prefix=f".{LIBRARY}.", dir=folder, ignore_cleanup_errors=True
-        ) as name:
+        # What a compiler leaves goes with it; learners see by it that they are to wait.
+        with TemporaryDirectory(prefix=_ROOM, dir=folder, ignore_cleanup_errors=True) as name:
             return _build(Path(name), folder / LIBRARY)
     except OSError as error:
         return _not_compiled(str(error))
@@ -81,7 +80,7 @@ def _build(room: Path, library: Path) -> str:
             why = f"{compiler}: {error}"
         except subprocess.TimeoutExpired as error:
             why = f"{compiler} timed out after {error.timeout:g} seconds"
-            break  # learners wait for the shards
+            break  # learners wait
         else:
             if _load(made) is not None:
                 made.rename(library)

@@ -6,6 +6,7 @@ Or made anew on a node that survives when a shard has lost its home.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,7 +71,10 @@ class OwnShards:
         try:
             make_own_folder(folder)
             for unfinished in folder.glob(UNFINISHED):  # of a server that was killed
-                unfinished.unlink()
+                if unfinished.is_dir():
+                    shutil.rmtree(unfinished, ignore_errors=True)  # its compiler may live
+                else:
+                    unfinished.unlink()
             if not takes_over:
                 forget_removed(folder)
         except OSError as error:

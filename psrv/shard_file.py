@@ -53,7 +53,7 @@ COUNT = (1 << COUNT_BITS) - 1
 HOME, RELAY = 1, 2
 """Kinds of shards: see the module."""
 UNFINISHED = ".shard-*"
-"""Names of shards that are being made."""
+"""Names of shards that are being made, and of folders for what is made before."""
 NEVER = 1 << 62
 """The clock of nobody: it is waited for by none."""
 _MAGIC = int.from_bytes(b"DLshard4", "little")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -342,6 +343,27 @@ def test_clang_which_has_another_macro_for_a_multiple_rounded_once_will_do(
 ) -> None:
     compiler(bin_folder, "clang", f'PATH={os.defpath} exec gcc -U__FP_FAST_FMAF "$@"')
     assert fused.build(path.parent, Downpour()) == "pushes are compiled by clang"
+
+
+def test_learners_wait_for_the_shards_while_a_compiler_is_at_work(
+    path: Path, bin_folder: Path
+) -> None:
+    """Longer than their time limit, as while a large shard is being made."""
+    compiler(bin_folder, "cc", f"{os.path.realpath('/bin/sleep')} 1; exit 1")
+    parameters, solver = Parameters(COUNT, "float32", 1, "model"), Downpour()
+
+    def serve() -> None:
+        fused.build(path.parent, solver)
+        create_shard(path, layout_of(parameters, 1, 0, solver, HOME), 1)
+
+    server, said = threading.Thread(target=serve), list[str]()
+    server.start()
+    try:
+        client = join(path.parent, parameters, 1, solver, 1, 0.3, warn=said.append)
+        client.leave()
+    finally:
+        server.join()
+    assert "is making" in said[0]
 
 
 def test_a_compiler_that_hangs_is_waited_for_so_long(

@@ -388,10 +388,12 @@ def test_what_learners_work_in_is_not_made_again(shm_folder: Path) -> None:
 
 
 def test_what_a_server_that_was_killed_has_not_finished_goes(path: Path) -> None:
-    left = path.with_name(".shard-0.123")
+    left, compiled = path.with_name(".shard-0.123"), path.with_name(".shard-fused-123")
     left.write_bytes(bytes(100))
+    compiled.mkdir()
+    (compiled / "cc.so").write_bytes(bytes(100))
     own_shards(path.parent)
-    assert not left.exists()
+    assert not left.exists() and not compiled.exists()
 
 
 def test_a_folder_where_others_can_write_is_not_used(path: Path) -> None:
