@@ -19,7 +19,7 @@ import torch
 from dlctl.contract import Parameters
 from psrv.backlog import Backlog
 from psrv.errors import LateError, ServerError
-from psrv.folder import removed, was_removed
+from psrv.folder import is_own_folder, removed, was_removed
 from psrv.gate import Gate
 from psrv.patience import (
     FOR_SERVERS,
@@ -308,6 +308,11 @@ def join(
     """
     paths = [folder / f"shard-{number}" for number in range(shards)]
     _wait_for(paths, Patience(timeout_s, warn, late))
+    if not is_own_folder(folder):  # every user may make one in shared memory, of any name
+        raise ServerError(
+            f"{folder} is not this user's alone: its shards may be anybody's",
+            hint="remove it, if it is not of a training that runs",
+        )
     joined: list[Shard] = []
     try:
         for number, path in enumerate(paths):

@@ -214,6 +214,15 @@ def test_a_server_that_does_not_come_is_said(shm_folder: Path) -> None:
         join(shm_folder, PARAMETERS, 2, Downpour(), 1, timeout_s=0.1)
 
 
+def test_shards_in_a_folder_where_others_can_write_are_refused(shm_folder: Path) -> None:
+    create_shard(shm_folder / "shard-0", layout_of(PARAMETERS, 1, 0, Downpour(), HOME), 1)
+    shm_folder.chmod(0o777)
+    with pytest.raises(ServerError, match="is not this user's alone"):
+        join(shm_folder, PARAMETERS, 1, Downpour(), 1, 1.0)
+    shm_folder.chmod(0o700)
+    join(shm_folder, PARAMETERS, 1, Downpour(), 1, 1.0).leave()
+
+
 def test_a_learner_waits_for_no_shard_that_somebody_has_removed(shm_folder: Path) -> None:
     tell_removed(shm_folder)
     with pytest.raises(ServerError, match=r"/shard-0 is gone, in which .*: somebody has removed"):
