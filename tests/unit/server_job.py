@@ -5,6 +5,7 @@ One process has loaded torch and forks the learners (see zygote_program.py): a s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -36,9 +37,11 @@ class Zygote:
     """The process that forks learners."""
 
     def __init__(self) -> None:
+        # Not the test's standard error, which pytest throws away with that of the test it began in.
+        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in close
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
             env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/cluster",
                  "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
@@ -46,9 +49,16 @@ class Zygote:
     def ask(self, **request: Any) -> Any:
         """Send a request and return its answer."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        answer = ""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        if not answer:
+            code = self._process.wait(10)
+            self._said.seek(0)
+            raise RuntimeError(f"the zygote has ended with {code}: {self._said.read()}")
+        return json.loads(answer)
 
     def run(
         self, *arguments: str | Path, env: Mapping[str, str] | None = None, timeout_s: float = 200
@@ -70,9 +80,11 @@ class Zygote:
     def close(self) -> None:
         """End it; its learners end with it."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait(10)
         self._process.stdout.close()
+        self._said.close()
 
 
 @dataclass

@@ -52,6 +52,7 @@ def main() -> None:
             answer = os.fork()
             if not answer:
                 become(request.pop("start"), **request)
+            ended.pop(answer, None)  # of another one that had the same number
         else:
             pid = request["poll"]
             if pid not in ended and (found := os.waitpid(pid, os.WNOHANG))[0]:
