@@ -27,6 +27,16 @@ def _attempt(tmp_path):
     (tmp_path / attempt_dir(1)).mkdir(parents=True)
 
 
+@pytest.fixture(autouse=True)
+def _spares_what_was_there(monkeypatch):
+    """A watchdog ends all that its process has started: not pytest's, as the tests' zygote is."""
+    find = processes.descendants
+    before = frozenset(find(os.getpid()))
+    monkeypatch.setattr(
+        processes, "descendants", lambda pid, without=frozenset(): find(pid, without | before)
+    )
+
+
 class Silent:
     """Nobody outside wants anything."""
 
