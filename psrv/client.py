@@ -308,11 +308,7 @@ def join(
     """
     paths = [folder / f"shard-{number}" for number in range(shards)]
     _wait_for(paths, Patience(timeout_s, warn, late))
-    if not is_own_folder(folder):  # every user may make one in shared memory, of any name
-        raise ServerError(
-            f"{folder} is not this user's alone: its shards may be anybody's",
-            hint="remove it, if it is not of a training that runs",
-        )
+    _check_owner(folder)
     joined: list[Shard] = []
     try:
         for number, path in enumerate(paths):
@@ -360,6 +356,15 @@ def _wait_for(paths: Sequence[Path], patience: Patience) -> None:
                 )
         if not path.exists():
             raise removed(path)
+
+
+def _check_owner(folder: Path) -> None:
+    """Refuse what others may have put there: every user may make a folder in shared memory."""
+    if not is_own_folder(folder):
+        raise ServerError(
+            f"{folder} is not this user's alone: its shards may be anybody's",
+            hint="remove it, if it is not of a training that runs",
+        )
 
 
 def _is_decided(path: Path) -> bool:
