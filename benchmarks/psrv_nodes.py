@@ -16,6 +16,10 @@ of this machine, whose link is its memory, and whose processes share its cores: 
 from what sends. So it is measured twice more, with each node's sending limited to 10 and 5 Gbit/s
 (the kernel's token bucket), as a network card limits it.
 
+Peer `bare`: the link, and the same arithmetic on memory of each node's own, with all that makes a
+server of it left out. What a program can reach where learners wait for answers, and processors
+carry the link, is this at most.
+
 Peer `torch_rpc`: torch.distributed.rpc, each node's process the server of one half; the gradient's
 other half as argument, the weights' as result. It is measured after the others, because its threads
 spin also while nothing is asked.
@@ -49,7 +53,7 @@ _NODES = 2
 _RUNS, _WARM_UP = 9, 1
 _UPDATES, _LOOP_UPDATES = 4, 16
 """Of each learner in a run."""
-_LOOP = "loop"
+_BARE, _LOOP = "bare", "loop"
 _END_LIMIT_S = 60.0
 _TBF = ["tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "burst", "1mb", "limit", "20mb"]
 _LINKS = {"psrv_nodes_2": 0, "psrv_nodes_2_10gbit": 10, "psrv_nodes_2_5gbit": 5}
@@ -83,14 +87,16 @@ def _limit(cluster: Any, gbit: int) -> None:
 
 
 def _measure(cluster: Any, what: str, runs: int, warm_up: int) -> Iterator[Result]:
-    with _rates(cluster, what, ("ours", "link")) as rates:
-        result = compare(what, rates["ours"], rates["link"], {_LOOP: rates[_LOOP]},
+    with _rates(cluster, what, ("ours", "link", _BARE)) as rates:
+        result = compare(what, rates["ours"], rates["link"],
+                         {_BARE: rates[_BARE], _LOOP: rates[_LOOP]},
                          unit="updates/s", runs=runs, warm_up=warm_up)  # fmt: skip
     with _rates(cluster, what, ("torch_rpc",)) as rates:
         alone = {n: round(v, 4) for n, v in medians(rates, runs, warm_up).items()}
     loop = result.peers[_LOOP]
-    yield replace(result, peers=alone)
-    yield replace(result, what=f"{what}_{_LOOP}", ours=loop, peers=alone)
+    peers = {**alone, _BARE: result.peers[_BARE]}
+    yield replace(result, peers=peers)
+    yield replace(result, what=f"{what}_{_LOOP}", ours=loop, peers=peers)
 
 
 class NodeSet(LearnerSet):

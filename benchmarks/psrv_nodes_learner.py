@@ -19,14 +19,18 @@ from typing import Any
 
 import torch
 
-from benchmarks.psrv_learner import ELEMENTS, LR, Flat, Way
+from benchmarks.psrv_learner import ELEMENTS, GRADIENT, LR, Flat, Way
 from benchmarks.turns import Place
+from psrv.link import AHEAD, stripes_for
+from psrv.shard import GROUP
+from psrv.shard_file import BLOCK_BYTES
 from psrv.transport.sockets import connect, listen
 
 NODE = int(os.environ.get("SLURM_NODEID", "0"))
 OTHER = 1 - NODE
 _LOOK_S, _PATIENCE_S = 1e-3, 60.0
 _ATTEMPT = 1
+_BLOCK_ELEMENTS = BLOCK_BYTES // 4
 _CPUS = len(os.sched_getaffinity(0))
 
 
@@ -142,23 +146,19 @@ class Link(Flat):
 
     def join(self) -> None:
         """Open the connections of ours, and send back what comes over the other node's."""
-        from psrv.link import AHEAD, stripes_for
-        from psrv.shard import GROUP
-        from psrv.shard_file import BLOCK_BYTES
-
-        stripes = stripes_for(_CPUS)
-        self._ahead, self._size = AHEAD // GROUP // stripes, GROUP * BLOCK_BYTES
-        half, itemsize = ELEMENTS // 2, self.weights.element_size()
-        memory = (tensor.numpy()[-half:].data.cast("B") for tensor in (self.gradient, self.weights))
-        last = half * itemsize - self._size  # all are of a size: the last two overlap
-        starts = [min(start, last) for start in range(0, half * itemsize, self._size)]
-        frames = [[part[at : at + self._size] for at in starts] for part in memory]
-        self._frames = [[part[stripe::stripes] for part in frames] for stripe in range(stripes)]
-        listener = listen(socket.gethostname())
-        _tell(self.place.folder / f"link-{NODE}", listener.getsockname())
+        stripes, size, half = stripes_for(_CPUS), GROUP * BLOCK_BYTES, 4 * (ELEMENTS // 2)
+        self._ahead = AHEAD // GROUP // stripes
+        frames = [slice(at, min(at + size, half)) for at in range(0, half, size)]
+        self._frames = [frames[stripe::stripes] for stripe in range(stripes)]
+        """Of each connection the bytes of the half that is the other node's."""
+        name, listener = type(self).__name__, listen(socket.gethostname())
+        _tell(self.place.folder / f"{name}-{NODE}", listener.getsockname())
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
-        address = tuple(json.loads(_wait_for(self.place.folder / f"link-{OTHER}").read_text()))
+        other = _wait_for(self.place.folder / f"{name}-{OTHER}")
+        address = tuple(json.loads(other.read_text()))
         self._ends = [connect(*address, _PATIENCE_S) for _ in self._frames]
+        for stripe, end in enumerate(self._ends):
+            end.sendall(bytes([stripe]))
         self._threads = ThreadPoolExecutor(2 * stripes)
 
     def _accept(self, listener: socket.socket) -> None:
@@ -167,19 +167,38 @@ class Link(Flat):
             threading.Thread(target=self._send_back, args=(end,), daemon=True).start()
 
     def _send_back(self, end: socket.socket) -> None:
-        room = memoryview(bytearray(self._size))
-        while _receive(end, room):
-            end.sendall(room)
+        room = memoryview(bytearray(GROUP * BLOCK_BYTES))
+        _receive(end, room[:1])
+        frames = self._frames[room[0]]
+        while True:
+            for frame in frames:
+                if not _receive(end, part := room[: frame.stop - frame.start]):
+                    return
+                end.sendall(self.answer(frame, part))
+
+    def answer(self, frame: slice, received: memoryview) -> memoryview:
+        """Return what is sent back."""
+        del frame
+        return received
 
     def update(self) -> None:
         """Send as much as ours, and receive as much."""
+        gradient, weights = (
+            tensor.view(2, -1)[OTHER].numpy().data.cast("B")
+            for tensor in (self.gradient, self.weights)
+        )
         tasks = []
         for end, frames in zip(self._ends, self._frames, strict=True):
             room = threading.Semaphore(self._ahead)
-            tasks.append(self._threads.submit(self._send, end, frames[0], room))
-            tasks.append(self._threads.submit(self._take, end, frames[1], room))
+            sent, taken = ([whole[frame] for frame in frames] for whole in (gradient, weights))
+            tasks.append(self._threads.submit(self._send, end, sent, room))
+            tasks.append(self._threads.submit(self._take, end, taken, room))
+        self.work()
         for task in tasks:
             task.result()
+
+    def work(self) -> None:
+        """Do what there is to do meanwhile."""
 
     def _send(
         self, end: socket.socket, frames: Sequence[memoryview], room: threading.Semaphore
@@ -217,6 +236,70 @@ def _receive(end: socket.socket, room: memoryview) -> bool:
             return False
         done += count
     return True
+
+
+class Bare(Link):
+    """The same sockets, and the same arithmetic on private memory: no program does with less.
+
+    A step for each update at each half's home, in C, as in the floor of `psrv_2`. There is no
+    total, no replica and no shared memory, and nothing is kept for who goes on after a cut.
+    """
+
+    def join(self) -> None:
+        """Compile it."""
+        from psrv import fused
+        from psrv.rules import Downpour
+
+        memory = Path(f"/dev/shm/dlctl-bench-{os.getpid()}")
+        memory.mkdir(mode=0o700)
+        fused.build(memory, Downpour())
+        library = fused.load(memory / fused.LIBRARY)
+        shutil.rmtree(memory)
+        if library is None:
+            raise RuntimeError("no compiler: there is no bare program")
+        self._step = library.downpour
+        self._home = self.zeros().view(2, -1)[NODE]
+        self._scratch = _Scratch()
+        self._locks = [threading.Lock() for _ in self._home.split(_BLOCK_ELEMENTS)]
+        super().join()
+
+    def answer(self, frame: slice, received: memoryview) -> memoryview:
+        """Take the step, and return the new weights."""
+        weights = self._scratch.weights
+        gradient = torch.frombuffer(received, dtype=torch.float32)
+        self._take_step(frame, gradient.data_ptr(), weights.data_ptr(), past_caches=False)
+        return weights.numpy().data.cast("B")[: len(received)]
+
+    def work(self) -> None:
+        """Step on the half that is at home here."""
+        gradient, weights = (x.view(2, -1)[NODE].data_ptr() for x in (self.gradient, self.weights))
+        self._take_step(slice(0, 4 * len(self._home)), gradient, weights, past_caches=True)
+
+    def _take_step(self, frame: slice, gradient: int, into: int, past_caches: bool) -> None:
+        aside, kept = self._scratch.aside.data_ptr(), self._scratch.kept.data_ptr()
+        home = self._home.data_ptr()
+        for start in range(frame.start, frame.stop, 4 * _BLOCK_ELEMENTS):
+            count, at = min(_BLOCK_ELEMENTS, (frame.stop - start) // 4), start - frame.start
+            with self._locks[start // (4 * _BLOCK_ELEMENTS)]:
+                self._step(
+                    home + start, 0, gradient + at, into + at, aside, 0, kept, count, LR, 0.0,
+                    past_caches,
+                )  # fmt: skip
+
+    def check(self, _: Any) -> None:
+        """Check the half that is at home here: both have updated it."""
+        if not self._home.eq(expected := -LR * GRADIENT * self.updates * 2).all():
+            raise RuntimeError(f"weights from {self._home.min()} to {self._home.max()}, "
+                               f"not {expected}")  # fmt: skip
+
+
+class _Scratch(threading.local):
+    """What each thread of that has."""
+
+    def __init__(self) -> None:
+        self.aside = torch.empty(_BLOCK_ELEMENTS)
+        self.weights = torch.empty(GROUP * _BLOCK_ELEMENTS)
+        self.kept = torch.zeros(1, dtype=torch.int64)
 
 
 _half = torch.zeros(0)
@@ -271,7 +354,9 @@ class TorchRpc(Way):
         self._rpc.shutdown()
 
 
-WAYS: dict[str, Callable[[Place], Way]] = {"ours": Ours, "link": Link, "torch_rpc": TorchRpc}
+WAYS: dict[str, Callable[[Place], Way]] = {
+    "ours": Ours, "link": Link, "bare": Bare, "torch_rpc": TorchRpc,
+}  # fmt: skip
 
 
 def main() -> None:
