@@ -135,7 +135,7 @@ class Floor(FloorTorch):
 
     def join(self) -> None:
         """Compile it."""
-        from psrv import fused
+        from psrv import compiled, fused
         from psrv.rules import Downpour
 
         super().join()
@@ -143,7 +143,7 @@ class Floor(FloorTorch):
         if self.place.number == 0:
             fused.build(folder, Downpour())
         self._kept = torch.zeros(1, dtype=torch.int64)
-        self._fused = lambda: fused.load(folder / fused.LIBRARY)
+        self._fused = lambda: compiled.load(folder / compiled.LIBRARY)
 
     def run(self, updates: int) -> None:
         """Update so many times."""

@@ -247,13 +247,13 @@ class Bare(Link):
 
     def join(self) -> None:
         """Compile it."""
-        from psrv import fused
+        from psrv import compiled, fused
         from psrv.rules import Downpour
 
         memory = Path(f"/dev/shm/dlctl-bench-{os.getpid()}")
         memory.mkdir(mode=0o700)
         fused.build(memory, Downpour())
-        library = fused.load(memory / fused.LIBRARY)
+        library = compiled.load(memory / compiled.LIBRARY)
         shutil.rmtree(memory)
         if library is None:
             raise RuntimeError("no compiler: there is no bare program")

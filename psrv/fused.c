@@ -145,3 +145,30 @@ void dlctl_elastic(
                 total[at + i] = ADD_MULTIPLE(empty ? 0.0f : total[at + i], alpha, d[i]);
     }
 }
+
+/* The last push of a round: v <- momentum * v + (total + mine) / learners; w <- w - rate * v.
+   Without a velocity, w <- w - rate * (total + mine) / learners. The total stays as it is: it means
+   nothing once the round has ended. */
+void dlctl_mean_step(
+    float *weights, float *velocity, const float *total, const float *mine, float *weights_aside,
+    float *velocity_aside, volatile int64_t *kept, size_t count, int empty, float learners,
+    float rate, float momentum) {
+    for (size_t at = 0; at < count; at += CHUNK) {
+        size_t length = count - at < CHUNK ? count - at : CHUNK;
+        float *restrict w = weights + at;
+        float direction[CHUNK];
+        copy(weights_aside + at, w, length);
+        if (velocity)
+            copy(velocity_aside + at, velocity + at, length);
+        set_kept(kept, at + length);
+        for (size_t i = 0; i < length; i++)
+            direction[i] = (empty ? mine[at + i] : total[at + i] + mine[at + i]) / learners;
+        if (velocity) {
+            float *v = velocity + at;
+            for (size_t i = 0; i < length; i++)
+                direction[i] = v[i] = momentum * v[i] + direction[i];
+        }
+        for (size_t i = 0; i < length; i++)
+            w[i] = ADD_MULTIPLE(w[i], -rate, direction[i]);
+    }
+}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from psrv.fused import Fused
+from psrv.fused import Fused, FusedRounds
 from psrv.rounds import Step, add_to_sum, before, missing, next_round, settle
 from psrv.rules import Solver
 from psrv.shard import Rows, Shard
@@ -72,7 +72,14 @@ def merge(
 
 
 def add_sum(
-    shard: Shard, block: int, rounds: int, mask: int, total: torch.Tensor, rate: float, step: Step
+    shard: Shard,
+    block: int,
+    rounds: int,
+    mask: int,
+    total: torch.Tensor,
+    rate: float,
+    step: Step,
+    fused: FusedRounds | None = None,
 ) -> bool:
     """Take part in a round for the learners of a node, once it is their turn.
 
@@ -86,6 +93,7 @@ def add_sum(
         total: The sum, of the block's length.
         rate: Its learning rate, the lowest of these ranks'.
         step: The solver's.
+        fused: The solver in one pass, if there is that.
 
     Returns:
         Whether that is settled; otherwise it is to be asked again: it is not their turn yet.
@@ -96,11 +104,7 @@ def add_sum(
     waited_for = [m for m in missing(shard, now, added) if not m.mask & mask]  # but for itself
     if now < rounds or before(waited_for, mask):
         return False
-    if not add_to_sum(shard, block, rounds, mask, total, rate):
-        return False
-    if not missing(shard, *shard.progress(block)):
-        settle(shard, block, rounds, step)
-    return True
+    return add_to_sum(shard, block, rounds, mask, total, rate, step, fused)
 
 
 def skip_rounds(shard: Shard, block: int, number: int, step: Step) -> None:

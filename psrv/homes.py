@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from psrv.errors import ServerError
-from psrv.fused import fused_for
+from psrv.fused import fused_for, fused_rounds_for
 from psrv.home import merge, next_round, skip_rounds
 from psrv.members import RANKS
 from psrv.queues import Queues
@@ -80,6 +80,8 @@ class Home:
         """The solver, if it is one in rounds. (Asking for its type takes longer than a block.)"""
         self._queues = queues
         self._on_cpu = solver
+        self.fused_rounds = fused_rounds_for(shard, solver)
+        """The solver in one pass, if it is one in rounds and there is that."""
         # The total of elastic averaging is a step already.
         self._fused = None if solver.sends_weights else fused_for(shard, solver)
         self._merged = Merged(

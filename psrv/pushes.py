@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from psrv.backlog import Outgoing
-from psrv.fused import fused_for, past_caches
+from psrv.fused import fused_for, fused_rounds_for, past_caches
 from psrv.members import RANKS
 from psrv.patience import Patience
 from psrv.rounds import Rounds, Turn, missing, settle
@@ -223,7 +223,12 @@ class InRounds:
         self._turn = Turn(shards, rank, learners, patience)
         self._shards = shards
         self._parts = [
-            (Rounds(shard, self._turn), Cuts(step), Cuts(step), part)
+            (
+                Rounds(shard, self._turn, fused_rounds_for(shard, solver)),
+                Cuts(step),
+                Cuts(step),
+                part,
+            )
             for shard, part in zip(shards, ranges(shards), strict=True)
             for step in [shard.layout.block_count]
         ]

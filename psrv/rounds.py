@@ -20,6 +20,7 @@ from functools import partial
 import torch
 
 from psrv.errors import ServerError
+from psrv.fused import FusedRounds, is_plain
 from psrv.members import RANKS, Member
 from psrv.patience import Patience, names, wait_until
 from psrv.shard import Rows, Shard
@@ -69,34 +70,74 @@ def settle(shard: Shard, block: int, rounds: int, step: Step) -> None:
 
 
 def add_to_sum(
-    shard: Shard, block: int, rounds: int, mask: int, mine: torch.Tensor, rate: float
+    shard: Shard,
+    block: int,
+    rounds: int,
+    mask: int,
+    mine: torch.Tensor,
+    rate: float,
+    step: Step | None,
+    fused: FusedRounds | None = None,
 ) -> bool:
-    """Add the values of the learners of a mask to the sum of a block.
+    """Add the values of the learners of a mask to the sum of a block; the last one ends the round.
 
     Nothing is done if that round is over, or they were added before. The round has the learning
     rate of who adds first: whoever takes its step, the result has the same bits.
+
+    Args:
+        shard: A shard.
+        block: Its number.
+        rounds: The round's number.
+        mask: Bits of the ranks.
+        mine: Their values, of the block's length.
+        rate: Their learning rate.
+        step: The solver's; None: another node is the home, and ends the round.
+        fused: Does it in one pass, if there is that: for values of float32.
 
     Returns:
         Whether that is settled; otherwise the round has not come yet: it was seen too early, for
         who ended the one before was killed just then, and that is undone.
     """
-    settled = False
+    settled = adds = ends = False
+    in_one = fused if is_plain(mine) else None
+
+    def changes(block: int) -> Rows:
+        nonlocal settled, adds, ends
+        now, added = shard.progress(block)
+        settled, adds = now >= rounds, now == rounds and not added & mask
+        ends = adds and step is not None and not missing(shard, now, added | mask)
+        total = len(shard.rows) - 1
+        if ends:
+            return Rows(0, total + (in_one is None), copied=in_one is None)
+        # What is in an empty sum means nothing.
+        return Rows(total, total + bool(adds and added), copied=in_one is None)
 
     def add(parts: Sequence[torch.Tensor], block: int) -> None:
-        nonlocal settled
-        now, added = shard.progress(block)
-        settled = now >= rounds
-        if now == rounds and not added & mask:
-            total = parts[-1]
-            if added:
-                total += mine
-            else:
-                total.copy_(mine)
-                shard.set_round_rate(block, rate)
-            shard.set_progress(block, now, added | mask)
+        if not adds:
+            return
+        added = shard.progress(block)[1]
+        first, learners = not added, (added | mask).bit_count()
+        if first:
+            shard.set_round_rate(block, rate)
+        if in_one is not None and ends:
+            in_one.add_last(block, mine.data_ptr(), first, learners, shard.round_rate(block))
+        elif in_one is not None:
+            in_one.add(block, mine.data_ptr(), first)
+        else:
+            _add(parts[-1], mine, first)
+            if ends and step is not None:
+                step(parts[:-1], parts[-1], learners, shard.round_rate(block))
+        shard.set_progress(block, *((rounds + 1, 0) if ends else (rounds, added | mask)))
 
-    shard.update_block(block, add, changes=Rows(len(shard.rows) - 1, len(shard.rows)))
+    shard.update_block(block, add, changes=changes)
     return settled
+
+
+def _add(total: torch.Tensor, mine: torch.Tensor, first: bool) -> None:
+    if first:
+        total.copy_(mine)
+    else:
+        total.add_(mine)
 
 
 class Turn:
@@ -220,8 +261,9 @@ def _wait_for(shard: Shard, learners: int, timeout_s: float) -> None:
 class Rounds:
     """One learner's part in the rounds of one shard, whose last row is the sum."""
 
-    def __init__(self, shard: Shard, turn: Turn) -> None:
+    def __init__(self, shard: Shard, turn: Turn, fused: FusedRounds | None = None) -> None:
         self._shard = shard
+        self._fused = fused
         self._home = shard.layout.kind == HOME
         self._turn = turn
 
@@ -234,13 +276,14 @@ class Rounds:
             step: What is done with the sum of a block, by one of the learners; not on a relay.
         """
         shard, number = self._shard, self._turn.number
+        ends = step if self._home else None
         for block in range(shard.layout.blocks):
             self._until(partial(self._my_turn, block, step))
             # It may be complete without us, who had not joined yet.
-            while not add_to_sum(shard, block, number, self._turn.mask, mine[block], rate):
+            while not add_to_sum(
+                shard, block, number, self._turn.mask, mine[block], rate, ends, self._fused
+            ):
                 self._until(partial(self._my_turn, block, step))
-            if self._home and not missing(shard, *shard.progress(block)):
-                settle(shard, block, number, step)
 
     def finish(self, step: Step, take: Callable[[torch.Tensor, int], None]) -> None:
         """Wait for the round's end; `take` gets each block's new weights, and its number.

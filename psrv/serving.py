@@ -291,14 +291,14 @@ def _advance(held: _Held, answer: Room, connection: Connection) -> bool:
     """
     frame, shard, solver = held.frame, held.home.shard, held.home.in_rounds
     assert solver is not None
-    step = solver.step
+    step, fused = solver.step, held.home.fused_rounds
     length = frame.size // shard.rows[0].element_size()
     if held.added < len(held.run) and not held.home.begun():
         return False
     totals, _ = held.room.of(length)
     for block in held.run[held.added :]:
         total = totals[block - frame.block]
-        if not add_sum(shard, block, frame.number, frame.mask, total, frame.rate, step):
+        if not add_sum(shard, block, frame.number, frame.mask, total, frame.rate, step, fused):
             skip_rounds(shard, block, frame.number, step)
             return False
         held.added += 1

@@ -1,6 +1,6 @@
 """Run by test_rounds.py: learners are forks of a process of one thread. Not a test by itself.
 
-python rounds_program.py bits|kills FOLDER
+python rounds_program.py bits|kills|fused_kills FOLDER
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from shard_program import end_with_parent, fork
+from shard_program import end_with_parent, fork, unfinished
 
+from psrv.fused import build, fused_rounds_for
 from psrv.patience import Patience
+from psrv.pushes import InRounds
 from psrv.rounds import Rounds, Step, Turn
+from psrv.rules import ParallelSGD
 from psrv.shard import Shard
 from psrv.shard_file import ShardLayout, create_shard
 
@@ -109,7 +112,45 @@ def kills(path: Path) -> None:
     )
 
 
+def fused_kills(path: Path) -> None:
+    """The same with steps that make copies for undoing as they go. Velocities are 1, 0, 1, …
+
+    The first one lives, so nobody is missing in a round of whom others are not.
+    """
+    random.seed(int(os.environ.get("SEED", "3")))
+    solver = ParallelSGD(momentum=-1.0)
+    assert build(path.parent, solver) == "pushes are compiled by cc"
+    create_shard(path, LAYOUT, 1)
+    until = 80 * ROUNDS
+
+    def learner(rank: int) -> None:
+        shard = Shard(path, LAYOUT, 1)
+        assert fused_rounds_for(shard, solver) is not None
+        pushes = InRounds([shard], solver, rank, 3, Patience(30))
+        ones, weights = torch.ones(LAYOUT.count), torch.zeros(LAYOUT.count)
+        while pushes._turn.number < until:
+            pushes.push(ones, weights, -1.0)
+            assert weights.eq(weights[0]).all(), "a block was torn"
+        shard.close()
+
+    children = {rank: fork(lambda rank=rank: learner(rank)) for rank in range(3)}
+    time.sleep(0.3)
+    odd = 0
+    for _ in range(6 * KILLS):
+        time.sleep(random.uniform(0.0, 0.05))
+        rank = random.choice((1, 2, 2, 2))  # the last one takes the step
+        os.kill(children[rank], signal.SIGKILL)
+        os.waitpid(children[rank], 0)
+        odd += unfinished(path, LAYOUT)
+        children[rank] = fork(lambda rank=rank: learner(rank))
+    for child in children.values():
+        assert os.waitpid(child, 0)[1] == 0
+    shard = Shard(path, LAYOUT, 1)
+    weights, velocity, _ = shard.rows
+    print("rounds", weights.eq(until // 2).all().item(), velocity.eq(0).all().item(), odd > 0)
+
+
 if __name__ == "__main__":
     end_with_parent()
     torch.set_num_threads(1)
-    {"bits": bits, "kills": kills}[sys.argv[1]](Path(sys.argv[2]))
+    {"bits": bits, "kills": kills, "fused_kills": fused_kills}[sys.argv[1]](Path(sys.argv[2]))

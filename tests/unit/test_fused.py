@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,35 +12,46 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlctl.contract import Parameters
-from psrv import fused, solvers
+from psrv import compiled, fused, solvers
 from psrv.client import join
 from psrv.home import merge
+from psrv.patience import Patience
 from psrv.placing import layout_of
-from psrv.rules import Downpour, DownpourAdagrad, ElasticAveraging, Solver
+from psrv.pushes import InRounds
+from psrv.rules import (
+    DiLoCo,
+    Downpour,
+    DownpourAdagrad,
+    ElasticAveraging,
+    ModelAveraging,
+    ParallelSGD,
+    RoundSolver,
+    Solver,
+)
 from psrv.shard import Shard, ThreadedShard
 from psrv.shard_file import (
     BLOCKS_AT,
     HOME,
     KEPT,
     LINE,
+    RELAY,
     SEQUENCE,
     WRITER,
     ShardLayout,
     create_shard,
 )
 
-MKDIR = shutil.which("mkdir")
 COUNT = 150_000
 LAYOUT = ShardLayout(COUNT, (torch.float32, torch.float32), "model")
 MOMENTUM = Downpour(0.9, scale=0.5)
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> fused.Library:
+def library(tmp_path_factory: pytest.TempPathFactory) -> compiled.Library:
     folder = tmp_path_factory.mktemp("fused")
     assert fused.build(folder, Downpour()) == "pushes are compiled by cc"
-    assert sorted(folder.iterdir()) == [folder / fused.LIBRARY]
-    found = fused.load(folder / fused.LIBRARY)
+    assert sorted(folder.iterdir()) == [folder / compiled.LIBRARY]
+    found = compiled.load(folder / compiled.LIBRARY)
     assert found is not None
     return found
 
@@ -53,20 +59,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> fused.Library:
 @pytest.fixture
 def path(shm_folder: Path) -> Path:
     return shm_folder / "shard-0"
-
-
-def compiler(folder: Path, name: str, script: str) -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
-
-
-@pytest.fixture
-def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder where programs are looked for."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    return folder
 
 
 class Case(NamedTuple):
@@ -100,7 +92,7 @@ class Case(NamedTuple):
 
 @settings(max_examples=60, deadline=None)
 @given(case=Case.any())
-def test_a_step_has_the_bits_of_torch(library: fused.Library, case: Case) -> None:
+def test_a_step_has_the_bits_of_torch(library: compiled.Library, case: Case) -> None:
     momentum, answers = case.momentum, case.flag
 
     def ours(w: int, v: int, g: int, into: int, a: int, b: int, kept: int, count: int) -> None:
@@ -125,7 +117,7 @@ def test_a_step_has_the_bits_of_torch(library: fused.Library, case: Case) -> Non
 
 @settings(max_examples=60, deadline=None)
 @given(case=Case.any(), empty=st.booleans())
-def test_a_sum_has_the_bits_of_torch(library: fused.Library, case: Case, empty: bool) -> None:
+def test_a_sum_has_the_bits_of_torch(library: compiled.Library, case: Case, empty: bool) -> None:
     def ours(t: int, w: int, g: int, into: int, aside: int, _: int, kept: int, count: int) -> None:
         into = into if case.flag else 0
         library.gather(t, w, g, into, aside, kept, count, empty, case.past_caches)
@@ -147,7 +139,7 @@ def test_a_sum_has_the_bits_of_torch(library: fused.Library, case: Case, empty: 
 @settings(max_examples=60, deadline=None)
 @given(case=Case.any(), empty=st.booleans())
 def test_elastic_averaging_has_the_bits_of_torch(
-    library: fused.Library, case: Case, empty: bool
+    library: compiled.Library, case: Case, empty: bool
 ) -> None:
     relays, alpha = case.flag, case.rate / 2
 
@@ -167,6 +159,30 @@ def test_elastic_averaging_has_the_bits_of_torch(
         else:
             solver.push([center], mine, scratch, 0.0)
         return len(center)
+
+    case.check(ours, torchs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=Case.any(), empty=st.booleans(), learners=st.integers(1, 62))
+def test_the_step_of_a_round_has_the_bits_of_torch(
+    library: compiled.Library, case: Case, empty: bool, learners: int
+) -> None:
+    momentum = case.momentum
+
+    def ours(w: int, v: int, t: int, m: int, a: int, b: int, kept: int, count: int) -> None:
+        v = v if momentum else 0
+        library.mean_step(w, v, t, m, a, b, kept, count, empty, learners, case.rate, momentum)
+
+    def torchs(*rows: torch.Tensor) -> int:
+        w, v, total, mine, aside, velocity_aside = rows
+        aside.copy_(w)
+        if momentum:
+            velocity_aside.copy_(v)
+        solver = ParallelSGD(momentum)
+        whole = mine.clone() if empty else total + mine
+        solver.step([w, v], whole, learners, case.rate)
+        return len(w)
 
     case.check(ours, torchs)
 
@@ -224,13 +240,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     monkeypatch.setattr(fused.FusedDownpour, "push", counting)
     yield found
-    fused.load.cache_clear()
+    compiled.load.cache_clear()
 
 
 def test_learners_push_so_if_it_is_there_with_the_same_result(path: Path, calls: list[int]) -> None:
     by_torch, weights = pushed(path, MOMENTUM)
     assert not calls
-    fused.load.cache_clear()
+    compiled.load.cache_clear()
     fused.build(path.parent, MOMENTUM)
     rows, same = pushed(path, MOMENTUM)
     assert sorted(calls) == sorted(4 * [0, 1, 2])
@@ -296,152 +312,47 @@ def test_rows_and_tensors_of_other_kinds_are_torchs(path: Path, calls: list[int]
     shard.close()
 
 
-def test_without_a_compiler_torch_does_it_and_that_is_said(
-    path: Path, bin_folder: Path, calls: list[int]
-) -> None:
-    line = fused.build(path.parent, Downpour())
-    assert line == "pushes are not compiled, and take longer: there is none of cc, gcc, clang"
-    compiler(bin_folder, "gcc", "echo fused.c: fatal error: no such thing >&2; exit 1")
-    line = fused.build(path.parent, Downpour())
-    assert line is not None and line.endswith("longer: gcc: fused.c: fatal error: no such thing")
-    pushed(path, Downpour())
-    assert not calls and list(path.parent.iterdir()) == [path]
+@pytest.mark.parametrize("kind", [HOME, RELAY])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_rounds_go_so_with_the_same_result(path: Path, kind: int, momentum: float) -> None:
+    """Two learners in turn; on a relay nobody takes the step."""
+    solver, found = ParallelSGD(momentum), []
+    layout = layout_of(Parameters(COUNT, "float32", 2, "model"), 1, 0, solver, kind)
+    for compiles in (False, True):
+        compiled.load.cache_clear()
+        if compiles:
+            assert fused.build(path.parent, solver) == "pushes are compiled by cc"
+        create_shard(path, layout, 1, fill=lambda rows: [row.fill_(0.5) for row in rows])
+        shards = [Shard(path, layout, 1) for _ in range(2)]
+        assert (fused.fused_rounds_for(shards[0], solver) is not None) == compiles
+        turns = [
+            InRounds([shard], solver, rank, 1, Patience(1)) for rank, shard in enumerate(shards)
+        ]
+        for number in range(3):
+            for rank, turn in enumerate(turns):
+                turn.push(torch.linspace(-1, 1 + rank + number, COUNT), None, 0.1 + rank)
+            if kind == RELAY:
+                break
+            assert shards[0].all_progress() == [(number + 1, 0)] * layout.blocks
+            for turn in turns:
+                turn.pull(torch.empty(COUNT))
+        rows = shards[0].rows if kind == RELAY else shards[0].rows[:-1]
+        found.append([row.clone() for row in rows])
+        for shard in shards:
+            shard.close()
+        path.unlink()
+    compiled.load.cache_clear()
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
-INTO = 'while [ "$1" != -o ]; do shift; done; into=$2'
+class MyRounds(ParallelSGD):
+    """A user's own."""
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "exit 0",
-        f"{INTO}; : > $into",
-        f"{INTO}; echo no library > $into",
-        f"{INTO}; exec {MKDIR} $into",
-        f"{INTO}; {MKDIR} $into; exit 1",
-        f"echo of its own > $TMPDIR/cc1234.o; {INTO}; exit 1",
-    ],
-)
-def test_what_a_compiler_has_not_made_is_not_taken_for_a_library(
-    path: Path, bin_folder: Path, script: str
-) -> None:
-    compiler(bin_folder, "gcc", script)
-    line = fused.build(path.parent, Downpour())
-    assert line is not None and line.startswith("pushes are not compiled, and take longer: gcc: ")
-    assert not list(path.parent.iterdir())
-    compiler(bin_folder, "clang", f'PATH={os.defpath} exec cc "$@"')
-    assert fused.build(path.parent, Downpour()) == "pushes are compiled by clang"
-    assert list(path.parent.iterdir()) == [path.with_name(fused.LIBRARY)]
-
-
-def test_where_nothing_can_be_written_torch_does_it(path: Path) -> None:
-    line = fused.build(path.parent / "gone", Downpour())
-    assert line is not None and "not compiled" in line and "No such file" in line
-
-
-def test_clang_which_has_another_macro_for_a_multiple_rounded_once_will_do(
-    path: Path, bin_folder: Path
-) -> None:
-    compiler(bin_folder, "clang", f'PATH={os.defpath} exec gcc -U__FP_FAST_FMAF "$@"')
-    assert fused.build(path.parent, Downpour()) == "pushes are compiled by clang"
-
-
-def test_learners_wait_for_the_shards_while_a_compiler_is_at_work(
-    path: Path, bin_folder: Path
-) -> None:
-    """Longer than their time limit, as while a large shard is being made."""
-    compiler(bin_folder, "cc", f"{os.path.realpath('/bin/sleep')} 1; exit 1")
-    parameters, solver = Parameters(COUNT, "float32", 1, "model"), Downpour()
-
-    def serve() -> None:
-        fused.build(path.parent, solver)
-        create_shard(path, layout_of(parameters, 1, 0, solver, HOME), 1)
-
-    server, said = threading.Thread(target=serve), list[str]()
-    server.start()
-    try:
-        client = join(path.parent, parameters, 1, solver, 1, 0.3, warn=said.append)
-        client.leave()
-    finally:
-        server.join()
-    assert "is making" in said[0]
-
-
-def test_a_compiler_that_hangs_is_waited_for_so_long(
-    path: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler(bin_folder, "cc", f"exec {os.path.realpath('/bin/sleep')} 60")
-    monkeypatch.setattr(fused, "_COMPILER_TIMEOUT_S", 0.2)
-    line = fused.build(path.parent, Downpour())
-    assert line is not None and "timed out after 0.2 seconds" in line
-    assert not list(path.parent.iterdir())
-
-
-def test_a_compiler_that_hangs_ends_with_all_it_has_started_and_no_other_is_tried(
-    path: Path, bin_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Learners wait for the shards meanwhile."""
-    late, other = tmp_path / "late", tmp_path / "other"
-    sleep = os.path.realpath("/bin/sleep")
-    compiler(bin_folder, "cc", f"({sleep} 0.6; echo > {late}) & wait")
-    compiler(bin_folder, "gcc", f"echo > {other}; exit 1")
-    monkeypatch.setattr(fused, "_COMPILER_TIMEOUT_S", 0.2)
-    line = fused.build(path.parent, Downpour())
-    assert line == "pushes are not compiled, and take longer: cc timed out after 0.2 seconds"
-    time.sleep(0.8)
-    assert not late.exists() and not other.exists()
-
-
-def test_what_a_compiler_leaves_running_is_not_waited_for(
-    path: Path, bin_folder: Path, tmp_path: Path
-) -> None:
-    """As a wrapper does that starts a server of its own, which has its standard error."""
-    sleep, its_pid = os.path.realpath("/bin/sleep"), tmp_path / "pid"
-    compiler(
-        bin_folder, "cc", f'{sleep} 100 & echo $! > {its_pid}; PATH={os.defpath} exec gcc "$@"'
-    )
-    assert fused.build(path.parent, Downpour()) == "pushes are compiled by cc"
-    os.kill(int(its_pid.read_text()), signal.SIGKILL)
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("w[i] = ADD_MULTIPLE(w[i], -rate", "w[i] = ADD_MULTIPLE(w[i], -2 * rate"),
-        ("momentum * v[i] + direction[i]", "momentum * (v[i] + direction[i])"),
-        ("stream(into + at, w)", "stream(into + at, w + 1)"),
-        ("t[i] = t[i] + mine[at + i]", "t[i] = t[i]"),
-        ("c[i] = ADD_MULTIPLE(c[i], alpha", "c[i] = ADD_MULTIPLE(c[i], -alpha"),
-        ("set_kept(kept, at + length)", "set_kept(kept, at)"),
-        ("void dlctl_downpour", "void another"),
-    ],
-)
-def test_what_is_not_torchs_is_not_used(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
-) -> None:
-    source = fused.SOURCE.read_text()
-    assert right in source
-    (tmp_path / "wrong.c").write_text(source.replace(right, wrong))
-    monkeypatch.setattr(fused, "SOURCE", tmp_path / "wrong.c")
-    line = fused.build(path.parent, Downpour())
-    assert line is not None and "what it has made does not do what torch does" in line
-    assert not list(path.parent.iterdir())
-
-
-def test_a_broken_library_is_not_used(path: Path) -> None:
-    path.with_name(fused.LIBRARY).write_bytes(b"\x7fELF and no more")
-    assert fused.load(path.with_name(fused.LIBRARY)) is None
-
-
-def test_nothing_is_loaded_that_another_user_may_have_put_there(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every user may make a folder in shared memory, of any name."""
+@pytest.mark.parametrize("solver", [MyRounds(), ModelAveraging(), DiLoCo(), Downpour()])
+def test_other_rounds_are_torchs(path: Path, solver: RoundSolver) -> None:
     fused.build(path.parent, Downpour())
-    library = path.with_name(fused.LIBRARY)
-    path.parent.chmod(0o770)
-    assert fused.load.__wrapped__(library) is None
-    path.parent.chmod(0o700)
-    assert fused.load.__wrapped__(library) is not None
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert fused.load.__wrapped__(library) is None
+    filled(path)
+    shard = Shard(path, LAYOUT, 1)
+    assert fused.fused_rounds_for(shard, solver) is None
+    shard.close()

@@ -190,7 +190,7 @@ def test_a_sum_goes_to_the_home_without_what_a_killed_learner_had_begun_to_add(
     server = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
     relay = RoundsRelay(0, server)
     server.members.enter(server.slot, 0b01)
-    add_to_sum(server, 0, 0, 0b01, torch.ones(65_536), 0.25)
+    add_to_sum(server, 0, 0, 0b01, torch.ones(65_536), 0.25, None)
     be_killed(shm_folder, OPEN + """
 shard.members.enter(shard.slot, 0b10)
 def half(parts, block):
@@ -248,7 +248,7 @@ def test_a_replica_in_rounds_asks_a_new_home_for_its_weights_of_the_same_round(
     relay.give(Frame(Kind.WEIGHTS, 0, 0, 3), weights)
     assert relay.pull(0).number == 3
     server.members.enter(server.slot, 0b01)
-    add_to_sum(server, 0, 3, 0b01, weights, 0.25)
+    add_to_sum(server, 0, 3, 0b01, weights, 0.25, None)
     relay.meet()
     assert relay.pull(0).number == ANY
     relay.pulled(Frame(Kind.PULLED, 0, 0, 3), 5 * weights)
@@ -268,9 +268,9 @@ def test_a_node_takes_part_in_a_round_until_the_answer_to_those_who_have_left(
     relay, ones = RoundsRelay(0, server), torch.ones(65_536)
     last = 150_000 - 2 * 65_536
     for block in (0, 1):
-        add_to_sum(server, block, 0, 0b01, ones, 0.25)
+        add_to_sum(server, block, 0, 0b01, ones, 0.25, None)
     assert own_clock(relay) == (0, 0, 0)
-    add_to_sum(server, 2, 0, 0b01, ones[:last], 0.25)
+    add_to_sum(server, 2, 0, 0b01, ones[:last], 0.25, None)
     server.members.enter(server.slot, 0b10, 1)
     assert own_clock(relay) == (0b11, 0, 0)  # of the sum, though who came since begins later
     server.members.pause(server.slot)

@@ -67,6 +67,10 @@ def test_a_killed_learner_is_not_waited_for_and_comes_back(path: Path, zygote: Z
     assert run(zygote, "kills", path) == "rounds True True\n"
 
 
+def test_kills_tear_no_round_in_one_pass(zygote: Zygote, path: Path) -> None:
+    assert run(zygote, "fused_kills", path) == "rounds True True True\n"
+
+
 def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> torch.Tensor:
     seen, size = torch.empty(70_000), LAYOUT.block_count
     rounds.add(torch.split(mine, size), 0.1, step)
@@ -356,7 +360,7 @@ def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> Non
     rounds = Rounds(shard, turn)
     with pytest.raises(ValueError, match="no step"):
         take_part(rounds, turn, torch.ones(70_000), fail)
-    assert shard.all_progress() == [(0, 1), (0, 0)]
+    assert shard.all_progress() == [(0, 0), (0, 0)]
     assert not shard.rows[0].any()
     take_part(rounds, turn, torch.ones(70_000), lambda rows, total, *_: rows[0].add_(total))
     assert shard.rows[0].eq(1).all()
@@ -373,6 +377,8 @@ def test_a_round_has_the_rate_of_who_adds_first(shard: Shard) -> None:
         rates.append((count, rate))
 
     for block in range(LAYOUT.blocks):
-        assert add_to_sum(shard, block, 0, 0b01, ones[: len(shard.rows[0]) - block * 65_536], 0.5)
+        assert add_to_sum(
+            shard, block, 0, 0b01, ones[: len(shard.rows[0]) - block * 65_536], 0.5, None
+        )
     take_part(Rounds(shard, turn), turn, torch.ones(70_000), step)
     assert rates == [(2, 0.5)] * 2
