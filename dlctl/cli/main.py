@@ -12,6 +12,9 @@ from dlctl import __version__
 from dlctl.cli import output
 from dlctl.errors import DlctlError, ManifestError
 
+_MOST_PROBLEMS = 20
+"""Lines of one failure that are shown: a folder may have thousands of files that can't be sent."""
+
 app = typer.Typer(
     name="dlctl",
     help="Deep learning as a service on any Slurm cluster, driven from your laptop.",
@@ -97,9 +100,13 @@ def _explain(failure: DlctlError) -> int:
 
         traceback.print_exception(failure)
     if isinstance(failure, ManifestError):
-        for problem in failure.problems[:-1]:
+        shown = failure.problems
+        if len(shown) > _MOST_PROBLEMS:
+            more = len(shown) - _MOST_PROBLEMS
+            shown = [*shown[:_MOST_PROBLEMS], f"and {more} more; mend these, and see what is left"]
+        for problem in shown[:-1]:
             output.error(problem)
-        output.error(failure.problems[-1], failure.hint)
+        output.error(shown[-1], failure.hint)
     else:
         output.error(failure.message, failure.hint)
     return failure.exit_code

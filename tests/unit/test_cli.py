@@ -50,6 +50,17 @@ def test_help_has_an_example_and_no_escape_codes(dlctl, command):
     assert "\x1b" not in done.stdout
 
 
+def test_of_very_many_problems_the_first_ones_are_shown_and_the_others_counted(dlctl):
+    manifest(dlctl)
+    for number in range(25):
+        (dlctl.cwd / f"link-{number:02}").symlink_to("/etc/passwd")
+    done = dlctl("submit", "manifest.yml", "-s", "local")
+    assert done.exit_code == 3
+    lines = done.stderr.splitlines()
+    assert [line.split(":")[1] for line in lines[:20]] == [f" link-{n:02}" for n in range(20)]
+    assert lines[20:] == ["error: and 5 more; mend these, and see what is left"]
+
+
 def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
     add_site(xdg, tmp_path, "refuses", SLURM)
     add_site(xdg, tmp_path, "unreachable", SSH)
