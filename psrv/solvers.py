@@ -96,7 +96,8 @@ def elastic(
     """Draw a learner's weights and the center to each other: d = α·(x − x̃); x ← x − d; x̃ ← x̃ + d.
 
     Asynchronous EASGD (Zhang, Choromanska, LeCun, Deep learning with Elastic Averaging SGD, 2015,
-    algorithm 1); EAMSGD (algorithm 2) is the same with Nesterov's momentum in the learner's steps.
+    algorithm 1); EAMSGD (algorithm 2) is the same with Nesterov's momentum in the learner's steps,
+    where, as torch has it, x is the point at which the gradient is taken.
 
     Args:
         center: x̃, shape (n,).

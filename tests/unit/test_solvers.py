@@ -19,9 +19,9 @@ RATE = st.floats(1e-4, 1.0)
 Rows = list[torch.Tensor]
 
 
-def rows_of(seed: int, count: int, rows: int) -> Rows:
+def rows_of(seed: int, count: int, rows: int, dtype: torch.dtype = torch.float32) -> Rows:
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(count, generator=generator) for _ in range(rows)]
+    return [torch.randn(count, generator=generator, dtype=dtype) for _ in range(rows)]
 
 
 def run(rows: Rows, cuts: list[int], work: Callable[..., None], **options: float) -> Rows:
@@ -33,19 +33,26 @@ def run(rows: Rows, cuts: list[int], work: Callable[..., None], **options: float
     return worked
 
 
+TOLERANCES = {torch.float32: (2e-5, 2e-6), torch.float64: (1e-12, 1e-13)}
+"""Relative and absolute ones, of the types that shards may have."""
+
+
 def assert_close(found: torch.Tensor, expected: Any) -> None:
-    assert found.dtype == torch.float32
-    np.testing.assert_allclose(found.numpy(), expected, rtol=2e-5, atol=2e-6)
+    rtol, atol = TOLERANCES[found.dtype]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=rtol, atol=atol)
 
 
-CASE = st.tuples(st.integers(0, 99), st.integers(1, 200), st.lists(st.integers(0, 200), max_size=3))
+CASE = st.tuples(
+    st.integers(0, 99), st.integers(1, 200), st.lists(st.integers(0, 200), max_size=3),
+    st.sampled_from(list(TOLERANCES)),
+)  # fmt: skip
 
 
 @settings(max_examples=40, deadline=None)
 @given(CASE, RATE, st.floats(0.0, 0.99))
 def test_steps_of_the_server(case: Any, lr: float, momentum: float) -> None:
-    seed, count, cuts = case
-    rows = rows_of(seed, count, 3)
+    seed, count, cuts, dtype = case
+    rows = rows_of(seed, count, 3, dtype)
     w, v, g = [row.double().numpy() for row in rows]
 
     found = run([rows[0], rows[2]], cuts, solvers.sgd, lr=lr)
@@ -101,8 +108,8 @@ def test_a_push_with_its_answer_is_the_push_and_then_the_answer(
 @settings(max_examples=40, deadline=None)
 @given(CASE, st.floats(0.0, 1.0))
 def test_elastic_averaging(case: Any, alpha: float) -> None:
-    seed, count, cuts = case
-    rows = rows_of(seed, count, 3)
+    seed, count, cuts, dtype = case
+    rows = rows_of(seed, count, 3, dtype)
     center, mine, _ = [row.double().numpy() for row in rows]
     difference = alpha * (mine - center)
     found = run(rows, cuts, solvers.elastic, alpha=alpha)
@@ -113,8 +120,8 @@ def test_elastic_averaging(case: Any, alpha: float) -> None:
 @settings(max_examples=40, deadline=None)
 @given(CASE, st.integers(1, 9), RATE, st.floats(0.0, 0.99))
 def test_steps_for_all_learners(case: Any, count: int, lr: float, momentum: float) -> None:
-    seed, length, cuts = case
-    rows = rows_of(seed, length, 3)
+    seed, length, cuts, dtype = case
+    rows = rows_of(seed, length, 3, dtype)
     w, v, total = [row.double().numpy() for row in rows]
     found = run([rows[0], rows[2]], cuts, solvers.average, count=count)
     assert_close(found[0], total / count)
@@ -122,6 +129,39 @@ def test_steps_for_all_learners(case: Any, count: int, lr: float, momentum: floa
     difference = w - total / count
     assert_close(found[1], momentum * v + difference)
     assert_close(found[0], w - lr * (difference + momentum * (momentum * v + difference)))
+
+    def parallel(*parts: torch.Tensor) -> None:
+        rules.ParallelSGD(momentum).step(parts[:2], parts[2], count, lr)
+
+    found = run(rows, cuts, parallel)
+    velocity = momentum * v + total / count
+    assert_close(found[0], w - lr * velocity)
+    assert_close(found[1], velocity if momentum else v)
+
+
+@settings(max_examples=20, deadline=None)
+@given(CASE, st.floats(0.0, 1.0), st.floats(0.01, 0.99), RATE)
+def test_elastic_averaging_with_nesterovs_momentum(
+    case: Any, alpha: float, momentum: float, lr: float
+) -> None:
+    """EAMSGD: y is where the gradient is taken, x + μ·v, and what torch has in its parameters."""
+    seed, count, _, dtype = case
+    center, start, target = rows_of(seed, count, 3, dtype)
+    parameter = torch.nn.Parameter(start.clone())
+    optimizer = torch.optim.SGD([parameter], lr=lr, momentum=momentum, nesterov=True)
+    c, y, goal = center.double().numpy().copy(), start.double().numpy().copy(), target.numpy()
+    v = np.zeros(count)
+    for _ in range(4):
+        solvers.elastic(center, parameter.data, torch.empty_like(start), alpha=alpha)
+        optimizer.zero_grad()
+        ((parameter - target) ** 2 / 2).sum().backward()
+        optimizer.step()
+        difference = alpha * (y - c)
+        y, c = y - difference, c + difference
+        before, v = v, momentum * v - lr * (y - goal)
+        y = y - momentum * before + (1 + momentum) * v
+    assert_close(center, c)
+    assert_close(parameter.detach(), y)
 
 
 def test_the_outer_step_is_torchs_nesterov() -> None:
