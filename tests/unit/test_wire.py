@@ -89,6 +89,12 @@ def test_sockets_are_set_before_they_are_connected(monkeypatch: pytest.MonkeyPat
                 assert congestion_control(end) not in (b"", b"bbr")
 
 
+def test_nothing_listens_but_on_the_one_address_that_is_named(server: Server) -> None:
+    """All of 127.0.0.0/8 is this host's, as another network would be."""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", server.listener.port))
+
+
 def test_frames_arrive_whole_and_in_order_both_ways_at_a_time(server: Server) -> None:
     ours, theirs = server.pair()
     blocks = [torch.randn(65_536) for _ in range(8)]
