@@ -235,6 +235,28 @@ def test_learners_that_die_after_a_node_was_lost_wait_for_no_cores(play):
     assert job.overlapped == [False] * 4 + [True] * 2
 
 
+def test_what_a_learner_of_a_lost_node_was_at_is_given_out_again_though_it_may_live(
+    play, monkeypatch
+):
+    """Nobody waits for its step to end; where the cursor is in use it is tried again."""
+    answers, expelled = [True, False], []
+
+    def expel(path, number):
+        expelled.append((path.name, number))
+        return answers.pop()
+
+    monkeypatch.setattr(crew_module, "expel", expel)
+    job = play(2, 2)
+    job.poll()
+    (job.job.dir / contract.cursor_learner_file(1, 1)).write_text("7\n")
+    step = job.steps["learner 1"][-1]
+    step.terminate = step.kill = lambda: None
+    job.steps["server 1"][-1].end(1, "srun: error: Node failure on n1")
+    job.poll(2)
+    assert job.crew.lost and step.exit_code is None
+    assert expelled == [("cursor", 7)] * 2
+
+
 def test_a_node_that_is_lost_while_halting_stops_nobody_from_saving(play):
     job = play(4, 2, min_learners=3)
     job.poll()

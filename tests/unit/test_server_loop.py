@@ -220,6 +220,40 @@ def test_killed_learners_are_replaced_and_every_sample_is_trained_on(
     assert sum(times.values()) <= 4 * SAMPLES + 3 * 4
 
 
+DIES_BEFORE_A_PUSH = """
+from psrv.client import Client
+
+def push_pull(self, *arguments, of=Client.push_pull, **named):
+    pushes.append(1)
+    if os.environ["RANK"] == "1" and len(pushes) == 3:
+        os.kill(os.getpid(), 9)
+    return of(self, *arguments, **named)
+
+pushes = []
+Client.push_pull = push_pull
+"""
+COUNTS_CHUNKS = """
+    parts["model"] = model = nn.Linear(4, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    parts["optimizer"] = torch.optim.SGD(model.parameters(), lr=1.0)
+    parts["loss"] = lambda outputs, targets: model.weight.sum() + 0 * outputs.sum()
+"""
+"""Every push is a gradient of ones."""
+
+
+def test_a_chunk_is_done_once_its_push_is_and_so_each_is_in_the_weights_once(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    code = program(sleep_s=0.002, more=DIES_BEFORE_A_PUSH, change=COUNTS_CHUNKS)
+    job = make_job(code, 2, "downpour_sgd", {"training": Training(3, 8, 5)})
+    job.start()
+    wait_for(lambda: (end := job.zygote.ask(poll=job.pids[1])) and end["code"] == -signal.SIGKILL)
+    del job.pids[1]
+    assert job.codes() == [0], job.say(0)
+    trained = torch.load(job.directory / "results/model.pt", weights_only=True)
+    assert set(trained["weight"].flatten().tolist()) == {-3.0 * SAMPLES / 4}
+
+
 def test_who_comes_when_all_is_done_waits_for_no_turn(tmp_path: Path) -> None:
     with FileCursor(tmp_path / "cursor", 4, 1) as cursor:
         assert (chunk := cursor.take(4)) is not None
