@@ -243,13 +243,13 @@ def fenced(_: str) -> None:
     training.end()
 
 
-def gate(_: str) -> None:
+def gate(slow: str) -> None:
     """With a staleness of 3 nobody is more than so many pushes ahead of a slow one elsewhere."""
     training = Training(FOLDER, Downpour(scale=0.5), gated=True)
     for node in (0, 1):
         training.serve(node)
     training.begin(torch.zeros(training.count))
-    shown = FOLDER / "pushes-1"
+    shown = FOLDER / "pushes"
     shown.write_text("0")
 
     def work(client: Client, rank: int) -> None:
@@ -259,14 +259,14 @@ def gate(_: str) -> None:
         time.sleep(0.5)  # each knows the other's clock now
         for push in range(60):
             client.wait_for_others()
-            if rank == 0:
-                ahead = max(ahead, push - int(shown.read_text() or 0))
-            if rank == 1:
+            if rank == int(slow):
                 time.sleep(0.01)
                 (FOLDER / "new").write_text(str(push + 1))
                 (FOLDER / "new").replace(shown)
+            else:
+                ahead = max(ahead, push - int(shown.read_text() or 0))
             client.push(gradient, 1.0).wait()
-        if rank == 0:
+        if rank != int(slow):
             print("ahead by 1 to 3:", 1 <= ahead <= 3, flush=True)
 
     wait_for(*[training.learn(n, partial(work, rank=n), staleness=3) for n in (0, 1)])

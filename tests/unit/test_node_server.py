@@ -115,8 +115,10 @@ def test_nothing_comes_from_a_node_that_was_given_up(play: Play) -> None:
     )
 
 
-def test_learners_wait_for_a_slow_one_on_another_node(play: Play) -> None:
-    assert play("gate") == "ahead by 1 to 3: True\n"
+@pytest.mark.parametrize("slow", [0, 1])
+def test_learners_wait_for_a_slow_one_on_another_node(play: Play, slow: int) -> None:
+    """The home of the first shard, with all clocks, is node 0."""
+    assert play(f"gate:{slow}") == "ahead by 1 to 3: True\n"
 
 
 def test_strangers_and_those_of_another_training_are_refused(play: Play) -> None:

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_job import Zygote
 
+from dlctl import contract
 from dlctl.contract import Parameters
 from psrv.backlog import MOST
 from psrv.client import Client, join
@@ -24,7 +25,7 @@ from psrv.folder import tell_removed
 from psrv.placing import divide, layout_of
 from psrv.rules import Downpour, ElasticAveraging, ParallelSGD, RoundSolver, Solver
 from psrv.shard_file import COUNT, HOME, RELAY, SLOTS, create_shard
-from psrv.snapshots import fresh_snapshots
+from psrv.snapshots import fresh_snapshots, write_snapshot
 
 PROGRAM = Path(__file__).with_name("client_program.py")
 PARAMETERS = Parameters(170_000, "float32", 1, "model")
@@ -289,6 +290,27 @@ def test_what_the_solver_keeps_is_read_for_a_checkpoint(shm_folder: Path) -> Non
     count = layout_of(PARAMETERS, 2, 0, solver, HOME).count
     assert rows[0, :count].eq(1).all() and rows[0, count:].eq(3).all()
     client.leave()  # nobody takes what is to go to the home: it is waited for 0.1 s only
+
+
+def test_a_checkpoint_waits_for_snapshots_that_answer_its_own_request(tmp_path: Path) -> None:
+    (tmp_path / contract.server_dir(1)).mkdir(parents=True)
+    paths = [tmp_path / contract.snapshot_file(1, shard) for shard in (0, 1)]
+    for path in paths:
+        write_snapshot(path, [(0, [torch.zeros(4)])], 4)
+    answered: list[int] = []
+
+    def answer() -> None:
+        for request, path in ((1, paths[0]), (1, paths[1]), (2, paths[1]), (2, paths[0])):
+            time.sleep(0.1)
+            answered.append(request)
+            write_snapshot(path, [(0, [torch.zeros(4)])], 4, request)
+
+    home = threading.Thread(target=answer)
+    home.start()
+    for request in (1, 2):
+        assert fresh_snapshots(tmp_path, 1, 2, 60) == paths
+        assert answered.count(request) == 2
+    home.join()
 
 
 def test_replicas_are_refreshed_when_asked_for(shm_folder: Path) -> None:

@@ -220,6 +220,68 @@ def test_killed_learners_are_replaced_and_every_sample_is_trained_on(
     assert sum(times.values()) <= 4 * SAMPLES + 3 * 4
 
 
+NOTES_CALLS = """
+from psrv.client import Client
+
+def note(line):
+    descriptor = os.open("../calls", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, (line + os.linesep).encode())
+    os.close(descriptor)
+
+def noted(name, of):
+    def call(self, *arguments, **named):
+        clock, slow = self._gate.pushes + 1, os.environ["RANK"] == "1"
+        if slow:
+            note(f"1 {name} {clock}")
+            time.sleep(0.03)
+        while not Path("../calls").exists():
+            time.sleep(0.001)
+        of(self, *arguments, **named)
+        if not slow:
+            note(f"0 {name} {clock}")
+    return call
+
+Client.push, Client.push_pull = noted("push", Client.push), noted("push_pull", Client.push_pull)
+"""
+"""The slow learner's before they are done, the other one's, who begins later, afterwards."""
+
+
+def calls(job: ServedJob) -> list[tuple[int, str, int]]:
+    lines = [line.split() for line in (job.directory / "calls").read_text().splitlines()]
+    return [(int(rank), name, int(clock)) for rank, name, clock in lines]
+
+
+def test_learners_push_and_pull_after_so_many_batches(make_job: Callable[..., ServedJob]) -> None:
+    code = program(sleep_s=0.001, more=NOTES_CALLS)
+    settings = {"push_every": 3, "pull_every": 6}
+    job = make_job(code, 2, "downpour_sgd", {"training": Training(2, 8, 5)}, **settings)
+    job.start()
+    assert job.codes() == [0, 0], job.say(0)
+    found = calls(job)
+    assert len(found) == 2 * SAMPLES / (3 * 4)
+    for rank in (0, 1):
+        names = [name for each, name, _ in found if each == rank]
+        assert names == (["push", "push_pull"] * len(names))[: len(names)]
+
+
+def test_nobody_is_further_ahead_of_a_slow_one_than_staleness_says(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    code = program(sleep_s=0.001, more=NOTES_CALLS)
+    job = make_job(code, 2, "downpour_sgd", {"training": Training(2, 8, 5)}, staleness=2)
+    job.start()
+    assert job.codes() == [0, 0], job.say(0)
+    clock, ahead = 0, list[int]()
+    found = calls(job)
+    last = max(number for number, (rank, _, _) in enumerate(found) if rank == 1)
+    for rank, _, pushes in found[:last]:
+        if rank == 1:
+            clock = pushes
+        elif clock:
+            ahead.append(pushes - clock)
+    assert len(ahead) > 10 and 1 < max(ahead) <= 2 + 1  # 2 when it begins a chunk
+
+
 DIES_BEFORE_A_PUSH = """
 from psrv.client import Client
 
@@ -241,12 +303,28 @@ COUNTS_CHUNKS = """
 """Every push is a gradient of ones."""
 
 
+COUNTING_SCRIPT = """
+from learner import parameter_server
+
+os.chdir(Path(__file__).parent)
+parts = build({})
+model = parts["model"]
+with parameter_server.join(model, parts["train"], epochs=3, batch_size=4, lr=1.0) as server:
+    for (x,), y in server.batches():
+        parts["loss"](model(x), y).backward()
+        server.step()
+Path("../results").mkdir(exist_ok=True)
+torch.save(model.state_dict(), "../results/model.pt")
+"""
+
+
+@pytest.mark.parametrize("script", ["", COUNTING_SCRIPT], ids=["loop", "script"])
 def test_a_chunk_is_done_once_its_push_is_and_so_each_is_in_the_weights_once(
-    make_job: Callable[..., ServedJob],
+    make_job: Callable[..., ServedJob], script: str
 ) -> None:
-    code = program(sleep_s=0.002, more=DIES_BEFORE_A_PUSH, change=COUNTS_CHUNKS)
+    code = program(sleep_s=0.002, more=DIES_BEFORE_A_PUSH, change=COUNTS_CHUNKS) + script
     job = make_job(code, 2, "downpour_sgd", {"training": Training(3, 8, 5)})
-    job.start()
+    job.start(program="train.py" if script else "")
     wait_for(lambda: (end := job.zygote.ask(poll=job.pids[1])) and end["code"] == -signal.SIGKILL)
     del job.pids[1]
     assert job.codes() == [0], job.say(0)
