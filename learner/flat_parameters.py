@@ -44,8 +44,8 @@ class FlatParameters:
         self._frozen = [parameter for parameter in given if not parameter.requires_grad]
         _check(self.parameters)
         dtypes = {parameter.dtype for parameter in self.parameters}
-        self.dtype = torch.float64 if dtypes == {torch.float64} else torch.float32
-        """The shards': float64 if all parameters are of it."""
+        self.dtype = torch.float64 if torch.float64 in dtypes else torch.float32
+        """The shards': float64 if any parameter is of it, which would be rounded otherwise."""
         self._places = _places(self.parameters)
         self._weights = self._mirror()
         for parameter, view in zip(self.parameters, self._weights.views, strict=True):

@@ -77,6 +77,19 @@ def test_parameters_of_several_dtypes_are_copied():
     assert flat.gradient().sum() == 15 * 2 + 10 * 3
 
 
+def test_one_parameter_in_float64_loses_nothing_beside_others():
+    model = make_model()
+    model[2].to(torch.float64)
+    with torch.no_grad():
+        model[2].weight.fill_(1 / 3)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    flat = FlatParameters(model.parameters())
+    flat.gather()
+    flat.scatter()
+    assert flat.dtype == torch.float64
+    assert all(map(torch.equal, model.parameters(), before))
+
+
 def test_gradients_from_elsewhere_and_missing_ones():
     model = make_model()
     flat = FlatParameters(model.parameters())
