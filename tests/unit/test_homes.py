@@ -21,12 +21,14 @@ from psrv.homes import Home
 from psrv.node_shards import NodeShards
 from psrv.own_shards import OwnShards
 from psrv.queues import Queues
+from psrv.relay import AtOnceRelay, RoundsRelay
 from psrv.rules import Downpour, ParallelSGD, RoundSolver, Solver
 from psrv.serving import Serving
 from psrv.shard import ThreadedShard
 from psrv.shard_file import NEVER, ShardLayout, create_shard
 from psrv.snapshots import write_snapshot
 from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
+from psrv.window import Window
 
 COUNT, NODES = 1024, 3
 LAYOUT = ShardLayout(COUNT, (torch.float32,), "model")
@@ -340,6 +342,30 @@ def own_shards(
         folder, folder, 1, parameters, 1, solver, 3, 1, takes_over=takes_over,
         memory_left_bytes=left_bytes,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["momentum", "diloco"])
+def test_a_home_that_moves_keeps_the_replica_s_weights_and_the_snapshot_s_other_rows(
+    name: str, shm_folder: Path
+) -> None:
+    solver = SOLVERS[name]
+    (shm_folder / attempt_dir(1)).mkdir(parents=True)
+    rows = [torch.full((COUNT,), value) for value in (1.0, 2.0)]
+    write_snapshot(shm_folder / snapshot_file(1, 0), [(0, rows)], COUNT)
+    files = own_shards(shm_folder, solver)
+    replica = files.open(0, is_home=False)
+    replica.rows[0].fill_(3)
+    replica.update_block(0, lambda *_: replica.set_progress(0, 7, 0))
+    relay = (
+        RoundsRelay(0, replica)
+        if isinstance(solver, RoundSolver)
+        else AtOnceRelay(0, replica, solver, Window(shm_folder / "window", 1, torch.float32))
+    )
+    master = files.open_master(relay)
+    assert master.rows[0].eq(3).all() and master.rows[1].eq(2).all()
+    assert master.all_progress() == [(7, 0)]
+    master.close()
+    replica.close()
 
 
 def test_shards_that_the_job_has_no_memory_for_are_not_begun(shm_folder: Path) -> None:
