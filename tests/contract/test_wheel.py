@@ -63,7 +63,11 @@ def test_the_wheel_holds_packages_data_and_licence(wheel):
         assert mine
         assert {f"dlctl/_data/{p.relative_to(REPOSITORY)}" for p in mine} <= names
     for package in ("dlctl", "learner", "psrv"):
-        mine = {str(p.relative_to(REPOSITORY)) for p in (REPOSITORY / package).rglob("*.py")}
+        mine = {
+            str(path.relative_to(REPOSITORY))
+            for path in (REPOSITORY / package).rglob("*.*")
+            if path.suffix in (".py", ".c")
+        }
         assert mine <= names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     tops = {name.partition("/")[0] for name in names}
