@@ -135,6 +135,13 @@ def play(tmp_path, monkeypatch):
     return Made
 
 
+def test_servers_are_started_before_learners(play):
+    job = play(2, 2)
+    assert sorted(job.steps) == ["server 0", "server 1"]
+    job.poll()
+    assert sorted(job.steps) == ["learner 0", "learner 1", "server 0", "server 1"]
+
+
 def test_a_lost_node_ends_an_attempt_whose_servers_are_one_mpi_world(play):
     job = play(4, 2, transport="mpi")
     job.poll()
