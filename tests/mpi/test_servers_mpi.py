@@ -26,3 +26,18 @@ def test_servers_that_die_together_take_over_together(shm_folder: Path, solver: 
         "node 1 at 1: True",
         "ended with 0",
     ]
+
+
+def test_a_server_that_is_not_wanted_is_told_why() -> None:
+    program = Path(__file__).with_name("refusal_program.py")
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    done = subprocess.run(
+        [str(mpiexec), "-n", "2", "--oversubscribe", sys.executable, str(program)],
+        env=mpi_environment(), capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "logged: refused the server of node 1: another model",
+        "refused: another model",
+        "served: 7",
+    ]
