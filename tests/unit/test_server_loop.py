@@ -220,6 +220,21 @@ def test_killed_learners_are_replaced_and_every_sample_is_trained_on(
     assert sum(times.values()) <= 4 * SAMPLES + 3 * 4
 
 
+COUNTS_CHUNKS = """
+    parts["model"] = model = nn.Linear(4, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    parts["optimizer"] = torch.optim.SGD(model.parameters(), lr=1.0)
+    parts["loss"] = lambda outputs, targets: model.weight.sum() + 0 * outputs.sum()
+"""
+"""The gradient of every batch is of ones."""
+
+
+def weights_of(job: ServedJob) -> set[float]:
+    """Return those of a model of one layer."""
+    trained = torch.load(job.directory / "results/model.pt", weights_only=True)
+    return set(trained["weight"].flatten().tolist())
+
+
 NOTES_CALLS = """
 from psrv.client import Client
 
@@ -252,7 +267,7 @@ def calls(job: ServedJob) -> list[tuple[int, str, int]]:
 
 
 def test_learners_push_and_pull_after_so_many_batches(make_job: Callable[..., ServedJob]) -> None:
-    code = program(sleep_s=0.001, more=NOTES_CALLS)
+    code = program(sleep_s=0.001, more=NOTES_CALLS, change=COUNTS_CHUNKS)
     settings = {"push_every": 3, "pull_every": 6}
     job = make_job(code, 2, "downpour_sgd", {"training": Training(2, 8, 5)}, **settings)
     job.start()
@@ -262,6 +277,7 @@ def test_learners_push_and_pull_after_so_many_batches(make_job: Callable[..., Se
     for rank in (0, 1):
         names = [name for each, name, _ in found if each == rank]
         assert names == (["push", "push_pull"] * len(names))[: len(names)]
+    assert weights_of(job) == {-2.0 * SAMPLES / 4}  # with the slow one's last push
 
 
 def test_nobody_is_further_ahead_of_a_slow_one_than_staleness_says(
@@ -288,19 +304,45 @@ from psrv.client import Client
 def push_pull(self, *arguments, of=Client.push_pull, **named):
     pushes.append(1)
     if os.environ["RANK"] == "1" and len(pushes) == 3:
+        dying.touch()
         os.kill(os.getpid(), 9)
+    while os.environ["RANK"] == "0" and not dying.exists():
+        time.sleep(0.001)
     return of(self, *arguments, **named)
 
-pushes = []
+pushes, dying = [], Path("../dying")
 Client.push_pull = push_pull
 """
-COUNTS_CHUNKS = """
-    parts["model"] = model = nn.Linear(4, 1, bias=False)
-    nn.init.zeros_(model.weight)
-    parts["optimizer"] = torch.optim.SGD(model.parameters(), lr=1.0)
-    parts["loss"] = lambda outputs, targets: model.weight.sum() + 0 * outputs.sum()
+TELLS_WHERE_IT_BEGINS = """
+    def tell(module, inputs, told=[]):
+        told.append(module.weight.max().item())
+        if len(told) == 1:
+            Path("..", f"begins-{os.getpid()}").write_text(str(told[0]))
+        if len(told) == (1 if os.environ["RANK"] == "1" else 5):
+            Path("..", "waits-" + os.environ["RANK"]).touch()
+            while not Path("../go").exists():
+                time.sleep(0.001)
+    model.register_forward_pre_hook(tell)
 """
-"""Every push is a gradient of ones."""
+"""Added to that; at its fifth batch learner 0 waits until it is told to go on, 1 at its first."""
+
+
+def test_a_learner_that_is_started_again_begins_with_the_server_s_weights(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    code = program(sleep_s=0.001, change=COUNTS_CHUNKS + TELLS_WHERE_IT_BEGINS)
+    job = make_job(code, 2, "downpour_sgd", {"training": Training(3, 8, 5)})
+    job.start(0, 1)
+    wait_for((job.directory / "waits-1").exists)
+    job.kill(1)
+    wait_for((job.directory / "waits-0").exists)
+    job.start(1)
+    begins = job.directory / f"begins-{job.pids[1]}"
+    wait_for(lambda: begins.exists() and begins.read_text())
+    (job.directory / "go").touch()
+    assert job.codes() == [0, 0], job.say(0) + job.say(1)
+    assert float(begins.read_text()) == -4
+    assert weights_of(job) == {-3.0 * SAMPLES / 4}
 
 
 COUNTING_SCRIPT = """
@@ -322,14 +364,13 @@ torch.save(model.state_dict(), "../results/model.pt")
 def test_a_chunk_is_done_once_its_push_is_and_so_each_is_in_the_weights_once(
     make_job: Callable[..., ServedJob], script: str
 ) -> None:
-    code = program(sleep_s=0.002, more=DIES_BEFORE_A_PUSH, change=COUNTS_CHUNKS) + script
+    code = program(sleep_s=0, more=DIES_BEFORE_A_PUSH, change=COUNTS_CHUNKS) + script
     job = make_job(code, 2, "downpour_sgd", {"training": Training(3, 8, 5)})
     job.start(program="train.py" if script else "")
     wait_for(lambda: (end := job.zygote.ask(poll=job.pids[1])) and end["code"] == -signal.SIGKILL)
     del job.pids[1]
     assert job.codes() == [0], job.say(0)
-    trained = torch.load(job.directory / "results/model.pt", weights_only=True)
-    assert set(trained["weight"].flatten().tolist()) == {-3.0 * SAMPLES / 4}
+    assert weights_of(job) == {-3.0 * SAMPLES / 4}
 
 
 def test_who_comes_when_all_is_done_waits_for_no_turn(tmp_path: Path) -> None:
