@@ -175,6 +175,21 @@ def test_rows_that_an_operation_only_reads_are_not_copied(shard: Shard) -> None:
     assert [set(row[: LAYOUT.block_count].tolist()) for row in shard.rows] == [{1.0}, {5.0}]
 
 
+def test_of_what_an_operation_has_not_copied_yet_nothing_is_put_back(shard: Shard) -> None:
+    """One that copies as it goes: what is in the copy before that is another block's."""
+
+    def fail(parts: Sequence[torch.Tensor], block: int) -> None:
+        raise ValueError("no")
+
+    shard.update(lambda parts, block: [part.fill_(block + 1) for part in parts])
+    assert shard.asides[0].ne(3).any()
+    with pytest.raises(ValueError, match="no"):
+        shard.update_block(2, fail, changes=Rows(copied=False))
+    start = 2 * LAYOUT.block_count
+    assert all(row[start:].eq(3).all() for row in shard.rows)
+    assert done(shard, 2) == 1
+
+
 def test_threads_of_a_process_take_turns(path: Path) -> None:
     create_shard(path, LAYOUT, 3)
     shard = ThreadedShard(path, LAYOUT, 3)
