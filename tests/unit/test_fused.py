@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -47,11 +51,16 @@ MOMENTUM = Downpour(0.9, scale=0.5)
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> compiled.Library:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fused")
     assert fused.build(folder, Downpour()) == "pushes are compiled by cc"
     assert sorted(folder.iterdir()) == [folder / compiled.LIBRARY]
-    found = compiled.load(folder / compiled.LIBRARY)
+    return folder / compiled.LIBRARY
+
+
+@pytest.fixture(scope="module")
+def library(made: Path) -> compiled.Library:
+    found = compiled.load(made)
     assert found is not None
     return found
 
@@ -207,6 +216,61 @@ def test_what_it_had_not_finished_is_undone_as_far_as_it_had_come(path: Path) ->
     assert words[at + SEQUENCE] == 0
     for shard in (killed, other):
         shard.close()
+
+
+PAGE = mmap.PAGESIZE // 4
+"""Elements of a page."""
+DIES = """
+import ctypes, mmap, sys
+
+name, protected = sys.argv[3], int(sys.argv[4])
+with open(sys.argv[2], "r+b") as file:
+    memory = mmap.mmap(file.fileno(), 0)
+begin, size = ctypes.addressof(ctypes.c_char.from_buffer(memory)), 2 * mmap.PAGESIZE
+a, b, c, d, e, f, kept = (ctypes.c_void_p(begin + n * size) for n in range(7))
+second = ctypes.c_void_p(begin + protected * size + mmap.PAGESIZE)
+assert ctypes.CDLL(None).mprotect(second, ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ) == 0
+library, real = ctypes.CDLL(sys.argv[1]), ctypes.c_float
+count = ctypes.c_size_t(size // 4)
+if name == "downpour":
+    library.dlctl_downpour(a, b, c, d, e, f, kept, count, real(0.5), real(0.9), 0)
+elif name == "elastic":
+    library.dlctl_elastic(a, b, c, e, f, kept, count, real(0.5), 0)
+elif name == "mean_step":
+    factors = real(2), real(0.5), real(0.9)
+    library.dlctl_mean_step(a, b, c, d, e, f, kept, count, 0, *factors)
+else:
+    library.dlctl_gather(a, b, c, d, e, kept, count, 0, 0)
+"""
+"""Ends at the first store to the second page of one of six arrays in a file."""
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "protected"),
+    [
+        *(("downpour", 2, array) for array in (0, 1, 4, 5)),
+        *(("elastic", 2, array) for array in (0, 1, 4, 5)),
+        *(("mean_step", 2, array) for array in (0, 1, 4, 5)),
+        *(("gather", 1, array) for array in (0, 4)),
+    ],
+)
+def test_wherever_it_ends_a_copy_is_made_and_noted_before_a_change(
+    made: Path, tmp_path: Path, name: str, rows: int, protected: int
+) -> None:
+    """Of `rows` arrays the fifth and the sixth get the copies."""
+    file = tmp_path / "arrays"
+    arrays = torch.arange(7.0 * 2 * PAGE).view(7, 2 * PAGE)
+    arrays[6] = 0
+    file.write_bytes(arrays.numpy().tobytes())
+    command = [sys.executable, "-c", DIES, str(made), str(file), name, str(protected)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGSEGV
+    found = torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.float32).view(7, 2 * PAGE)
+    kept = int(found[6].view(torch.int64)[0])
+    assert kept in (PAGE, PAGE + 64)
+    for row in range(rows):
+        assert found[row, :PAGE].ne(arrays[row, :PAGE]).any()
+        assert torch.equal(found[4 + row, :kept], arrays[row, :kept])
+        assert torch.equal(found[row, kept:], arrays[row, kept:])
 
 
 def pushed(path: Path, solver: Solver, times: int = 3) -> tuple[list[torch.Tensor], torch.Tensor]:
