@@ -3,15 +3,18 @@
 Prints a table for docs/parameter-server.md: examples/digits on this machine's site `local` with 1,
 2 and 4 learners, 20 epochs, 3 seeds: the median accuracy on the validation data at the end, the
 lowest in brackets, and the median epoch in which it first was 97 %. A learner alone has no server,
-whatever the manifest says: its column has one value. `--quick` takes one seed.
+whatever the manifest says: its column has one value. `--quick` takes one seed, `--only TEXT` the
+rows with that in their name.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from benchmarks.digits import Digits, digits, manifest
@@ -20,6 +23,7 @@ from benchmarks.report import end_in_order
 _EPOCHS, _SEEDS, _LEARNERS = 20, (1, 2, 3), (1, 2, 4)
 _ACCURACY = 0.97
 _NAME = "validation_accuracy"
+NESTEROV = "`elastic_averaging`, SGD with Nesterov's momentum 0.9 (EAMSGD), learning rate 0.02"
 SETTINGS: dict[str, dict[str, Any] | None] = {
     "allreduce, Adam (no server)": None,
     "`parallel_sgd`, learning_rate 0.1, momentum 0.9": {
@@ -40,19 +44,32 @@ SETTINGS: dict[str, dict[str, Any] | None] = {
     },
     "`elastic_averaging`, Adam": {"solver": "elastic_averaging"},
     "`elastic_averaging`, Adam, push_every 5": {"solver": "elastic_averaging", "push_every": 5},
+    NESTEROV: {"solver": "elastic_averaging"},
     "`model_averaging`, Adam, push_every 5": {"solver": "model_averaging", "push_every": 5},
     "`diloco`, Adam, push_every 10": {"solver": "diloco", "push_every": 10},
 }  # fmt: skip
 """What a row is called, and its `parameter_server`."""
 
 
-def rows(seeds: tuple[int, ...]) -> Iterator[str]:
+def rows(seeds: tuple[int, ...], only: str) -> Iterator[str]:
     """Yield the table line by line, as soon as each is known."""
     yield f"| solver | {' | '.join(map(_words, _LEARNERS))} |"
     yield f"|---|{'---|' * len(_LEARNERS)}"
     with digits() as example:
+        shutil.copy(Path(__file__).with_name("nesterov_digits.py"), example.code)
         for name, settings in SETTINGS.items():
-            cells = [_cell(example, settings, learners, seeds) for learners in _LEARNERS]
+            if only not in name:
+                continue
+            more: dict[str, Any] = {} if settings is None else {"parameter_server": settings}
+            if name == NESTEROV:
+                arguments = {"lr": 0.02}
+                job = {"name": "pytorch", "job": "nesterov_digits.py", "arguments": arguments}
+                more["framework"] = job
+            cells = [
+                "-" if settings is not None and learners == 1
+                else _cell(example, more, learners, seeds)
+                for learners in _LEARNERS
+            ]  # fmt: skip
             yield f"| {name} | {' | '.join(cells)} |"
 
 
@@ -60,12 +77,7 @@ def _words(learners: int) -> str:
     return "1 learner" if learners == 1 else f"{learners} learners"
 
 
-def _cell(
-    example: Digits, settings: dict[str, Any] | None, learners: int, seeds: tuple[int, ...]
-) -> str:
-    if settings is not None and learners == 1:
-        return "-"
-    more = {} if settings is None else {"parameter_server": settings}
+def _cell(example: Digits, more: dict[str, Any], learners: int, seeds: tuple[int, ...]) -> str:
     finals, firsts = [], []
     for seed in seeds:
         job_dir = example.train(manifest(learners, _EPOCHS, seed, **more))
@@ -83,8 +95,10 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.psrv_accuracy")
     parser.add_argument("--quick", action="store_true", help="one seed")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows with that in their name")
+    arguments = parser.parse_args()
     end_in_order()
-    for row in rows(_SEEDS[:1] if parser.parse_args().quick else _SEEDS):
+    for row in rows(_SEEDS[:1] if arguments.quick else _SEEDS, arguments.only):
         print(row, flush=True)
 
 
