@@ -29,6 +29,7 @@ from psrv.shard_file import (
     from_snapshot,
     kind_of,
     read_row,
+    room,
 )
 
 
@@ -118,19 +119,21 @@ class OwnShards:
         wanted = 0
         for number, is_home in enumerate(homes):
             if not (self._folder / f"shard-{number}").exists():
-                wanted += self._layout(number, HOME if is_home else RELAY).copies_at_bytes
+                layout = self._layout(number, HOME if is_home else RELAY)
+                slots = 1 + self._learners[RELAY]  # the server's and those of this node's learners
+                wanted += layout.copies_at_bytes + slots * layout.slot_bytes
         free = os.statvfs(self._folder)
         if wanted > (free_bytes := free.f_bavail * free.f_frsize):
             raise ServerError(
                 f"{self._folder} can't hold the shards of the parameter server: "
-                f"{wanted / 2**20:,.0f} MiB are needed, {free_bytes / 2**20:,.0f} MiB are free",
+                f"{room(wanted, free_bytes)}",
                 hint="use more nodes, or give /dev/shm more room",
             )
         left_bytes = self._memory_left_bytes
         if left_bytes is not None and wanted > left_bytes:  # all that is touched counts as ours
             raise ServerError(
-                f"the shards of the parameter server need {wanted / 2**20:,.0f} MiB of memory, "
-                f"and {left_bytes / 2**20:,.0f} MiB are left to the job on this node",
+                f"the shards of the parameter server need {-(-wanted // 2**20):,} MiB of memory, "
+                f"and {left_bytes // 2**20:,} MiB are left to the job on this node",
                 hint="ask for more memory for each learner, or use more nodes",
             )
 

@@ -26,7 +26,6 @@ from psrv.mapping import map_file
 from psrv.members import KEPT_ADDED, KEPT_ROUND, KEPT_ROWS, Members
 from psrv.shard_file import (
     ADDED,
-    BLOCK_BYTES,
     BLOCKS_AT,
     HOME,
     KEPT,
@@ -151,7 +150,7 @@ class Shard(ShardHeader):
         slot = self.members.take()
         if slot is None:
             raise ServerError(f"all {SLOTS} slots of {self.path} are taken by living learners")
-        size = len(self.layout.dtypes) * BLOCK_BYTES
+        size = self.layout.slot_bytes
         try:
             start = self.layout.copies_at_bytes + slot * size
             os.posix_fallocate(self._descriptor, start, size)

@@ -95,9 +95,14 @@ class ShardLayout:
         )
 
     @property
+    def slot_bytes(self) -> int:
+        """Return the size of a slot's copy of a block."""
+        return len(self.dtypes) * BLOCK_BYTES
+
+    @property
     def size_bytes(self) -> int:
         """Return the size of the file."""
-        return self.copies_at_bytes + SLOTS * len(self.dtypes) * BLOCK_BYTES
+        return self.copies_at_bytes + SLOTS * self.slot_bytes
 
     def digest(self) -> int:
         """Return a number that differs where learners' models or solvers do."""
@@ -115,7 +120,7 @@ class ShardLayout:
 
     def copies(self, memory: torch.Tensor, slot: int) -> list[torch.Tensor]:
         """Return a slot's copy of a block of every row, each of shape (block_count,)."""
-        start, found = self.copies_at_bytes + slot * len(self.dtypes) * BLOCK_BYTES, []
+        start, found = self.copies_at_bytes + slot * self.slot_bytes, []
         for dtype in self.dtypes:
             found.append(memory[start : start + self.block_count * dtype.itemsize].view(dtype))
             start += BLOCK_BYTES
@@ -239,10 +244,14 @@ def no_room(folder: Path, size_bytes: int, error: OSError) -> ServerError:
     free = os.statvfs(folder)
     return ServerError(
         f"{folder} can't hold a shard of the parameter server ({error.strerror}): "
-        f"{size_bytes / 2**20:,.0f} MiB are needed, "
-        f"{free.f_bavail * free.f_frsize / 2**20:,.0f} MiB are free",
+        f"{room(size_bytes, free.f_bavail * free.f_frsize)}",
         hint="use more nodes or shards, or give /dev/shm more room",
     )
+
+
+def room(wanted_bytes: int, free_bytes: int) -> str:
+    """Return what is needed, rounded up, and what there is, rounded down: numbers that differ."""
+    return f"{-(-wanted_bytes // 2**20):,} MiB are needed, {free_bytes // 2**20:,} MiB are free"
 
 
 def check_header(words: memoryview, layout: ShardLayout, attempt: int, path: Path) -> None:

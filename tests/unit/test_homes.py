@@ -430,6 +430,18 @@ def test_a_folder_where_others_can_write_is_not_used(path: Path) -> None:
         make_own_folder(path.parent)
 
 
+@pytest.mark.parametrize("free_pages", [9, 150])
+def test_a_little_too_little_shared_memory_is_said_with_numbers_that_differ(
+    path: Path, monkeypatch: pytest.MonkeyPatch, free_pages: int
+) -> None:
+    """What the server and the learners of its node copy blocks to has to fit, too."""
+    files = own_shards(path.parent)
+    full = os.statvfs_result((4096, 4096, 9, 0, free_pages, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    with pytest.raises(ServerError, match=r"\b1 MiB are needed, 0 MiB are free"):
+        files.check_room([True])
+
+
 def test_a_node_says_whether_it_could_become_the_home_of_one_more(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
