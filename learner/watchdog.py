@@ -30,7 +30,7 @@ TERM_S = 5.0
 """Between SIGTERM and SIGKILL."""
 EXPELLED_S = 0.5
 """What a learner gets that has no part in the training any more: it may save nothing."""
-PUSH_RATE = "pushes_per_s"
+PUSH_RATE, WAIT_SHARE = "pushes_per_s", "wait_share"
 QUIET_S = 5.0
 """Pushes are told of at once, but for the fast ones, of which some are left out."""
 LEFTOVER_S = 2.0
@@ -316,11 +316,14 @@ class Watchdog:
 def _slow_down(metrics: dict[str, float | None], quiet_s: float) -> None:
     """Have the rate of pushes agree with the time since a learner told of one, if that is long.
 
-    It is stopped, or waits for another: its own last word would say for ever how fast it was.
+    It is stopped, or waits for another: its own last word would say for ever how fast it was, and
+    that it hardly waits.
     """
     rate = metrics.get(PUSH_RATE)
     if rate is not None and quiet_s > QUIET_S:
         metrics[PUSH_RATE] = min(rate, 1 / quiet_s)
+        if rate * quiet_s > 2 and WAIT_SHARE in metrics:
+            metrics[WAIT_SHARE] = None
 
 
 def _lead_group() -> None:

@@ -183,19 +183,22 @@ def test_exit_code_0_of_the_loop_counts_once_it_has_finished(tmp_path, finished,
 
 
 @pytest.mark.parametrize(
-    ("quiet_s", "told", "rate"), [(2, 20.0, 20.0), (20, 20.0, 0.05), (20, 0.04, 0.04)]
+    ("quiet_s", "told", "rate", "waits"),
+    [(2, 20.0, 20.0, 0.03), (20, 20.0, 0.05, None), (20, 0.06, 0.05, 0.03), (20, 0.04, 0.04, 0.03)],
 )
-def test_a_learner_without_a_word_is_not_told_to_push_on(tmp_path, quiet_s, told, rate):
+def test_a_learner_without_a_word_is_not_told_to_push_on(tmp_path, quiet_s, told, rate, waits):
     """Others may wait for it, or it for them; a chunk may also take as long as that."""
     path = tmp_path / "progress.json"
-    path.write_text(json.dumps({"metrics": {"pushes_per_s": told, "loss": 1.0}}))
+    told_last = {"pushes_per_s": told, "wait_share": 0.03, "loss": 1.0}
+    path.write_text(json.dumps({"metrics": told_last}))
     os.utime(path, (time.time() - quiet_s,) * 2)
     heart = Heartbeat(tmp_path, "learner", 0, 1)
     program = Program(["true"], os.environ, tmp_path, tmp_path / "log", False, path)
     finished_file(path).touch()
     assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
     metrics = read_record(Status, heart.path).metrics
-    assert metrics == {"pushes_per_s": pytest.approx(rate, rel=0.1), "loss": 1.0}
+    slowed = pytest.approx(rate, rel=0.1)
+    assert metrics == {"pushes_per_s": slowed, "wait_share": waits, "loss": 1.0}
 
 
 def test_descendants_and_who_takes_a_signal():
