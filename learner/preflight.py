@@ -21,7 +21,7 @@ from dlctl.contract import EACH, Plan, Preflight, preflight_file, to_json, write
 from learner.environment import resolve_secrets
 from learner.faults import UserFault
 from learner.launcher import read_plan
-from learner.networks import address_on
+from learner.networks import address_on, own_addresses
 from learner.ranks import find_place
 from learner.shared_memory import make_segment_folder, remove_earlier
 
@@ -143,7 +143,10 @@ def bound_address(plan: Plan) -> str:
     if found and not _is_loopback(found[0]):
         return name
     others = (address for address in found if not _is_loopback(address))
-    return next(others, None) or _route_address() or name
+    if address := next(others, None) or _route_address():
+        return address
+    interfaces = own_addresses()  # nodes of a cluster may have no route to anywhere
+    return str(interfaces[0][1]) if interfaces else name
 
 
 def _is_loopback(address: str) -> bool:

@@ -50,7 +50,8 @@ class Reach:
                 f"the server of node {node} was never reached, for {self._timeout_s:g} s: "
                 f"{error.message}",
                 hint="if that node lives: the job's nodes must let each other's TCP connections "
-                "in, at any port; ask who runs the cluster, or train on one node",
+                "in, at any port, on the network that the site's file may name (`network`); ask "
+                "who runs the cluster, or train on one node",
             ) from error
         except ServerError:
             # It was reached, and may make its shards for long: until then it shakes no hands, and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import signal
@@ -175,6 +176,23 @@ def test_a_server_is_bound_where_other_nodes_reach_it(
     monkeypatch.setattr("learner.preflight.own_address", lambda plan: "n7")
     monkeypatch.setattr("learner.preflight._route_address", lambda: "192.168.0.7")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    nodes = SimpleNamespace(resources=SimpleNamespace(nodes=2), parameter_server=None)
+    assert bound_address(nodes) == bound  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "bound"), [(["10.0.0.7", "10.1.0.7"], "10.0.0.7"), ([], "n7")]
+)
+def test_a_server_on_a_network_that_leads_nowhere_is_bound_there_and_not_to_the_loopback(
+    monkeypatch: pytest.MonkeyPatch, interfaces: list[str], bound: str
+) -> None:
+    """Nodes of a cluster may have no route to anywhere, and Debian's /etc/hosts."""
+    loopback = [(socket.AF_INET, 0, 0, "", ("127.0.1.1", 0))]
+    have = [(f"eth{n}", ipaddress.ip_address(each)) for n, each in enumerate(interfaces)]
+    monkeypatch.setattr("learner.preflight.own_address", lambda plan: "n7")
+    monkeypatch.setattr("learner.preflight._route_address", lambda: None)
+    monkeypatch.setattr("learner.preflight.own_addresses", lambda: have)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: loopback)
     nodes = SimpleNamespace(resources=SimpleNamespace(nodes=2), parameter_server=None)
     assert bound_address(nodes) == bound  # type: ignore[arg-type]
 
