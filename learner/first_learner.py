@@ -31,7 +31,7 @@ from learner.signals import HaltFlag
 from psrv.cursor import CursorState, read_state
 from psrv.cursor_file import FileCursor
 from psrv.errors import LateError
-from psrv.patience import Patience
+from psrv.patience import Patience, Wait
 
 _RATES = ("learning_rate", "samples_per_s")
 """Told last."""
@@ -51,7 +51,9 @@ class FirstLearner:
         reports: where it says what it does.
         halt: ends a validation.
         note: gets the position after each epoch.
-        timeout_s: how long the other learners' leaving is waited for at the end.
+        timeout_s: how long the other learners' leaving is waited for at the end; and, without a
+            word, the end of an epoch that others hold up.
+        who_is_at: says which other learners hold samples before a place of all passes.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class FirstLearner:
         halt: HaltFlag,
         note: Callable[[Position], None],
         timeout_s: float,
+        who_is_at: Callable[[int], str] = lambda _: "other learners",
     ) -> None:
         self._settings = settings
         self._trained = trained
@@ -79,6 +82,9 @@ class FirstLearner:
         self._halt = halt
         self._note = note
         self._timeout_s = timeout_s
+        self._who_is_at = who_is_at
+        self._held_up: Wait | None = None
+        """Since this learner is beyond the end of an epoch that is not over."""
         self._evaluation = Evaluation(trained.parts, trained.device)
         self._steps = batch_count(len(trained.parts.train), settings.batch_size)
         self._times = StepTimes()
@@ -133,7 +139,7 @@ class FirstLearner:
         if step // every > self._seen_step // every:
             self._record(step, {**values, **self._read_times()})
         self._seen_step = max(self._seen_step, step)
-        ended = pass_number > position.epoch and self.end_epochs(save_due=save_due)
+        ended = pass_number > position.epoch and self.end_epochs_or_say(save_due=save_due)
         if save_due and not ended:
             self.save()
 
@@ -153,6 +159,25 @@ class FirstLearner:
         ):
             self._tell_epoch({}, validate=True)
         self.end_epochs(final=True)
+
+    def end_epochs_or_say(self, *, save_due: bool = False) -> bool:
+        """End epochs that are over; say who is at the next one, if others hold it up for long.
+
+        Until then nothing is validated, and no checkpoint of an epoch's end is taken.
+        """
+        if self.end_epochs(save_due=save_due):
+            self._held_up = None
+            return True
+        epoch = self.position.epoch + 1
+        stop = epoch * self._cursor.samples
+        if self._held_up is None:
+            self._held_up = Patience(self._timeout_s, self._say_held_up).begin()
+        whom = f"{{}}, at samples of epoch {epoch}, which is not over before,"
+        self._held_up.look(lambda: whom.format(self._who_is_at(stop)), may_be_gone=False)
+        return False
+
+    def _say_held_up(self, line: str) -> None:
+        self._reports.say(f"WARNING: learner 0 {line}")
 
     def end_epochs(self, *, save_due: bool = False, final: bool = False) -> bool:
         """Tell the epochs that are over since this was last called; return whether there are any.

@@ -119,7 +119,7 @@ class ServerLoop:
     def _linger(self) -> None:
         """Wait for chunks of learners that die; nobody waits for this one meanwhile."""
         if self._first is not None:
-            self._first.end_epochs()
+            self._first.end_epochs_or_say()
         if self._served.others_wait:
             self._served.leave()
         time.sleep(_LINGER_S)

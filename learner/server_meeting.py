@@ -219,6 +219,22 @@ def any_restarted(seat: Seat) -> bool:
     return is_there(seat.directory / contract.restarted_file(seat.attempt))
 
 
+def who_is_at(seat: Seat, cursor: FileCursor, stop: int) -> str:
+    """Return in words which learners hold samples that are before a place of all passes."""
+    numbers = {
+        entry.learner
+        for entry in cursor.learners()
+        if entry.learner != cursor.learner and any(start < stop for start, _ in entry.leases)
+    }
+    ranks = []
+    for rank in range(seat.plan.resources.learners):
+        path = seat.directory / contract.cursor_learner_file(seat.attempt, rank)
+        with contextlib.suppress(OSError, ValueError):  # it may be about to be written
+            if int(path.read_text()) in numbers:
+                ranks.append(str(rank))
+    return f"rank {', '.join(ranks)}" if ranks else "other learners"
+
+
 def wait_until_alone(cursor: FileCursor, patience: Patience) -> None:
     """Wait until no other learner has the cursor open: what they pushed is at its homes then.
 

@@ -42,6 +42,7 @@ from learner.server_meeting import (
     set_cursor,
     tell,
     wait_for_first,
+    who_is_at,
     write_remote_rows,
 )
 from learner.server_solver import AnySolver, find_solver
@@ -137,6 +138,7 @@ class _Learner:
         first = FirstLearner(
             job.plan.training, self._trained, self._served, self._rate, self._saved, cursor,
             self._keeper, job.reports(), self._halt, self._note, self._server.timeout_s,
+            lambda stop: who_is_at(job, cursor, stop),
         )  # fmt: skip
         first.begin(position)
         finished = self._loop(cursor, first).run() and first.finish()

@@ -563,6 +563,25 @@ def test_of_several_epochs_the_last_is_validated_once_it_is_saved(
     assert history[-1]["samples_per_s"] == 20 / 4
 
 
+def test_learner_0_says_who_holds_up_the_end_of_an_epoch(
+    make_job: Callable[..., ServedJob],
+) -> None:
+    """Nothing is validated meanwhile, and no checkpoint of an epoch's end is taken."""
+    fields = {"training": Training(epochs=4, batch_size=12)}
+    job = make_job(program(sleep_s=0.02), 2, "elastic_averaging", fields, timeout_s=1.0)
+    job.start()
+    wait_for((job.directory / "seen").exists)
+    wait_for(lambda: " 1 " in (job.directory / "seen").read_text())  # it is at a chunk
+    job.kill(1, signal.SIGSTOP)
+    said = "WARNING: learner 0 has waited for rank 1, at samples of epoch "
+    try:
+        wait_for(lambda: said in job.say(0))
+    finally:
+        job.kill(1, signal.SIGCONT)
+    assert job.codes() == [0, 0], job.say(0)
+    assert job.say(0).count(said) == 1
+
+
 def test_an_epoch_that_was_over_before_learner_0_began_has_no_rate(tmp_path: Path) -> None:
     """The others had done all of it while learner 0 was still starting: 0 a second is not true."""
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
