@@ -81,7 +81,8 @@ def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
         saved = bool(makers) and all(has_saved(status) for status in makers)
         reason = wish + ("" if saved else ", before all was saved") + _tell_lost(ending.lost)
         hint = f"Go on with: dlctl resume {plan.training_id}" if saved else go_on(plan)
-        if not saved and not ending.checkpoints:
+        # The built-in loop's learners leave as well as that before the training has begun.
+        if not ending.checkpoints and (not saved or plan.framework.kind == "job"):
             hint = f"There is no checkpoint yet; begin anew: dlctl resume {plan.training_id}"
         return Verdict(attempt, job_id, State.HALTED, _sentence(reason), hint)
     return _failed(plan, attempt, job_id, ending)

@@ -215,6 +215,18 @@ def test_a_program_that_was_killed_has_not_saved(tmp_path, ends, saved):
     assert ("no checkpoint yet; begin anew: dlctl resume" in verdict.hint) is not saved
 
 
+def test_learners_that_halted_before_the_training_began_have_nothing_to_go_on_from(plan):
+    loop = dataclasses.replace(plan.framework, command=None, job="train.py")
+    plan = dataclasses.replace(plan, framework=loop)
+    told = ending([State.HALTED] * 4, {}, wish=Wish("halt", "halted on request", 9.0))
+    saved = [dataclasses.replace(one, exit_code=85) for one in told.statuses]
+    told = dataclasses.replace(told, statuses=saved)
+    assert decide(plan, 1, "7", told).hint.startswith("Go on with: dlctl resume")
+    verdict = decide(plan, 1, "7", dataclasses.replace(told, checkpoints=False))
+    assert verdict.reason == "Halted on request."
+    assert verdict.hint.startswith("There is no checkpoint yet; begin anew: dlctl resume")
+
+
 def test_a_step_that_somebody_cancelled_is_no_want_of_memory(tmp_path):
     """`scancel JOB.STEP`, as srun tells it: slurmstepd ends all with their watchdogs."""
     plan = Job(tmp_path, "python train.py").plan
