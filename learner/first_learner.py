@@ -172,7 +172,7 @@ class FirstLearner:
         stop = epoch * self._cursor.samples
         if self._held_up is None:
             self._held_up = Patience(self._timeout_s, self._say_held_up).begin()
-        whom = f"{{}}, at samples of epoch {epoch}, which is not over before,"
+        whom = f"{{}}, which is at samples of epoch {epoch},"
         self._held_up.look(lambda: whom.format(self._who_is_at(stop)), may_be_gone=False)
         return False
 

@@ -573,7 +573,7 @@ def test_learner_0_says_who_holds_up_the_end_of_an_epoch(
     wait_for((job.directory / "seen").exists)
     wait_for(lambda: " 1 " in (job.directory / "seen").read_text())  # it is at a chunk
     job.kill(1, signal.SIGSTOP)
-    said = "WARNING: learner 0 has waited for rank 1, at samples of epoch "
+    said = "WARNING: learner 0 has waited for rank 1, which is at samples of epoch "
     try:
         wait_for(lambda: said in job.say(0))
     finally:
