@@ -133,9 +133,9 @@ def conflicts(manifest: Manifest) -> list[tuple[Trail, str]]:
 
 def _unused(server: ParameterServer) -> list[_Problem]:
     used = _TRAITS[server.solver].settings
-    allowed = ", ".join(used) if used else "none such"
+    has = f"of such settings it has {', '.join(used)}" if used else "it has no such settings"
     return [
-        (key, f"{server.solver} does not use it; of such settings it has {allowed}")
+        (key, f"{server.solver} does not use it; {has}")
         for key in _NOT_ALL_USE
         if key not in used
         and (value := getattr(server, key)) is not None

@@ -64,6 +64,8 @@ class Handle:
         try:
             self._future.result(timeout_s)
         except NotYet:
+            if self._future.done():  # a solver's own
+                raise
             raise ServerError(
                 f"the parameter server has not answered for {timeout_s:g} s"
             ) from None

@@ -69,7 +69,7 @@ def test_a_solver_has_the_rates_of_those_who_made_it():
      "at least 1 is allowed, or the solver parallel_sgd"),
     ("solver: own, staleness: 0", "staleness: with 0 all learners would wait"),
     ("solver: model_averaging, staleness: 1",
-     "staleness: model_averaging does not use it; of such settings it has none"),
+     "staleness: model_averaging does not use it; it has no such settings"),
     ("solver: diloco, moving_rate: 0.1",
      "moving_rate: diloco does not use it; of such settings it has learning_rate, momentum"),
     ("momentum: 0.9", "momentum: elastic_averaging does not use it; of such settings it has "

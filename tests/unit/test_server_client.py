@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from server_job import Zygote
 from dlctl import contract
 from dlctl.contract import Parameters
 from psrv.backlog import MOST
-from psrv.client import Client, join
+from psrv.client import Client, Handle, join
 from psrv.errors import LateError, ServerError
 from psrv.folder import tell_removed
 from psrv.placing import divide, layout_of
@@ -187,6 +188,14 @@ def test_who_waits_does_the_work_itself_after_what_was_begun(client: Client) -> 
     with pytest.raises(ValueError, match="no push"):
         client.push(torch.ones(170_000), 1.0, wait=True)
     client.wait()
+
+
+def test_a_solvers_own_timeout_is_told_as_it_is() -> None:
+    ended: Future[None] = Future()
+    ended.set_exception(TimeoutError("of its own"))
+    for limit in (None, 1.0):
+        with pytest.raises(TimeoutError, match="of its own"):
+            Handle(ended).wait(limit)
 
 
 def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None:
