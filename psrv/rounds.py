@@ -119,25 +119,36 @@ def add_to_sum(
         first, learners = not added, (added | mask).bit_count()
         if first:
             shard.set_round_rate(block, rate)
-        if in_one is not None and ends:
-            in_one.add_last(block, mine.data_ptr(), first, learners, shard.round_rate(block))
-        elif in_one is not None:
-            in_one.add(block, mine.data_ptr(), first)
-        else:
-            _add(parts[-1], mine, first)
-            if ends and step is not None:
-                step(parts[:-1], parts[-1], learners, shard.round_rate(block))
+        _add(shard, parts, block, mine, first, step if ends else None, learners, in_one)
         shard.set_progress(block, *((rounds + 1, 0) if ends else (rounds, added | mask)))
 
     shard.update_block(block, add, changes=changes)
     return settled
 
 
-def _add(total: torch.Tensor, mine: torch.Tensor, first: bool) -> None:
-    if first:
-        total.copy_(mine)
+def _add(
+    shard: Shard,
+    parts: Sequence[torch.Tensor],
+    block: int,
+    mine: torch.Tensor,
+    first: bool,
+    step: Step | None,
+    learners: int,
+    in_one: FusedRounds | None,
+) -> None:
+    """Add to the sum, or be the first; with a step, take that for the sum of so many learners."""
+    rate = shard.round_rate(block)
+    if in_one is not None and step is not None:
+        in_one.add_last(block, mine.data_ptr(), first, learners, rate)
+    elif in_one is not None:
+        in_one.add(block, mine.data_ptr(), first)
     else:
-        total.add_(mine)
+        if first:
+            parts[-1].copy_(mine)
+        else:
+            parts[-1].add_(mine)
+        if step is not None:
+            step(parts[:-1], parts[-1], learners, rate)
 
 
 class Turn:
