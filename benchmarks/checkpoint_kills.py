@@ -87,7 +87,7 @@ def _step_of(state: dict[str, Any]) -> int:
 
 def _save_ours(folder: Path, first: int, tell: Callable[[int], object]) -> None:
     from learner.checkpoint.engine import CheckpointEngine
-    from learner.checkpoint.process import WriterProcess
+    from learner.checkpoint.writer_process import WriterProcess
     from learner.exchange.single import SingleExchange
 
     engine = CheckpointEngine(folder, SingleExchange(), print, writer=WriterProcess())

@@ -34,8 +34,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from psrv.cursor import Chunk, CursorState, read_state
-from psrv.cursor_file import FileCursor
+from psrv.cursor.base import Chunk, CursorState, read_state
+from psrv.cursor.file import FileCursor
 
 SAMPLES = 997  # no chunk size divides it
 PASSES = 10**6  # more than are ever finished: no learner ends by itself
@@ -190,7 +190,7 @@ def window_learner(folder: str) -> None:
     """Train for ever from the newest checkpoint; a checkpoint every few chunks of each learner."""
     from mpi4py import MPI
 
-    from psrv.cursor_window import WindowCursor
+    from psrv.cursor.mpi_window import WindowCursor
 
     comm, file = MPI.COMM_WORLD, Path(folder) / "checkpoint"
     (Path(folder) / f"pid-{comm.rank}").write_text(str(os.getpid()))

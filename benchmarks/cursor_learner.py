@@ -8,7 +8,7 @@ from array import array
 from mpi4py import MPI
 
 from benchmarks.rounds import Candidate, measure, write
-from psrv.cursor_window import WindowCursor
+from psrv.cursor.mpi_window import WindowCursor
 
 SAMPLES, PASSES, CHUNK = 1_000_003, 10**6, 64
 COUNT = 50_000

@@ -24,7 +24,7 @@ Loop = Callable[[int], None]
 
 def ours(path: str) -> Loop:
     """Take chunks as leases, each reported done with the next one."""
-    from psrv.cursor_file import FileCursor
+    from psrv.cursor.file import FileCursor
 
     cursor = FileCursor(path, SAMPLES, PASSES)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.turns import Place
-from psrv.mapping import flat_zeros
+from psrv.shard.huge_pages import flat_zeros
 
 ELEMENTS = 25_557_032
 LR = 2.0**-10
@@ -105,7 +105,7 @@ class FloorTorch(Flat):
 
     def join(self) -> None:
         """Cut everything into blocks."""
-        from psrv.shard_file import BLOCK_BYTES
+        from psrv.shard.format import BLOCK_BYTES
 
         step = BLOCK_BYTES // 4
         aside = torch.empty(step)
@@ -135,15 +135,15 @@ class Floor(FloorTorch):
 
     def join(self) -> None:
         """Compile it."""
-        from psrv import compiled, fused
-        from psrv.rules import Downpour
+        from psrv.solvers import native, native_build
+        from psrv.solvers.solver import Downpour
 
         super().join()
         folder = Path(os.environ[_MEMORY])
         if self.place.number == 0:
-            fused.build(folder, Downpour())
+            native.build(folder, Downpour())
         self._kept = torch.zeros(1, dtype=torch.int64)
-        self._fused = lambda: compiled.load(folder / compiled.LIBRARY)
+        self._fused = lambda: native_build.load(folder / native_build.LIBRARY)
 
     def run(self, updates: int) -> None:
         """Update so many times."""
@@ -169,16 +169,16 @@ class Ours(Flat):
     def join(self) -> None:
         """Make the shard, and map it."""
         from dlctl.contract import Parameters
-        from psrv import fused
         from psrv.client import join
-        from psrv.placing import layout_of
-        from psrv.rules import Downpour
-        from psrv.shard_file import HOME, create_shard
+        from psrv.shard.format import HOME, create_shard
+        from psrv.solvers import native
+        from psrv.solvers.partition import layout_of
+        from psrv.solvers.solver import Downpour
 
         parameters, solver = Parameters(ELEMENTS, "float32", 1, "resnet50"), Downpour()
         folder = Path(os.environ[_MEMORY])
         if self.place.number == 0:
-            fused.build(folder, solver)
+            native.build(folder, solver)
             create_shard(folder / "shard-0", layout_of(parameters, 1, 0, solver, HOME), 1)
         self._client = join(folder, parameters, 1, solver, 1, timeout_s=60)
 

@@ -21,9 +21,9 @@ import torch
 
 from benchmarks.psrv_learner import ELEMENTS, GRADIENT, LR, Flat, Way
 from benchmarks.turns import Place
-from psrv.link import AHEAD, stripes_for
-from psrv.shard import GROUP
-from psrv.shard_file import BLOCK_BYTES
+from psrv.server.link import AHEAD, stripes_for
+from psrv.shard.format import BLOCK_BYTES
+from psrv.shard.shard import GROUP
 from psrv.transport.sockets import connect, listen
 
 NODE = int(os.environ.get("SLURM_NODEID", "0"))
@@ -58,8 +58,8 @@ class Ours(Flat):
         """Start this node's server; be learner 0 on node 0; join."""
         from dlctl.contract import Parameters
         from psrv.client import join
-        from psrv.pushes import relays
-        from psrv.rules import Downpour
+        from psrv.push.push import relays
+        from psrv.solvers.solver import Downpour
 
         self._job_dir = self.place.folder / "job"
         self._memory = Path(f"/dev/shm/dlctl-bench-{os.getpid()}")
@@ -78,8 +78,8 @@ class Ours(Flat):
     def _prepare(self, parameters: Any) -> None:
         """Write what the supervisor and learner 0 would."""
         from dlctl import contract
-        from psrv.placing import ranges_of
-        from psrv.snapshots import write_snapshot
+        from psrv.push.snapshots import write_snapshot
+        from psrv.solvers.partition import ranges_of
 
         secret = self._job_dir / contract.server_secret(_ATTEMPT)
         secret.parent.mkdir(parents=True)
@@ -130,8 +130,8 @@ class Ours(Flat):
 
 def serve(job_dir: Path, memory: Path) -> None:
     """Be the server of this node until SIGTERM."""
-    from psrv.node_server import NodeServer, Settings
-    from psrv.rules import Downpour
+    from psrv.server.server import NodeServer, Settings
+    from psrv.solvers.solver import Downpour
 
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
@@ -247,13 +247,13 @@ class Bare(Link):
 
     def join(self) -> None:
         """Compile it."""
-        from psrv import compiled, fused
-        from psrv.rules import Downpour
+        from psrv.solvers import native, native_build
+        from psrv.solvers.solver import Downpour
 
         memory = Path(f"/dev/shm/dlctl-bench-{os.getpid()}")
         memory.mkdir(mode=0o700)
-        fused.build(memory, Downpour())
-        library = compiled.load(memory / compiled.LIBRARY)
+        native.build(memory, Downpour())
+        library = native_build.load(memory / native_build.LIBRARY)
         shutil.rmtree(memory)
         if library is None:
             raise RuntimeError("no compiler: there is no bare program")

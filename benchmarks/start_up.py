@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.report import Command, Result, compare, main
 from dlctl.contract import State
-from dlctl.store import Record, Store
+from dlctl.record import Record, Store
 
 TRAININGS = 20
 

@@ -15,7 +15,8 @@ programs, each of which trains the same model alone, at the same time as the oth
 gradient_as_bucket_view, static_graph, no broadcast_buffers and the bucket_cap_mb that is fastest in
 a short trial before; `mpi_chunked`: gradients as views of one flat buffer, MPI_Allreduce in slices
 of 4 MB after backward. `none_malloc` and `ddp_gloo_tuned_malloc` are the floor and tuned DDP with
-glibc's malloc set as `ddl.init` sets it (learner.heap): they tell what of ours is due to that.
+glibc's malloc set as `ddl.init` sets it (learner.system.malloc): they tell what of ours is due
+to that.
 
 Each way has two processes of its own, which hold nothing else, since a user runs one of these ways
 and not all: in one process one way's memory habits change another's. glibc raises its threshold for

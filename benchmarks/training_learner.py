@@ -132,7 +132,7 @@ class PlainMalloc(Training):
 
     def join(self) -> None:
         """Join nobody."""
-        from learner.heap import keep_freed_memory
+        from learner.system.malloc import keep_freed_memory
 
         keep_freed_memory()
 
@@ -168,7 +168,7 @@ class Ours(Training):
         It reads the clock around every gradient's arrival, around the end of the exchange, around
         both waits for the node in a step and around the wait for data.
         """
-        from learner.metrics import MetricsFile, Progress, StepTimes
+        from learner.job.metrics import MetricsFile, Progress, StepTimes
 
         count, step_s = told
         step, spent_s = 0, 0.0
@@ -235,7 +235,7 @@ class GlooTunedMalloc(GlooTuned):
 
     def join(self) -> None:
         """Set it first."""
-        from learner.heap import keep_freed_memory
+        from learner.system.malloc import keep_freed_memory
 
         keep_freed_memory()
         super().join()

@@ -1,1 +1,1 @@
-"""What runs on the nodes: supervisor, watchdog, launcher, learners."""
+"""What runs on the nodes: the supervisor, the agent beside each learner, and the learners."""

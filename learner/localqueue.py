@@ -18,8 +18,8 @@ from pathlib import Path
 # Started by path: the runtime directory holds only our packages, so it shadows nothing.
 sys.path.insert(0, str(Path(__file__).absolute().parents[1]))
 
-from learner.local_records import Queue, Record  # noqa: E402
-from learner.local_runner import Runner, start_runner  # noqa: E402
+from learner.local_queue.records import Queue, Record  # noqa: E402
+from learner.local_queue.runner import Runner, start_runner  # noqa: E402
 
 REFUSED = 3
 KILL_WAIT_S = 30.0

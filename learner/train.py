@@ -17,21 +17,21 @@ from typing import NoReturn
 import torch
 
 from dlctl import contract
-from learner.checkpoint.keeper import Trained
-from learner.checkpoint.process import WriterProcess
-from learner.checkpoint.random_states import seed_all
-from learner.device import prepare
-from learner.distributed_optimizer import DistributedOptimizer
+from learner.checkpoint.rng import seed_all
+from learner.checkpoint.writer_process import WriterProcess
+from learner.data_parallel.consistency import check_same
+from learner.data_parallel.optimizer import DistributedOptimizer
+from learner.errors import EXIT_HALTED, UserFault, explain
 from learner.exchange import Exchange, join
-from learner.faults import UserFault, explain
-from learner.heap import keep_freed_memory
-from learner.job import Job, open_job, say_finished
-from learner.loop import Trainer
-from learner.model_file import Parts
-from learner.optimizer_state import OptimizerState
-from learner.same_model import check_same
-from learner.signals import EXIT_HALTED, HaltFlag
-from learner.train_on_server import train_on_server
+from learner.model.device import prepare
+from learner.model.user_model import Parts
+from learner.parameter_server.builtin import train_on_server
+from learner.system.malloc import keep_freed_memory
+from learner.system.signals import HaltFlag
+from learner.training.checkpoints import Trained
+from learner.training.loop import Trainer
+from learner.training.optimizer_state import OptimizerState
+from learner.training.setup import Job, open_job, say_finished
 
 EXIT_USAGE = 2
 

@@ -1,1 +1,1 @@
-"""The global cursor, and the first parts of the parameter server, which no manifest starts yet."""
+"""The global cursor and the parameter server, which learners reach through `psrv.client`."""

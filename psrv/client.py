@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 
 from dlctl.contract import Parameters
-from psrv.backlog import Backlog
 from psrv.errors import LateError, ServerError
-from psrv.folder import is_own_folder, removed, was_removed
-from psrv.gate import Gate
-from psrv.patience import (
+from psrv.push.flow_control import Backlog
+from psrv.push.push import AtOnce, InRounds, Pushes, copying, ranges, relays
+from psrv.push.staleness import Gate
+from psrv.push.waiting import (
     FOR_SERVERS,
     Late,
     Patience,
@@ -31,11 +31,11 @@ from psrv.patience import (
     to_standard_error,
     wait_until,
 )
-from psrv.placing import layout_of
-from psrv.pushes import AtOnce, InRounds, Pushes, copying, ranges, relays
-from psrv.rules import RoundSolver, Solver
-from psrv.shard import Shard
-from psrv.shard_file import COUNT, HOME, UNFINISHED, kind_of, read_row
+from psrv.shard.format import COUNT, HOME, UNFINISHED, kind_of, read_row
+from psrv.shard.private_folder import is_own_folder, removed, was_removed
+from psrv.shard.shard import Shard
+from psrv.solvers.partition import layout_of
+from psrv.solvers.solver import RoundSolver, Solver
 
 
 class Handle:

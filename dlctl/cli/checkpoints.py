@@ -31,7 +31,7 @@ def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
 
     Example: dlctl checkpoints list digits-3k9f
     """
-    from dlctl.checkpoints import list_checkpoints
+    from dlctl.outputs.checkpoints import list_checkpoints
 
     with training(training_id) as (session, record, _):
         found = list_checkpoints(session.transport, record.job_dir)
@@ -52,7 +52,7 @@ def show(training_id: str | None = ID, step: int | None = STEP, as_json: bool = 
 
     Example: dlctl checkpoints show digits-3k9f 120
     """
-    from dlctl.checkpoints import show_checkpoint
+    from dlctl.outputs.checkpoints import show_checkpoint
 
     with training(training_id) as (session, record, _):
         found = show_checkpoint(session.transport, record.job_dir, step)
@@ -69,8 +69,8 @@ def verify(
 
     Example: dlctl checkpoints verify digits-3k9f
     """
-    from dlctl import checkpoints
     from dlctl.errors import ResultsError
+    from dlctl.outputs import checkpoints
 
     with training(training_id) as (session, record, _):
         found = checkpoints.verify(session, record, steps or [], on_node=on_node)
@@ -95,7 +95,7 @@ def diff(
 
     Example: dlctl checkpoints diff digits-3k9f 120 240
     """
-    from dlctl import checkpoints
+    from dlctl.outputs import checkpoints
 
     with training(training_id) as (session, record, store):
         second = store.find(other) if other else record

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from dlctl.contract import State
     from dlctl.errors import TransportError
     from dlctl.lifecycle import Session
-    from dlctl.logs import Piece
-    from dlctl.store import Record, Store
+    from dlctl.outputs.logs import Piece
+    from dlctl.record import Record, Store
 
 
 def complete_ids(incomplete: str) -> list[str]:
     """Return the training ids that begin so, the newest first (for the shell's completion)."""
-    from dlctl.store import Store
+    from dlctl.record import Store
 
     ids = [record.training_id for record in reversed(Store().all())]
     return [training_id for training_id in ids if training_id.startswith(incomplete)]
@@ -30,7 +30,7 @@ def complete_ids(incomplete: str) -> list[str]:
 
 def complete_sites(incomplete: str) -> list[str]:
     """Return the sites that begin so (for the shell's completion)."""
-    from dlctl.site import list_sites
+    from dlctl.sites.files import list_sites
 
     return [site.name for site in list_sites() if site.name.startswith(incomplete)]
 
@@ -50,7 +50,7 @@ SITE = typer.Option(
 def opened(site_name: str) -> Iterator[Session]:
     """Open a site; closed at the end."""
     from dlctl.lifecycle import open_session
-    from dlctl.site import load_site
+    from dlctl.sites.files import load_site
 
     session = open_session(load_site(site_name), output.ask)
     try:
@@ -62,7 +62,7 @@ def opened(site_name: str) -> Iterator[Session]:
 @contextmanager
 def training(wanted: str | None) -> Iterator[tuple[Session, Record, Store]]:
     """Find a training and open its site."""
-    from dlctl.store import Store
+    from dlctl.record import Store
 
     store = Store()
     record = store.find(wanted)
@@ -133,8 +133,8 @@ def follow(
 ) -> Record:
     """Print the log as it grows until the training ends; Ctrl-C leaves the training running."""
     from dlctl.lifecycle import refresh
-    from dlctl.logs import LogReader
-    from dlctl.logs import follow as follow_log
+    from dlctl.outputs.logs import LogReader
+    from dlctl.outputs.logs import follow as follow_log
 
     known = [record]
 

@@ -45,7 +45,7 @@ def export(
 
     Example: dlctl export digits-3k9f --format onnx
     """
-    from dlctl.export import Wanted, bring, export_model
+    from dlctl.outputs.export import Wanted, bring, export_model
 
     wanted = Wanted(format_.value, checkpoint, fixed_batch, on_node)
     with training(training_id) as (session, record, store):

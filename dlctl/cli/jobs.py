@@ -49,8 +49,9 @@ def submit(
     Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
     """
     from dlctl.lifecycle import submit as send
-    from dlctl.prepare import check_can_run, prepare
-    from dlctl.store import Store
+    from dlctl.record import Store
+    from dlctl.request.build import prepare
+    from dlctl.request.request import check_can_run
 
     overrides = make_overrides(learners, gpus, cpus, memory, time, set_, partition)
     with opened(site) as session:
@@ -97,7 +98,7 @@ def resume(
     """
     from dlctl.lifecycle import read_plan
     from dlctl.lifecycle import resume as go_on
-    from dlctl.prepare import folder_changed, prepare_again
+    from dlctl.request.build import folder_changed, prepare_again
 
     overrides = make_overrides(learners, gpus, cpus, memory, time, None, partition)
     with training(training_id) as (session, record, store):
@@ -137,7 +138,7 @@ def delete(
     Example: dlctl delete digits-3k9f
     """
     from dlctl.lifecycle import delete as remove
-    from dlctl.store import Store
+    from dlctl.record import Store
 
     if forget:
         (store := Store()).remove((record := store.find(training_id)).training_id)

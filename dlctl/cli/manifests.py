@@ -11,7 +11,7 @@ from dlctl.cli import output
 from dlctl.cli.common import JSON, SITE
 
 if TYPE_CHECKING:
-    from dlctl.manifest import Overrides
+    from dlctl.manifest.overrides import Overrides
 
 MANIFEST = typer.Argument(Path("manifest.yml"), help="The manifest.", show_default=True)
 LEARNERS = typer.Option(None, "--learners", min=1, help="Override `learners`.")
@@ -37,7 +37,7 @@ def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bo
 
     Example: dlctl init my-training && cd my-training
     """
-    from dlctl.scaffold import scaffold
+    from dlctl.request.scaffold import scaffold
 
     files = [str(path) for path in scaffold(folder, folder.resolve().name)]
     output.report({"folder": str(folder), "files": files}, as_json,
@@ -51,7 +51,9 @@ def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
     Example: dlctl validate manifest.yml
     """
     from dlctl.errors import ManifestError
-    from dlctl.manifest import check_files, load_manifest, not_in_this_version
+    from dlctl.manifest.checks import check_files
+    from dlctl.manifest.load import load_manifest
+    from dlctl.manifest.unsupported import not_in_this_version
 
     try:
         known = load_manifest(manifest)
@@ -74,7 +76,7 @@ def schema() -> None:
 
     Example: dlctl schema > manifest.schema.json
     """
-    from dlctl.manifest import json_schema
+    from dlctl.manifest.schema import json_schema
 
     output.report(json_schema(), True, lambda _: None)
 
@@ -92,8 +94,8 @@ def render(
     Example: dlctl render manifest.yml --site mycluster --learners 4
     """
     from dlctl import contract
-    from dlctl.prepare import prepare
-    from dlctl.site import load_site
+    from dlctl.request.build import prepare
+    from dlctl.sites.files import load_site
 
     overrides = make_overrides(learners, gpus, cpus, memory, time, set_, partition)
     request = prepare(manifest, overrides, load_site(site), training_id)
@@ -112,7 +114,7 @@ def make_overrides(
     time: str | None, set_: list[str] | None, partition: str | None = None,
 ) -> Overrides:  # fmt: skip
     """Return what the command line says instead of the manifest."""
-    from dlctl.manifest import Overrides
+    from dlctl.manifest.overrides import Overrides
 
     return Overrides(learners=learners, gpus=gpus, cpus=cpus, memory=memory, time=time,
                      partition=partition, set=tuple(set_ or ()))  # fmt: skip

@@ -42,7 +42,7 @@ def list_(
 
     Example: dlctl list --refresh
     """
-    from dlctl.store import Store
+    from dlctl.record import Store
 
     store = Store()
     records = [r for r in reversed(store.all()) if site in (None, r.site)]
@@ -72,7 +72,7 @@ def status(
 
     Example: dlctl status digits-3k9f
     """
-    from dlctl.store import Store
+    from dlctl.record import Store
 
     store = Store()
     wanted = [store.find(name) for name in training_ids] if training_ids else [store.find(None)]
@@ -115,7 +115,7 @@ def logs(
     Example: dlctl logs --follow
     """
     from dlctl.lifecycle import check_learner
-    from dlctl.logs import LogReader, read
+    from dlctl.outputs.logs import LogReader, read
 
     with training(training_id) as (session, record, store):
         check_learner(session, record, learner)
@@ -148,8 +148,8 @@ def fetch(
 
     Example: dlctl fetch results
     """
-    from dlctl import results
     from dlctl.lifecycle import refresh
+    from dlctl.outputs import fetch as results
 
     with training(training_id) as (session, record, store):
         record = refresh(session, [record], store)[0]

@@ -12,7 +12,7 @@ from dlctl.contract import State
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
-    from dlctl.store import Record, Store
+    from dlctl.record import Record, Store
 
 
 _FINAL = [state.value for state in State if state.final]

@@ -11,7 +11,7 @@ from dlctl.cli import output
 from dlctl.cli.common import JSON, complete_sites
 
 if TYPE_CHECKING:
-    from dlctl.doctor import Check
+    from dlctl.site_admin.doctor import Check
 
 app = typer.Typer(help="The sites: clusters and machines that trainings run on.",
                   no_args_is_help=True)  # fmt: skip
@@ -31,7 +31,7 @@ def list_(as_json: bool = JSON) -> None:
 
     Example: dlctl sites list
     """
-    from dlctl.site import list_sites
+    from dlctl.sites.files import list_sites
 
     rows = [[s.name, "example" if s.example else "shipped" if s.shipped else "yours", str(s.path)]
             for s in list_sites()]  # fmt: skip
@@ -45,7 +45,7 @@ def show(name: str = NAME, as_json: bool = JSON) -> None:
 
     Example: dlctl sites show local
     """
-    from dlctl.site import find_site, load_site
+    from dlctl.sites.files import find_site, load_site
 
     file = find_site(name)
     if as_json:
@@ -70,7 +70,7 @@ def add(
 
     Example: dlctl sites add mycluster alice@login.example.org
     """
-    from dlctl.site_actions import add_site, parse_target
+    from dlctl.site_admin.actions import add_site, parse_target
 
     added = add_site(name, parse_target(target, port), root=root, python=python,
                      without_slurm=without_slurm, force=force, prompt=output.ask)  # fmt: skip
@@ -84,7 +84,7 @@ def remove(name: str = NAME) -> None:
 
     Example: dlctl sites remove mycluster
     """
-    from dlctl.site import remove_site
+    from dlctl.sites.files import remove_site
 
     output.line(f"removed {remove_site(name)}")
 
@@ -95,7 +95,7 @@ def check(name: str = NAME, as_json: bool = JSON) -> None:
 
     Example: dlctl sites check mycluster
     """
-    from dlctl.site_actions import check as check_site
+    from dlctl.site_admin.actions import check as check_site
 
     _report(check_site(name, output.ask), as_json)
 
@@ -110,7 +110,7 @@ def setup(
 
     Example: dlctl sites setup mycluster --manifest manifest.yml
     """
-    from dlctl.site_actions import prepare_setup, setup_site
+    from dlctl.site_admin.actions import prepare_setup, setup_site
 
     requirements, advice = prepare_setup(name, manifest)
     output.note(advice)
@@ -125,7 +125,7 @@ def doctor(as_json: bool = JSON) -> None:
 
     Example: dlctl doctor
     """
-    from dlctl.site_actions import check_all
+    from dlctl.site_admin.actions import check_all
 
     _report(check_all(output.ask), as_json)
 

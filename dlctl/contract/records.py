@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dlctl.contract.words import State
+from dlctl.contract.states import State
 
 SCHEMA_VERSION = 1
 
@@ -160,3 +160,7 @@ class Homes:
     lost_learners: list[int] = field(default_factory=list)
     """Ranks of learners that were given up though their nodes were not."""
     schema_version: int = SCHEMA_VERSION
+
+
+MPI_PENDING = "starting"
+"""`mpi_library` while MPI_Init runs: stays there if that ends the process."""

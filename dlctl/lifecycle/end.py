@@ -7,19 +7,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dlctl import attempts, contract
-from dlctl.attempts import AttemptFiles
+from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError, RemoteCommandError
+from dlctl.files.upload import read_files, upload, write_file
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.submit import ask, ask_again, lacking, lacking_runtime
 from dlctl.lifecycle.watch import refresh
-from dlctl.manifest_overrides import Overrides
-from dlctl.store import Record, Store
-from dlctl.transfer import read_files, upload, write_file
+from dlctl.manifest.overrides import Overrides
+from dlctl.record import Record, Store
+from dlctl.request import attempts
+from dlctl.request.attempts import AttemptFiles
+from dlctl.request.request import merged, pending, remember
 
 if TYPE_CHECKING:
-    from dlctl.prepare import Request
+    from dlctl.request.request import Request
 
 
 def halt(session: Session, record: Record, store: Store) -> Record:
@@ -115,7 +117,7 @@ def resume(
     asked = overrides or Overrides()
     used_up = False
     if _never_arrived(session, record):
-        record = attempts.remember(record, attempts.merged(attempts.pending(record, 0), asked))
+        record = remember(record, merged(pending(record, 0), asked))
         files = _bring(session, rebuild(record), record, store)
     else:
         files, asked = _files_for(session, record, asked)
@@ -126,7 +128,7 @@ def resume(
         record = replace(record, attempt=record.attempt + 1)
     record = replace(record, state=State.QUEUED, job_id="", reason="is being submitted",
                      hint=f"dlctl resume {record.training_id}")  # fmt: skip
-    store.update(record := attempts.remember(record, asked))
+    store.update(record := remember(record, asked))
     if record.attempt > 1:
         sent = ask_again(session, files, record, store)
         if asked != Overrides():
@@ -165,7 +167,7 @@ def _files_for(
     What a resumption asked for that was cut off counts, too.
     """
     before = attempts.read_newest(session.transport, record)
-    asked = attempts.merged(attempts.pending(record, before.attempt), asked)
+    asked = merged(pending(record, before.attempt), asked)
     if asked == Overrides():
         return before, asked
     return attempts.decide_anew(before, asked, session.site), asked

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dlctl.scheduler import Scheduler, make_scheduler
-from dlctl.transport import Prompt, Transport, open_transport
+from dlctl.transport import Transport, open_transport
+from dlctl.transport.base import Prompt
 
 if TYPE_CHECKING:
-    from dlctl.site import Site
+    from dlctl.sites.files import Site
 
 
 @dataclass

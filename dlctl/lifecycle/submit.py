@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.archive import Entry
-from dlctl.attempts import AttemptFiles, of_request
 from dlctl.contract import State
 from dlctl.errors import (
     DlctlError,
@@ -23,16 +21,18 @@ from dlctl.errors import (
     SubmitUnknown,
     TransportError,
 )
+from dlctl.files.archive import Entry
+from dlctl.files.upload import Tree, upload
+from dlctl.lifecycle.observe import parse_answer
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
-from dlctl.observe import parse_answer
+from dlctl.record import Record, Store
+from dlctl.request.attempts import AttemptFiles, of_request
 from dlctl.scheduler import Scheduler
-from dlctl.store import Record, Store
-from dlctl.transfer import Tree, upload
 from dlctl.transport import Transport
 
 if TYPE_CHECKING:
-    from dlctl.prepare import Request
+    from dlctl.request.request import Request
 
 _SUBMIT_TIMEOUT_S = 120.0
 _BEGUN_ALREADY, _ANSWERED_ALREADY = 73, 74
@@ -125,7 +125,7 @@ def ask_again(session: Session, files: AttemptFiles, record: Record, store: Stor
 
 def lacking_runtime(session: Session, plan: contract.Plan) -> list[Tree]:
     """Return the plan's runtime where it was cleaned away or never was, if it is this version's."""
-    from dlctl.runtime import runtime_entries
+    from dlctl.request.runtime import runtime_entries
 
     name = plan.runtime_dir.rpartition("/")[2]
     digest, entries = runtime_entries()

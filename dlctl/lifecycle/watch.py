@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dlctl import contract, last_words
-from dlctl.attempts import read_all, read_newest
+from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import (
     RecordError,
@@ -19,11 +18,13 @@ from dlctl.errors import (
     SubmitUnknown,
     TransportError,
 )
+from dlctl.files.upload import read_files
+from dlctl.lifecycle import last_words
+from dlctl.lifecycle.observe import Observation, derive, observe, paths_to_read
 from dlctl.lifecycle.session import Session
-from dlctl.observe import Observation, derive, observe, paths_to_read
+from dlctl.record import Record, Store
+from dlctl.request.attempts import read_all, read_newest
 from dlctl.scheduler.base import Job
-from dlctl.store import Record, Store
-from dlctl.transfer import read_files
 
 
 def refresh(session: Session, records: Iterable[Record], store: Store) -> list[Record]:

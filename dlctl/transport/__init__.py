@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dlctl.transport.base import Completed, Process, Transport
+from dlctl.transport.base import Completed, Process, Prompt, Transport
 
 if TYPE_CHECKING:
-    from dlctl.site import TransportSettings
+    from dlctl.sites.files import TransportSettings
 
 __all__ = ["Completed", "Process", "Prompt", "Transport", "open_transport"]
-
-Prompt = Callable[[str, bool], str]
-"""Asks the person: the text, and whether what is typed stays hidden."""
 
 
 def open_transport(settings: TransportSettings, prompt: Prompt | None = None) -> Transport:

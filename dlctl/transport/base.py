@@ -1,7 +1,7 @@
 """The narrow seam: a transport starts one POSIX shell script somewhere and hands over its streams.
 
 Everything else is built on `Transport.start`, once for all transports: `run` in `script.py`; put,
-get and tail in `dlctl.transfer`. A transport knows nothing of Slurm, jobs or job directories.
+get and tail in `dlctl.files.upload`. A transport knows nothing of Slurm, jobs or job directories.
 Foreign errors (paramiko's, OSError of sockets) stop here: only `TransportError`s pass.
 """
 
@@ -105,3 +105,7 @@ class Transport(Protocol):
     def close(self) -> None:
         """End the connection; idempotent."""
         ...
+
+
+Prompt = Callable[[str, bool], str]
+"""Asks the person: the text, and whether what is typed stays hidden."""

@@ -28,8 +28,9 @@ from dlctl.errors import (
     TransportError,
     TransportTimeout,
 )
-from dlctl.site import TransportSettings
-from dlctl.transport import Prompt, ssh_auth
+from dlctl.sites.files import TransportSettings
+from dlctl.transport import ssh_auth
+from dlctl.transport.base import Prompt
 from dlctl.transport.known_hosts import KnownKey, host_name, known_keys, verify_host_key
 from dlctl.transport.script import ScriptTransport
 from dlctl.transport.ssh_config import Options, Target, config_file, resolve, split_hop

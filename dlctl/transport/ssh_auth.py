@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dlctl.errors import AuthError
-from dlctl.transport import Prompt
+from dlctl.transport.base import Prompt
 from dlctl.transport.ssh_config import Target
 
 PERSON_TIMEOUT_S = 180.0

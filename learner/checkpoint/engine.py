@@ -15,24 +15,24 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
-from learner.checkpoint.disk import Disk
-from learner.checkpoint.division import parts_of, rank_parts, shapes
 from learner.checkpoint.load import Loaded
+from learner.checkpoint.memory_budget import Wish, have_room
 from learner.checkpoint.newest import Learners, use_newest
-from learner.checkpoint.process import WriterProcess
-from learner.checkpoint.publish import (
+from learner.checkpoint.partition import parts_of, rank_parts, shapes
+from learner.checkpoint.snapshot import Snapshot
+from learner.checkpoint.state_tree import Packed, pack
+from learner.checkpoint.writer_process import WriterProcess
+from learner.checkpoint_files.disk import Disk
+from learner.checkpoint_files.publish import (
     LEAST_KEPT,
     Order,
     ShareMissing,
     remove_leftovers,
     remove_quietly,
 )
-from learner.checkpoint.room import Wish, have_room
-from learner.checkpoint.snapshot import Snapshot
-from learner.checkpoint.tree import Packed, pack
-from learner.checkpoint.work import complete, leave_failure, write_part
-from learner.faults import UserFault
-from learner.node_memory import memory_left
+from learner.checkpoint_files.work import complete, leave_failure, write_part
+from learner.errors import UserFault
+from learner.system.memory import memory_left
 
 T = TypeVar("T")
 _LONGEST_WAIT_S = 600.0

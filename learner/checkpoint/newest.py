@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from learner.checkpoint import layout
-from learner.checkpoint.layout import DamagedCheckpoint
 from learner.checkpoint.load import Header, Loaded, headers, skipped
-from learner.faults import UserFault
+from learner.checkpoint_files import layout
+from learner.checkpoint_files.layout import DamagedCheckpoint
+from learner.errors import UserFault
 
 T = TypeVar("T")
 

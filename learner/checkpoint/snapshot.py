@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from learner.checkpoint.division import Part, end_of, numpy_name, offsets_of
+from learner.checkpoint.partition import Part, end_of, numpy_name, offsets_of
 
 
 class Snapshot:

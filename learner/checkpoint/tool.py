@@ -3,7 +3,7 @@
     verify <job dir> [STEP …]                        every byte against its checksums
     diff <job dir> <STEP|-> <job dir> <STEP|->       tensors that differ, and by how much
 
-Answers one JSON value (`learner.answers`). `-` is the newest whole one.
+Answers one JSON value (`learner.job.answers`). `-` is the newest whole one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from dlctl import contract
-from learner.answers import run
-from learner.checkpoint import layout
-from learner.checkpoint.layout import BLOCK_BYTES, DamagedCheckpoint
 from learner.checkpoint.load import Header, Loaded, headers, read_header, understood
-from learner.checkpoint.share import rest_sum
-from learner.checkpoint.stored import Stored
-from learner.faults import UserFault
+from learner.checkpoint_files import layout
+from learner.checkpoint_files.layout import BLOCK_BYTES, DamagedCheckpoint
+from learner.checkpoint_files.share_reader import Stored
+from learner.checkpoint_files.share_writer import rest_sum
+from learner.errors import UserFault
+from learner.job.answers import run
 
 
 def main(arguments: list[str]) -> Any:

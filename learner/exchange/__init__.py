@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from learner.errors import UserFault
 from learner.exchange.base import Exchange, Group
-from learner.faults import UserFault
 
 __all__ = ["NAMES", "Exchange", "Group", "find_group", "join", "make_exchange"]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from learner.errors import UserFault
 from learner.exchange.base import Group
-from learner.faults import UserFault
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - shared memory is what it is for
 _PAGE_BYTES = 4096

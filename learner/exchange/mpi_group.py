@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from learner.errors import UserFault
 from learner.exchange.arithmetic import divide, wide_dtype
 from learner.exchange.topology import make_topology
-from learner.faults import UserFault
 
 
 def _yield_when_crowded() -> None:

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from learner.errors import UserFault
 from learner.exchange.arithmetic import blocks, part_of, sum_into_all
 from learner.exchange.base import Group
 from learner.exchange.grouped import GroupedExchange
 from learner.exchange.memory import NodeMemory, fence
 from learner.exchange.pipeline import wait_until
-from learner.faults import UserFault
 
 _CUTS_KEPT = 1024
 _FLAG_BYTES = 64

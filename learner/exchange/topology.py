@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from learner.faults import UserFault
+from learner.errors import UserFault
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from learner.errors import UserFault
 from learner.exchange.arithmetic import divide, wide_dtype
 from learner.exchange.topology import make_topology
-from learner.faults import UserFault
 
 TIMEOUT = timedelta(days=14)
 """A learner may wait for another's long validation; one that died is its launcher's affair."""

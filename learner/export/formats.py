@@ -22,9 +22,9 @@ import torch
 from torch.jit._trace import TracerWarning
 from torch.utils._pytree import tree_leaves
 
+from learner.errors import UserFault
 from learner.export.inputs import Inputs, dynamic_shapes, input_names
 from learner.export.outputs import leaves
-from learner.faults import UserFault
 
 Run = Callable[[Inputs], Any]
 """A loaded model: positional arguments → outputs."""

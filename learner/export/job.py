@@ -21,17 +21,17 @@ import numpy as np
 import torch
 
 from dlctl import contract
-from learner.checkpoint import layout
-from learner.checkpoint.layout import DamagedCheckpoint
 from learner.checkpoint.load import Header, Loaded, filled, headers, read_header, understood
-from learner.data import fetch
+from learner.checkpoint_files import layout
+from learner.checkpoint_files.layout import DamagedCheckpoint
+from learner.data.sampling import fetch
+from learner.errors import UserFault
 from learner.export import formats
 from learner.export.results import MODEL_FILE
 from learner.export.write import FORMATS, Exported, export, find_format
-from learner.faults import UserFault
-from learner.model_file import Parts
-from learner.user_program import build_alone
-from learner.weights import restore_model
+from learner.model.user_model import Parts
+from learner.model.user_program import build_alone
+from learner.model.weights import restore_model
 
 NEWEST = "newest"
 _EXAMPLES, _MORE = 4, 16

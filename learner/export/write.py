@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from dlctl.contract import WRITING, sync_directory
+from learner.errors import UserFault
 from learner.export import formats
 from learner.export.formats import Format, Request, Run
 from learner.export.inputs import Case, Inputs, as_inputs, cases, copied, shapes_of
 from learner.export.outputs import compare
 from learner.export.servable import copy_of, remove_hooks
-from learner.faults import UserFault
-from learner.stores import sha256
+from learner.storage.mounted import sha256
 
 FORMATS = tuple(formats.FORMATS)
 _ONE_BATCH_HINT = "dynamic_batch=False (--fixed-batch) exports for the example's batch size alone"

@@ -43,7 +43,7 @@ from psrv.transport.base import (
     unpack,
 )
 from psrv.transport.sockets import connect, listen
-from psrv.transport.strangers import Refusals, Strangers
+from psrv.transport.unauthenticated import Refusals, Strangers
 
 HANDSHAKE_LIMIT_S = 5.0
 """For a whole handshake, so that a silent stranger holds nothing for long."""

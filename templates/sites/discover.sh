@@ -1,4 +1,4 @@
-# Asks a site what it is: `dlctl sites add` and `dlctl sites check` run this, dlctl/discovery.py reads the answer.
+# Asks a site what it is: `dlctl sites add` and `dlctl sites check` run this, dlctl/site_admin/discovery.py reads the answer.
 # POSIX sh; changes nothing there. Each answer stands between `==dlctl== NAME` and `==dlctl== rc CODE`;
 # what a command wrote to standard error is marked with `! `.
 # shellcheck shell=sh

@@ -1,4 +1,4 @@
-# Runs one module of a job's runtime as its job would: dlctl/node_side.py runs this after environment.sh.
+# Runs one module of a job's runtime as its job would: dlctl/lifecycle/remote_module.py runs this after environment.sh.
 # Before it stand: runtime_dir, python, site, mark, and functions: `in_container`, and `node_module`,
 # which runs its arguments with the module's name and arguments behind them.
 # shellcheck shell=sh disable=SC2154

@@ -13,8 +13,8 @@ from typing import Any
 from trainings import WITHOUT_COMPILER, write_training
 
 from dlctl import contract
-from psrv.cursor_file import FileCursor
-from psrv.cursor_overseer import reported
+from psrv.cursor.file import FileCursor
+from psrv.cursor.overseer import reported
 
 SLOW_SAMPLES, SLOW_EPOCHS = 240, 120
 SLOW = """\
@@ -102,7 +102,7 @@ def processes_of(job_dir: Path, module: str) -> list[tuple[int, list[str]]]:
 
 
 def learners_of(job_dir: Path, module: str = "learner.train") -> dict[int, int]:
-    """Return the process of each living learner, or its watchdog (`learner.launcher`), by rank."""
+    """Return the process of each living learner, or its watchdog (`learner.agent`), by rank."""
     found = {}
     variable = b"RANK=" if module == "learner.train" else b"DLCTL_RANK="
     pids = {pid for pid, _ in processes_of(job_dir, module)}
@@ -122,8 +122,10 @@ def learners_of(job_dir: Path, module: str = "learner.train") -> dict[int, int]:
 
 def servers_of(job_dir: Path) -> dict[int, int]:
     """Return the process of each node's living server."""
-    found = processes_of(job_dir, "learner.server")
-    return {int(words[words.index("learner.server") + 3]): pid for pid, words in found}
+    found = processes_of(job_dir, "learner.parameter_server.server")
+    return {
+        int(words[words.index("learner.parameter_server.server") + 3]): pid for pid, words in found
+    }
 
 
 def kill(pid: int) -> bool:

@@ -35,8 +35,8 @@ from served import (
 from trainings import REPOSITORY, WITHOUT_COMPILER, change_site, run, submit, wait_for_state
 
 from dlctl import contract
-from learner.member import LEARNER_DEATHS
-from psrv.link import MOST_STRIPES
+from learner.supervisor.worker import LEARNER_DEATHS
+from psrv.server.link import MOST_STRIPES
 
 DIGITS, DIGITS_SAMPLES = REPOSITORY / "examples/digits", 1437
 ITS_OWN_LOOP = """
@@ -95,7 +95,7 @@ def test_servers_that_talk_mpi(dlctl, cluster_site, wait_until):
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
     wait_for_learners(wait_until, job_dir, 4)
-    kill(processes_of(job_dir, "learner.server")[-1][0])
+    kill(processes_of(job_dir, "learner.parameter_server.server")[-1][0])
     output = job_dir / contract.job_output(1)
     wait_until(lambda: "starting it again" in output.read_text(), 60)
     hurry(job_dir)
@@ -202,7 +202,7 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     job_dir = cluster_site.job_dir(training_id)
     wait_for_learners(wait_until, job_dir, 3)
     cut_off = learners_of(job_dir)[1]
-    watchdog = learners_of(job_dir, "learner.launcher")[1]
+    watchdog = learners_of(job_dir, "learner.agent")[1]
     os.kill(watchdog, signal.SIGSTOP)  # it would end the learner as soon as it may
     shared, before = str(job_dir / contract.server_dir(1)), f"/tmp/{training_id}"
     cluster.exec("cp", "-a", shared, before, node=2)
@@ -230,7 +230,7 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     cluster.exec("pkill", "-CONT", "-x", "slurmd", node=2)
     with contextlib.suppress(ProcessLookupError):  # slurmd may have ended it by now
         os.kill(watchdog, signal.SIGCONT)
-    wait_until(lambda: watchdog not in learners_of(job_dir, "learner.launcher").values(), 30)
+    wait_until(lambda: watchdog not in learners_of(job_dir, "learner.agent").values(), 30)
     wait_until(lambda: cut_off not in learners_of(job_dir).values(), 30)
     hurry(job_dir)
     found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 240)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ssh_servers import SSHD, Sshd, make_key, start_sshd
 
-from dlctl.site import TransportSettings
+from dlctl.sites.files import TransportSettings
 from dlctl.transport import Transport, open_transport
 from dlctl.transport.ssh import SshTransport
 

@@ -171,7 +171,7 @@ def test_the_script_is_in_no_argument_list(transport):
 def test_local_imports_no_paramiko():
     code = (
         "import sys; from dlctl.transport import open_transport;"
-        "from dlctl.site import TransportSettings;"
+        "from dlctl.sites.files import TransportSettings;"
         "open_transport(TransportSettings(kind='local')).run('true');"
         "sys.exit('paramiko' in sys.modules)"
     )

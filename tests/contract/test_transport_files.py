@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlctl.errors import TransferError
-from dlctl.transfer import Entry, Tree, download, read_appended, read_files, upload, write_file
+from dlctl.files.upload import Entry, Tree, download, read_appended, read_files, upload, write_file
 
 ODD = [
     "plain",

@@ -470,7 +470,7 @@ def test_foreign_errors_become_ours(kind, error):
 
 def test_paramiko_prints_nothing(ssh_setup, tmp_path):
     code = (
-        "import sys; from pathlib import Path; from dlctl.site import TransportSettings;"
+        "import sys; from pathlib import Path; from dlctl.sites.files import TransportSettings;"
         "from dlctl.transport import open_transport;"
         "t = open_transport(TransportSettings(kind='ssh', host=sys.argv[1], connect_timeout_s=5))\n"
         "try: t.run('true')\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from login_side import MANIFEST, make_site, plan_of
 
-from dlctl.render import render
+from dlctl.plan.render import render
 
 SCRIPTS = Path(__file__).with_name("scripts")
 WEIRD = 'a b\'s "c" $(touch pwned) `id` é; #SBATCH --x'

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from learner.checkpoint.process import WriterProcess
+from learner.checkpoint.writer_process import WriterProcess
 
 WRITER = WriterProcess()
 
@@ -17,7 +17,7 @@ from mpi4py import MPI  # noqa: E402
 
 from learner.checkpoint.engine import CheckpointEngine  # noqa: E402
 from learner.checkpoint.load import Loaded, filled  # noqa: E402
-from learner.checkpoint.tree import Pieces  # noqa: E402
+from learner.checkpoint.state_tree import Pieces  # noqa: E402
 
 ELEMENTS = 500_001
 LIMITED_BYTES = 200_000

@@ -30,7 +30,7 @@ if "DLCTL_PROGRESS_FILE" in os.environ:
 from learner.train import main
 sys.exit(main())
 """
-"""What learner.launcher does for a learner, in short."""
+"""What learner.agent does for a learner, in short."""
 
 
 def mpi_command(ranks: int) -> list[str]:

@@ -7,8 +7,8 @@ from collections import Counter
 
 from mpi4py import MPI
 
-from psrv.cursor import Chunk, CursorError, make_state
-from psrv.cursor_window import WindowCursor
+from psrv.cursor.base import Chunk, CursorError, make_state
+from psrv.cursor.mpi_window import WindowCursor
 
 SAMPLES, PASSES = 97, 3
 

@@ -19,7 +19,7 @@ from ddl_training import (
 from torch import nn
 
 from learner import ddl
-from learner.faults import UserFault
+from learner.errors import UserFault
 
 
 def refuses(words: str, act: Callable[[], object]) -> None:
@@ -51,7 +51,7 @@ def check_replaced() -> None:
     wrapper.step()
     plain.step()
     assert_equal(model, expected, "replaced")
-    assert len(set(ddl._state().exchange.collect(float(weights(model).sum())))) == 1
+    assert len(set(ddl.api._state().exchange.collect(float(weights(model).sum())))) == 1
     wrapper.close()
 
 
@@ -118,7 +118,7 @@ def check_unexchanged() -> None:
     wrapper.zero_grad()
     distributed(model, wrapper, steps=(2,))
     refuses("already belongs to", lambda: ddl.DistributedOptimizer(sgd(model)))
-    assert len(set(ddl._state().exchange.collect(float(weights(model).sum())))) == 1
+    assert len(set(ddl.api._state().exchange.collect(float(weights(model).sum())))) == 1
     for options in ({"splitting": "element"}, {"average_every": 0}, {"average": False}):
         try:
             ddl.DistributedOptimizer(sgd(Net()), **options)

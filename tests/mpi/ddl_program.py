@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from learner import ddl
-from learner.faults import UserFault
+from learner.errors import UserFault
 
 if "TORCHELASTIC_RUN_ID" not in os.environ:  # there all is as in a program of a user's own
     import without_compiler  # noqa: F401
@@ -78,7 +78,7 @@ def check_init() -> None:
     )
     assert found.rank == ddl.rank() < size
     assert found.local_rank == ddl.local_rank() == nodes[: ddl.rank()].count(mine)
-    assert sorted(ddl._state().exchange.collect(ddl.rank())) == list(range(size))
+    assert sorted(ddl.api._state().exchange.collect(ddl.rank())) == list(range(size))
     assert ddl.local_gpuid() is None or torch.cuda.is_available()
     expected = ("shm" if mode.endswith("x1") else "hierarchical") if name == "auto" else name
     assert ddl.exchange() == ("single" if size == 1 else expected)
@@ -153,9 +153,9 @@ def check_empty_n() -> None:
             for tensor, row in zip(tensors, rows, strict=True):
                 tensor.copy_(row[ddl.rank()])
             places = [tensor.data_ptr() for tensor in tensors]
-            kept = list(ddl._state().reducer._kept)
+            kept = list(ddl.api._state().reducer._kept)
             ddl.allreduce_n_(tuple(tensors), "sum")
-            assert kept == list(ddl._state().reducer._kept)  # nothing was copied through others
+            assert kept == list(ddl.api._state().reducer._kept)  # nothing was copied through others
             assert places == [tensor.data_ptr() for tensor in tensors]
             for tensor, row in zip(tensors, rows, strict=True):
                 assert_close(tensor, exact(row, "sum"), (dtype, turn))
@@ -169,7 +169,7 @@ def check_check() -> None:
     raises("op is 'max'", ddl.allreduce_n, [torch.ones(1)], "max")
     tensors = {name: torch.full((50,), 1.0 + ddl.rank()) for name in ("fine", "bad", "worse")}
     ddl.allreduce_n(tensors, check=1e-6)
-    reducer = ddl._state().reducer
+    reducer = ddl.api._state().reducer
     right = reducer.reduce
 
     def wrong(values: Any, results: Any, divisor: int) -> None:
@@ -210,7 +210,7 @@ def check_broadcast() -> None:
 
 
 def check_partition() -> None:
-    collect, size = ddl._state().exchange.collect, ddl.size()
+    collect, size = ddl.api._state().exchange.collect, ddl.size()
     for count in (16, 17, 3 * size):
         samples = [f"sample {i}" for i in range(count)]
         for uneven in ("pad", "drop"):
@@ -286,7 +286,7 @@ def main() -> None:
     ddl_odd_uses.check_all()
     digests.append(hashlib.sha256(result.numpy().tobytes()).hexdigest())
     rank, size, name = ddl.rank(), ddl.size(), ddl.exchange()
-    assert ddl._state().exchange.collect(digests) == [digests] * size
+    assert ddl.api._state().exchange.collect(digests) == [digests] * size
     ddl_states.check_closing()
     if rank == 0:
         print(f"all checks passed by {size} {name}", *digests, flush=True)

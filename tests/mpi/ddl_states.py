@@ -25,10 +25,10 @@ from ddl_training import (
 from torch import nn
 
 from learner import ddl
-from learner.allreduce_n import _kind
 from learner.checkpoint.load import Loaded, filled
-from learner.faults import UserFault
-from learner.optimizer_state import OptimizerState
+from learner.ddl.reducer import _kind
+from learner.errors import UserFault
+from learner.training.optimizer_state import OptimizerState
 
 
 def check_state_dict() -> None:
@@ -128,7 +128,7 @@ def check_reading_parts(folder: str, expected: torch.Tensor) -> None:
         assert found is not None
         model.load_state_dict(found)
     held, whole = moments(wrapper.state), moments(wrapper.state_dict()["state"])
-    assert sum(ddl._state().exchange.collect(held)) == whole * nodes() > 0
+    assert sum(ddl.api._state().exchange.collect(held)) == whole * nodes() > 0
     distributed(model, wrapper, steps=range(2, STEPS))
     wrapper.close()
     assert torch.equal(weights(model), expected)
@@ -139,7 +139,7 @@ def moments(state: Any) -> int:
 
 
 def nodes() -> int:
-    return ddl._state().exchange.topology.nodes
+    return ddl.api._state().exchange.topology.nodes
 
 
 def check_wrapping_anew(make: Callable[[nn.Module], Any], through: nn.Module) -> None:
@@ -229,7 +229,7 @@ def check_two_optimizers() -> None:
 def check_lists() -> None:
     """Lists that differ are named on every learner, also where some of them have memory for it."""
     few, many = [torch.ones(3)], [torch.ones(5), torch.ones(7)]
-    reducer = ddl._state().reducer
+    reducer = ddl.api._state().reducer
     places = []
     for _ in range(2):
         for tensors in (few, many):
@@ -308,7 +308,7 @@ def check_closing() -> None:
     wrapper = ddl.DistributedOptimizer(adam(model))
     distributed(model, wrapper, steps=(0, 1))
     before, rank = weights(model), ddl.rank()
-    same = ddl._state().exchange.collect(float(before.sum()))
+    same = ddl.api._state().exchange.collect(float(before.sum()))
     ddl.shutdown()
     assert len(set(same)) == 1 and not ddl.is_initialized()
     assert torch.equal(weights(model), before)

@@ -105,7 +105,7 @@ def distributed(
         loss_of(model, ddl.rank(), step).backward()
         if clip:
             norm = float(nn.utils.clip_grad_norm_(model.parameters(), clip))
-            assert len(set(ddl._state().exchange.collect(norm))) == 1
+            assert len(set(ddl.api._state().exchange.collect(norm))) == 1
         optimizer.step()
         if schedule:
             schedule.step()
@@ -118,7 +118,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 def assert_equal(model: nn.Module, expected: nn.Module, what: str, rtol: float = 1e-6) -> None:
     mine, other = weights(model), weights(expected)
     assert torch.allclose(mine, other, rtol=rtol, atol=1e-7), (what, (mine - other).abs().max())
-    everyone = ddl._state().exchange.collect(float(mine.sum()))
+    everyone = ddl.api._state().exchange.collect(float(mine.sum()))
     assert len(set(everyone)) == 1, (what, everyone)
 
 

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import torch
 
+from learner.data_parallel.gradients import Gradients
 from learner.exchange import find_group, make_exchange
 from learner.exchange.arithmetic import wide_dtype
-from learner.exchange.gradients import Gradients
 from learner.exchange.single import SingleExchange
 
 exchange = make_exchange(find_group(), sys.argv[1])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cursor_accounting import Account, account_file, account_window, settle
-from psrv.cursor import Chunk, make_state
+from psrv.cursor.base import Chunk, make_state
 
 PROGRAM = Path(__file__).with_name("cursor_program.py")
 

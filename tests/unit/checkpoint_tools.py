@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from learner.checkpoint import layout
-from learner.checkpoint.disk import Disk
 from learner.checkpoint.engine import CheckpointEngine, Keep
 from learner.checkpoint.load import Loaded, filled
-from learner.checkpoint.process import WriterProcess
+from learner.checkpoint.writer_process import WriterProcess
+from learner.checkpoint_files import layout
+from learner.checkpoint_files.disk import Disk
 from learner.exchange.single import SingleExchange
 
 SETTINGS = {"seed": 5, "batch_size": 10, "samples": 47}

@@ -19,10 +19,10 @@ from shard_program import end_with_parent, fork
 
 from dlctl.contract import Parameters
 from psrv.client import join
-from psrv.placing import layout_of
-from psrv.rules import RoundSolver
-from psrv.shard import Shard
-from psrv.shard_file import HOME, create_shard
+from psrv.shard.format import HOME, create_shard
+from psrv.shard.shard import Shard
+from psrv.solvers.partition import layout_of
+from psrv.solvers.solver import RoundSolver
 
 COUNT, RANKS, DOOMED, STEPS = 300_000, (0, 2, 3), 1, 400
 name = sys.argv[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ SERVER = """\
 import json, os, signal, sys, time
 from pathlib import Path
 from dlctl import contract
-from learner.directives import Outside
-from learner.shared_memory import segment_folder
+from learner.job.directives import Outside
+from learner.system.segments import segment_folder
 job_dir, attempt, node = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 plan = contract.read_record(contract.Plan, job_dir / contract.plan_file(attempt))
 secret = job_dir / contract.server_secret(attempt)
@@ -49,7 +50,7 @@ LEARNER = """\
 import json, os, signal, sys, time
 from pathlib import Path
 from dlctl import contract
-from psrv.cursor import CursorError
+from psrv.cursor.base import CursorError
 from psrv.cursor_file import FileCursor
 job_dir, rank = Path(os.environ["MODEL_DIR"]).parent, int(os.environ["RANK"])
 samples = int(sys.argv[1])
@@ -162,12 +163,11 @@ class CrewJob(Job):
     def _runtime(self, root: Path) -> Path:
         """Return a runtime whose server is the stand-in."""
         runtime = root / "runtime"
-        (runtime / "learner").mkdir(parents=True)
+        runtime.mkdir()
         for name in ("dlctl", "psrv"):
             (runtime / name).symlink_to(REPO / name)
-        for path in (REPO / "learner").iterdir():
-            (runtime / "learner" / path.name).symlink_to(path)
-        server = runtime / "learner/server.py"
+        shutil.copytree(REPO / "learner", runtime / "learner", copy_function=os.symlink)
+        server = runtime / "learner/parameter_server/server.py"
         server.unlink(missing_ok=True)
         server.write_text(SERVER)
         return runtime

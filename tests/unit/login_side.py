@@ -6,12 +6,13 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.errors import ConnectionLost, SchedulerUnavailable, SubmitRejected, SubmitUnknown
 from dlctl.lifecycle.session import Session
-from dlctl.manifest import Overrides, parse_manifest
-from dlctl.plan import Identity, make_plan
-from dlctl.prepare import prepare
+from dlctl.manifest.load import parse_manifest
+from dlctl.manifest.overrides import Overrides
+from dlctl.plan.decide import Identity, make_plan
+from dlctl.record import Record
+from dlctl.request.build import prepare
 from dlctl.scheduler.rows import ids_with_token, parse_rows
-from dlctl.site import parse_site
-from dlctl.store import Record
+from dlctl.sites.files import parse_site
 from dlctl.transport.local import LocalTransport
 
 MANIFEST = "name: digits\nframework: {name: pytorch, job: train.py}\n"

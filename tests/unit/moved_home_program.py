@@ -15,9 +15,9 @@ import torch
 from node_server_program import FOLDER, Sum, one_each, show_counts
 from server_nodes import Training, until, wait_for
 
-from learner.processes import end_with_parent
+from learner.system.processes import end_with_parent
 from psrv.client import Client
-from psrv.rules import Downpour
+from psrv.solvers.solver import Downpour
 
 
 def at_once() -> None:

@@ -22,10 +22,10 @@ from quadratic import SOLVERS, take_step
 from server_nodes import Training, ended, until, wait_for
 
 from dlctl import contract
-from learner.processes import end_with_parent
+from learner.system.processes import end_with_parent
 from psrv.client import Client
-from psrv.node_server import NodeServer, Settings, digest
-from psrv.rules import Downpour, ParallelSGD
+from psrv.server.server import NodeServer, Settings, digest
+from psrv.solvers.solver import Downpour, ParallelSGD
 from psrv.transport.base import Greeting, Purpose, RefusedError
 from psrv.transport.mpi import MpiTransport, World
 from psrv.transport.tcp import dial

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from psrv.client import Client
-from psrv.rules import (
+from psrv.solvers.solver import (
     DiLoCo,
     Downpour,
     DownpourAdagrad,

@@ -14,7 +14,7 @@ import torch
 from node_server_program import FOLDER, Sum, one_each, show_counts
 from server_nodes import Training, fork, wait_for
 
-from learner.processes import end_with_parent
+from learner.system.processes import end_with_parent
 
 
 def begin(learners_per_node: list[int]) -> Training:

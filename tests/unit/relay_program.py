@@ -18,13 +18,13 @@ from server_play import Pair, serve, whole
 from shard_program import end_with_parent, fork
 
 from dlctl.contract import Parameters
-from psrv.fused import build
-from psrv.patience import Patience
-from psrv.placing import layout_of
-from psrv.pushes import AtOnce, InRounds
-from psrv.rules import Downpour, ElasticAveraging, RoundSolver, Solver
-from psrv.shard import Shard
-from psrv.shard_file import HOME, RELAY, ShardLayout, create_shard
+from psrv.push.push import AtOnce, InRounds
+from psrv.push.waiting import Patience
+from psrv.shard.format import HOME, RELAY, ShardLayout, create_shard
+from psrv.shard.shard import Shard
+from psrv.solvers.native import build
+from psrv.solvers.partition import layout_of
+from psrv.solvers.solver import Downpour, ElasticAveraging, RoundSolver, Solver
 
 COUNT, LEARNERS, NODE_1 = 150_000, 4, 0b1100
 ROUNDS, KILLS, PUSHES = 200, 9, 150

@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 from shard_program import end_with_parent, fork, unfinished
 
-from psrv.fused import build, fused_rounds_for
-from psrv.patience import Patience
-from psrv.pushes import InRounds
-from psrv.rounds import Rounds, Step, Turn
-from psrv.rules import ParallelSGD
-from psrv.shard import Shard
-from psrv.shard_file import ShardLayout, create_shard
+from psrv.push.push import InRounds
+from psrv.push.rounds import Rounds, Step, Turn
+from psrv.push.waiting import Patience
+from psrv.shard.format import ShardLayout, create_shard
+from psrv.shard.shard import Shard
+from psrv.solvers.native import build, fused_rounds_for
+from psrv.solvers.solver import ParallelSGD
 
 LAYOUT = ShardLayout(150_000, (torch.float32,) * 3, "rounds")
 ROUNDS, LEARNERS, KILLS = 40, 4, 12

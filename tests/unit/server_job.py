@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from dlctl import contract
-from learner.shared_memory import segment_folder
-from psrv.placing import layout_of
-from psrv.rules import RoundSolver
-from psrv.shard_file import HOME, RELAY, create_shard, from_snapshot
+from learner.system.segments import segment_folder
+from psrv.shard.format import HOME, RELAY, create_shard, from_snapshot
+from psrv.solvers.partition import layout_of
+from psrv.solvers.solver import RoundSolver
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("zygote_program.py")
@@ -139,7 +139,7 @@ class ServedJob:
 
     def _serve(self) -> None:
         """Make the shards once learner 0 has said what they hold, as a node's server does."""
-        from learner.server_solver import find_solver
+        from learner.parameter_server.solver import find_solver
 
         settings = self.plan.parameter_server
         assert settings is not None

@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 
 from dlctl import contract
-from learner.processes import end_with_parent
+from learner.system.processes import end_with_parent
 from psrv.client import Client, join
-from psrv.node_server import NodeServer, Settings
-from psrv.placing import ranges_of
-from psrv.rules import RoundSolver, Solver
-from psrv.snapshots import write_snapshot
+from psrv.push.snapshots import write_snapshot
+from psrv.server.server import NodeServer, Settings
+from psrv.solvers.partition import ranges_of
+from psrv.solvers.solver import RoundSolver, Solver
 
 TIME_LIMIT_S = 60.0
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from psrv import home
-from psrv.rounds import missing
-from psrv.rules import RoundSolver, Solver
-from psrv.shard import Rows, Shard, ThreadedShard
-from psrv.shard_file import ShardLayout
+from psrv.push.rounds import missing
+from psrv.server import primary_blocks
+from psrv.shard.format import ShardLayout
+from psrv.shard.shard import Rows, Shard, ThreadedShard
+from psrv.solvers.solver import RoundSolver, Solver
 
 LOOK_S = 0.02
 
@@ -49,7 +49,7 @@ class Pair:
         all_here = here.bit_count() >= self.relay.expected
         begun = any(self.relay.progress(0)) or any(self.home.progress(0))
         if here and not known and (all_here or begun):
-            self.home.members.enter(self._slot, self._mask, home.next_round(self.home))
+            self.home.members.enter(self._slot, self._mask, primary_blocks.next_round(self.home))
         elif known and not here:
             self.home.members.pause(self._slot)
         self.home.members.set_clock(self._slot, self.relay.members.slowest(proxies=False))
@@ -67,9 +67,9 @@ class Pair:
             if added and not missing(relay, rounds, added):
                 relay.read_block(block, partial(_copy_sum, buffer))
                 rate = relay.round_rate(block)
-                home.add_sum(self.home, block, rounds, added, buffer, rate, step)
-            if home.has_ended(self.home, block, rounds + 1, step):
-                found = home.copy_weights(self.home, range(block, block + 1), [buffer])
+                primary_blocks.add_sum(self.home, block, rounds, added, buffer, rate, step)
+            if primary_blocks.has_ended(self.home, block, rounds + 1, step):
+                found = primary_blocks.copy_weights(self.home, range(block, block + 1), [buffer])
                 self._end_round(block, found, buffer)
                 did = True
         return did
@@ -90,9 +90,9 @@ class Pair:
             rate = self.relay.rate
             run = range(block, block + 1)
             if not pushes:
-                seen = home.copy_weights(self.home, run, [answer])
+                seen = primary_blocks.copy_weights(self.home, run, [answer])
             else:
-                seen = home.merge(
+                seen = primary_blocks.merge(
                     self.home, run, solver, [buffer], pushes, rate, self._number, [answer],
                     lambda *_: True,
                 )  # fmt: skip

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
-from psrv.fused import build, fused_for
-from psrv.pushes import AtOnce
-from psrv.rules import Downpour
-from psrv.shard import Shard
-from psrv.shard_file import BLOCKS_AT, HOME, LINE, RELAY, ShardLayout, create_shard
+from psrv.push.push import AtOnce
+from psrv.shard.format import BLOCKS_AT, HOME, LINE, RELAY, ShardLayout, create_shard
+from psrv.shard.shard import Shard
+from psrv.solvers.native import build, fused_for
+from psrv.solvers.solver import Downpour
 
 LAYOUT = ShardLayout(200_000, (torch.float32, torch.float64), "model")
 SMALL = ShardLayout(7, (torch.float64,), "small")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import mmap
 from typing import Any
 
-from psrv import cursor_leases
-from psrv.cursor_file import FileCursor
-from psrv.cursor_table import SIZE_BYTES, Table
+from psrv.cursor import leases
+from psrv.cursor.file import FileCursor
+from psrv.cursor.table import SIZE_BYTES, Table
 
 
 class Killed(BaseException):
@@ -103,14 +103,14 @@ class World:
 
     def join(self, fuse: Fuse | None = None) -> Any:
         """Return a new learner; every take looks for the dead."""
-        cursor_leases._open_here.clear()
+        leases._open_here.clear()
         learner = self._kind.__new__(self._kind)
         learner.fuse = fuse or Fuse()
         learner.__init__(self.path, self.samples, self.passes, look_every_s=0)
         return learner
 
     def expel(self, learner: Any, fuse: Fuse | None = None) -> None:
-        """Do what psrv.cursor_overseer does once it has the lock; the learner lives on."""
+        """Do what psrv.cursor.overseer does once it has the lock; the learner lives on."""
         with self.path.open("r+b") as file, mmap.mmap(file.fileno(), SIZE_BYTES) as memory:
             words = memoryview(memory).cast("q")
             table = Table(Words(words, fuse or Fuse()))  # type: ignore[arg-type]

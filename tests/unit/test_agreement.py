@@ -6,9 +6,8 @@ import pytest
 from node_job import Job
 
 from dlctl import contract
-from dlctl.contract import Preflight
-from learner.agreement import Findings, judge
-from learner.preflight import MPI_PENDING
+from dlctl.contract import MPI_PENDING, Preflight
+from learner.supervisor.preflight_check import Findings, judge
 
 
 @pytest.mark.parametrize("mpi", ["", MPI_PENDING])

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dlctl.bundle import collect, tar_stream
 from dlctl.errors import BundleError
-from dlctl.runtime import runtime_entries
+from dlctl.request.bundle import collect, tar_stream
+from dlctl.request.runtime import runtime_entries
 
 # In pieces, so that a scanner does not take this file for what it tests.
 PRIVATE_KEY = "-----BEGIN OPENSSH " + "PRIVATE KEY-----\nAAAA\n"
@@ -266,7 +266,7 @@ def test_the_archive_is_not_held_in_memory(folder):
 
 
 def test_the_runtime_has_all_that_nodes_run():
-    """Without fused.c a cluster's pushes would be slower, and no more be said than in a log."""
+    """Without native.c a cluster's pushes would be slower, and no more be said than in a log."""
     root = Path(__file__).resolve().parents[2]
     sent = {entry.path: entry.source for entry in runtime_entries()[1]}
     for package in ("dlctl/contract", "learner", "psrv"):
@@ -274,4 +274,4 @@ def test_the_runtime_has_all_that_nodes_run():
         assert files
         for path in files:
             assert sent[str(path.relative_to(root))] == path.read_bytes()
-    assert "psrv/fused.c" in sent
+    assert "psrv/solvers/native.c" in sent

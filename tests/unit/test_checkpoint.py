@@ -30,14 +30,14 @@ from checkpoint_tools import (
     store,
 )  # fmt: skip
 
-from learner.checkpoint import layout
-from learner.checkpoint.disk import Disk
-from learner.checkpoint.division import parts_of
 from learner.checkpoint.engine import Keep
 from learner.checkpoint.load import check_settings
-from learner.checkpoint.publish import remove_leftovers
-from learner.checkpoint.tree import Pieces, pack
-from learner.faults import UserFault
+from learner.checkpoint.partition import parts_of
+from learner.checkpoint.state_tree import Pieces, pack
+from learner.checkpoint_files import layout
+from learner.checkpoint_files.disk import Disk
+from learner.checkpoint_files.publish import remove_leftovers
+from learner.errors import UserFault
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int64,
@@ -356,7 +356,7 @@ def test_pieces_that_do_not_cover_the_tensor_are_no_checkpoint(
     assert said == [words]
     assert [path.name for path in tmp_path.iterdir()] == [layout.directory_name(1)]
 
-    monkeypatch.setattr("learner.checkpoint.publish._check_covered", lambda *_: None)
+    monkeypatch.setattr("learner.checkpoint_files.publish._check_covered", lambda *_: None)
     make_engine(tmp_path).save(2, {"a": hole})
     assert newest_step(tmp_path, said) == 1
     assert "of ['a'] only the first 8 of 18 bytes" in said[1]

@@ -15,15 +15,16 @@ import torch
 from checkpoint_tools import SETTINGS, FailingDisk, same
 
 from dlctl.contract import CheckpointPolicy
-from learner.checkpoint import layout, random_states
-from learner.checkpoint.disk import Disk
+from learner.checkpoint import rng
 from learner.checkpoint.interval import Interval, best_interval_s
-from learner.checkpoint.keeper import CheckpointKeeper, Position, StateMissing, Trained
-from learner.checkpoint.process import WriterProcess
+from learner.checkpoint.writer_process import WriterProcess
+from learner.checkpoint_files import layout
+from learner.checkpoint_files.disk import Disk
+from learner.errors import UserFault
 from learner.exchange.single import SingleExchange
-from learner.faults import UserFault
-from learner.model_file import Parts
-from learner.schedule import UserSchedule
+from learner.model.lr_schedule import UserSchedule
+from learner.model.user_model import Parts
+from learner.training.checkpoints import CheckpointKeeper, Position, StateMissing, Trained
 
 
 @pytest.mark.parametrize(
@@ -217,13 +218,13 @@ def test_a_checkpoint_of_another_model_or_optimizer_is_refused(tmp_path: Path) -
 
 
 def test_validation_leaves_the_random_states() -> None:
-    random_states.seed_all(3, 1)
+    rng.seed_all(3, 1)
     expected = [random.random(), np.random.rand(), torch.rand(1).item()]
-    random_states.seed_all(3, 1)
-    with random_states.preserved(torch.device("cpu")):
+    rng.seed_all(3, 1)
+    with rng.preserved(torch.device("cpu")):
         torch.rand(5)
         random.random()
         np.random.rand()
     assert [random.random(), np.random.rand(), torch.rand(1).item()] == expected
-    random_states.seed_all(3, 2)
+    rng.seed_all(3, 2)
     assert torch.rand(1).item() != expected[2]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from learner.checkpoint.room import Wish, have_room
-from learner.node_memory import memory_left
+from learner.checkpoint.memory_budget import Wish, have_room
+from learner.system.memory import memory_left
 
 BOOT = "0b3c"
 

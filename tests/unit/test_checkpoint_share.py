@@ -13,9 +13,9 @@ import h5py
 import numpy as np
 import pytest
 
-from learner.checkpoint.disk import Disk
-from learner.checkpoint.hdf5 import LARGE_BYTES, PAGE_BYTES, Array, Holes
-from learner.checkpoint.share import rest_sum, write_share
+from learner.checkpoint_files.disk import Disk
+from learner.checkpoint_files.share_format import LARGE_BYTES, PAGE_BYTES, Array, Holes
+from learner.checkpoint_files.share_writer import rest_sum, write_share
 
 
 def pieces() -> list[tuple[str, Array]]:

@@ -16,10 +16,10 @@ import pytest
 import torch
 from checkpoint_tools import LARGE, make_engine, newest_step, same, state_of
 
-from learner.checkpoint import layout
+from learner.checkpoint.api import Checkpoints
 from learner.checkpoint.engine import CheckpointEngine
-from learner.checkpoint.facade import Checkpoints
-from learner.checkpoint.process import WriterProcess
+from learner.checkpoint.writer_process import WriterProcess
+from learner.checkpoint_files import layout
 
 LIMIT_S = 60.0
 
@@ -151,7 +151,7 @@ def test_memory_that_a_gpu_writes_to_is_pinned_once(monkeypatch: pytest.MonkeyPa
 PROGRAM = """
 import resource, sys
 from pathlib import Path
-from learner.checkpoint.process import WriterProcess
+from learner.checkpoint.writer_process import WriterProcess
 writer = WriterProcess()
 sys.path.insert(0, {tests!r})
 from checkpoint_tools import make_engine, state_of

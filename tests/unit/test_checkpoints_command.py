@@ -15,15 +15,17 @@ import torch
 from checkpoint_tools import LARGE, make_engine, store
 from login_side import MANIFEST, make_record, plan_of
 
-from dlctl import checkpoints, lifecycle
+from dlctl import lifecycle
 from dlctl.errors import ResultsError
+from dlctl.lifecycle.remote_module import Answer
 from dlctl.lifecycle.session import Session
-from dlctl.node_side import Answer
+from dlctl.outputs import checkpoints
 from dlctl.transport.local import LocalTransport
-from learner.checkpoint import layout, tool
+from learner.checkpoint import tool
 from learner.checkpoint.engine import Keep
+from learner.checkpoint_files import layout
+from learner.errors import UserFault
 from learner.export import job
-from learner.faults import UserFault
 
 SESSION = Session(None, LocalTransport(), None)
 

@@ -1,4 +1,4 @@
-"""The functions of fused.c: compiled by what there is, and used only if they do what torch does."""
+"""The functions of native.c: compiled by what is there, used only if they do what torch does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from dlctl.contract import Parameters
-from psrv import compiled
 from psrv.client import join
-from psrv.placing import layout_of
-from psrv.rules import Downpour
-from psrv.shard_file import HOME, create_shard
+from psrv.shard.format import HOME, create_shard
+from psrv.solvers import native_build
+from psrv.solvers.partition import layout_of
+from psrv.solvers.solver import Downpour
 
 MKDIR = shutil.which("mkdir")
 COUNT = 150_000
@@ -42,12 +42,12 @@ def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_a_compiler_torch_does_it_and_that_is_said(path: Path, bin_folder: Path) -> None:
-    line = compiled.build(path.parent)
+    line = native_build.build(path.parent)
     assert line == "pushes are not compiled, and take longer: there is none of cc, gcc, clang"
-    compiler(bin_folder, "gcc", "echo fused.c: fatal error: no such thing >&2; exit 1")
-    line = compiled.build(path.parent)
-    assert line is not None and line.endswith("longer: gcc: fused.c: fatal error: no such thing")
-    assert compiled.load.__wrapped__(path.with_name(compiled.LIBRARY)) is None
+    compiler(bin_folder, "gcc", "echo native.c: fatal error: no such thing >&2; exit 1")
+    line = native_build.build(path.parent)
+    assert line is not None and line.endswith("longer: gcc: native.c: fatal error: no such thing")
+    assert native_build.load.__wrapped__(path.with_name(native_build.LIBRARY)) is None
     assert not list(path.parent.iterdir())
 
 
@@ -69,16 +69,16 @@ def test_what_a_compiler_has_not_made_is_not_taken_for_a_library(
     path: Path, bin_folder: Path, script: str
 ) -> None:
     compiler(bin_folder, "gcc", script)
-    line = compiled.build(path.parent)
+    line = native_build.build(path.parent)
     assert line is not None and line.startswith("pushes are not compiled, and take longer: gcc: ")
     assert not list(path.parent.iterdir())
     compiler(bin_folder, "clang", f'PATH={os.defpath} exec cc "$@"')
-    assert compiled.build(path.parent) == "pushes are compiled by clang"
-    assert list(path.parent.iterdir()) == [path.with_name(compiled.LIBRARY)]
+    assert native_build.build(path.parent) == "pushes are compiled by clang"
+    assert list(path.parent.iterdir()) == [path.with_name(native_build.LIBRARY)]
 
 
 def test_where_nothing_can_be_written_torch_does_it(path: Path) -> None:
-    line = compiled.build(path.parent / "gone")
+    line = native_build.build(path.parent / "gone")
     assert line is not None and "not compiled" in line and "No such file" in line
 
 
@@ -86,7 +86,7 @@ def test_clang_which_has_another_macro_for_a_multiple_rounded_once_will_do(
     path: Path, bin_folder: Path
 ) -> None:
     compiler(bin_folder, "clang", f'PATH={os.defpath} exec gcc -U__FP_FAST_FMAF "$@"')
-    assert compiled.build(path.parent) == "pushes are compiled by clang"
+    assert native_build.build(path.parent) == "pushes are compiled by clang"
 
 
 def test_learners_wait_for_the_shards_while_a_compiler_is_at_work(
@@ -97,7 +97,7 @@ def test_learners_wait_for_the_shards_while_a_compiler_is_at_work(
     parameters, solver = Parameters(COUNT, "float32", 1, "model"), Downpour()
 
     def serve() -> None:
-        compiled.build(path.parent)
+        native_build.build(path.parent)
         create_shard(path, layout_of(parameters, 1, 0, solver, HOME), 1)
 
     server, said = threading.Thread(target=serve), list[str]()
@@ -114,8 +114,8 @@ def test_a_compiler_that_hangs_is_waited_for_so_long(
     path: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler(bin_folder, "cc", f"exec {os.path.realpath('/bin/sleep')} 60")
-    monkeypatch.setattr(compiled, "_COMPILER_TIMEOUT_S", 0.2)
-    line = compiled.build(path.parent)
+    monkeypatch.setattr(native_build, "_COMPILER_TIMEOUT_S", 0.2)
+    line = native_build.build(path.parent)
     assert line is not None and "timed out after 0.2 seconds" in line
     assert not list(path.parent.iterdir())
 
@@ -128,8 +128,8 @@ def test_a_compiler_that_hangs_ends_with_all_it_has_started_and_no_other_is_trie
     sleep = os.path.realpath("/bin/sleep")
     compiler(bin_folder, "cc", f"({sleep} 0.6; echo > {late}) & wait")
     compiler(bin_folder, "gcc", f"echo > {other}; exit 1")
-    monkeypatch.setattr(compiled, "_COMPILER_TIMEOUT_S", 0.2)
-    line = compiled.build(path.parent)
+    monkeypatch.setattr(native_build, "_COMPILER_TIMEOUT_S", 0.2)
+    line = native_build.build(path.parent)
     assert line == "pushes are not compiled, and take longer: cc timed out after 0.2 seconds"
     time.sleep(0.8)
     assert not late.exists() and not other.exists()
@@ -143,7 +143,7 @@ def test_what_a_compiler_leaves_running_is_not_waited_for(
     compiler(
         bin_folder, "cc", f'{sleep} 100 & echo $! > {its_pid}; PATH={os.defpath} exec gcc "$@"'
     )
-    assert compiled.build(path.parent) == "pushes are compiled by cc"
+    assert native_build.build(path.parent) == "pushes are compiled by cc"
     os.kill(int(its_pid.read_text()), signal.SIGKILL)
 
 
@@ -163,29 +163,29 @@ def test_what_a_compiler_leaves_running_is_not_waited_for(
 def test_what_is_not_torchs_is_not_used(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
 ) -> None:
-    source = compiled.SOURCE.read_text()
+    source = native_build.SOURCE.read_text()
     assert right in source
     (tmp_path / "wrong.c").write_text(source.replace(right, wrong))
-    monkeypatch.setattr(compiled, "SOURCE", tmp_path / "wrong.c")
-    line = compiled.build(path.parent)
+    monkeypatch.setattr(native_build, "SOURCE", tmp_path / "wrong.c")
+    line = native_build.build(path.parent)
     assert line is not None and "what it has made does not do what torch does" in line
     assert not list(path.parent.iterdir())
 
 
 def test_a_broken_library_is_not_used(path: Path) -> None:
-    path.with_name(compiled.LIBRARY).write_bytes(b"\x7fELF and no more")
-    assert compiled.load(path.with_name(compiled.LIBRARY)) is None
+    path.with_name(native_build.LIBRARY).write_bytes(b"\x7fELF and no more")
+    assert native_build.load(path.with_name(native_build.LIBRARY)) is None
 
 
 def test_nothing_is_loaded_that_another_user_may_have_put_there(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every user may make a folder in shared memory, of any name."""
-    compiled.build(path.parent)
-    library = path.with_name(compiled.LIBRARY)
+    native_build.build(path.parent)
+    library = path.with_name(native_build.LIBRARY)
     path.parent.chmod(0o770)
-    assert compiled.load.__wrapped__(library) is None
+    assert native_build.load.__wrapped__(library) is None
     path.parent.chmod(0o700)
-    assert compiled.load.__wrapped__(library) is not None
+    assert native_build.load.__wrapped__(library) is not None
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert compiled.load.__wrapped__(library) is None
+    assert native_build.load.__wrapped__(library) is None

@@ -13,10 +13,16 @@ from test_lost_learners import status
 
 from dlctl import contract
 from dlctl.contract import Directive, Guilty, Homes, State
-from learner.control import Wish
-from learner.directives import HaltTime, Outside
-from learner.faults import UserFault
-from learner.homes import (
+from learner.agent.preflight import wants_mpi
+from learner.errors import UserFault
+from learner.job.directives import HaltTime, Outside
+from learner.job.ranks import Place, find_place
+from learner.job.slurm import job_hosts, says_lost
+from learner.job.status import UNSAVED
+from learner.supervisor.control import Wish
+from learner.supervisor.outcome import Ending, Failure
+from learner.supervisor.restart_policy import Restarts, how_it_died, is_too_slow, is_user_error
+from learner.supervisor.shard_placement import (
     at_the_end,
     first_homes,
     make_secret,
@@ -24,13 +30,8 @@ from learner.homes import (
     without_node,
     write_homes,
 )
-from learner.member import LearnerMember
-from learner.nodes import job_hosts, says_lost
-from learner.preflight import wants_mpi
-from learner.ranks import Place, find_place
-from learner.restarts import Restarts, how_it_died, is_too_slow, is_user_error
-from learner.verdict import Ending, Failure, decide
-from learner.watchdog import UNSAVED
+from learner.supervisor.verdict import decide
+from learner.supervisor.worker import LearnerMember
 
 
 def test_a_learner_that_waits_for_its_restart_tells_how_often(tmp_path):
@@ -116,8 +117,8 @@ def test_a_node_that_has_no_part_any_more(tmp_path):
 def test_a_learner_knows_how_much_of_a_halt_is_over(tmp_path, monkeypatch):
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     now = [1000.0]
-    monkeypatch.setattr("learner.directives.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("learner.directives.time.time", lambda: now[0] + 5e8)
+    monkeypatch.setattr("learner.job.directives.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("learner.job.directives.time.time", lambda: now[0] + 5e8)
     late = HaltTime(tmp_path, 1)
     assert not late(0.5)
     halt = Directive("halt", "halted on request", now[0] + 5e8, grace_s=20.0)

@@ -11,14 +11,14 @@ from crew_job import CrewJob
 
 from dlctl import contract
 from dlctl.contract import State, Status
-from learner import cleaning
-from learner import crew as crew_module
-from learner.control import Wish
-from learner.crew import Crew
-from learner.faults import UserFault
-from learner.homes import make_secret
-from learner.supervisor import Supervisor
-from learner.watchdog import UNSAVED
+from learner.errors import UserFault
+from learner.job.status import UNSAVED
+from learner.supervisor import cleanup
+from learner.supervisor import worker_group as crew_module
+from learner.supervisor.attempt import Supervisor
+from learner.supervisor.control import Wish
+from learner.supervisor.shard_placement import make_secret
+from learner.supervisor.worker_group import Crew
 
 
 class FakeStep:
@@ -131,7 +131,7 @@ def play(tmp_path, monkeypatch):
         made[-1].cleaned_by.append(argv)
         return made[-1].start("cleaner")
 
-    monkeypatch.setattr(cleaning, "Step", cleaner)
+    monkeypatch.setattr(cleanup, "Step", cleaner)
     return Made
 
 

@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 
-from psrv import cursor_file, cursor_locks, cursor_table
-from psrv.cursor import Chunk, CursorError, make_state, read_state
-from psrv.cursor_file import FileCursor
-from psrv.cursor_locks import locks_work
-from psrv.cursor_overseer import expel, progress, reported
+from psrv.cursor import file as cursor_file
+from psrv.cursor import locks
+from psrv.cursor import table as cursor_table
+from psrv.cursor.base import Chunk, CursorError, make_state, read_state
+from psrv.cursor.file import FileCursor
+from psrv.cursor.locks import locks_work
+from psrv.cursor.overseer import expel, progress, reported
 
 LEARNER = """\
 import sys
-from psrv.cursor import Chunk, CursorError
+from psrv.cursor.base import Chunk, CursorError
 from psrv.cursor_file import FileCursor
 cursor = FileCursor(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), look_every_s=0)
 print("ready", flush=True)
@@ -385,8 +387,8 @@ def test_a_file_with_pages_of_two_moments_is_refused(tmp_path: Path) -> None:
 PROVER = """\
 import sys
 from pathlib import Path
-from psrv.cursor_locks import locks_work
-from psrv.cursor_overseer import expel, reported
+from psrv.cursor.locks import locks_work
+from psrv.cursor.overseer import expel, reported
 print(locks_work(Path(sys.argv[1]), sys.argv[2] == "0", lambda: (print("here"), input())))
 """
 
@@ -433,7 +435,7 @@ def test_locks_that_the_server_took_away_are_told(
         chunk = cursor.take(5)
         calls = [lambda: cursor.take(5), lambda: cursor.done(chunk), cursor.state, cursor.learners]
         with monkeypatch.context() as patch:
-            patch.setattr(cursor_locks, "_lockf", lost)
+            patch.setattr(locks, "_lockf", lost)
             for call in calls:
                 with pytest.raises(CursorError, match=r"refuses a lock on .*Input/output error"):
                     call()
@@ -445,7 +447,7 @@ def test_locks_that_the_server_took_away_are_told(
 
 def test_it_loads_neither_mpi_nor_torch() -> None:
     program = (
-        "import sys, psrv.cursor_file, psrv.cursor_locks\n"
+        "import sys, psrv.cursor_file, psrv.cursor.locks\n"
         "print({'mpi4py', 'torch', 'numpy', 'learner', 'dlctl'} & set(sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulated_learners import Fuse, Killed, World
 
-from psrv.cursor import Chunk, CursorError, read_state
-from psrv.cursor_table import LEASES
+from psrv.cursor.base import Chunk, CursorError, read_state
+from psrv.cursor.table import LEASES
 
 
 def positions(chunk: Chunk, samples: int) -> range:

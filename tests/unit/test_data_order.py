@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
 from dlctl.contract import LearningRateSchedule
-from learner.data import (
+from learner.data.sampling import (
     batch_count,
     batch_start,
     epoch_order,
@@ -19,10 +19,10 @@ from learner.data import (
     share,
     share_of_batch,
 )
-from learner.faults import UserFault
-from learner.schedule import factor
-from learner.server_state import cursor_at, done_since, passes_done
-from psrv.cursor import CursorState, make_state, read_state
+from learner.errors import UserFault
+from learner.model.lr_schedule import factor
+from learner.parameter_server.checkpoint_state import cursor_at, done_since, passes_done
+from psrv.cursor.base import CursorState, make_state, read_state
 
 
 @given(st.integers(0, 300), st.integers(1, 9))

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from learner import ddl, exchange
-from learner.allreduce_n import check_against, relative_error
-from learner.checkpoint.process import WriterProcess
-from learner.distributed_optimizer import DistributedOptimizer
+from learner.checkpoint.writer_process import WriterProcess
+from learner.data_parallel.buckets import is_dense, lay_out
+from learner.data_parallel.optimizer import DistributedOptimizer
+from learner.data_parallel.shared_weights import splitting_of
+from learner.ddl.abort import EndWithOthers
+from learner.ddl.gpu_assignment import Wish, assign, choose
+from learner.ddl.reducer import check_against, relative_error
+from learner.ddl.samples import Partition
+from learner.errors import UserFault
 from learner.exchange import find_group, make_exchange
 from learner.exchange.arithmetic import ALIGNMENT, blocks, divide, part_of, sum_into_all, sum_rows
-from learner.exchange.layout import is_dense, lay_out
 from learner.exchange.single import SingleExchange
 from learner.exchange.topology import check_mode, make_topology
 from learner.exchange.torch_reduce import TorchBuffer
-from learner.exchange.weights import splitting_of
-from learner.faults import UserFault
-from learner.gpu_assignment import Wish, assign, choose
-from learner.partition import Partition
-from learner.uncaught import EndWithOthers
 
 # Who is where -------------------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ def test_one_process_needs_no_mpi(alone):
 def test_what_writes_checkpoints_starts_before_the_learners_join(alone, tmp_path, monkeypatch):
     events = []
     monkeypatch.setattr(WriterProcess, "_start", event(events, "writer", WriterProcess._start))
-    monkeypatch.setattr(ddl, "find_group", event(events, "join", ddl.find_group))
+    monkeypatch.setattr(ddl.api, "find_group", event(events, "join", ddl.api.find_group))
     ddl.init()
     ddl.shutdown()
     assert events == ["join"]  # a script outside dlctl, which may want none

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlctl.discovery import (
+from dlctl.errors import SiteError
+from dlctl.site_admin.discovery import (
     Answer,
     Discovered,
     discovery_script,
@@ -20,9 +21,8 @@ from dlctl.discovery import (
     parse_sinfo,
     parse_time_limit,
 )
-from dlctl.errors import SiteError
-from dlctl.site import TransportSettings, parse_site
-from dlctl.site_draft import make_site, site_text
+from dlctl.site_admin.draft import make_site, site_text
+from dlctl.sites.files import TransportSettings, parse_site
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 SSH = TransportSettings(kind="ssh", host="login")

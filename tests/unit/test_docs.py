@@ -12,8 +12,9 @@ import pytest
 
 import dlctl
 from dlctl import contract, errors
-from dlctl.manifest import Manifest, parse_manifest
-from dlctl.site import Site, parse_site
+from dlctl.manifest.load import parse_manifest
+from dlctl.manifest.model import Manifest
+from dlctl.sites.files import Site, parse_site
 from dlctl.yaml_source import load_bytes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -256,8 +257,8 @@ def test_the_page_of_the_architecture_names_every_module(package):
 
 
 def test_the_page_of_training_names_every_variable():
-    from learner import environment
-    from learner.ranks import Place
+    from learner.job import environment
+    from learner.job.ranks import Place
 
     page = (DOCS / "training.md").read_text()
     place = Place(0, 1, 0, 1, 0)

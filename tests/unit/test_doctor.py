@@ -10,8 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dlctl.cli.sites import app
-from dlctl.discovery import parse_discovery
-from dlctl.doctor import (
+from dlctl.errors import ConnectError, SiteError
+from dlctl.site_admin.actions import add_site, failed, parse_target
+from dlctl.site_admin.discovery import parse_discovery
+from dlctl.site_admin.doctor import (
     Check,
     check_connection,
     check_here,
@@ -20,9 +22,7 @@ from dlctl.doctor import (
     doctor,
     node_script,
 )
-from dlctl.errors import ConnectError, SiteError
-from dlctl.site import Site, TransportSettings, load_site, parse_site, save_site
-from dlctl.site_actions import add_site, failed, parse_target
+from dlctl.sites.files import Site, TransportSettings, load_site, parse_site, save_site
 from dlctl.transport import open_transport
 from dlctl.transport.base import Completed
 from dlctl.transport.local import LocalTransport

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from learner.errors import UserFault
 from learner.export import FORMATS, export
-from learner.faults import UserFault
 
 
 class Net(nn.Module):

@@ -5,12 +5,13 @@ import hashlib
 import pytest
 from login_side import MANIFEST, make_record, plan_of
 
-from dlctl import export, lifecycle
+from dlctl import lifecycle
 from dlctl.contract import State
 from dlctl.errors import RecordError, ResultsError, TransferError
-from dlctl.export import Wanted, bring, export_model
+from dlctl.lifecycle.remote_module import Answer
 from dlctl.lifecycle.session import Session
-from dlctl.node_side import Answer
+from dlctl.outputs import export
+from dlctl.outputs.export import Wanted, bring, export_model
 from dlctl.transport.local import LocalTransport
 
 SESSION = Session(None, LocalTransport(), None)

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from dlctl import contract
+from learner.errors import UserFault
 from learner.export import FORMATS, formats, job
-from learner.faults import UserFault
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SNIPPETS = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/export.md").read_text(), re.S)

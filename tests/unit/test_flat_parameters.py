@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from learner.faults import UserFault
-from learner.flat_parameters import FlatParameters
+from learner.data_parallel.flat_parameters import FlatParameters
+from learner.errors import UserFault
 
 
 def make_model(dtype: torch.dtype = torch.float32) -> nn.Module:

@@ -16,24 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlctl.contract import Parameters
-from psrv import compiled, fused, solvers
 from psrv.client import join
-from psrv.home import merge
-from psrv.patience import Patience
-from psrv.placing import layout_of
-from psrv.pushes import InRounds
-from psrv.rules import (
-    DiLoCo,
-    Downpour,
-    DownpourAdagrad,
-    ElasticAveraging,
-    ModelAveraging,
-    ParallelSGD,
-    RoundSolver,
-    Solver,
-)
-from psrv.shard import Shard, ThreadedShard
-from psrv.shard_file import (
+from psrv.push.push import InRounds
+from psrv.push.waiting import Patience
+from psrv.server.primary_blocks import merge
+from psrv.shard.format import (
     BLOCKS_AT,
     HOME,
     KEPT,
@@ -44,6 +31,19 @@ from psrv.shard_file import (
     ShardLayout,
     create_shard,
 )
+from psrv.shard.shard import Shard, ThreadedShard
+from psrv.solvers import native, native_build, update_rules
+from psrv.solvers.partition import layout_of
+from psrv.solvers.solver import (
+    DiLoCo,
+    Downpour,
+    DownpourAdagrad,
+    ElasticAveraging,
+    ModelAveraging,
+    ParallelSGD,
+    RoundSolver,
+    Solver,
+)
 
 COUNT = 150_000
 LAYOUT = ShardLayout(COUNT, (torch.float32, torch.float32), "model")
@@ -53,14 +53,14 @@ MOMENTUM = Downpour(0.9, scale=0.5)
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fused")
-    assert fused.build(folder, Downpour()) == "pushes are compiled by cc"
-    assert sorted(folder.iterdir()) == [folder / compiled.LIBRARY]
-    return folder / compiled.LIBRARY
+    assert native.build(folder, Downpour()) == "pushes are compiled by cc"
+    assert sorted(folder.iterdir()) == [folder / native_build.LIBRARY]
+    return folder / native_build.LIBRARY
 
 
 @pytest.fixture(scope="module")
-def library(made: Path) -> compiled.Library:
-    found = compiled.load(made)
+def library(made: Path) -> native_build.Library:
+    found = native_build.load(made)
     assert found is not None
     return found
 
@@ -101,7 +101,7 @@ class Case(NamedTuple):
 
 @settings(max_examples=60, deadline=None)
 @given(case=Case.any())
-def test_a_step_has_the_bits_of_torch(library: compiled.Library, case: Case) -> None:
+def test_a_step_has_the_bits_of_torch(library: native_build.Library, case: Case) -> None:
     momentum, answers = case.momentum, case.flag
 
     def ours(w: int, v: int, g: int, into: int, a: int, b: int, kept: int, count: int) -> None:
@@ -114,9 +114,9 @@ def test_a_step_has_the_bits_of_torch(library: compiled.Library, case: Case) -> 
         aside.copy_(w)
         if momentum:
             velocity_aside.copy_(v)
-            solvers.momentum(w, v, g, lr=case.rate, momentum=momentum)
+            update_rules.momentum(w, v, g, lr=case.rate, momentum=momentum)
         else:
-            solvers.sgd(w, g, lr=case.rate)
+            update_rules.sgd(w, g, lr=case.rate)
         if answers:
             into.copy_(w)
         return len(w)
@@ -126,7 +126,9 @@ def test_a_step_has_the_bits_of_torch(library: compiled.Library, case: Case) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(case=Case.any(), empty=st.booleans())
-def test_a_sum_has_the_bits_of_torch(library: compiled.Library, case: Case, empty: bool) -> None:
+def test_a_sum_has_the_bits_of_torch(
+    library: native_build.Library, case: Case, empty: bool
+) -> None:
     def ours(t: int, w: int, g: int, into: int, aside: int, _: int, kept: int, count: int) -> None:
         into = into if case.flag else 0
         library.gather(t, w, g, into, aside, kept, count, empty, case.past_caches)
@@ -148,7 +150,7 @@ def test_a_sum_has_the_bits_of_torch(library: compiled.Library, case: Case, empt
 @settings(max_examples=60, deadline=None)
 @given(case=Case.any(), empty=st.booleans())
 def test_elastic_averaging_has_the_bits_of_torch(
-    library: compiled.Library, case: Case, empty: bool
+    library: native_build.Library, case: Case, empty: bool
 ) -> None:
     relays, alpha = case.flag, case.rate / 2
 
@@ -175,7 +177,7 @@ def test_elastic_averaging_has_the_bits_of_torch(
 @settings(max_examples=60, deadline=None)
 @given(case=Case.any(), empty=st.booleans(), learners=st.integers(1, 62))
 def test_the_step_of_a_round_has_the_bits_of_torch(
-    library: compiled.Library, case: Case, empty: bool, learners: int
+    library: native_build.Library, case: Case, empty: bool, learners: int
 ) -> None:
     momentum = case.momentum
 
@@ -296,22 +298,22 @@ def pushed(path: Path, solver: Solver, times: int = 3) -> tuple[list[torch.Tenso
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The blocks that were worked on in one pass."""
     found: list[int] = []
-    push = fused.FusedDownpour.push
+    push = native.FusedDownpour.push
 
-    def counting(self: fused.FusedDownpour, block: int, *rest: object, **named: object) -> None:
+    def counting(self: native.FusedDownpour, block: int, *rest: object, **named: object) -> None:
         found.append(block)
         push(self, block, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(fused.FusedDownpour, "push", counting)
+    monkeypatch.setattr(native.FusedDownpour, "push", counting)
     yield found
-    compiled.load.cache_clear()
+    native_build.load.cache_clear()
 
 
 def test_learners_push_so_if_it_is_there_with_the_same_result(path: Path, calls: list[int]) -> None:
     by_torch, weights = pushed(path, MOMENTUM)
     assert not calls
-    compiled.load.cache_clear()
-    fused.build(path.parent, MOMENTUM)
+    native_build.load.cache_clear()
+    native.build(path.parent, MOMENTUM)
     rows, same = pushed(path, MOMENTUM)
     assert sorted(calls) == sorted(4 * [0, 1, 2])
     assert all(torch.equal(*pair) for pair in zip(rows, by_torch, strict=True))
@@ -319,12 +321,12 @@ def test_learners_push_so_if_it_is_there_with_the_same_result(path: Path, calls:
 
 
 def test_a_home_takes_totals_so(path: Path, calls: list[int]) -> None:
-    fused.build(path.parent, MOMENTUM)
+    native.build(path.parent, MOMENTUM)
     found = []
     for name in (False, True):
         filled(path)
         shard = ThreadedShard(path, LAYOUT, 1)
-        pass_ = fused.fused_for(shard, MOMENTUM) if name else None
+        pass_ = native.fused_for(shard, MOMENTUM) if name else None
         into = [torch.zeros(LAYOUT.block_count) for _ in range(2)]
         totals = [torch.full((LAYOUT.block_count,), 2.0) for _ in range(2)]
         for number in (5, 5, 6):  # the second one is known
@@ -347,26 +349,26 @@ class Mine(Downpour):
 
 @pytest.mark.parametrize("solver", [Mine(), DownpourAdagrad()])
 def test_other_solvers_are_torchs(path: Path, calls: list[int], solver: Solver) -> None:
-    assert fused.build(path.parent, solver) is None and not list(path.parent.iterdir())
-    fused.build(path.parent, Downpour())
+    assert native.build(path.parent, solver) is None and not list(path.parent.iterdir())
+    native.build(path.parent, Downpour())
     filled(path)
     shard = Shard(path, LAYOUT, 1)
-    assert fused.fused_for(shard, Downpour()) is not None
-    assert fused.fused_for(shard, solver) is None
+    assert native.fused_for(shard, Downpour()) is not None
+    assert native.fused_for(shard, solver) is None
     shard.close()
 
 
 def test_rows_and_tensors_of_other_kinds_are_torchs(path: Path, calls: list[int]) -> None:
-    fused.build(path.parent, Downpour())
+    native.build(path.parent, Downpour())
     layout = ShardLayout(COUNT, (torch.float64,), "model")
     create_shard(path, layout, 1)
     shard = Shard(path, layout, 1)
-    assert fused.fused_for(shard, Downpour()) is None
+    assert native.fused_for(shard, Downpour()) is None
     shard.close()
     path.unlink()
     filled(path)
     shard = Shard(path, LAYOUT, 1)
-    whole = fused.fused_for(shard, Downpour())
+    whole = native.fused_for(shard, Downpour())
     assert whole is not None
     plain, other = torch.zeros(COUNT), torch.zeros(COUNT, dtype=torch.float64)
     apart = torch.zeros(2 * COUNT)[::2]
@@ -383,12 +385,12 @@ def test_rounds_go_so_with_the_same_result(path: Path, kind: int, momentum: floa
     solver, found = ParallelSGD(momentum), []
     layout = layout_of(Parameters(COUNT, "float32", 2, "model"), 1, 0, solver, kind)
     for compiles in (False, True):
-        compiled.load.cache_clear()
+        native_build.load.cache_clear()
         if compiles:
-            assert fused.build(path.parent, solver) == "pushes are compiled by cc"
+            assert native.build(path.parent, solver) == "pushes are compiled by cc"
         create_shard(path, layout, 1, fill=lambda rows: [row.fill_(0.5) for row in rows])
         shards = [Shard(path, layout, 1) for _ in range(2)]
-        assert (fused.fused_rounds_for(shards[0], solver) is not None) == compiles
+        assert (native.fused_rounds_for(shards[0], solver) is not None) == compiles
         turns = [
             InRounds([shard], solver, rank, 1, Patience(1)) for rank, shard in enumerate(shards)
         ]
@@ -405,7 +407,7 @@ def test_rounds_go_so_with_the_same_result(path: Path, kind: int, momentum: floa
         for shard in shards:
             shard.close()
         path.unlink()
-    compiled.load.cache_clear()
+    native_build.load.cache_clear()
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
@@ -415,8 +417,8 @@ class MyRounds(ParallelSGD):
 
 @pytest.mark.parametrize("solver", [MyRounds(), ModelAveraging(), DiLoCo(), Downpour()])
 def test_other_rounds_are_torchs(path: Path, solver: RoundSolver) -> None:
-    fused.build(path.parent, Downpour())
+    native.build(path.parent, Downpour())
     filled(path)
     shard = Shard(path, LAYOUT, 1)
-    assert fused.fused_rounds_for(shard, solver) is None
+    assert native.fused_rounds_for(shard, solver) is None
     shard.close()

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from dlctl.contract import Homes, Parameters, server_dir, snapshot_file
-from psrv.node_shards import NodeShards, learners_left
-from psrv.own_shards import OwnShards
-from psrv.rules import ParallelSGD
-from psrv.snapshots import write_snapshot
+from psrv.push.snapshots import write_snapshot
+from psrv.server.shard_files import OwnShards
+from psrv.server.shards import NodeShards, learners_left
+from psrv.solvers.solver import ParallelSGD
 from psrv.transport.base import DisconnectedError
 
 COUNT, LEARNERS = 1024, [2, 2]

@@ -14,21 +14,21 @@ import torch
 from quadratic import SOLVERS
 
 from dlctl.contract import Homes, Parameters, attempt_dir, snapshot_file
-from psrv import queues, serving
 from psrv.errors import ServerError
-from psrv.folder import make_own_folder, tell_removed, was_removed
-from psrv.homes import Home
-from psrv.node_shards import NodeShards
-from psrv.own_shards import OwnShards
-from psrv.queues import Queues
-from psrv.relay import AtOnceRelay, RoundsRelay
-from psrv.rules import Downpour, ParallelSGD, RoundSolver, Solver
-from psrv.serving import Serving
-from psrv.shard import ThreadedShard
-from psrv.shard_file import NEVER, ShardLayout, create_shard
-from psrv.snapshots import write_snapshot
+from psrv.push.snapshots import write_snapshot
+from psrv.server import connections, queues
+from psrv.server.connections import Serving
+from psrv.server.forwarder import AtOnceRelay, RoundsRelay
+from psrv.server.outbox import Window
+from psrv.server.primary import Home
+from psrv.server.queues import Queues
+from psrv.server.shard_files import OwnShards
+from psrv.server.shards import NodeShards
+from psrv.shard.format import NEVER, ShardLayout, create_shard
+from psrv.shard.private_folder import make_own_folder, tell_removed, was_removed
+from psrv.shard.shard import ThreadedShard
+from psrv.solvers.solver import Downpour, ParallelSGD, RoundSolver, Solver
 from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
-from psrv.window import Window
 
 COUNT, NODES = 1024, 3
 LAYOUT = ShardLayout(COUNT, (torch.float32,), "model")
@@ -249,7 +249,7 @@ def test_a_home_that_has_moved_waits_for_no_node_without_a_connection(
     ends[2].close()
     wait_until(lambda: ends[2] not in served._connections, 10)
     assert served.strike_absent() == [] and not moved.begun()
-    monkeypatch.setattr(serving, "ABSENT_S", 0.0)
+    monkeypatch.setattr(connections, "ABSENT_S", 0.0)
     assert served.strike_absent() == [2]
     assert moved.begun()
 
@@ -460,7 +460,7 @@ def test_a_node_that_a_server_before_knew_is_not_waited_for_for_ever(
     home = open_home(path)
     served = Serving([home], torch.float32, COUNT, in_rounds=False)
     assert served.strike_absent() == [] and home.shard.members.slowest() == 5
-    monkeypatch.setattr(serving, "ABSENT_S", 0.0)
+    monkeypatch.setattr(connections, "ABSENT_S", 0.0)
     assert served.strike_absent() == [1] and home.shard.members.all() == []
     home.shard.close()
 

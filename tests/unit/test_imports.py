@@ -57,7 +57,12 @@ def test_list_loads_the_record_and_no_site(loaded):
     modules = loaded("list")
     assert "sqlite3" in modules
     assert not modules & {"yaml", "paramiko", "jinja2", "pathspec", "rich"}
-    assert not modules & {"dlctl.manifest", "dlctl.site", "dlctl.lifecycle", "dlctl.prepare"}
+    assert not modules & {
+        "dlctl.manifest.model",
+        "dlctl.sites.files",
+        "dlctl.lifecycle",
+        "dlctl.request.build",
+    }
     assert not modules & NODE_SIDE
 
 
@@ -79,7 +84,12 @@ def test_submit_to_this_machine_loads_neither_ssh_nor_slurm(loaded, tmp_path, dl
         assert {"sqlite3", "yaml", "jinja2", "dlctl.transport.local"} <= modules
         assert not modules & {"paramiko", "cryptography", "rich", "asyncio", "invoke"}
         assert not modules & {"dlctl.transport.ssh", "dlctl.scheduler.slurm", "dlctl.cli.show"}
-        assert not modules & {"dlctl.results", "dlctl.logs", "dlctl.discovery", "dlctl.doctor"}
+        assert not modules & {
+            "dlctl.outputs.fetch",
+            "dlctl.outputs.logs",
+            "dlctl.site_admin.discovery",
+            "dlctl.site_admin.doctor",
+        }
         assert not modules & NODE_SIDE
     finally:
         dlctl("logs", "--follow", cwd=folder, ok=True)  # until it has ended: it leaves nothing

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dlctl.last_words import explain
-from learner.reserve import SIZE_BYTES, Reserve, is_full
+from dlctl.lifecycle.last_words import explain
+from learner.system.disk_reserve import SIZE_BYTES, Reserve, is_full
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from psrv import lasting
-from psrv.lasting import Lasting
+from psrv.server import reconnect
+from psrv.server.reconnect import Lasting
 from psrv.transport.base import Connection, DisconnectedError, Purpose, RefusedError
 
 
@@ -50,14 +50,14 @@ class Played(Lasting):
 def test_a_connection_that_is_soon_back_is_not_spoken_of(monkeypatch, attempts, lines) -> None:
     """At the end of a training servers leave one after another: it would look like a failure."""
     played = Played(attempts, lasts_s=5)
-    monkeypatch.setattr(lasting.time, "monotonic", lambda: played.now)
+    monkeypatch.setattr(reconnect.time, "monotonic", lambda: played.now)
     played.run()
     assert played.lines == [f"home: {line}" for line in lines]
 
 
 def test_a_connection_that_comes_and_goes_is_spoken_of(monkeypatch) -> None:
     played = Played([(0.5, None)] * 6, lasts_s=0.5)
-    monkeypatch.setattr(lasting.time, "monotonic", lambda: played.now)
+    monkeypatch.setattr(reconnect.time, "monotonic", lambda: played.now)
     played.run()
     assert played.lines[:3] == [
         "home: connected", "home: the other side ended the connection", "home: connected",

@@ -15,11 +15,11 @@ from node_job import REPO, SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_u
 
 from dlctl import contract
 from dlctl.contract import Directive, Preflight, State
-from learner.directives import SUPERVISOR_LOST_VARIABLE
-from learner.environment import quiet_mpi, resolve_secret, users_python_path
-from learner.faults import UserFault
-from learner.ranks import RANK_VARIABLE, Place, find_place, node_of, tasks_per_node
-from learner.shared_memory import segment_folder
+from learner.errors import UserFault
+from learner.job.directives import SUPERVISOR_LOST_VARIABLE
+from learner.job.environment import quiet_mpi, resolve_secret, users_python_path
+from learner.job.ranks import RANK_VARIABLE, Place, find_place, node_of, tasks_per_node
+from learner.system.segments import segment_folder
 
 PY = shlex.quote(sys.executable)
 
@@ -28,7 +28,7 @@ def launch(job: Job, **env: str) -> subprocess.Popen[bytes]:
     report = Preflight(0, "h", "3", 1, None, None, port=1234, address="here")
     contract.write_whole(job.dir / contract.preflight_file(1, 0), contract.to_json(report))
     return subprocess.Popen(
-        [sys.executable, "-m", "learner.launcher", str(job.dir), "1"],
+        [sys.executable, "-m", "learner.agent", str(job.dir), "1"],
         cwd=REPO, env={**job.env, "PYTHONPATH": str(REPO), **env}, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -126,7 +126,7 @@ def test_secret_stays_out_of_the_status(tmp_path):
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_prelude_stops_compound_commands(tmp_path, shell):
-    from learner.launcher import _PRELUDE
+    from learner.agent.__main__ import _PRELUDE
 
     (tmp_path / "s.py").write_text(SAVER.replace('os.environ["CHECKPOINT_DIR"]', '"."'))
     command = f"{_PRELUDE}cd . && {PY} s.py && touch more\ntouch evenmore"

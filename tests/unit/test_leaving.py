@@ -15,11 +15,11 @@ from scheduler_plan import make_plan
 
 from dlctl import contract
 from dlctl.contract import Guilty, State, Verdict
-from learner.control import Control
-from learner.directives import Outside, is_gone, is_there
-from learner.leaving import any_checkpoints, leave, say
-from learner.signals import HaltFlag
-from psrv.patience import to_standard_error
+from learner.job.directives import Outside, is_gone, is_there
+from learner.supervisor.control import Control
+from learner.supervisor.finish import any_checkpoints, leave, say
+from learner.system.signals import HaltFlag
+from psrv.push.waiting import to_standard_error
 
 
 class FullDisk(io.StringIO):

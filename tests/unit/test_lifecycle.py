@@ -10,8 +10,8 @@ from login_side import BadTransport, Scene
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RecordError, SubmitRejected, SubmitUnknown, TransportError
 from dlctl.lifecycle import cancel, delete, halt, refresh, resume, submit
-from dlctl.store import Store
-from learner.shared_memory import segment_folder
+from dlctl.record import Store
+from learner.system.segments import segment_folder
 
 
 def run_script(script, attempt, job_id):

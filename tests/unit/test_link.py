@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from psrv.backlog import Outgoing
-from psrv.link import AHEAD, Stripe
-from psrv.pushes import AtOnce
-from psrv.relay import AtOnceRelay
-from psrv.rules import Downpour
-from psrv.shard import ThreadedShard
-from psrv.shard_file import BLOCKS_AT, RELAY, WRITER, ShardLayout, create_shard
+from psrv.push.flow_control import Outgoing
+from psrv.push.push import AtOnce
+from psrv.server.forwarder import AtOnceRelay
+from psrv.server.link import AHEAD, Stripe
+from psrv.server.outbox import Window
+from psrv.shard.format import BLOCKS_AT, RELAY, WRITER, ShardLayout, create_shard
+from psrv.shard.shard import ThreadedShard
+from psrv.solvers.solver import Downpour
 from psrv.transport.base import DisconnectedError, Frame, Kind
-from psrv.window import Window
 
 STEP = 65_536
 BLOCKS = 40

@@ -13,7 +13,7 @@ import pytest
 
 from dlctl.scheduler import JobState
 from dlctl.scheduler.rows import parse_rows
-from learner.local_processes import start_time
+from learner.local_queue.processes import start_time
 
 PROGRAM = Path(__file__).parents[2] / "learner" / "localqueue.py"
 WAIT_S = 60

@@ -3,10 +3,10 @@
 import pytest
 from login_side import BadTransport
 
-from dlctl import logs
 from dlctl.contract import State
 from dlctl.errors import AuthError, ConnectionLost
-from dlctl.logs import LogReader, follow, read
+from dlctl.outputs import logs
+from dlctl.outputs.logs import LogReader, follow, read
 from dlctl.transport.local import LocalTransport
 
 

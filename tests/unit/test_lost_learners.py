@@ -9,10 +9,10 @@ import pytest
 from node_job import Job
 
 from dlctl.contract import Launch, State, Status, attempt_dir, read_record, status_file
-from learner.faults import UserFault, explain
-from learner.heartbeat import close_statuses
-from learner.verdict import Ending, decide
-from learner.watchdog import UNFINISHED
+from learner.errors import UserFault, explain
+from learner.job.status import UNFINISHED, close_statuses
+from learner.supervisor.outcome import Ending
+from learner.supervisor.verdict import decide
 
 SPOKE = [
     '[rank 1 on n2]   File "/c/train.py", line 2, in <module>',

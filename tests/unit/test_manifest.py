@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 
 from dlctl.contract import CheckpointPolicy
 from dlctl.errors import ManifestError
-from dlctl.manifest import (
-    Manifest,
-    Overrides,
-    can_not_run,
-    check_files,
-    json_schema,
-    load_manifest,
-    not_in_this_version,
-    parse_manifest,
-)
+from dlctl.manifest.checks import check_files
+from dlctl.manifest.load import load_manifest, parse_manifest
+from dlctl.manifest.model import Manifest
+from dlctl.manifest.overrides import Overrides
+from dlctl.manifest.schema import json_schema
+from dlctl.manifest.unsupported import can_not_run, not_in_this_version
 
 SMALL = "name: mine\nframework:\n  name: pytorch\n  job: train.py\n"
 FIXTURES = sorted((Path(__file__).parent / "manifests").glob("*.yml"))
@@ -374,6 +370,6 @@ def test_any_argument_survives_storing(value: str) -> None:
 
 def test_importing_the_manifest_is_cheap() -> None:
     heavy = ("torch", "numpy", "typer", "paramiko")
-    code = f"import sys, dlctl.manifest; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, dlctl.manifest.model; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -5,12 +5,12 @@ import re
 import pytest
 from login_side import MANIFEST, make_manifest, make_site, plan_of
 
-from dlctl import plan_server
 from dlctl.errors import ManifestError, PlanError
-from dlctl.manifest import not_in_this_version
-from dlctl.manifest_server import MOST_IN_ROUNDS
-from psrv.members import RANKS
-from psrv.shard_file import SLOTS
+from dlctl.manifest.parameter_server import MOST_IN_ROUNDS
+from dlctl.manifest.unsupported import not_in_this_version
+from dlctl.plan import parameter_server
+from psrv.shard.format import SLOTS
+from psrv.shard.membership import RANKS
 
 SITE = make_site(more="partitions: {two: {cpus_per_node: 2, gpus_per_node: 2}}")
 
@@ -182,7 +182,7 @@ def test_an_empty_value_is_no_server_and_is_told():
 
 
 def test_a_home_has_a_slot_for_each_of_its_learners_and_for_each_node():
-    assert (plan_server.SLOTS, MOST_IN_ROUNDS) == (SLOTS, RANKS)
+    assert (parameter_server.SLOTS, MOST_IN_ROUNDS) == (SLOTS, RANKS)
     assert plan_of(text_of(""), learners=63).parameter_server
     with pytest.raises(PlanError, match="64 learners of a node and 1 nodes are too many"):
         plan_of(text_of(""), learners=64)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from psrv import mapping
-from psrv.mapping import flat_zeros, map_file, use_huge_pages
+from psrv.shard import huge_pages
+from psrv.shard.huge_pages import flat_zeros, map_file, use_huge_pages
 
 MIB = 2**20
 
@@ -75,7 +75,7 @@ def test_a_mapping_lives_as_long_as_its_last_view(descriptor: int) -> None:
 def test_without_those_functions_there_are_small_pages(
     descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapping, "_library", lambda: None)
+    monkeypatch.setattr(huge_pages, "_library", lambda: None)
     memory = map_file(descriptor, 5 * MIB)
     assert not use_huge_pages(memory, 5 * MIB)
     assert bytes(memory[:5]) == b"first"

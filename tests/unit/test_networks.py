@@ -9,10 +9,10 @@ import pytest
 from crew_job import CrewJob
 
 from dlctl import contract
-from learner import networks
-from learner.faults import UserFault
-from learner.networks import address_on, own_addresses
-from learner.preflight import bound_address, find_problems
+from learner.agent.preflight import bound_address, find_problems
+from learner.errors import UserFault
+from learner.system import networks
+from learner.system.networks import address_on, own_addresses
 
 HAVE = [
     ("eno1", ipaddress.ip_address("10.0.0.5")),

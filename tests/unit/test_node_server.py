@@ -22,10 +22,10 @@ from dlctl.contract import (
     write_whole,
 )
 from psrv.errors import ServerError
-from psrv.folder import was_removed
-from psrv.node_server import NodeServer, Settings, digest
-from psrv.rules import Downpour
-from psrv.snapshots import request_answered, write_snapshot
+from psrv.push.snapshots import request_answered, write_snapshot
+from psrv.server.server import NodeServer, Settings, digest
+from psrv.shard.private_folder import was_removed
+from psrv.solvers.solver import Downpour
 from psrv.transport.base import (
     Connection,
     DisconnectedError,
@@ -36,7 +36,7 @@ from psrv.transport.base import (
     UnknownPlaceError,
     UnreachableError,
 )
-from psrv.transport.reach import Reach
+from psrv.transport.reachability import Reach
 
 PROGRAM = Path(__file__).with_name("node_server_program.py")
 REJOINING = Path(__file__).with_name("rejoining_program.py")
@@ -311,7 +311,7 @@ def test_snapshots_that_a_lost_home_owed_are_asked_of_the_new_one(job: Job) -> N
 def test_snapshots_that_can_not_be_written_are_tried_again_soon(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psrv.node_server._SNAPSHOTS_AGAIN_S", 0.0)
+    monkeypatch.setattr("psrv.server.server._SNAPSHOTS_AGAIN_S", 0.0)
     shards = Written([False, True])
     job.server._shards = shards  # type: ignore[assignment]
     job.write(snapshot_request_file(1), "1\n")

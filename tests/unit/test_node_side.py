@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from scheduler_plan import make_plan
 
-from dlctl import contract, node_side
+from dlctl import contract
 from dlctl.errors import RemoteCommandError, ResultsError
+from dlctl.lifecycle import remote_module
 from dlctl.lifecycle.session import Session
 from dlctl.scheduler.local import LocalQueue
 from dlctl.scheduler.slurm import Slurm
@@ -20,8 +21,8 @@ from dlctl.transport.local import LocalTransport
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROBE = """\
 import os, subprocess, sys
-from learner.answers import run
-from learner.faults import UserFault
+from learner.job.answers import run
+from learner.errors import UserFault
 
 def main(arguments):
     print("hello from the user's code")
@@ -48,8 +49,8 @@ CONTRACT = REPOSITORY / "dlctl/contract"
 def runtime(tmp_path):
     """A runtime with one more module, in a folder that needs quotes."""
     folder = tmp_path / "it's a run$time"
-    for name in ("learner/__init__.py", "learner/answers.py", "learner/faults.py",
-                 "learner/signals.py", "dlctl/__init__.py",
+    for name in ("learner/__init__.py", "learner/job/answers.py", "learner/errors.py",
+                 "learner/system/signals.py", "dlctl/__init__.py",
                  *(str(p.relative_to(REPOSITORY)) for p in CONTRACT.glob("*.py"))):  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, folder / name)
@@ -65,7 +66,7 @@ def plan_for(runtime, **environment):
 
 def ask(plan, *arguments, module="learner.probe", **how):
     session = Session(None, LocalTransport(), LocalQueue())
-    return node_side.run_module(session, plan, module, arguments, **how)
+    return remote_module.run_module(session, plan, module, arguments, **how)
 
 
 def test_the_answer_comes_alone_and_the_rest_is_progress(runtime):

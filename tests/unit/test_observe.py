@@ -8,7 +8,7 @@ from login_side import make_record
 
 from dlctl import contract
 from dlctl.contract import Guilty, State, Status, Verdict
-from dlctl.observe import Observation, derive, observe, parse_answer, paths_to_read
+from dlctl.lifecycle.observe import Observation, derive, observe, parse_answer, paths_to_read
 from dlctl.scheduler.base import Job, JobState
 
 NOW = 1_800_000_000.0

@@ -10,8 +10,8 @@ import pytest
 from scheduler_plan import make_plan
 
 from dlctl.contract import ParameterServer
-from learner import launch
-from learner.own_gpus import SHARED_VARIABLE, own_gpus, visible_devices
+from learner.job.gpu_visibility import SHARED_VARIABLE, own_gpus, visible_devices
+from learner.supervisor import steps
 
 SHARED = {SHARED_VARIABLE: "1", "SLURM_STEP_GPUS": "1,2,5,7"}
 
@@ -53,8 +53,8 @@ def test_a_step_that_overlaps_asks_for_all_gpus_of_its_node(
     server = ParameterServer("downpour_sgd", [0, 1], argv=["srun", "--overlap", "--gres=none"])
     plan = replace(plan, resources=resources, parameter_server=server)
     made: list[Any] = []
-    monkeypatch.setattr(launch, "Step", lambda *arguments: made.append(arguments))
-    launch.learner_step(plan, "m", tmp_path, 1, 3, "n2", tmp_path / "log", overlaps=True)
+    monkeypatch.setattr(steps, "Step", lambda *arguments: made.append(arguments))
+    steps.learner_step(plan, "m", tmp_path, 1, 3, "n2", tmp_path / "log", overlaps=True)
     _, argv, _, _, variables = made[0]
     assert [option for option in argv if option.startswith("--gres")][-1] == asked
     assert (SHARED_VARIABLE in variables) == bool(gpus)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psrv.folder import passing_folder
+from psrv.shard.private_folder import passing_folder
 
 
 def killed_in_it(where: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_folder_that_another_one_takes_for_left_is_made_again(
 ) -> None:
     """Between a folder's making and its lock it is nobody's."""
     made: list[Path] = []
-    mkdtemp = "psrv.folder.tempfile.mkdtemp"
+    mkdtemp = "psrv.shard.private_folder.tempfile.mkdtemp"
 
     def make_and_lose(prefix: str, dir: Path) -> str:  # noqa: A002 - as mkdtemp names it
         made.append(dir / f"{prefix}{len(made)}")
@@ -60,7 +60,7 @@ def test_a_file_system_without_locks_gives_a_folder_too(
     def refuse(*_: object) -> None:
         raise OSError("no locks")
 
-    monkeypatch.setattr("psrv.folder.fcntl.flock", refuse)
+    monkeypatch.setattr("psrv.shard.private_folder.fcntl.flock", refuse)
     with passing_folder(tmp_path, "name") as folder:
         assert list(tmp_path.iterdir()) == [folder]
     assert list(tmp_path.iterdir()) == []

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from login_side import MANIFEST, make_manifest, make_site, plan_of
 
 from dlctl.errors import PlanError
-from dlctl.plan import _spread, place
-from dlctl.site_model import Partition
+from dlctl.plan.decide import _spread, place
+from dlctl.sites.model import Partition
 
 TWO = """partitions:
   small: {nodes: 2, cpus_per_node: 4, memory_per_node: 8GiB, max_time: 1h}

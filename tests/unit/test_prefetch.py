@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from learner.chunks import ChunkLoader
-from learner.data import epoch_order
-from learner.faults import UserFault
-from learner.prefetch import Prefetcher, may_prefetch
-from learner.sources import Hdf5Dataset
-from psrv.cursor import Chunk
-from psrv.cursor_file import FileCursor
+from learner.data.chunk_loader import ChunkLoader
+from learner.data.hdf5 import Hdf5Dataset
+from learner.data.prefetch import Prefetcher, may_prefetch
+from learner.data.sampling import epoch_order
+from learner.errors import UserFault
+from psrv.cursor.base import Chunk
+from psrv.cursor.file import FileCursor
 
 SAMPLES = 100
 TENSORS = TensorDataset(torch.arange(float(SAMPLES)), torch.arange(SAMPLES))

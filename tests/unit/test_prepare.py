@@ -7,8 +7,9 @@ import pytest
 from login_side import make_site
 
 from dlctl.errors import ManifestError, PlanError
-from dlctl.manifest import Overrides
-from dlctl.prepare import check_can_run, new_training_id, prepare, this_machine
+from dlctl.manifest.overrides import Overrides
+from dlctl.request.build import new_training_id, prepare
+from dlctl.request.request import check_can_run, this_machine
 
 SECRET = "hunter2-hunter2-hunter2"
 
@@ -157,5 +158,9 @@ def test_the_same_folder_gives_the_same_content(tmp_path):
     assert first.code.digest == second.code.digest
     assert first.plan.runtime_dir == second.plan.runtime_dir
     names = {entry.path for entry in first.runtime}
-    assert {"learner/supervisor.py", "psrv/__init__.py", "dlctl/contract/__init__.py"} <= names
+    assert {
+        "learner/supervisor/attempt.py",
+        "psrv/__init__.py",
+        "dlctl/contract/__init__.py",
+    } <= names
     assert not any(name.startswith("dlctl/cli") for name in names)

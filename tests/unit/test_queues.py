@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psrv.queues import Chooser, OnDevice, Queues
-from psrv.rules import Downpour, DownpourAdagrad, ElasticAveraging, Solver
+from psrv.server.queues import Chooser, OnDevice, Queues
+from psrv.solvers.solver import Downpour, DownpourAdagrad, ElasticAveraging, Solver
 
 
 class Clock:

@@ -11,17 +11,17 @@ import pytest
 import torch
 from server_job import Zygote
 
-from psrv import home
-from psrv.backlog import Outgoing
-from psrv.link import stripes_for
-from psrv.members import Member
-from psrv.relay import AtOnceRelay, RoundsRelay, Sending, own_clock
-from psrv.rounds import add_to_sum, missing
-from psrv.rules import Downpour
-from psrv.shard import Shard, ThreadedShard
-from psrv.shard_file import RELAY, ShardLayout, create_shard
+from psrv.push.flow_control import Outgoing
+from psrv.push.rounds import add_to_sum, missing
+from psrv.server import primary_blocks
+from psrv.server.forwarder import AtOnceRelay, RoundsRelay, Sending, own_clock
+from psrv.server.link import stripes_for
+from psrv.server.outbox import Window
+from psrv.shard.format import RELAY, ShardLayout, create_shard
+from psrv.shard.membership import Member
+from psrv.shard.shard import Shard, ThreadedShard
+from psrv.solvers.solver import Downpour
 from psrv.transport.base import ANY, Frame, Kind
-from psrv.window import Window
 
 Killed = Callable[[Path, str], None]
 PROGRAM = Path(__file__).with_name("relay_program.py")
@@ -31,11 +31,11 @@ RELAY_LAYOUT = ShardLayout(65_536, (torch.float32, torch.float32), "model", RELA
 IMPORTS = """
 import os, sys, torch
 from pathlib import Path
-from psrv.relay import AtOnceRelay
+from psrv.server.forwarder import AtOnceRelay
 from psrv.rules import Downpour
-from psrv.shard import Rows, ThreadedShard
-from psrv.shard_file import RELAY, ShardLayout
-from psrv.window import Window
+from psrv.shard.shard import Rows, ThreadedShard
+from psrv.shard.format import RELAY, ShardLayout
+from psrv.server.outbox import Window
 folder = Path(sys.argv[1])
 """
 OPEN = """
@@ -112,17 +112,19 @@ def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> Non
     shard.members.enter(first, 0b0011)
     shard.members.enter(last, 0b1100)
     ones = torch.ones(LAYOUT.block_count)
-    assert not home.add_sum(shard, 0, 0, 0b1000, ones, 0.1, add)  # of its own ranks one has died
-    assert home.add_sum(shard, 0, 0, 0b0011, 2 * ones, 0.1, add)
-    assert home.add_sum(shard, 0, 0, 0b0011, 2 * ones, 0.1, add)  # told twice
-    assert not home.has_ended(shard, 0, 1, add)
-    assert home.add_sum(shard, 0, 0, 0b1000, ones, 0.1, add)
+    assert not primary_blocks.add_sum(
+        shard, 0, 0, 0b1000, ones, 0.1, add
+    )  # of its own ranks one has died
+    assert primary_blocks.add_sum(shard, 0, 0, 0b0011, 2 * ones, 0.1, add)
+    assert primary_blocks.add_sum(shard, 0, 0, 0b0011, 2 * ones, 0.1, add)  # told twice
+    assert not primary_blocks.has_ended(shard, 0, 1, add)
+    assert primary_blocks.add_sum(shard, 0, 0, 0b1000, ones, 0.1, add)
     weights = torch.empty(LAYOUT.block_count)
-    assert home.has_ended(shard, 0, 1, add)
-    assert home.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(900).all()
-    assert home.add_sum(shard, 0, 0, 0b1000, ones, 0.1, add)  # too late
-    assert not home.add_sum(shard, 0, 2, 0b0011, ones, 0.1, add)  # too early
-    assert shard.progress(0) == (1, 0) and home.next_round(shard) == 2
+    assert primary_blocks.has_ended(shard, 0, 1, add)
+    assert primary_blocks.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(900).all()
+    assert primary_blocks.add_sum(shard, 0, 0, 0b1000, ones, 0.1, add)  # too late
+    assert not primary_blocks.add_sum(shard, 0, 2, 0b0011, ones, 0.1, add)  # too early
+    assert shard.progress(0) == (1, 0) and primary_blocks.next_round(shard) == 2
 
 
 def test_a_round_has_the_rate_of_its_lowest_rank_whoever_takes_its_step(
@@ -139,8 +141,8 @@ def test_a_round_has_the_rate_of_its_lowest_rank_whoever_takes_its_step(
 
     ones = torch.ones(LAYOUT.block_count)
     for rounds, rate in ((0, 0.5), (1, 0.25)):
-        assert home.add_sum(shard, 0, rounds, 0b01, ones, rate, note)
-        assert home.add_sum(shard, 0, rounds, 0b10, ones, rate / 2, note)
+        assert primary_blocks.add_sum(shard, 0, rounds, 0b01, ones, rate, note)
+        assert primary_blocks.add_sum(shard, 0, rounds, 0b10, ones, rate / 2, note)
     assert rates == [0.5, 0.25]
 
 
@@ -150,18 +152,18 @@ def test_a_round_ends_without_a_node_that_has_nobody_left(shard: ThreadedShard) 
     shard.members.enter(here, 0b01)
     shard.members.enter(there, 0b10)
     weights = torch.ones(LAYOUT.block_count)
-    assert home.add_sum(shard, 0, 0, 0b01, weights, 0.1, add)
+    assert primary_blocks.add_sum(shard, 0, 0, 0b01, weights, 0.1, add)
     assert [member.slot for member in missing(shard, *shard.progress(0))] == [there]
     shard.members.pause(there)
-    assert home.has_ended(shard, 0, 1, add)
-    assert home.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(100).all()
+    assert primary_blocks.has_ended(shard, 0, 1, add)
+    assert primary_blocks.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(100).all()
 
 
 def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path) -> None:
     create_shard(shm_folder / "home", LAYOUT, 1)
     code = (
-        "import sys, torch; from pathlib import Path; from psrv.shard import Shard\n"
-        "from psrv.shard_file import ShardLayout\n"
+        "import sys, torch; from pathlib import Path; from psrv.shard.shard import Shard\n"
+        "from psrv.shard.format import ShardLayout\n"
         "layout = ShardLayout(70_000, (torch.float32, torch.float32), 'model')\n"
         "shard = Shard(Path(sys.argv[1]), layout, 1)\n"
         "slot = shard.members.proxy(3)\n"

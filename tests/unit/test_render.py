@@ -11,7 +11,7 @@ from login_side import FAKE_PYTHON, MANIFEST, make_site, plan_of
 from dlctl import contract
 from dlctl.contract import State, Verdict
 from dlctl.errors import PlanError
-from dlctl.render import render, sbatch_options
+from dlctl.plan.render import render, sbatch_options
 
 WEIRD = 'it\'s a "root" $(touch pwned) é'
 

@@ -9,7 +9,13 @@ from login_side import make_record
 from dlctl import contract
 from dlctl.contract import ResultFile, ResultsIndex, State
 from dlctl.errors import ResultsError, TransferError
-from dlctl.results import fetch_checkpoints, fetch_results, merge_metrics, own_folder, read_metrics
+from dlctl.outputs.fetch import (
+    fetch_checkpoints,
+    fetch_results,
+    merge_metrics,
+    own_folder,
+    read_metrics,
+)
 from dlctl.transport.local import LocalTransport
 
 HERE = LocalTransport()

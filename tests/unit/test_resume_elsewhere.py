@@ -10,12 +10,14 @@ from login_side import MANIFEST, BadTransport, Scene, make_record, make_site
 from test_lifecycle import look, run_everything, send
 
 from dlctl import contract
-from dlctl.attempts import pending, read_all, remember, submitted_with
 from dlctl.errors import DlctlError, ManifestError, PlanError, RecordError, SubmitUnknown
 from dlctl.lifecycle import check_learner, details, halt, read_plan, read_script, resume
-from dlctl.manifest import Overrides, parse_manifest
-from dlctl.prepare import prepare_again
-from dlctl.store import Store
+from dlctl.manifest.load import parse_manifest
+from dlctl.manifest.overrides import Overrides
+from dlctl.record import Store
+from dlctl.request.attempts import read_all
+from dlctl.request.build import prepare_again
+from dlctl.request.request import pending, remember, submitted_with
 
 LIMITS = "partitions:\n  cpu: {nodes: 3, cpus_per_node: 4, max_time: 2h}\n  big: {nodes: 9}\n"
 WHOLE = MANIFEST + "learners: 2\nmemory: 1GiB\ntraining: {batch_size: 24, seed: 7}\n"

@@ -13,13 +13,13 @@ import torch
 from server_job import Zygote
 
 from psrv.errors import LateError, ServerError
-from psrv.gate import Gate
-from psrv.patience import FOR_LEARNERS, Patience, Warn
-from psrv.pushes import InRounds
-from psrv.rounds import Rounds, Step, Turn, add_to_sum
-from psrv.rules import ParallelSGD
-from psrv.shard import Shard
-from psrv.shard_file import NEVER, RELAY, ShardLayout, create_shard
+from psrv.push.push import InRounds
+from psrv.push.rounds import Rounds, Step, Turn, add_to_sum
+from psrv.push.staleness import Gate
+from psrv.push.waiting import FOR_LEARNERS, Patience, Warn
+from psrv.shard.format import NEVER, RELAY, ShardLayout, create_shard
+from psrv.shard.shard import Shard
+from psrv.solvers.solver import ParallelSGD
 
 PROGRAM = Path(__file__).with_name("rounds_program.py")
 LAYOUT = ShardLayout(70_000, (torch.float32, torch.float32), "model")
@@ -27,9 +27,9 @@ LAYOUT = ShardLayout(70_000, (torch.float32, torch.float32), "model")
 DIES_AT_THE_END = """
 import os, sys, torch
 from pathlib import Path
-from psrv.rounds import settle
-from psrv.shard import Shard
-from psrv.shard_file import ShardLayout
+from psrv.push.rounds import settle
+from psrv.shard.shard import Shard
+from psrv.shard.format import ShardLayout
 shard = Shard(Path(sys.argv[1]), ShardLayout(70_000, (torch.float32,) * 2, "model"), 1)
 set_progress = shard.set_progress
 def die(*progress):

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlctl.errors import ManifestError
-from dlctl.manifest import load_manifest, not_in_this_version, parse_manifest
-from dlctl.scaffold import _texts, scaffold
+from dlctl.manifest.load import load_manifest, parse_manifest
+from dlctl.manifest.unsupported import not_in_this_version
+from dlctl.request.scaffold import _texts, scaffold
 
 
 def test_what_is_written_validates(tmp_path: Path) -> None:

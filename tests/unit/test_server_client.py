@@ -19,14 +19,14 @@ from server_job import Zygote
 
 from dlctl import contract
 from dlctl.contract import Parameters
-from psrv.backlog import MOST
 from psrv.client import Client, Handle, join
 from psrv.errors import LateError, ServerError
-from psrv.folder import tell_removed
-from psrv.placing import divide, layout_of
-from psrv.rules import Downpour, ElasticAveraging, ParallelSGD, RoundSolver, Solver
-from psrv.shard_file import COUNT, HOME, RELAY, SLOTS, create_shard
-from psrv.snapshots import fresh_snapshots, write_snapshot
+from psrv.push.flow_control import MOST
+from psrv.push.snapshots import fresh_snapshots, write_snapshot
+from psrv.shard.format import COUNT, HOME, RELAY, SLOTS, create_shard
+from psrv.shard.private_folder import tell_removed
+from psrv.solvers.partition import divide, layout_of
+from psrv.solvers.solver import Downpour, ElasticAveraging, ParallelSGD, RoundSolver, Solver
 
 PROGRAM = Path(__file__).with_name("client_program.py")
 PARAMETERS = Parameters(170_000, "float32", 1, "model")

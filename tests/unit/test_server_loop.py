@@ -25,26 +25,26 @@ from torch import nn
 
 from dlctl import contract
 from dlctl.contract import CheckpointPolicy, LearningRateSchedule, ParameterServer, Training
-from learner import first_learner
-from learner.checkpoint.keeper import Position, Trained
-from learner.checkpoint.layout import directory_name
 from learner.checkpoint.load import Loaded, filled, headers
-from learner.data import epoch_order
-from learner.faults import UserFault
-from learner.first_learner import FirstLearner
-from learner.loop import Reports
-from learner.metrics import Progress
-from learner.model_file import Parts
-from learner.schedule import UsedRate
-from learner.server_meeting import has_begun
-from learner.server_state import SavedServer, cursor_at
-from learner.shared_memory import segment_folder
-from learner.signals import EXIT_HALTED, HaltFlag
-from learner.turns import CursorInTurn
-from learner.verdict import read_words
-from psrv.cursor import Chunk, make_state
-from psrv.cursor_file import FileCursor, LearnerEntry
-from psrv.parts import first_part
+from learner.checkpoint_files.layout import directory_name
+from learner.data.sampling import epoch_order
+from learner.errors import EXIT_HALTED, UserFault
+from learner.job.metrics import Progress
+from learner.model.lr_schedule import UsedRate
+from learner.model.user_model import Parts
+from learner.parameter_server import coordinator
+from learner.parameter_server.checkpoint_state import SavedServer, cursor_at
+from learner.parameter_server.coordinator import FirstLearner
+from learner.parameter_server.ordered_cursor import CursorInTurn
+from learner.parameter_server.rendezvous import has_begun
+from learner.supervisor.verdict import read_words
+from learner.system.segments import segment_folder
+from learner.system.signals import HaltFlag
+from learner.training.checkpoints import Position, Trained
+from learner.training.loop import Reports
+from psrv.cursor.base import Chunk, make_state
+from psrv.cursor.chunking import first_part
+from psrv.cursor.file import FileCursor, LearnerEntry
 
 SAMPLES = 120
 PROGRAM = """\
@@ -417,7 +417,7 @@ def test_who_waits_for_a_turn_leaves_the_file_to_those_whose_turn_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cursor = FarCursor()
-    monkeypatch.setattr("learner.turns.time", SimpleNamespace(
+    monkeypatch.setattr("learner.parameter_server.ordered_cursor.time", SimpleNamespace(
         sleep=cursor.sleep, monotonic=lambda: cursor.now
     ))  # fmt: skip
     turns = CursorInTurn(cursor, 61, 62, 1, lambda: False, 5.0)  # type: ignore[arg-type]
@@ -428,7 +428,7 @@ def test_who_waits_for_a_turn_leaves_the_file_to_those_whose_turn_it_is(
 def test_a_halt_ends_the_wait_for_a_turn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However seldom it is looked who lives: whose turn it is may have stopped at its chunk."""
     cursor = FarCursor()
-    monkeypatch.setattr("learner.turns.time", SimpleNamespace(
+    monkeypatch.setattr("learner.parameter_server.ordered_cursor.time", SimpleNamespace(
         sleep=cursor.sleep, monotonic=lambda: cursor.now
     ))  # fmt: skip
     turns = CursorInTurn(cursor, 61, 62, 1, lambda: cursor.now > 2, 5.0)  # type: ignore[arg-type]
@@ -545,7 +545,7 @@ def test_of_several_epochs_the_last_is_validated_once_it_is_saved(
 ) -> None:
     saved: list[tuple[int, bool]] = []
     clock = iter([0.0, 10.0, 14.0])
-    monkeypatch.setattr(first_learner, "time", SimpleNamespace(monotonic=clock.__next__))
+    monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=clock.__next__))
 
     def save(_: Any, position: Position, *, final: bool) -> bool:
         saved.append((position.epoch, "validation_loss" in position.history[-1]))

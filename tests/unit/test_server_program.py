@@ -21,17 +21,17 @@ from server_job import ServedJob, make_served_job
 
 from dlctl import contract
 from dlctl.contract import State
-from learner import server as program
-from learner.directives import ENDED, GIVEN_UP, Outside
-from learner.launch import TAKES_OVER
-from learner.preflight import bound_address
-from learner.shared_memory import segment_folder
-from learner.signals import HaltFlag
-from psrv.placing import layout_of
-from psrv.rules import ParallelSGD
-from psrv.shard import Shard
-from psrv.shard_file import HOME
-from psrv.snapshots import request_answered, write_snapshot
+from learner.agent.preflight import bound_address
+from learner.job.context import TAKES_OVER
+from learner.job.directives import ENDED, GIVEN_UP, Outside
+from learner.parameter_server import server as program
+from learner.system.segments import segment_folder
+from learner.system.signals import HaltFlag
+from psrv.push.snapshots import request_answered, write_snapshot
+from psrv.shard.format import HOME
+from psrv.shard.shard import Shard
+from psrv.solvers.partition import layout_of
+from psrv.solvers.solver import ParallelSGD
 
 Wait = Callable[..., Any]
 COUNT = 100_000
@@ -49,9 +49,17 @@ class Server:
         self.process = self.start()
 
     def start(self, *more: str) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-m", "learner.server", str(self.job.directory), "1", "0", *more]
+        argv = [
+            sys.executable,
+            "-m",
+            "learner.parameter_server.server",
+            str(self.job.directory),
+            "1",
+            "0",
+            *more,
+        ]
         with self.log.open("ab") as log:
-            env = os.environ | {"PYTHONUNBUFFERED": "1"}  # as learner.environment has it
+            env = os.environ | {"PYTHONUNBUFFERED": "1"}  # as learner.job.environment has it
             return subprocess.Popen(
                 argv, stdout=log, stderr=log, cwd=self.job.plan.runtime_dir, env=env
             )
@@ -147,7 +155,7 @@ def test_a_server_outlives_the_disk_of_its_log(server: Server, wait_until: Wait)
 
 
 class World:
-    """What a server knows of the others: a stand-in for learner.directives.Outside."""
+    """What a server knows of the others: a stand-in for learner.job.directives.Outside."""
 
     told = left = ""
     supervisor_lives = True
@@ -173,8 +181,8 @@ def test_a_server_is_bound_where_other_nodes_reach_it(
     monkeypatch: pytest.MonkeyPatch, found: list[str], bound: str
 ) -> None:
     answer = [(socket.AF_INET, 0, 0, "", (address, 0)) for address in found]
-    monkeypatch.setattr("learner.preflight.own_address", lambda plan: "n7")
-    monkeypatch.setattr("learner.preflight._route_address", lambda: "192.168.0.7")
+    monkeypatch.setattr("learner.agent.preflight.own_address", lambda plan: "n7")
+    monkeypatch.setattr("learner.agent.preflight._route_address", lambda: "192.168.0.7")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
     nodes = SimpleNamespace(resources=SimpleNamespace(nodes=2), parameter_server=None)
     assert bound_address(nodes) == bound  # type: ignore[arg-type]
@@ -189,9 +197,9 @@ def test_a_server_on_a_network_that_leads_nowhere_is_bound_there_and_not_to_the_
     """Nodes of a cluster may have no route to anywhere, and Debian's /etc/hosts."""
     loopback = [(socket.AF_INET, 0, 0, "", ("127.0.1.1", 0))]
     have = [(f"eth{n}", ipaddress.ip_address(each)) for n, each in enumerate(interfaces)]
-    monkeypatch.setattr("learner.preflight.own_address", lambda plan: "n7")
-    monkeypatch.setattr("learner.preflight._route_address", lambda: None)
-    monkeypatch.setattr("learner.preflight.own_addresses", lambda: have)
+    monkeypatch.setattr("learner.agent.preflight.own_address", lambda plan: "n7")
+    monkeypatch.setattr("learner.agent.preflight._route_address", lambda: None)
+    monkeypatch.setattr("learner.agent.preflight.own_addresses", lambda: have)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: loopback)
     nodes = SimpleNamespace(resources=SimpleNamespace(nodes=2), parameter_server=None)
     assert bound_address(nodes) == bound  # type: ignore[arg-type]
@@ -223,7 +231,7 @@ def test_the_supervisor_lives_while_its_heart_beats(
     lives = []
     for look in range(48):
         now += 0.5
-        monkeypatch.setattr("learner.directives.time.monotonic", lambda at=now: at)
+        monkeypatch.setattr("learner.job.directives.time.monotonic", lambda at=now: at)
         if look == 20:
             os.utime(heart, ns=(0, heart.stat().st_mtime_ns + 1))
         assert not outside.abandoned()

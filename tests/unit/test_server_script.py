@@ -15,12 +15,12 @@ from torch.utils.data import TensorDataset
 from dlctl import contract
 from dlctl.contract import ParameterServer
 from learner import parameter_server
-from learner.faults import UserFault
-from learner.flat_parameters import FlatParameters
-from learner.same_model import describe_parameters
-from learner.server_meeting import make_parameters
-from learner.shared_memory import make_segment_folder, remove_segment_folder, segment_folder
-from psrv.rules import Downpour
+from learner.data_parallel.consistency import describe_parameters
+from learner.data_parallel.flat_parameters import FlatParameters
+from learner.errors import UserFault
+from learner.parameter_server.rendezvous import make_parameters
+from learner.system.segments import make_segment_folder, remove_segment_folder, segment_folder
+from psrv.solvers.solver import Downpour
 
 INPUTS = torch.sin(torch.arange(200.0)).reshape(50, 4)
 TRAIN = TensorDataset(INPUTS, INPUTS.sum(dim=1, keepdim=True))
@@ -29,11 +29,11 @@ TRAIN = TensorDataset(INPUTS, INPUTS.sum(dim=1, keepdim=True))
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, shm_folder: Path) -> None:
     monkeypatch.delenv("DLCTL_JOB_DIR", raising=False)
-    monkeypatch.setattr(parameter_server, "_SHARED_MEMORY", shm_folder)
+    monkeypatch.setattr(parameter_server.api, "_SHARED_MEMORY", shm_folder)
 
 
 def shared_memory() -> list[str]:
-    return [path.name for path in parameter_server._SHARED_MEMORY.iterdir()]
+    return [path.name for path in parameter_server.api._SHARED_MEMORY.iterdir()]
 
 
 def test_a_script_alone_takes_the_steps_of_sgd() -> None:
@@ -190,7 +190,7 @@ def test_one_learner_of_a_job_that_is_killed_leaves_no_shard_that_its_watchdog_d
     def be_killed(*_: object, **__: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(parameter_server.client, "join", be_killed)
+    monkeypatch.setattr(parameter_server.api.client, "join", be_killed)
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
     make_segment_folder(plan.training_id, 1)
     with pytest.raises(Killed):

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from dlctl.contract import ParameterServer
-from learner.faults import UserFault
-from learner.server_solver import check_solver, describe_solver, find_solver
-from psrv.rules import Downpour, ElasticAveraging, RoundSolver, Solver
+from learner.errors import UserFault
+from learner.parameter_server.solver import check_solver, describe_solver, find_solver
+from psrv.solvers.solver import Downpour, ElasticAveraging, RoundSolver, Solver
 
 
 class Signs(Solver):

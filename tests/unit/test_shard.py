@@ -18,10 +18,9 @@ import torch
 from server_job import Zygote
 from shard_program import done
 
-import psrv.shard
+import psrv.shard.shard
 from psrv.errors import ServerError
-from psrv.shard import Rows, Shard, ThreadedShard
-from psrv.shard_file import (
+from psrv.shard.format import (
     BLOCKS_AT,
     LINE,
     RELAY,
@@ -32,6 +31,7 @@ from psrv.shard_file import (
     from_snapshot,
     kind_of,
 )
+from psrv.shard.shard import Rows, Shard, ThreadedShard
 
 LAYOUT = ShardLayout(150_000, (torch.float32, torch.float32), "model")
 PROGRAM = Path(__file__).with_name("shard_program.py")
@@ -276,7 +276,7 @@ def test_a_deadlock_that_the_kernel_only_thinks_it_sees_is_waited_out(
             raise OSError(refusals.pop(), "Resource deadlock avoided")
         fcntl.lockf(descriptor, how, *rest)
 
-    monkeypatch.setattr(psrv.shard, "_lockf", lockf)
+    monkeypatch.setattr(psrv.shard.shard, "_lockf", lockf)
     seen: list[int] = []
     getattr(shard, call)(0, lambda parts, block: seen.append(block))
     assert seen == [0] and not refusals

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from learner.shared_memory import remove_earlier, segment_folder
+from learner.system.segments import remove_earlier, segment_folder
 
 
 @pytest.fixture

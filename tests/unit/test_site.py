@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlctl.errors import SiteError
-from dlctl.site import (
+from dlctl.sites.files import (
     Partition,
     Site,
     TransportSettings,

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from dlctl.errors import ManifestError, SiteError
-from dlctl.site import Site, parse_site
-from dlctl.site_actions import read_requirements
-from dlctl.site_setup import (
+from dlctl.site_admin.actions import read_requirements
+from dlctl.site_admin.setup import (
     node_requirements,
     parse_setup,
     setup_advice,
     setup_script,
     wants_cuda,
 )
+from dlctl.sites.files import Site, parse_site
 from dlctl.transport.local import LocalTransport
 
 VERSIONS = {"torch": "2.13", "mpi4py": "4.1", "h5py": "3.16", "numpy": "2.4", "watchdog": "7.1"}
@@ -194,7 +194,7 @@ def test_cuda_is_expected_where_the_site_has_gpus(tmp_path):
 
 
 def here_partition(gpus: int):  # type: ignore[no-untyped-def]
-    from dlctl.site import Partition
+    from dlctl.sites.files import Partition
 
     return Partition(gpus_per_node=gpus)
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlctl.contract import ParameterServer
-from psrv import rules, solvers
 from psrv.errors import ServerError
+from psrv.solvers import solver as rules
+from psrv.solvers import update_rules
 
 RATE = st.floats(1e-4, 1.0)
 Rows = list[torch.Tensor]
@@ -55,16 +56,16 @@ def test_steps_of_the_server(case: Any, lr: float, momentum: float) -> None:
     rows = rows_of(seed, count, 3, dtype)
     w, v, g = [row.double().numpy() for row in rows]
 
-    found = run([rows[0], rows[2]], cuts, solvers.sgd, lr=lr)
+    found = run([rows[0], rows[2]], cuts, update_rules.sgd, lr=lr)
     assert_close(found[0], w - lr * g)
     assert torch.equal(found[1], rows[2])
 
-    found = run(rows, cuts, solvers.momentum, lr=lr, momentum=momentum)
+    found = run(rows, cuts, update_rules.momentum, lr=lr, momentum=momentum)
     assert_close(found[1], momentum * v + g)
     assert_close(found[0], w - lr * (momentum * v + g))
 
     squares = rows[1].abs()
-    found = run([rows[0], squares, rows[2]], cuts, solvers.adagrad, lr=lr, epsilon=1e-3)
+    found = run([rows[0], squares, rows[2]], cuts, update_rules.adagrad, lr=lr, epsilon=1e-3)
     s = squares.double().numpy() + g * g
     assert_close(found[1], s)
     assert_close(found[0], w - lr * g / (np.sqrt(s) + 1e-3))
@@ -112,7 +113,7 @@ def test_elastic_averaging(case: Any, alpha: float) -> None:
     rows = rows_of(seed, count, 3, dtype)
     center, mine, _ = [row.double().numpy() for row in rows]
     difference = alpha * (mine - center)
-    found = run(rows, cuts, solvers.elastic, alpha=alpha)
+    found = run(rows, cuts, update_rules.elastic, alpha=alpha)
     assert_close(found[0], center + difference)
     assert_close(found[1], mine - difference)
 
@@ -123,9 +124,9 @@ def test_steps_for_all_learners(case: Any, count: int, lr: float, momentum: floa
     seed, length, cuts, dtype = case
     rows = rows_of(seed, length, 3, dtype)
     w, v, total = [row.double().numpy() for row in rows]
-    found = run([rows[0], rows[2]], cuts, solvers.average, count=count)
+    found = run([rows[0], rows[2]], cuts, update_rules.average, count=count)
     assert_close(found[0], total / count)
-    found = run(rows, cuts, solvers.outer_nesterov, count=count, lr=lr, momentum=momentum)
+    found = run(rows, cuts, update_rules.outer_nesterov, count=count, lr=lr, momentum=momentum)
     difference = w - total / count
     assert_close(found[1], momentum * v + difference)
     assert_close(found[0], w - lr * (difference + momentum * (momentum * v + difference)))
@@ -152,7 +153,7 @@ def test_elastic_averaging_with_nesterovs_momentum(
     c, y, goal = center.double().numpy().copy(), start.double().numpy().copy(), target.numpy()
     v = np.zeros(count)
     for _ in range(4):
-        solvers.elastic(center, parameter.data, torch.empty_like(start), alpha=alpha)
+        update_rules.elastic(center, parameter.data, torch.empty_like(start), alpha=alpha)
         optimizer.zero_grad()
         ((parameter - target) ** 2 / 2).sum().backward()
         optimizer.step()
@@ -173,7 +174,7 @@ def test_the_outer_step_is_torchs_nesterov() -> None:
         (mean,) = rows_of(100 + step, 50, 1)
         parameter.grad = parameter.detach() - mean
         optimizer.step()
-        solvers.outer_nesterov(weights, velocity, 3 * mean, count=3, lr=0.7, momentum=0.9)
+        update_rules.outer_nesterov(weights, velocity, 3 * mean, count=3, lr=0.7, momentum=0.9)
     torch.testing.assert_close(weights, parameter.detach())
 
 
@@ -188,7 +189,7 @@ def test_one_learner_trains_as_torch_does(momentum: float) -> None:
         (gradient,) = rows_of(100 + step, 50, 1)
         parameter.grad = gradient.clone()
         optimizer.step()
-        solvers.momentum(weights, velocity, gradient, lr=0.1, momentum=momentum)
+        update_rules.momentum(weights, velocity, gradient, lr=0.1, momentum=momentum)
     torch.testing.assert_close(weights, parameter.detach())
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from learner.data import fetch
-from learner.faults import UserFault
-from learner.sources import Hdf5Dataset
+from learner.data.hdf5 import Hdf5Dataset
+from learner.data.sampling import fetch
+from learner.errors import UserFault
 
 ROWS = 300
 IMAGES = np.random.default_rng(1).normal(size=(ROWS, 3, 40)).astype(np.float32)

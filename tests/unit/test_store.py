@@ -10,7 +10,7 @@ from login_side import make_record
 
 from dlctl.contract import State
 from dlctl.errors import RecordError
-from dlctl.store import Store, state_directory
+from dlctl.record import Store, state_directory
 
 
 @pytest.fixture

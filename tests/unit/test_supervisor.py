@@ -15,8 +15,8 @@ from node_job import SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_until
 
 from dlctl import contract
 from dlctl.contract import DataStore, ResultsIndex, State
-from learner.control import Wish
-from learner.supervisor import Supervisor
+from learner.supervisor.attempt import Supervisor
+from learner.supervisor.control import Wish
 
 PY = shlex.quote(sys.executable)
 
@@ -236,7 +236,7 @@ class EndedStep:
 @pytest.mark.parametrize("terminated", [True, False])
 def test_what_fails_as_the_job_is_being_ended_has_not_failed(tmp_path, monkeypatch, terminated):
     """A preflight that SIGTERM ends says nothing of the site's MPI."""
-    monkeypatch.setattr("learner.launch.whole_step", lambda *_: EndedStep())
+    monkeypatch.setattr("learner.supervisor.steps.whole_step", lambda *_: EndedStep())
     job = Job.on_fake_srun(tmp_path, 2, "true")
     control = LateControl(terminated)
     verdict = Supervisor(job.dir, 1, job.plan, control).run()  # type: ignore[arg-type]

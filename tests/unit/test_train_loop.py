@@ -19,20 +19,20 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dlctl.contract import CheckpointPolicy, Training
-from learner.checkpoint.keeper import CheckpointKeeper, Position, Trained
-from learner.device import device_index, prepare
-from learner.distributed_optimizer import DistributedOptimizer
+from learner.data_parallel.consistency import check_same, describe
+from learner.data_parallel.optimizer import DistributedOptimizer
+from learner.errors import UserFault, explain
 from learner.exchange.single import SingleExchange
 from learner.export import export_metrics, export_model
-from learner.faults import UserFault, explain
-from learner.job import Job
-from learner.loop import Reports, Trainer
-from learner.metrics import MetricsFile, Progress, StepTimes, tell
-from learner.model_file import Parts, build_parts, load_build
-from learner.same_model import check_same, describe
-from learner.schedule import ManifestSchedule, UsedRate
-from learner.signals import HaltFlag
-from learner.weights import differences, find_weights, load_weights, start_from
+from learner.job.metrics import MetricsFile, Progress, StepTimes, tell
+from learner.model.device import device_index, prepare
+from learner.model.lr_schedule import ManifestSchedule, UsedRate
+from learner.model.user_model import Parts, build_parts, load_build
+from learner.model.weights import differences, find_weights, load_weights, start_from
+from learner.system.signals import HaltFlag
+from learner.training.checkpoints import CheckpointKeeper, Position, Trained
+from learner.training.loop import Reports, Trainer
+from learner.training.setup import Job
 
 
 def dataset(samples: int = 23) -> TensorDataset:
@@ -290,7 +290,7 @@ def test_a_model_that_can_not_be_written_is_told_in_a_sentence(
     def refuse(*_: object) -> Path:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("learner.job.export_model", refuse)
+    monkeypatch.setattr("learner.training.setup.export_model", refuse)
     job = Job(tmp_path, 1, make_plan(job_dir=str(tmp_path)), 0)
     with pytest.raises(UserFault, match="model can't be written to .*: No space left") as told:
         job.export(Parts(**make_parts()), Position())

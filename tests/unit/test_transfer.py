@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dlctl.download import download
 from dlctl.errors import TransferError
-from dlctl.remote_files import read_files
-from dlctl.transfer import last_telling_line
+from dlctl.files.download import download
+from dlctl.files.small_files import read_files
+from dlctl.files.upload import last_telling_line
 from dlctl.transport import Completed
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from dlctl.contract import Directive, State, Status, attempt_dir, read_record
-from learner import heartbeat, processes
-from learner.heartbeat import Heartbeat, last_lines
-from learner.metrics import finished_file
-from learner.restarts import is_too_slow
-from learner.signals import HaltFlag
-from learner.verdict import explain
-from learner.watchdog import Program, Stop, Watchdog, conclude, decode_exit
+from learner.agent.watchdog import Program, Stop, Watchdog, conclude, decode_exit
+from learner.job import status as heartbeat
+from learner.job.metrics import finished_file
+from learner.job.status import Heartbeat, last_lines
+from learner.supervisor.restart_policy import is_too_slow
+from learner.supervisor.verdict import explain
+from learner.system import processes
+from learner.system.signals import HaltFlag
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +109,8 @@ def test_progress_of_the_loop_is_merged_and_halt_waits_for_its_handler(tmp_path)
     progress = tmp_path / "progress.json"
     code = (
         "import json, os, signal, sys\n"
-        "from learner.signals import EXIT_HALTED, HaltFlag\n"
+        "from learner.errors import EXIT_HALTED\n"
+        "from learner.system.signals import HaltFlag\n"
         "os.kill(os.getpid(), signal.SIGUSR2)\n"  # comes before the handler
         "flag = HaltFlag().install()\n"
         "told = {'step': 7, 'epoch': 2, 'metrics': {'loss': 0.5}}\n"
@@ -229,7 +231,7 @@ def test_halt_flag_restores():
 
 def test_signal_at_the_very_end_does_no_harm():
     code = (
-        "import os, signal; from learner.signals import HaltFlag\n"
+        "import os, signal; from learner.system.signals import HaltFlag\n"
         "class Late:\n"
         "    def __del__(self, kill=os.kill, pid=os.getpid()): kill(pid, 12)\n"
         "flag = HaltFlag(12).install(); late = Late(); late.me = late\n"

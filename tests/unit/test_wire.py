@@ -16,7 +16,7 @@ import torch
 
 from psrv.transport import sockets, tcp
 from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
-from psrv.transport.strangers import STRANGERS, Refusals, Strangers
+from psrv.transport.unauthenticated import STRANGERS, Refusals, Strangers
 
 SECRET = b"s" * 32
 GREETING = Greeting(1, 1, 0, Purpose.EXCHANGE, digest=5, stripe=3)

@@ -1,0 +1,360 @@
+"""Brings files from a site: listed and hashed there, one tar stream, verified here, then moved.
+
+Nothing half-written ever has its final name; what is here already with the right hash is not sent
+again. Names and links that lead out of the destination are refused. Built on `Transport` only.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shlex
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from dlctl.errors import TransferError
+from dlctl.files.archive import printable
+from dlctl.transport.base import Process, Transport
+
+_CHUNK_BYTES = 1024 * 1024
+_BATCH_BYTES = 60_000
+"""Names in one argument list over there; POSIX promises little more."""
+_MISSING = 71
+_LIST_TIMEOUT_S = 3600.0
+_TEMPORARY_PREFIX = ".dlctl-download."
+
+
+@dataclass(frozen=True)
+class _Remote:
+    """One file over there."""
+
+    path: str
+    kind: str
+    """`f` a file, `l` a symbolic link."""
+    size_bytes: int
+    sha256: str
+    """Empty where it is not known: then only the size is checked."""
+
+
+def download(
+    transport: Transport,
+    base: str,
+    paths: Sequence[str] | Mapping[str, str],
+    destination: Path,
+    on_progress: Callable[[int, int], None] | None = None,
+    *,
+    idle_timeout_s: float = 300.0,
+) -> list[Path]:
+    """Bring files and whole folders below `base` to the same places below `destination`.
+
+    Args:
+        paths: Relative to `base`; or a mapping of files to the sha256 that each must have.
+
+    Returns:
+        All files, those included that were here already.
+
+    Raises:
+        TransferError: not there, damaged, a name or link that leads out, or the disk here is full.
+    """
+    for path in paths:
+        _refuse_outside(path)
+    files = _list(transport, base, paths)
+    try:
+        destination.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(destination)
+        wanted = [file for file in files if not _is_here(destination, file)]
+        _fetch(transport, base, wanted, destination, on_progress, idle_timeout_s)
+    except OSError as error:
+        raise _local_failure(destination, error) from error
+    return [destination / file.path for file in files]
+
+
+def _refuse_outside(path: str) -> None:
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise TransferError(
+            f"{printable(path)!r} leads out of the folder: refused",
+            hint="Ask for paths below the job directory.",
+        )
+
+
+# What there is ----------------------------------------------------------------------------------
+
+
+def _list(
+    transport: Transport, base: str, paths: Sequence[str] | Mapping[str, str]
+) -> list[_Remote]:
+    known = paths if isinstance(paths, Mapping) else {}
+    names = " ".join(shlex.quote(f"./{path}") for path in paths)
+    hashing = "" if known else 'sha256sum -- "$@" 2>/dev/null || shasum -a 256 -- "$@"'
+    # Fields end with NUL. Each batch: the names, an empty field, the sizes, the hashes.
+    batch = f"""\
+printf "%s\\0" "$@"; printf "\\0"
+stat -c %s -- "$@" 2>/dev/null || stat -f %z -- "$@"
+printf "\\0"
+{hashing or ":"}
+printf "\\0\""""
+    script = f"""\
+LC_ALL=C; export LC_ALL
+cd -- {shlex.quote(base)} || exit {_MISSING}
+for f in {names}; do
+    [ -e "$f" ] || [ -L "$f" ] || {{ printf '%s is not there' "$f" >&2; exit {_MISSING}; }}
+done
+find -H {names} ! -type f ! -type d ! -type l -exec sh -c \\
+    'printf "%s is neither a file nor a folder" "$1" >&2' sh {{}} \\; -exec false {{}} + || exit 72
+find -H {names} -type f -exec sh -c {shlex.quote(batch)} sh {{}} + 2>/dev/null
+printf '\\0'
+find -H {names} -type l -exec sh -c 'printf "%s\\0" "$@"' sh {{}} +
+exit 0"""
+    end = transport.run(script if names else "printf '\\0'", timeout_s=_LIST_TIMEOUT_S)
+    if end.exit_code:
+        raise TransferError(
+            f"{transport.name}: {base}: {end.last_error_line or end.exit_code}",
+            hint="Look at what is there, and at its permissions.",
+        )
+    return [
+        _Remote(f.path, f.kind, f.size_bytes, known.get(f.path, f.sha256))
+        for f in _parse_list(end.stdout)
+    ]
+
+
+def _parse_list(answer: bytes) -> list[_Remote]:
+    fields = iter(answer.split(b"\0"))
+    files: dict[str, _Remote] = {}
+    while names := [_name(raw) for raw in iter(lambda: next(fields, b""), b"")]:
+        sizes = next(fields, b"").split()
+        hashes = _hashes(next(fields, b""))
+        if len(sizes) != len(names):
+            raise TransferError("the files changed while they were listed", hint="Try again.")
+        if len(hashes) != len(names):
+            hashes = [""] * len(names)
+        for name, size, digest in zip(names, sizes, hashes, strict=True):
+            files[name] = _Remote(name, "f", int(size), digest)
+    for raw in fields:
+        if raw:
+            files[_name(raw)] = _Remote(_name(raw), "l", 0, "")
+    return list(files.values())
+
+
+def _name(raw: bytes) -> str:
+    return str(PurePosixPath(raw.decode("utf-8", "surrogateescape"))) if raw else ""
+
+
+def _hashes(text: bytes) -> list[str]:
+    """Return the hash of each line; an odd name makes GNU's line start with a backslash."""
+    words = (line.lstrip(b"\\")[:64].decode("ascii", "replace") for line in text.splitlines())
+    return [word for word in words if len(word) == 64]
+
+
+# What is here -----------------------------------------------------------------------------------
+
+
+def _is_here(destination: Path, file: _Remote) -> bool:
+    path = destination / file.path
+    _refuse_link_parents(destination, path)
+    if file.kind != "f" or not file.sha256 or path.is_symlink() or not path.is_file():
+        return False
+    return path.stat().st_size == file.size_bytes and _sha256(path) == file.sha256
+
+
+def _refuse_link_parents(destination: Path, path: Path) -> None:
+    """Refuse a link that lies here already and leads a file out of the destination."""
+    root = destination.resolve()
+    if not path.parent.resolve().is_relative_to(root):
+        raise TransferError(
+            f"{printable(path.parent)} leads out of {printable(destination)}: refused",
+            hint="Remove the link, or choose another destination.",
+        )
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _remove_leftovers(destination: Path) -> None:
+    for folder in destination.glob(_TEMPORARY_PREFIX + "*"):
+        pid = folder.name.split(".")[2]
+        if not (pid.isdecimal() and Path(f"/proc/{pid}").exists()):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+# The way ----------------------------------------------------------------------------------------
+
+
+def _fetch(
+    transport: Transport,
+    base: str,
+    wanted: Sequence[_Remote],
+    destination: Path,
+    on_progress: Callable[[int, int], None] | None,
+    idle_timeout_s: float,
+) -> None:
+    if not wanted:
+        return
+    prefix = f"{_TEMPORARY_PREFIX}{os.getpid()}."
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=destination) as temporary:
+        process = transport.start(_tar_script(base, wanted), idle_timeout_s=idle_timeout_s)
+        try:
+            receiver = _Receiver(transport.name, wanted, Path(temporary), destination, on_progress)
+            receiver.receive(process)
+            end = process.wait(idle_timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    if end.exit_code or receiver.missing:
+        names = ", ".join(sorted(printable(name) for name in receiver.missing)[:3])
+        raise TransferError(
+            f"{transport.name}: {names or base} did not arrive (exit code {end.exit_code}): "
+            f"{end.last_error_line}",
+            hint="Try again: what has arrived is not sent twice.",
+        )
+
+
+def _tar_script(base: str, wanted: Sequence[_Remote]) -> str:
+    """Return the text that writes one archive for each argument list, one after another."""
+    batches: list[list[str]] = [[]]
+    size_bytes = 0
+    for file in wanted:
+        word = shlex.quote(f"./{file.path}")
+        if size_bytes + len(word) > _BATCH_BYTES:
+            batches.append([])
+            size_bytes = 0
+        batches[-1].append(word)
+        size_bytes += len(word) + 1
+    tars = "\n".join(f"tar -cf - -- {' '.join(batch)} || code=$?" for batch in batches)
+    return (
+        f"LC_ALL=C; export LC_ALL\ncd -- {shlex.quote(base)} || exit 71\ncode=0\n{tars}\nexit $code"
+    )
+
+
+class _Receiver:
+    """Takes the members of the stream one by one: nothing that was not asked for is written."""
+
+    def __init__(
+        self,
+        name: str,
+        wanted: Sequence[_Remote],
+        temporary: Path,
+        destination: Path,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._name = name
+        self.missing = {file.path: file for file in wanted}
+        self._temporary = temporary
+        self._destination = destination
+        self._on_progress = on_progress
+        self._done_bytes = 0
+        self._total_bytes = sum(file.size_bytes for file in wanted)
+
+    def receive(self, process: Process) -> None:
+        try:
+            with tarfile.open(
+                fileobj=process.stdout, mode="r|", bufsize=256 * 1024, ignore_zeros=True,
+                encoding="utf-8", errors="surrogateescape",
+            ) as archive:  # fmt: skip
+                for member in archive:
+                    self._take(archive, member)
+        except tarfile.TarError as error:
+            if str(error) == "empty file":
+                return  # tar sent nothing: its exit code says why
+            raise TransferError(
+                f"{self._name}: the stream is damaged: {error}", hint="Try again."
+            ) from error
+
+    def _take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        path = str(PurePosixPath(member.name))
+        file = self.missing.get(path)
+        if file is None:
+            raise self._refused(path, "was not asked for")
+        final = self._destination / path
+        _refuse_link_parents(self._destination, final)
+        if member.issym():
+            self._take_link(member, final)
+        elif member.isreg():
+            content = archive.extractfile(member)
+            assert content is not None
+            self._take_file(content, member, file, final)
+        elif member.islnk():
+            self._take_hard_link(str(PurePosixPath(member.linkname)), final)
+        else:
+            raise self._refused(path, "is neither a file nor a folder")
+        del self.missing[path]
+
+    def _take_file(
+        self, content: IO[bytes], member: tarfile.TarInfo, file: _Remote, final: Path
+    ) -> None:
+        digest = hashlib.sha256()
+        partial = self._temporary / "file"
+        with partial.open("wb") as out:
+            for chunk in _chunks(content):
+                digest.update(chunk)
+                out.write(chunk)
+                self._progress(len(chunk))
+        if file.sha256 and digest.hexdigest() != file.sha256:
+            raise TransferError(
+                f"{self._name}: {printable(file.path)} is damaged or still being written: its "
+                "sha256 is another than was listed",
+                hint="Try again; if it stays so, the file over there is damaged.",
+            )
+        partial.chmod(0o755 if member.mode & 0o100 else 0o644)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(final)
+
+    def _take_link(self, member: tarfile.TarInfo, final: Path) -> None:
+        target = Path(os.path.normpath(final.parent.resolve() / member.linkname))
+        if member.linkname.startswith("/") or not target.is_relative_to(
+            self._destination.resolve()
+        ):
+            raise self._refused(member.name, f"is a link that leads out ({member.linkname})")
+        partial = self._temporary / "link"
+        partial.symlink_to(member.linkname)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(final)
+
+    def _take_hard_link(self, first: str, final: Path) -> None:
+        """Take the second name of a file that came before."""
+        source = self._destination / first
+        if first in self.missing or not source.is_file() or source.is_symlink():
+            raise self._refused(first, "is a link to what did not come")
+        _refuse_link_parents(self._destination, source)
+        partial = self._temporary / "file"
+        shutil.copy2(source, partial)
+        self._progress(partial.stat().st_size)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(final)
+
+    def _progress(self, size_bytes: int) -> None:
+        self._done_bytes += size_bytes
+        if self._on_progress:
+            self._on_progress(min(self._done_bytes, self._total_bytes), self._total_bytes)
+
+    def _refused(self, path: str, why: str) -> TransferError:
+        return TransferError(
+            f"{self._name}: {printable(path)} {why}: refused", hint="Remove it over there."
+        )
+
+
+def _chunks(content: IO[bytes]) -> Iterator[bytes]:
+    while chunk := content.read(_CHUNK_BYTES):
+        yield chunk
+
+
+def _local_failure(destination: Path, error: OSError) -> TransferError:
+    what = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what = "the disk here is full, or your quota is used up"
+    return TransferError(
+        f"{printable(error.filename or destination)}: {what}",
+        hint=f"Look at the space here (df -h {shlex.quote(printable(destination))}); then again: "
+        "what has arrived is not sent twice.",
+    )

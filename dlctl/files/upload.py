@@ -1,0 +1,210 @@
+"""Puts files on a site: one tar stream in one round trip, verified there, then renamed into place.
+
+Built on `Transport` only, so it works alike on this machine and over ssh. Nothing here prints;
+progress goes to a callback. `dlctl.files.download` is the way back; `dlctl.files.small_files` reads
+and writes single small files.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dlctl.errors import TransferError
+from dlctl.files.archive import END_OF_ARCHIVE, Entry, write_entry
+from dlctl.files.download import download
+from dlctl.files.small_files import read_appended, read_files, write_file
+from dlctl.transport.base import Completed, Transport
+
+__all__ = [
+    "Entry", "Progress", "Tree", "download", "read_appended", "read_files", "upload", "write_file",
+]  # fmt: skip
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes in all."""
+
+_SUMS = "SHA256SUMS"
+_TEMPORARY_PREFIX = ".dlctl-upload."
+# Exit codes of the script, one for each step.
+_NO_FOLDER, _NO_UNPACK, _NO_MATCH, _NO_RENAME, _EXISTS = 71, 72, 73, 74, 75
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Files that go to one place."""
+
+    target: str
+    """Relative to the root of the upload."""
+    entries: Sequence[Entry]
+    if_exists: Literal["keep", "refuse", "merge"] = "keep"
+    """A target that is there already: keep it (its name is the hash of its content), refuse, or
+    put the top-level entries into it, replacing files of the same name."""
+
+
+def upload(
+    transport: Transport,
+    root: str,
+    trees: Sequence[Tree],
+    *,
+    on_progress: Progress | None = None,
+    idle_timeout_s: float = 300.0,
+) -> None:
+    """Send all trees in one stream; each appears under `root` whole or not at all.
+
+    Args:
+        root: Absolute, or relative to the home directory; made if it does not exist.
+        idle_timeout_s: The longest that nothing may move, and the least time for verification.
+
+    Raises:
+        TransferError: disk full, quota, permission, damage: one sentence. Nothing half-written is
+            left; trees that were complete before may stay.
+    """
+    total_bytes = sum(_size_bytes(entry) for tree in trees for entry in tree.entries)
+    token = secrets.token_hex(8)
+    parts = [f"{token}-{index}" for index in range(len(trees))]
+    rename = "\n".join(_rename_command(*pair) for pair in zip(parts, trees, strict=True))
+    script = _upload_script(root, f"{_TEMPORARY_PREFIX}{token}", rename, total_bytes)
+    process = transport.start(script, idle_timeout_s=idle_timeout_s)
+    try:
+        done_bytes = 0
+        for chunk in _blocks(_stream(trees, parts)):
+            process.stdin.write(chunk)
+            done_bytes = min(done_bytes + len(chunk), total_bytes)
+            if on_progress:
+                on_progress(done_bytes, total_bytes)
+    except BrokenPipeError:
+        pass  # the script ended early: its exit code says why
+    except BaseException:
+        process.kill()
+        raise
+    # Hashing over there: at least 20 MB/s, on the slowest shared file system.
+    end = process.wait(idle_timeout_s + total_bytes / 20e6)
+    if end.exit_code:
+        raise _explained(transport.name, root, end)
+
+
+def _size_bytes(entry: Entry) -> int:
+    if isinstance(entry.source, bytes):
+        return len(entry.source)
+    if entry.source is None:
+        return 0
+    return entry.size_bytes if entry.size_bytes is not None else entry.source.stat().st_size
+
+
+def _stream(trees: Sequence[Tree], parts: Sequence[str]) -> Iterator[bytes]:
+    digests: dict[str, str] = {}
+    for part, tree in zip(parts, trees, strict=True):
+        yield from write_entry(Entry(part, mode=0o755))
+        for entry in tree.entries:
+            yield from write_entry(entry, f"{part}/", digests)
+    yield from write_entry(Entry(_SUMS, _sums(digests)))
+    yield END_OF_ARCHIVE
+
+
+def _blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Join small chunks: each write costs a packet."""
+    parts: list[bytes] = []
+    size_bytes = 0
+    for chunk in chunks:
+        parts.append(chunk)
+        size_bytes += len(chunk)
+        if size_bytes >= 128 * 1024:
+            yield b"".join(parts)
+            parts, size_bytes = [], 0
+    yield b"".join(parts)
+
+
+def _sums(digests: dict[str, str]) -> bytes:
+    """Return the lines for `sha256sum -c`.
+
+    Names with a newline or a backslash have no portable form there: tar's exit code vouches for
+    them.
+    """
+    plain = (item for item in digests.items() if not set(item[0]) & set("\\\n\r"))
+    lines = "".join(f"{digest}  {path}\n" for path, digest in plain)
+    return lines.encode("utf-8", "surrogateescape")
+
+
+def _upload_script(root: str, temporary: str, rename: str, total_bytes: int) -> str:
+    return f"""\
+LC_ALL=C; export LC_ALL
+mkdir -p -- {shlex.quote(root)} && cd -- {shlex.quote(root)} || exit {_NO_FOLDER}
+root=$(pwd) || exit {_NO_FOLDER}
+# What uploads that were cut off left behind, a day later at the latest.
+find . ! -name . -prune -type d -name '{_TEMPORARY_PREFIX}*' -mtime +0 \\
+    -exec rm -rf {{}} + 2>/dev/null
+tmp=$root/{temporary}
+trap 'cd /; rm -rf "$tmp"' EXIT
+trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 141' PIPE; trap 'exit 143' TERM
+mkdir -m 700 -- "$tmp" && cd -- "$tmp" || exit {_NO_FOLDER}
+tar -xof - || exit {_NO_UNPACK}
+[ -f {_SUMS} ] || {{ echo 'the stream was cut short' >&2; exit {_NO_UNPACK}; }}
+check=
+command -v sha256sum >/dev/null 2>&1 && check='sha256sum -c'
+[ -n "$check" ] || {{ command -v shasum >/dev/null 2>&1 && check='shasum -a 256 -c'; }}
+if [ -n "$check" ] && [ -s {_SUMS} ]; then
+    $check {_SUMS} >.check 2>&1 || {{ grep -v ': OK$' .check | head -n 5 >&2; exit {_NO_MATCH}; }}
+elif [ -s {_SUMS} ]; then
+    size=$(find . -type f ! -name {_SUMS} ! -name .check -exec cat {{}} + | wc -c)
+    [ "$size" -eq {total_bytes} ] || {{ echo "$size bytes arrived" >&2; exit {_NO_MATCH}; }}
+fi
+{rename}
+exit 0
+"""
+
+
+def _rename_command(part: str, tree: Tree) -> str:
+    """Return the text that moves one unpacked tree into place.
+
+    `mv` onto a folder that another upload made in between puts ours inside it: it is taken away.
+    """
+    target = f'"$root"/{shlex.quote(tree.target)}'
+    parent = f'"$root"/{shlex.quote(tree.target.rpartition("/")[0] or ".")}'
+    there = {
+        "keep": ":",
+        "refuse": f"echo {target}' exists already' >&2; exit {_EXISTS}",
+        "merge": f"""(cd {part} &&
+    find . -type d -exec sh -c 'for d; do mkdir -p -- "$0/$d" || exit; done' {target} {{}} + &&
+    find . ! -type d -exec sh -c 'for f; do mv -f -- "$f" "$0/$f" || exit; done' {target} {{}} +
+    ) || exit {_NO_RENAME}""",
+    }[tree.if_exists]
+    return f"""\
+mkdir -p -- {parent} || exit {_NO_RENAME}
+if [ -d {target} ]; then {there}
+else
+    mv -- {part} {target} || exit {_NO_RENAME}
+    rm -rf -- {target}/{part}
+fi"""
+
+
+def _explained(name: str, root: str, end: Completed) -> TransferError:
+    said = end.error_text
+    last = last_telling_line(said) or f"exit code {end.exit_code}"
+    hint = f"Look at the space and the permissions there: df -h {shlex.quote(root)}"
+    if "No space left" in said:
+        what = "the disk is full"
+    elif "quota" in said.lower():
+        what, hint = "your quota is used up", f"Free space there: quota -s; du -sh {root}"
+    elif "Permission denied" in said or "Read-only" in said:
+        what, hint = "you may not write there", "Choose another root folder in the site's file."
+    elif end.exit_code == _NO_MATCH:
+        what, hint = "what arrived is not what was sent", "Try again; then look at the disk there."
+    elif end.exit_code == _EXISTS:
+        what, hint = "the target exists already", "Choose another, or remove it."
+    else:
+        what = "the upload failed"
+    return TransferError(f"{name}: {what} ({root}): {last}", hint=hint)
+
+
+def last_telling_line(stderr: str) -> str:
+    """Return the last line that says something: tar ends with lines that don't."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    told = [
+        line
+        for line in lines
+        if "Exiting with failure" not in line and "extended header keyword" not in line
+    ]
+    return (told or lines or [""])[-1]

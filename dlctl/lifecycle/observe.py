@@ -1,0 +1,284 @@
+"""State is read, not guessed: what the files and the scheduler say → what the user is told. Pure.
+
+The files come first (they know why), then the queue, then the accounting, which may be absent.
+A site that does not answer makes a state stale, never FAILED; a word that Slurm invents ends
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from dlctl import contract
+from dlctl.contract import State, Status, Verdict
+from dlctl.record import Record
+from dlctl.scheduler.base import Job, JobState
+
+FRESH_S = 60.0
+"""A heartbeat younger than this proves that the job lives."""
+LOST_S = 300.0
+"""After so long a silence of a job that runs, its first node is rather lost than slow."""
+SETTLE_S = 30.0
+"""Shared file systems show a file this late at the worst; only then is a silence believed."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one look at the site brought for one training."""
+
+    now: float
+    """The site's clock, Unix seconds."""
+    begun: bool = False
+    """The receipt written before the scheduler was asked is there."""
+    answer: tuple[int, str, str] | None = None
+    """The scheduler's answer to the submission: exit code, standard output, standard error."""
+    claim: str = ""
+    """The job id that the job script wrote."""
+    fenced: bool = False
+    """dlctl claimed the attempt itself: no job will ever run it."""
+    supervisor: Status | None = None
+    verdict: Verdict | None = None
+    cancel_asked: bool = False
+    halt_asked: bool = False
+    exists: bool = True
+    """The job directory is there."""
+    job: Job | None = None
+    """The queue's word about the newest attempt."""
+    history: Job | None = None
+    """The accounting's word about it."""
+    queue_answered: bool = True
+    queue_problem: str = ""
+
+
+def parse_answer(content: bytes | None) -> tuple[int, str, str] | None:
+    """Return exit code, standard output and standard error of `contract.submit_answer`."""
+    try:
+        code, length, rest = (content or b"").split(b"\n", 2)
+        size_bytes, _ = int(length), int(code)
+    except ValueError:
+        return None  # it did not get there whole: as good as lost
+    out, err = rest[:size_bytes], rest[size_bytes:]
+    return int(code), out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def paths_to_read(record: Record) -> list[str]:
+    """Return the files of the job directory that `observe` needs, in a fixed order."""
+    n = record.attempt
+    names = [
+        contract.PLAN, contract.submit_begin(n), contract.submit_answer(n), contract.claim(n),
+        contract.status_file(n, "supervisor", 0), contract.verdict_file(n),
+        contract.CANCEL_REQUEST, contract.HALT_REQUEST,
+    ]  # fmt: skip
+    return [f"{record.job_dir}/{name}" for name in names]
+
+
+def observe(record: Record, files: dict[str, bytes | None], now: float) -> Observation:
+    """Return what the files say; the scheduler's part is still to be filled in."""
+    plan, begin, answer, claim, status, verdict, cancel, halt = (
+        files[path] for path in paths_to_read(record)
+    )
+    owner = (claim or b"").decode(errors="replace").strip()
+    return Observation(
+        now=now,
+        begun=begin is not None,
+        answer=parse_answer(answer),
+        claim="" if owner == contract.NOBODY else owner,
+        fenced=owner == contract.NOBODY,
+        supervisor=_read(Status, status),
+        verdict=_read(Verdict, verdict),
+        cancel_asked=cancel is not None,
+        halt_asked=halt is not None,
+        exists=plan is not None,
+    )
+
+
+def _read(cls: type[contract.R], content: bytes | None) -> contract.R | None:
+    try:
+        return None if content is None else contract.from_json(cls, content)
+    except contract.ContractError:
+        return None  # from another version: the scheduler's word remains
+
+
+def derive(record: Record, seen: Observation, wall_s: float) -> Record:
+    """Return the record as it is known now.
+
+    Args:
+        wall_s: this machine's clock, for `seen_at` and `stale_since`.
+    """
+    job_id = (seen.job and seen.job.job_id) or seen.claim or record.job_id
+    known = replace(record, job_id=job_id)
+    if not seen.exists and known.job_id and not (seen.job and not seen.job.state.final):
+        return _gone(known, seen, wall_s)
+    if seen.verdict:
+        return _told(known, wall_s, seen.verdict.state, _why(seen.verdict), seen.verdict.hint)
+    if not seen.queue_answered:
+        return _without_queue(known, seen, wall_s)
+    if seen.job and not seen.job.state.final:
+        return _in_queue(known, seen, seen.job, wall_s)
+    if _heartbeat_age_s(seen) < FRESH_S and not (seen.job and _age_is_settled(seen)):
+        return _running(known, seen, wall_s)
+    ended = seen.job or seen.history
+    if ended and ended.state.final:
+        return _ended(known, seen, ended, wall_s)
+    if ended and ended.state is JobState.UNKNOWN:
+        return _unknown_word(known, ended, wall_s)
+    return _nowhere(known, seen, wall_s)
+
+
+def _told(record: Record, wall_s: float, state: State, reason: str, hint: str = "") -> Record:
+    return replace(record, state=state, reason=reason, hint=hint, seen_at=wall_s, stale_since=None)
+
+
+def _gone(record: Record, seen: Observation, wall_s: float) -> Record:
+    """Tell that somebody removed the job directory; what is still in it tells nothing."""
+    if not seen.queue_answered:
+        return _without_queue(record, seen, wall_s)
+    why, hint = "its job directory is gone from the site", f"dlctl delete {record.training_id}"
+    return _told(record, wall_s, State.FAILED, why, hint)
+
+
+def _why(verdict: Verdict) -> str:
+    guilty, told = verdict.guilty, verdict.reason.lower()
+    if not guilty or guilty.role not in ("learner", "server"):
+        return verdict.reason
+    name = f"{guilty.role} {guilty.rank}"
+    named = re.search(rf"\b{name}\b", told)
+    where = f" on {guilty.host}" if guilty.host else ""  # one that never began is nowhere
+    return verdict.reason if named else f"{verdict.reason} ({name}{where})"
+
+
+def _heartbeat_age_s(seen: Observation) -> float:
+    return seen.now - seen.supervisor.heartbeat_at if seen.supervisor else float("inf")
+
+
+def _age_is_settled(seen: Observation) -> bool:
+    """Return whether the heartbeat has stopped long enough to believe that the job has ended."""
+    interval = seen.supervisor.heartbeat_interval_s if seen.supervisor else 0.0
+    return _heartbeat_age_s(seen) > interval + 5.0
+
+
+def _without_queue(record: Record, seen: Observation, wall_s: float) -> Record:
+    if _heartbeat_age_s(seen) < FRESH_S:
+        return _running(record, seen, wall_s)
+    why = f"the scheduler does not answer: {seen.queue_problem}"
+    return replace(
+        record, reason=record.reason if record.state.final else why,
+        stale_since=record.stale_since or wall_s,
+    )  # fmt: skip
+
+
+def _in_queue(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
+    if job.state is JobState.PENDING:
+        waits = f"waits in the queue: {job.reason}" if job.reason not in ("", "None") else ""
+        return _told(record, wall_s, State.PENDING, waits or "waits in the queue")
+    if job.state is JobState.UNKNOWN:
+        return _unknown_word(record, job, wall_s)
+    return _running(record, seen, wall_s, suspended=job.state is JobState.SUSPENDED)
+
+
+def _unknown_word(record: Record, job: Job, wall_s: float) -> Record:
+    reason = f"the scheduler says {job.word!r}, which this version of dlctl does not know"
+    return replace(record, reason=reason, seen_at=wall_s, stale_since=None)
+
+
+def _running(record: Record, seen: Observation, wall_s: float, suspended: bool = False) -> Record:
+    status = seen.supervisor
+    if not seen.exists:
+        why = "its job directory is gone from the site, and the job ends"
+        return _told(record, wall_s, record.state, why)
+    if status is None:
+        return _told(record, wall_s, State.DEPLOYING, "the job has started")
+    age_s = _heartbeat_age_s(seen)
+    reason, hint = status.reason, ""
+    if suspended:
+        reason = "suspended by the scheduler"
+    elif age_s > FRESH_S:
+        reason = f"no heartbeat for {age_s:.0f} s, but the scheduler says that the job runs"
+        # With --no-kill a job stays in the queue without its script when its first node is lost.
+        if age_s > LOST_S:
+            hint = f"dlctl cancel {record.training_id}; dlctl resume {record.training_id}"
+    elif seen.cancel_asked:
+        reason = "is being cancelled"
+    elif seen.halt_asked:
+        reason = "is being halted: saves a checkpoint"
+    return _told(record, wall_s, status.state, reason, hint)
+
+
+_NO_VERDICT = "the job ended without a verdict"
+_ENDINGS = {
+    JobState.COMPLETED: _NO_VERDICT,
+    JobState.FAILED: _NO_VERDICT,
+    JobState.TIMEOUT: "the time limit ended the job before it could save",
+    JobState.OUT_OF_MEMORY: "the job used more memory than it asked for",
+    JobState.NODE_FAIL: "a node was lost",
+}
+
+
+def _see_output(record: Record) -> str:
+    """Return what to do about an end that nobody explains; without its id it is the latest one."""
+    logs, resume = f"dlctl logs {record.training_id}", f"dlctl resume {record.training_id}"
+    return f"`{logs}` shows what it printed; `{resume}` goes on from the newest checkpoint"
+
+
+def _ended(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
+    go_on = f"go on from the newest checkpoint: dlctl resume {record.training_id}"
+    if asked := _as_asked(record, seen, wall_s):
+        known = _ENDINGS.get(job.state, "")
+        if asked.state is State.HALTED and seen.claim and known not in ("", _NO_VERDICT):
+            return replace(asked, reason=f"{asked.reason}: {known}")
+        return asked
+    if job.state is JobState.CANCELLED:
+        why = "cancelled by somebody else than this dlctl"
+        return _told(record, wall_s, State.CANCELLED, why, go_on if seen.claim else "")
+    if job.state is JobState.PREEMPTED:
+        why = "the job was preempted before all was saved"
+        return _told(record, wall_s, State.HALTED, why, go_on)
+    detail = f" ({job.word}{', exit code ' + job.exit_code if job.exit_code else ''})"
+    return _told(record, wall_s, State.FAILED, _ENDINGS[job.state] + detail, _see_output(record))
+
+
+def _as_asked(record: Record, seen: Observation, wall_s: float) -> Record | None:
+    """Return the end that the user asked for, of a job that is over and left no verdict."""
+    if seen.cancel_asked:
+        before = "" if seen.begun or seen.claim else " before it was submitted"
+        return _told(record, wall_s, State.CANCELLED, f"cancelled{before}")
+    if not seen.halt_asked:
+        return None
+    why = "halted: the job ended before it could save" if seen.claim else "halted before it started"
+    return _told(record, wall_s, State.HALTED, why, f"dlctl resume {record.training_id}")
+
+
+def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
+    """Neither verdict nor heartbeat, and the scheduler does not know the job."""
+    if (seen.fenced or not seen.begun) and (asked := _as_asked(record, seen, wall_s)):
+        return asked
+    if not seen.exists and not record.job_id:
+        return _told(record, wall_s, State.QUEUED, "nothing was sent: submission interrupted",
+                     f"dlctl resume {record.training_id}")  # fmt: skip
+    if not seen.begun and not seen.claim:
+        return _told(record, wall_s, State.QUEUED,
+                     "the submission was interrupted: the scheduler was not asked yet",
+                     f"dlctl resume {record.training_id}")  # fmt: skip
+    if not record.job_id and not seen.claim:
+        return _told(record, wall_s, State.QUEUED,
+                     "the scheduler's answer was lost, and no job with its name is known so far; "
+                     "it is not sent again by itself",
+                     f"dlctl resume {record.training_id} asks again and sends it if there is none",
+                     )  # fmt: skip
+    if asked := _as_asked(record, seen, wall_s):
+        return asked
+    if seen.supervisor is None and wall_s - _known_since(record) < SETTLE_S:
+        return record  # just submitted: the queue may know it a moment later
+    why = f"job {record.job_id} left the queue without a verdict"
+    return _told(record, wall_s, State.FAILED, why, _see_output(record))
+
+
+def _known_since(record: Record) -> float:
+    """Return when a site last told something about it, at the least when it was made."""
+    try:
+        created = datetime.fromisoformat(record.created_at).timestamp()
+    except ValueError:
+        created = 0.0
+    return max(record.seen_at, created)

@@ -1,0 +1,146 @@
+"""Run one module of a job's runtime at its site, in the Python that its job had.
+
+The runtime travels with each job, so laptop and site never differ. A module answers one JSON value
+(`learner.job.answers`), framed by a random word: what a login shell, a module system or the user's
+own code prints does not reach it. What it says on standard error is progress.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dlctl.errors import RemoteCommandError, ResultsError
+from dlctl.site_admin.setup import shell_environment, site_template, under_bash
+
+if TYPE_CHECKING:
+    from dlctl.contract import Plan
+    from dlctl.lifecycle import Session
+    from dlctl.transport import Transport
+
+_OLD_RUNTIME = re.compile(r"No module named '?(learner|psrv|dlctl)\b")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a module of the node side answered."""
+
+    value: Any
+    """JSON."""
+    exit_code: int
+
+
+def run_module(
+    session: Session,
+    plan: Plan,
+    module: str,
+    arguments: Sequence[str] = (),
+    *,
+    timeout_s: float = 900.0,
+    on_node: bool = False,
+    on_line: Callable[[str], None] | None = None,
+) -> Answer:
+    """Run `python -m MODULE ARGUMENTS` of a training's runtime, in the runtime's folder.
+
+    Args:
+        on_node: In a job step of its own on a compute node (waits in the queue), rather than where
+            the transport's shell is.
+        on_line: Called with each line of standard error, as it comes.
+
+    Raises:
+        ResultsError: the module told in one sentence what is wrong.
+        RemoteCommandError: it did not run to an answer.
+        TransportError
+    """
+    mark = f"dlctl-answer-{secrets.token_hex(8)}"
+    script = module_script(plan, module, arguments, mark)
+    if on_node:
+        script = session.scheduler.node_script(plan, script)
+    lines = _Lines(on_line)
+    end = session.transport.run(script, timeout_s=timeout_s, on_stderr=lines.add)
+    lines.finish()
+    found = _find(end.text, mark)
+    if found is None:
+        raise _unanswered(session.transport, module, end.exit_code, end.text, lines.told, on_node)
+    if "fault" in found:
+        raise ResultsError(str(found["fault"]), hint=str(found.get("hint", "")))
+    return Answer(found.get("value"), end.exit_code)
+
+
+def module_script(
+    plan: Plan, module: str, arguments: Sequence[str], mark: str
+) -> str:  # fmt: skip
+    """Return the POSIX shell script that runs a module as the training's job would. Pure."""
+    head = [
+        f"runtime_dir={shlex.quote(plan.runtime_dir)}",
+        f"python={shlex.quote(plan.environment.python)}",
+        f"site={shlex.quote(plan.site)}",
+        f"mark={mark}",
+        f'node_module() {{ "$@" -m {shlex.join([module, *arguments])}; }}',
+    ]
+    return under_bash(
+        "\n".join([*head, shell_environment(plan.environment), site_template("node_side.sh")])
+    )
+
+
+class _Lines:
+    """Standard error as lines: handed on as they come, the end kept for messages."""
+
+    def __init__(self, on_line: Callable[[str], None] | None) -> None:
+        self._on_line = on_line
+        self._rest = b""
+        self.told: list[str] = []
+
+    def add(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._tell(line.decode(errors="replace").rstrip("\r"))
+
+    def finish(self) -> None:
+        if self._rest:
+            self.add(b"\n")
+
+    def _tell(self, line: str) -> None:
+        if line.strip():
+            self.told = [*self.told[-19:], line.strip()]
+            if self._on_line is not None:
+                self._on_line(line)
+
+
+def _find(text: str, mark: str) -> dict[str, Any] | None:
+    """Return the framed answer; None if there is none, or it was cut short."""
+    for line in reversed(text.splitlines()):
+        before, found, rest = line.partition(f"{mark} ")
+        if found and not before:
+            try:
+                value = json.loads(rest)
+            except ValueError:
+                return None
+            return value if isinstance(value, dict) else None
+    return None
+
+
+def _unanswered(
+    transport: Transport, module: str, exit_code: int, text: str, told: list[str], on_node: bool
+) -> RemoteCommandError:
+    words = {kind: rest for kind, _, rest in (line.partition(" ") for line in text.splitlines())}
+    if why := words.get("dlctl-failed"):
+        hint = words.get("dlctl-hint", "")
+        return RemoteCommandError(f"{transport.name}: {why}", hint=hint)
+    said = told[-1] if told else "it said nothing"
+    if any(_OLD_RUNTIME.search(line) for line in told):
+        hint = "this training was submitted by an older dlctl: submit it again with this one"
+    elif on_node:
+        hint = "look at the partition and account of the training (`dlctl show`), then try again"
+    else:
+        hint = "look at the site's Python (`dlctl sites check`); where that works on compute nodes only, add --on-node"  # noqa: E501
+    return RemoteCommandError(
+        f"{transport.name}: python -m {module} ended with exit code {exit_code} and no answer: "
+        f"{said[:300]}",
+        hint=hint,
+    )

@@ -1,0 +1,147 @@
+"""What contradicts what in a manifest, and which files it names that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dlctl.errors import ManifestError
+from dlctl.manifest.model import Manifest
+from dlctl.manifest.parameter_server import MOST_IN_ROUNDS, OWN, PARALLEL, TRAITS, ParameterServer
+from dlctl.yaml_source import Trail
+
+_NOT_ALL_USE = ("staleness", "learning_rate", "momentum", "adagrad", "moving_rate")
+
+_Problem = tuple[str, str]
+"""A key of parameter_server, and what is wrong with it."""
+
+
+def conflicts(manifest: Manifest) -> list[tuple[Trail, str]]:
+    """Return which settings contradict one another: the place of each, and a sentence."""
+    server = manifest.parameter_server
+    if server is None:
+        return []
+    checks: tuple[Callable[[ParameterServer], list[_Problem]], ...] = (
+        _unused, _staleness, _aggregate, _pull_every, _adagrad,
+    )  # fmt: skip
+    found: list[tuple[Trail, str]] = [
+        (("parameter_server", key), text) for check in checks for key, text in check(server)
+    ]
+    if server.in_rounds and manifest.learners > MOST_IN_ROUNDS:
+        found.append((
+            ("learners",),
+            f"{manifest.learners} learners can't all wait for one another with {server.solver}; "
+            f"at most {MOST_IN_ROUNDS} are allowed, or another solver",
+        ))  # fmt: skip
+    return found + _against_training(manifest)
+
+
+def _unused(server: ParameterServer) -> list[_Problem]:
+    used = TRAITS[server.solver].settings
+    has = f"of such settings it has {', '.join(used)}" if used else "it has no such settings"
+    return [
+        (key, f"{server.solver} does not use it; {has}")
+        for key in _NOT_ALL_USE
+        if key not in used
+        and (value := getattr(server, key)) is not None
+        and value is not False  # zero is a setting, too
+    ]
+
+
+def _staleness(server: ParameterServer) -> list[_Problem]:
+    if server.staleness != 0 or server.solver == PARALLEL:
+        return []
+    if "staleness" not in TRAITS[server.solver].settings:
+        return []  # told already
+    return [(
+        "staleness",
+        f"with 0 all learners would wait for one another, which {server.solver} does not; "
+        f"at least 1 is allowed, or the solver {PARALLEL}",
+    )]  # fmt: skip
+
+
+def _aggregate(server: ParameterServer) -> list[_Problem]:
+    at_once, does = TRAITS[server.solver].at_once, TRAITS[server.solver].does
+    if server.solver == PARALLEL:
+        at_once = not server.in_rounds
+    meant = {True: "every_push", False: "all", None: None}[at_once]
+    if server.aggregate in (None, meant):
+        return []
+    return [("aggregate", f"'{server.aggregate}' contradicts the solver: {server.solver} {does}")]
+
+
+def _pull_every(server: ParameterServer) -> list[_Problem]:
+    pull, push = server.pull_every, server.push_every
+    if pull is None or pull == push:
+        return []
+    if TRAITS[server.solver].sends_weights:
+        return [(
+            "pull_every",
+            f"{server.solver} takes the answer with each push; {push}, as push_every, is allowed",
+        )]  # fmt: skip
+    if pull % push:
+        return [("pull_every", f"{pull} is no multiple of push_every, {push}")]
+    return []
+
+
+def _adagrad(server: ParameterServer) -> list[_Problem]:
+    if server.adagrad and server.momentum and server.solver == "downpour_sgd":
+        return [("momentum", "adagrad has none; one of the two is allowed")]
+    return []
+
+
+def _against_training(manifest: Manifest) -> list[tuple[Trail, str]]:
+    """Return the built-in loop's settings that say how learners agree without a server."""
+    found: list[tuple[Trail, str]] = []
+    server = manifest.parameter_server
+    if server is not None and server.solver == OWN and manifest.framework.job is None:
+        found.append((
+            ("parameter_server", "solver"),
+            "own is the solver that build(arguments) returns, and framework.command has none; "
+            "framework.job is needed, or another solver",
+        ))  # fmt: skip
+    if manifest.training.average_every_steps > 1:
+        found.append((
+            ("training", "average_every_steps"),
+            "is for learners without parameter_server; there model_averaging and push_every say it",
+        ))  # fmt: skip
+    if manifest.training.exchange != "auto":
+        found.append((
+            ("training", "exchange"),
+            "is for learners without parameter_server; with one they exchange nothing themselves",
+        ))  # fmt: skip
+    return found
+
+
+def check_files(manifest: Manifest, folder: Path) -> None:
+    """Check that the files exist that the manifest names and this version reads.
+
+    Raises:
+        ManifestError: with every file that is missing, a line each.
+    """
+    problems = []
+    for key, name in named_files(manifest):
+        path = folder / name
+        if not path.is_file():
+            seen = "is no file" if path.exists() else "does not exist"
+            where = manifest._places.by_key.get(key, "manifest")
+            problems.append(f"{where}: {key}: {name} {seen} in {folder}")
+    if problems:
+        hint = "the path is relative to the manifest's folder, which is what is sent"
+        raise ManifestError("\n".join(problems), problems=problems, hint=hint)
+
+
+def named_files(manifest: Manifest) -> list[tuple[str, str]]:
+    """Return key and path of each file that has to be in the manifest's folder."""
+    framework, found = manifest.framework, []
+    if framework.job is not None and manifest.framework.has_loop:
+        found.append(("framework.job", framework.job))
+        weights = framework.arguments.get("weights")
+        in_store = any(store.training_data for store in manifest.data_stores)
+        if weights is not None and not in_store:  # else it may be a file of DATA_DIR
+            found.append(("framework.arguments.weights", str(weights)))
+    for line in manifest.requirements:
+        option, _, path = line.strip().partition(" ")
+        if option == "-r" and path.strip():
+            found.append(("requirements", path.strip()))
+    return found

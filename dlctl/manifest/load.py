@@ -1,0 +1,83 @@
+"""Read a manifest: YAML, overrides and credentials first, then the model and its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dlctl.errors import ManifestError
+from dlctl.manifest import secrets as credentials
+from dlctl.manifest.checks import conflicts
+from dlctl.manifest.errors import dotted, named, place, sentences
+from dlctl.manifest.model import FILES, Manifest, Places
+from dlctl.manifest.overrides import Overrides, apply, put
+from dlctl.yaml_source import Document, YamlError, load_bytes, load_file
+
+
+def load_manifest(path: Path, overrides: Overrides | None = None) -> Manifest:
+    """Return the manifest in a file.
+
+    Raises:
+        ManifestError: with every problem, a line each.
+    """
+    return _from_yaml(lambda: load_file(path), overrides)
+
+
+def parse_manifest(data: bytes, name: str, overrides: Overrides | None = None) -> Manifest:
+    """Return the manifest that `data` holds; `name` stands in messages.
+
+    Raises:
+        ManifestError: with every problem, a line each.
+    """
+    return _from_yaml(lambda: load_bytes(data, name), overrides)
+
+
+def _from_yaml(load: Callable[[], Document], overrides: Overrides | None) -> Manifest:
+    try:
+        document = load()
+    except YamlError as error:
+        raise _error(error.problems) from error
+    if not isinstance(document.data, dict):
+        raise _error([f"{document.where(())}: keys with values are allowed, as in 'name: mine'"])
+    problems = _lower_top_keys(document)
+    options = apply(document.data, overrides or Overrides(), problems)
+    secrets = credentials.extract(document.data)
+    for trail, what in credentials.stray(document.data):
+        problems.append(f"{place(document, trail, options)}: {dotted(trail)}: {what}")
+        put(document.data, trail, "(hidden)")  # what else is wrong there must not show it
+    try:
+        manifest = Manifest.model_validate(document.data)
+    except ValidationError as error:
+        # No chain: pydantic's error holds the input.
+        problems += sentences(error, Manifest, document, options)
+        raise _error(problems) from None
+    for trail, what in sorted(conflicts(manifest), key=lambda found: document.order(found[0])):
+        problems.append(f"{named(place(document, trail, options, key=True), trail)}: {what}")
+    if problems:
+        raise _error(problems)
+    manifest._secrets = secrets
+    manifest._places = Places({key: place(document, t, options) for key, t in FILES.items()})
+    return manifest
+
+
+def _lower_top_keys(document: Document) -> list[str]:
+    """Accept `Learners` for `learners`, as FfDL's reader does."""
+    problems, lowered = [], {}
+    for key, value in document.data.items():
+        lower = key.lower() if key.lower() in Manifest.model_fields else key
+        if lower in lowered:
+            where = document.where((key,), key=True)
+            problems.append(f"{where}: {key}: is there twice, in another case; one is allowed")
+            continue
+        lowered[lower] = value
+        for marks in (document.key_marks, document.value_marks):
+            for trail in [trail for trail in marks if trail[:1] == (key,) and key != lower]:
+                marks[(lower,) + trail[1:]] = marks[trail]
+    document.data = lowered
+    return problems
+
+
+def _error(problems: list[str]) -> ManifestError:
+    return ManifestError("\n".join(problems), problems=problems)

@@ -1,0 +1,229 @@
+"""The manifest: what a person asks for. The paper's Listing 1, FfDL's dialect, and our own keys.
+
+A `Manifest` is frozen and never holds a credential in a field: what looks like one was replaced by
+a reference when it was read, and only `extract_secrets` gives the values out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import yaml
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    WithJsonSchema,
+    field_validator,
+)
+
+from dlctl import contract
+from dlctl.manifest.intervals import AUTO, parse_every, parse_steps
+from dlctl.manifest.parameter_server import ParameterServer
+from dlctl.manifest.parts import (
+    MOUNTED_STORES,
+    Checkpoint,
+    Count,
+    DataStore,
+    Description,
+    Duration,
+    Framework,
+    Free,
+    Line,
+    Name,
+    Part,
+    Real,
+    Reference,
+    SchedulerSettings,
+    Size,
+    Training,
+    Value,
+    inside_the_folder,
+    whole_cpus,
+)
+from dlctl.units import parse_duration, parse_size
+from dlctl.yaml_source import (
+    Trail,
+    parse_scalar,
+)
+
+
+def _requirement_lines(value: Any) -> Any:
+    return [f"-r {inside_the_folder(value)}"] if isinstance(value, str) else value
+
+
+Requirements = Annotated[
+    list[Line],
+    BeforeValidator(_requirement_lines),
+    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}}),
+]
+
+
+FILES: dict[str, Trail] = {
+    "framework.job": ("framework", "job"),
+    "framework.arguments.weights": ("framework", "arguments", "weights"),
+    "requirements": ("requirements",),
+}
+"""Keys that name files of the folder."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the keys that name files stand, for messages; no part of what a manifest says."""
+
+    by_key: dict[str, str] = field(default_factory=dict, compare=False)
+
+
+class Manifest(Part):
+    """One training, as asked for."""
+
+    name: Name = Field(description="What the training is called.")
+    version: Line | None = Field(None, description="Of your model; text, as written.")
+    description: Description | None = Field(None, description="For people.")
+    learners: Count = Field(1, ge=1, le=100_000, description="Processes that train together.")
+    gpus: Count = Field(0, ge=0, le=1024, description="GPUs of each learner.")
+    gpu_type: Line | None = Field(None, description="FfDL's GPU type.")
+    cpus: Real | None = Field(None, gt=0, le=100_000, description="CPUs of each learner.")
+    memory: Size | None = Field(None, description="Of each learner, as in 8GiB or 8000MiB.")
+    storage: Size | None = Field(None, description="FfDL's scratch space; not used.")
+    time: Duration | None = Field(None, description="Time limit, as in 4h or 1-00:00:00.")
+    framework: Framework = Field(description="What is trained.")
+    data_stores: list[DataStore] = Field(
+        default_factory=list, description="Where data comes from and results go to."
+    )
+    training: Training = Field(
+        default_factory=lambda: Training.model_validate({}), description="The built-in loop."
+    )
+    checkpoint: Checkpoint = Field(
+        default_factory=lambda: Checkpoint.model_validate({}), description="When to save."
+    )
+    scheduler: SchedulerSettings = Field(
+        default_factory=lambda: SchedulerSettings.model_validate({}),
+        description="What Slurm is told beside the resources.",
+    )
+    env: dict[str, Value] = Field(
+        default_factory=dict, description="Environment variables of the learners."
+    )
+    retries: Count = Field(0, ge=0, le=1000, description="Restarts after an infrastructure fault.")
+    requirements: Requirements = Field(
+        default_factory=list, description="pip requirements: a list, or the path of a file."
+    )
+    evaluation_metrics: Free | None = Field(None, description="FfDL's log parser.")
+    parameter_server: ParameterServer | None = Field(
+        None, description="How learners share parameters without waiting; else by allreduce."
+    )
+    _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
+    _places: Places = PrivateAttr(default_factory=lambda: Places())
+
+    @field_validator("env")
+    @classmethod
+    def _variable_names(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, text in value.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name[:60]!r} is no name of a variable")
+            if isinstance(text, str) and "\0" in text:
+                raise ValueError(f"{name} holds a null character")
+        return value
+
+    @field_validator("data_stores")
+    @classmethod
+    def _ids_differ(cls, value: list[DataStore]) -> list[DataStore]:
+        ids = [store.id for store in value]
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"an id is there twice ({', '.join(ids)}); each must differ")
+        return value
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory of each learner."""
+        return None if self.memory is None else parse_size(self.memory)
+
+    @property
+    def time_s(self) -> int | None:
+        """Time limit."""
+        return None if self.time is None else parse_duration(self.time)
+
+    def cpus_per_learner(self) -> int:
+        """Return whole CPUs: Slurm has no fractions, so 0.5 is one."""
+        return whole_cpus(self.cpus or 1)
+
+    def training_settings(self) -> contract.Training:
+        """Return the built-in loop's settings for the plan."""
+        values = self.training.model_dump()
+        schedule = contract.LearningRateSchedule(**values.pop("learning_rate_schedule"))
+        return contract.Training(**values, learning_rate_schedule=schedule)
+
+    def checkpoint_policy(self) -> contract.CheckpointPolicy:
+        """Return when to save, for the plan."""
+        unit, count = parse_every(self.checkpoint.every)
+        every: dict[str, Any] = {AUTO: True} if unit == AUTO else {f"every_{unit}": count}
+        keep_every = self.checkpoint.keep_every
+        return contract.CheckpointPolicy(
+            **every,
+            keep=self.checkpoint.keep,
+            keep_every_steps=None if keep_every is None else parse_steps(keep_every),
+        )
+
+    def plan_stores(self) -> list[contract.DataStore]:
+        """Return the data stores that are a directory on the nodes."""
+        return [
+            contract.DataStore(
+                id=store.id,
+                type=store.type,
+                path=str(store.connection["path"]),
+                training_data=store.training_data.container if store.training_data else None,
+                training_results=store.training_results.container
+                if store.training_results
+                else None,
+            )
+            for store in self.data_stores
+            if store.type in MOUNTED_STORES
+        ]
+
+    def plain_env(self) -> dict[str, str]:
+        """Return the environment variables that are no credential."""
+        return {name: value for name, value in self.env.items() if isinstance(value, str)}
+
+    def secret_names(self) -> list[str]:
+        """Return the environment variables whose value is a reference."""
+        return [name for name, value in self.env.items() if isinstance(value, Reference)]
+
+    def references(self) -> dict[str, Reference]:
+        """Return every reference by name: a variable, or `data_stores.<position>.<key>`."""
+        found = {name: v for name, v in self.env.items() if isinstance(v, Reference)}
+        for position, store in enumerate(self.data_stores):
+            for key, value in store.connection.items():
+                if isinstance(value, Reference):
+                    found[f"data_stores.{position}.{key}"] = value
+        return found
+
+    def extract_secrets(self) -> tuple[Manifest, dict[str, str]]:
+        """Return the manifest with references only, and reference name → value."""
+        copy = self.model_copy()
+        copy._secrets = {}
+        return copy, dict(self._secrets)
+
+    def to_yaml(self) -> str:
+        """Return the manifest as it runs: overrides applied, credentials as references."""
+        data = self.model_dump(mode="json", exclude_unset=True)
+        text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+        return str(text)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quote what our loader would not read as text."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = None if isinstance(parse_scalar(text), str) else "'"
+    if not text.isprintable():
+        style = '"'  # the other styles lose U+0085 and its like
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)

@@ -1,0 +1,106 @@
+"""The manifest's `parameter_server`: how learners share parameters through a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from dlctl.manifest.parts import Count, Duration, Part, Real
+
+if TYPE_CHECKING:
+    pass
+
+MOST_IN_ROUNDS = 62
+"""Learners that can wait for one another: the ranks that one word of a shard's file holds."""
+
+Solver = Literal[
+    "parallel_sgd", "downpour_sgd", "elastic_averaging", "model_averaging", "diloco", "own"
+]
+
+
+class ParameterServer(Part):
+    """How learners share their parameters; every setting fits the solver, or is an error."""
+
+    solver: Solver = Field(
+        "elastic_averaging", description="What a push does; own: the one that build() returns."
+    )
+    shards: Count | None = Field(
+        None, ge=1, le=4096, description="Parts of the parameters; one for each node by default."
+    )
+    push_every: Count = Field(1, ge=1, description="Batches of a learner between its pushes.")
+    pull_every: Count | None = Field(
+        None, ge=1, description="Batches between pulls, a multiple of push_every, the default."
+    )
+    staleness: Count | None = Field(
+        None, ge=0, description="Pushes that a learner may be ahead of the slowest."
+    )
+    aggregate: Literal["every_push", "all"] | None = Field(
+        None, description="Follows from the solver; said here, it has to agree with it."
+    )
+    min_learners: Count | None = Field(
+        None, ge=1, description="With fewer the training ends; by default half of them."
+    )
+    transport: Literal["tcp", "mpi"] = Field(
+        "tcp", description="Between nodes; mpi survives the loss of no node."
+    )
+    learning_rate: Real | None = Field(
+        None, gt=0, description="Of the server's steps; the optimizer's by default."
+    )
+    momentum: Real | None = Field(None, ge=0, lt=1, description="Of the server's steps.")
+    adagrad: bool | None = Field(
+        None, description="downpour_sgd: a rate of its own for each parameter."
+    )
+    moving_rate: Real | None = Field(
+        None, gt=0, le=1, description="elastic_averaging: α; 0.9 / learners by default."
+    )
+    timeout: Duration = Field("2m", description="How long servers and learners are waited for.")
+    snapshot_every: Duration = Field("1m", description="Between snapshots of the servers' state.")
+
+    @property
+    def in_rounds(self) -> bool:
+        """Return whether each learner waits for all others at every push (own: unknown here)."""
+        return self.solver in ROUNDS or (self.solver == PARALLEL and not self.staleness)
+
+
+@dataclass(frozen=True)
+class _Traits:
+    """What one solver uses and does."""
+
+    settings: tuple[str, ...]
+    """Of those that not every solver has."""
+    at_once: bool | None
+    """None: the class decides."""
+    sends_weights: bool = False
+    does: str = ""
+
+
+PARALLEL = "parallel_sgd"
+OWN = "own"
+ROUNDS = ("model_averaging", "diloco")
+TRAITS = {
+    PARALLEL: _Traits(
+        ("learning_rate", "momentum", "staleness"), False,
+        does="takes one step for all learners' gradients (with staleness from 1 on, at every push)",
+    ),
+    "downpour_sgd": _Traits(
+        ("learning_rate", "momentum", "adagrad", "staleness"), True,
+        does="takes a step for every push as it comes",
+    ),
+    "elastic_averaging": _Traits(
+        ("moving_rate", "staleness"), True, sends_weights=True,
+        does="draws learner and center to each other at every push",
+    ),
+    "model_averaging": _Traits(
+        (), False, sends_weights=True, does="waits for all learners, and takes their weights' mean"
+    ),
+    "diloco": _Traits(
+        ("learning_rate", "momentum"), False, sends_weights=True,
+        does="waits for all learners, and steps towards their weights' mean",
+    ),
+    OWN: _Traits(
+        ("learning_rate", "staleness"), None,
+        does="aggregates as its class says: at every push with `push`, all with `step`",
+    ),
+}  # fmt: skip

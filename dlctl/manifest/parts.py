@@ -1,0 +1,313 @@
+"""The parts of a manifest below its top level: validated, frozen models, each key described."""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from dlctl.manifest.intervals import parse_every, parse_steps
+from dlctl.units import parse_duration, parse_size
+from dlctl.yaml_source import FloatText, IntText, plain
+
+_NUMBER_OR_TEXT = {"type": ["string", "number"]}
+MOUNTED_STORES = ("mount_volume", "host_mount")
+"""Data stores that are a directory on the nodes."""
+OBJECT_STORES = ("softlayer_objectstore", "swift_datastore", "s3_datastore", "mount_cos")
+STORE_TYPES = (*MOUNTED_STORES, *OBJECT_STORES)
+TORCH_NAMES = ("pytorch", "torch")
+_OWN_OPTIONS = frozenset(
+    ("array", "job-name", "output", "error", "comment", "wrap", "requeue", "no-requeue",
+     "open-mode", "parsable", "chdir", "signal", "wait", "test-only", *"aJoeDW")
+)  # fmt: skip
+
+
+def _as_written(value: Any) -> Any:
+    if isinstance(value, bool):
+        word = str(value).lower()
+        raise ValueError(f"{word} is a boolean here; quote it ('{word}') to make it text")
+    if isinstance(value, (IntText, FloatText)):
+        return value.text
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+def _no_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is a boolean; a number is allowed")
+    return value
+
+
+def _one_line(value: str) -> str:
+    if re.search(r"[\x00-\x1f\x7f]", value):
+        raise ValueError("one line without control characters is allowed")
+    return value
+
+
+def inside_the_folder(value: str) -> str:
+    """Return a relative path that stays inside the folder, or raise ValueError."""
+    normal = posixpath.normpath(value)
+    if "\0" in value or not value or value.startswith(("/", "~")) or normal.startswith(".."):
+        raise ValueError(f"{value!r} leaves the folder; a relative path inside it is allowed")
+    return value
+
+
+def _checked(parse: Any) -> Any:
+    def check(value: str) -> str:
+        parse(value)
+        return value
+
+    return AfterValidator(check)
+
+
+Text = Annotated[str, BeforeValidator(_as_written), WithJsonSchema(_NUMBER_OR_TEXT)]
+Line = Annotated[
+    str,
+    BeforeValidator(_as_written),
+    AfterValidator(_one_line),
+    Field(min_length=1),
+    WithJsonSchema({**_NUMBER_OR_TEXT, "minLength": 1}),
+]
+
+
+def _at_most(length: int) -> AfterValidator:
+    def check(value: str) -> str:
+        if len(value) > length:
+            raise ValueError(f"is {len(value):,} characters long; at most {length:,} are allowed")
+        return value
+
+    return AfterValidator(check)
+
+
+Name = Annotated[
+    Line, _at_most(200), WithJsonSchema({**_NUMBER_OR_TEXT, "minLength": 1, "maxLength": 200})
+]
+Description = Annotated[
+    Text, _at_most(10_000), WithJsonSchema({**_NUMBER_OR_TEXT, "maxLength": 10_000})
+]
+Size = Annotated[
+    str, BeforeValidator(_as_written), _checked(parse_size), WithJsonSchema({"type": "string"})
+]
+Duration = Annotated[
+    str, BeforeValidator(_as_written), _checked(parse_duration), WithJsonSchema({"type": "string"})
+]
+Count = Annotated[int, BeforeValidator(_no_boolean)]
+Real = Annotated[float, BeforeValidator(_no_boolean), AllowInfNan(False)]
+"""A finite one: the plan is JSON, which has no other."""
+Free = Annotated[dict[str, Any], BeforeValidator(plain)]
+
+
+class Part(BaseModel):
+    """A part of the manifest: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Reference(Part):
+    """A credential that stands elsewhere. Exactly one key is set."""
+
+    from_env: Line | None = Field(None, description="A variable of your own shell at submission.")
+    from_file: Line | None = Field(None, description="A file on your own machine.")
+    from_secret: Line | None = Field(
+        None, description="Written by dlctl in place of a credential that stood in the manifest."
+    )
+
+    @model_validator(mode="after")
+    def _one_is_set(self) -> Reference:
+        if len([v for v in (self.from_env, self.from_file, self.from_secret) if v]) != 1:
+            raise ValueError("one of {from_env: NAME} and {from_file: PATH} is allowed")
+        return self
+
+
+def _kind(value: Any) -> str:
+    return "reference" if isinstance(value, (dict, Reference)) else "text"
+
+
+Value = Annotated[
+    Annotated[Text, Tag("text")] | Annotated[Reference, Tag("reference")], Discriminator(_kind)
+]
+
+
+class Framework(Part):
+    """What is trained."""
+
+    name: Line = Field(description="pytorch; with `command`, any name.")
+    version: Line | None = Field(None, description="For people; a site has one torch.")
+    image_tag: Line | None = Field(None, description="FfDL's container image tag.")
+    command: Text | None = Field(
+        None, min_length=1, description="Shell text, run once per learner in the code folder."
+    )
+    job: Line | None = Field(
+        None, description="A file of the folder; for pytorch a .py that defines build(arguments)."
+    )
+    arguments: Free = Field(
+        default_factory=dict,
+        description="What build(arguments) gets; `weights` names a file to start from.",
+    )
+
+    @field_validator("job")
+    @classmethod
+    def _job_stays_inside(cls, value: str | None) -> str | None:
+        return None if value is None else inside_the_folder(value)
+
+    @field_validator("arguments")
+    @classmethod
+    def _weights_stay_inside(cls, value: dict[str, Any]) -> dict[str, Any]:
+        weights = value.get("weights")
+        if weights is not None:
+            if not isinstance(weights, str):
+                raise ValueError("weights is no path; a relative path is allowed")
+            inside_the_folder(weights)
+        return value
+
+    @model_validator(mode="after")
+    def _command_or_job(self) -> Framework:
+        if (self.command is None) == (self.job is None):
+            seen, verb = ("neither", "is") if self.command is None else ("both", "are")
+            raise ValueError(f"{seen} of 'command' and 'job' {verb} set; exactly one is allowed")
+        is_torch = self.name.lower() in TORCH_NAMES
+        if self.job is not None and is_torch and not self.job.endswith(".py"):
+            raise ValueError(
+                f"job {self.job!r} is no Python file; "
+                f"for {self.name} a path such as 'train.py' is allowed"
+            )
+        return self
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether the built-in loop trains this framework's models, as `job` needs."""
+        return self.name.lower() in TORCH_NAMES
+
+
+class Container(Part):
+    """A place in a data store."""
+
+    container: Line = Field(description="A bucket, or a directory below connection.path.")
+
+
+class DataStore(Part):
+    """Where training data comes from and results go to."""
+
+    id: Line = Field(description="A name that you choose.")
+    type: Literal[STORE_TYPES] = Field(description="Which kind of store.")  # type: ignore[valid-type]
+    training_data: Container | None = Field(None, description="What DATA_DIR names.")
+    training_results: Container | None = Field(None, description="Where results are copied to.")
+    connection: dict[str, Value] = Field(
+        default_factory=dict, description="How it is reached; for a mounted store `path`."
+    )
+
+    @model_validator(mode="after")
+    def _a_mount_has_a_path(self) -> DataStore:
+        if self.type not in MOUNTED_STORES:
+            return self
+        path = self.connection.get("path")
+        if not isinstance(path, str) or not path.startswith("/"):
+            raise ValueError(f"a {self.type} needs connection.path, an absolute path on the nodes")
+        for place in (self.training_data, self.training_results):
+            if place is not None:
+                inside_the_folder(place.container)
+        return self
+
+
+class Schedule(Part):
+    """How the learning rate changes."""
+
+    name: Literal["constant", "step", "exponential", "cosine", "linear"] = Field(
+        "constant", description="The shape."
+    )
+    warmup_steps: Count = Field(0, ge=0, description="Linear warm-up from 0 over so many steps.")
+    step_epochs: Count = Field(1, ge=1, description="step: multiply every so many epochs.")
+    gamma: Real = Field(0.1, gt=0, le=1, description="step, exponential: the factor.")
+    final_factor: Real = Field(0.0, ge=0, description="cosine, linear: the factor at the end.")
+
+
+class Training(Part):
+    """The built-in loop's settings."""
+
+    epochs: Count = Field(1, ge=1, description="Passes over the training data.")
+    batch_size: Count = Field(32, ge=1, description="Global: over all learners together.")
+    seed: Count = Field(0, ge=0, le=2**63 - 1, description="Of every random generator.")
+    validate_every_epochs: Count = Field(1, ge=1, description="Epochs between validations.")
+    log_every_steps: Count = Field(10, ge=1, description="Steps between lines of metrics.")
+    learning_rate_schedule: Schedule = Field(
+        default_factory=lambda: Schedule.model_validate({}),
+        description="How the learning rate changes.",
+    )
+    clip_gradient_norm: Real | None = Field(
+        None, gt=0, description="The largest norm of all gradients together."
+    )
+    exchange: Literal["auto", "shm", "mpi", "hierarchical", "torch"] = Field(
+        "auto", description="How learners agree; auto finds the fastest that the nodes allow."
+    )
+    average_every_steps: Count = Field(
+        1, ge=1, description="1: gradients each step; N: the weights, every N steps (local SGD)."
+    )
+    prefetch: Literal["auto", "on", "off"] = Field(
+        "auto", description="Whether the next batches are read while the model trains."
+    )
+
+
+class Checkpoint(Part):
+    """When a checkpoint is taken and how many are kept."""
+
+    every: Line = Field(
+        "1 epoch", description="`auto`, `10 steps`, `1 epoch`, or a time such as `5m`."
+    )
+    keep: Count = Field(2, ge=2, description="How many of the newest are kept; at least 2.")
+    keep_every: Line | None = Field(
+        None, description="`1000 steps`: those at every so many steps are kept for ever."
+    )
+
+    @field_validator("every")
+    @classmethod
+    def _every(cls, value: str) -> str:
+        parse_every(value)
+        return value
+
+    @field_validator("keep_every")
+    @classmethod
+    def _keep_every(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_steps(value)
+        return value
+
+
+class SchedulerSettings(Part):
+    """What Slurm is told beside the resources."""
+
+    partition: Line | None = Field(None, description="Default: the site's, else one that fits.")
+    account: Line | None = Field(None, description="Default: the site's.")
+    qos: Line | None = Field(None, description="Default: the site's.")
+    constraint: Line | None = Field(None, description="Features of nodes.")
+    gres: Line | None = Field(None, description="Further GRES; GPUs come from `gpus`.")
+    extra: list[Line] = Field(default_factory=list, description="Further sbatch options.")
+
+    @field_validator("extra")
+    @classmethod
+    def _options(cls, value: list[str]) -> list[str]:
+        for option in value:
+            if not option.startswith("-"):
+                raise ValueError(f"{option!r} is no option; one such as '--nice=100' is allowed")
+            name = re.split(r"[=\s]", option.lstrip("-"))[0]
+            if name in _OWN_OPTIONS or (not option.startswith("--") and name[:1] in _OWN_OPTIONS):
+                raise ValueError(f"{option!r} is set by dlctl itself; remove it")
+        return value
+
+
+def whole_cpus(cpus: float) -> int:
+    """Return the CPUs that Slurm is asked for: it has no fractions."""
+    return max(1, math.ceil(cpus))

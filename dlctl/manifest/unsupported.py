@@ -1,0 +1,72 @@
+"""What a manifest may ask for and this version lacks: told by the plan, and whether it can run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dlctl.manifest.parts import MOUNTED_STORES
+
+if TYPE_CHECKING:
+    from dlctl.manifest.model import Manifest
+
+
+def _stores(manifest: Manifest, *, used: bool) -> str:
+    """Return the types of the stores that are no directory, by whether anything is kept there."""
+    return ", ".join(sorted({
+        store.type for store in manifest.data_stores
+        if store.type not in MOUNTED_STORES
+        and bool(store.training_data or store.training_results) is used
+    }))  # fmt: skip
+
+
+_STORES = "Data stores of the type {} are not read or written in this version; use mount_volume."
+_BLOCKING: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
+    (lambda m: _stores(m, used=True), _STORES),
+    (
+        lambda m: m.framework.job and not m.framework.has_loop and m.framework.name,
+        "The framework {} has no built-in loop in this version; use framework.command.",
+    ),
+)
+_HARMLESS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
+    (lambda m: _stores(m, used=False), _STORES),
+    (lambda m: m.framework.image_tag, "Images are not chosen by image_tag in this version."),
+    (
+        lambda m: m.parameter_server is None and "parameter_server" in m.model_fields_set,
+        "parameter_server is empty: there is none; {{}} is one with its defaults.",
+    ),
+    (
+        lambda m: m.parameter_server is not None and m.learners == 1,
+        "One learner needs no parameter server: it trains alone, and none is started.",
+    ),
+    (
+        lambda m: (
+            m.parameter_server
+            and m.learners > 1
+            and (m.parameter_server.min_learners or 0) > m.learners
+            and m.learners
+        ),
+        "parameter_server.min_learners is more than there are learners: all {} are needed.",
+    ),
+    (lambda m: m.evaluation_metrics, "evaluation_metrics are not parsed in this version."),
+    (lambda m: m.retries, "A failed training is not retried by itself in this version."),
+    (lambda m: m.gpu_type, "gpu_type is not used in this version; use scheduler.constraint."),
+    (lambda m: m.storage, "storage is not used in this version."),
+)
+
+
+def not_in_this_version(manifest: Manifest) -> list[str]:
+    """Return one sentence for each thing that is asked for and that this version lacks."""
+    return list(dict.fromkeys(_found(manifest, _BLOCKING + _HARMLESS)))
+
+
+def can_not_run(manifest: Manifest) -> list[str]:
+    """Return those of the sentences without which the training can't run."""
+    return _found(manifest, _BLOCKING)
+
+
+def _found(
+    manifest: Manifest, lacks: tuple[tuple[Callable[[Manifest], Any], str], ...]
+) -> list[str]:
+    found = ((seen(manifest), sentence) for seen, sentence in lacks)
+    return [sentence.format(seen) for seen, sentence in found if seen]

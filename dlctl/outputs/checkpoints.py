@@ -1,0 +1,180 @@
+"""Look at the checkpoints of a training from here: list and show read small files only.
+
+They need nothing at the site but a shell; `verify` and `diff` run `learner.checkpoint.tool` there.
+The files are described in docs/checkpoints.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dlctl import contract
+from dlctl.errors import ResultsError
+from dlctl.files.small_files import read_files
+from dlctl.lifecycle.remote_module import run_module
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record
+    from dlctl.transport import Transport
+
+T = TypeVar("T")
+_TIMEOUT_S = 3600.0
+_FOLDER = re.compile("step-([0-9]+)")
+_MARKER, _STATE = "complete.json", "state.json"
+_RECORD = re.compile(r"share-[0-9]+\.json")
+_PATHS = 300
+"""Read in one round trip: their names are one argument of a shell, of 128 KiB at most."""
+_NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
+"""What JSON of another form than is expected leads to."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint, as its marker tells."""
+
+    step: int
+    complete: bool
+    epoch: int | None = None
+    """Epochs finished."""
+    learners: int | None = None
+    size_bytes: int | None = None
+    written_at: float | None = None
+    """Seconds since 1970."""
+    kept_for_ever: bool = False
+
+
+def list_checkpoints(transport: Transport, job_dir: str) -> list[Checkpoint]:
+    """Return the checkpoints of a job directory, the newest first; none is no error.
+
+    Raises:
+        TransportError
+    """
+    return [_checkpoint(step, marker) for step, (_, marker) in _markers(transport, job_dir).items()]
+
+
+def show_checkpoint(transport: Transport, job_dir: str, step: int | None) -> dict[str, Any]:
+    """Return settings, files and tensors of one checkpoint; of the newest complete one by default.
+
+    Raises:
+        ResultsError: there is no such checkpoint, or it can't be understood.
+        TransportError
+    """
+    markers = _markers(transport, job_dir)
+    complete = [n for n, (_, marker) in markers.items() if _checkpoint(n, marker).complete]
+    chosen = next((n for n in complete if step in (None, n)), None)
+    if chosen is None:
+        what = "complete checkpoint" if step is None else f"complete checkpoint of step {step}"
+        raise ResultsError(f"there is no {what} in {job_dir}", hint="dlctl checkpoints list")
+    folder, content = markers[chosen]
+    marker = json.loads(content or b"")
+    records = [f"{folder}/{name}" for name in marker["files"] if _RECORD.fullmatch(name)]
+    contents = _read(transport, [f"{folder}/{_STATE}", *records])
+    try:
+        state, *shares = (json.loads(content or b"") for content in contents.values())
+        return _described(marker, state, shares)
+    except _NOT_UNDERSTOOD as error:
+        raise ResultsError(
+            f"{transport.name}: the checkpoint {folder} can't be understood: {error!r}",
+            hint="`dlctl checkpoints verify` tells which are whole",
+        ) from error
+
+
+def _described(marker: Any, state: Any, shares: list[Any]) -> dict[str, Any]:
+    places: dict[str, list[str]] = {}
+    for share in shares:
+        for piece in share["pieces"]:
+            number, _, start = piece["name"].partition(":")
+            place = f"share-{int(share['rank'])}.h5:{number}:{start}"
+            places.setdefault(number, []).append(place)
+    tensors = [
+        {**leaf, "name": str(leaf["name"]), "dtype": str(leaf["dtype"]),
+         "shape": [int(n) for n in leaf["shape"]], "places": places.get(str(number), [])}
+        for number, leaf in enumerate(state["leaves"])
+    ]  # fmt: skip
+    known = {"learners": int(marker["learners"]), "settings": dict(marker["settings"])}
+    return {**marker, **known, "tensors": tensors}
+
+
+def verify(session: Session, record: Record, steps: list[int], *, on_node: bool) -> Any:
+    """Compare every byte of checkpoints (of all, if none is named) with its checksums.
+
+    Raises:
+        ResultsError: there is no such checkpoint.
+        TransportError
+    """
+    return _tool(session, record, ["verify", record.job_dir, *map(str, steps)], on_node=on_node)
+
+
+def diff(
+    session: Session, record: Record, other: Record, steps: list[int], *, on_node: bool
+) -> Any:
+    """Compare the tensors of two checkpoints, of one training or of two at the same site.
+
+    Args:
+        session: To their site.
+        record: The first training.
+        other: The second, which may be the first.
+        steps: Of the first and of the second; empty for the newest complete ones.
+        on_node: Whether Python works on compute nodes only.
+
+    Raises:
+        ResultsError: there is no such checkpoint, or the trainings are at different sites.
+        TransportError
+    """
+    if record.site != other.site:
+        raise ResultsError(
+            f"{record.training_id} is at {record.site} and {other.training_id} at {other.site}",
+            hint="checkpoints can be compared at one site only",
+        )
+    wanted = [*map(str, steps), "-", "-"][:2]
+    pairs = [record.job_dir, wanted[0], other.job_dir, wanted[1]]
+    return _tool(session, record, ["diff", *pairs], on_node=on_node)
+
+
+def _tool(session: Session, record: Record, arguments: list[str], *, on_node: bool) -> Any:
+    from dlctl.lifecycle import read_plan
+
+    plan = read_plan(session, record)
+    module = "learner.checkpoint.tool"
+    return run_module(session, plan, module, arguments, on_node=on_node, timeout_s=_TIMEOUT_S).value
+
+
+def _markers(transport: Transport, job_dir: str) -> dict[int, tuple[str, bytes | None]]:
+    """Return the folder and the marker's content of each checkpoint by its step, newest first."""
+    root = f"{job_dir}/{contract.CHECKPOINTS}"
+    listed = transport.run(f"cd {shlex.quote(root)} 2>/dev/null && ls -1 || :").text.splitlines()
+    folders = {int(m[1]): f"{root}/{name}" for name in listed if (m := _FOLDER.fullmatch(name))}
+    contents = _read(transport, [f"{folder}/{_MARKER}" for folder in folders.values()])
+    pairs = zip(folders.values(), contents.values(), strict=True)
+    return dict(sorted(zip(folders, pairs, strict=True), reverse=True))
+
+
+def _checkpoint(step: int, marker: bytes | None) -> Checkpoint:
+    try:
+        raw = json.loads(marker or b"")
+        size_bytes = sum(int(file["size_bytes"]) for file in raw["files"].values())
+        learners = dict(raw.get("settings", {})).get("learners", raw.get("learners"))
+        return Checkpoint(
+            step, True, _known(int, raw.get("epoch")), _known(int, learners), size_bytes,
+            _known(float, raw.get("written_at")), bool(raw.get("kept_for_ever")),
+        )  # fmt: skip
+    except _NOT_UNDERSTOOD:
+        return Checkpoint(step, False)
+
+
+def _known(kind: Callable[[Any], T], value: Any) -> T | None:
+    return None if value is None else kind(value)
+
+
+def _read(transport: Transport, paths: list[str]) -> dict[str, bytes | None]:
+    """Return the contents of files, many in one round trip."""
+    contents: dict[str, bytes | None] = {}
+    for first in range(0, len(paths), _PATHS):
+        contents |= read_files(transport, paths[first : first + _PATHS])
+    return contents

@@ -1,0 +1,224 @@
+"""Fetch what a training made: the model, the logs, the metrics → ./results/<training id>/.
+
+Every file is verified: results against the index that the node wrote, the rest against hashes
+taken over there.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import ResultsIndex, State
+from dlctl.errors import ResultsError, TransferError
+from dlctl.files.upload import download, read_files
+from dlctl.outputs.logs import LogReader, read
+from dlctl.record import Record
+from dlctl.transport import Transport
+
+_MARK = ".dlctl-fetch"
+"""In a folder of fetched files: whose they are."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What was brought."""
+
+    training_id: str
+    folder: str
+    files: list[str]
+    """Relative to `folder`."""
+    complete: bool
+    """False while the training goes on: more may come."""
+    left_out: list[str] = field(default_factory=list)
+    """What lies in `results/` over there and can't be brought: pipes, links that lead out."""
+
+
+def fetch_results(
+    transport: Transport, record: Record, destination: Path, on_progress: Progress | None = None
+) -> Fetched:
+    """Bring results, logs, metrics, manifest and plan; what is here already is not sent again.
+
+    Raises:
+        ResultsError: the training has made nothing yet.
+        TransferError
+    """
+    index = _index(transport, record)
+    own_folder(destination, record)
+    here = _write_newest(transport, record, destination)
+    files = list(here)
+    names = {f.path: f.sha256 for f in index.files} if index else _listed(transport, record)
+    if names:
+        base = f"{record.job_dir}/{contract.RESULTS}"
+        brought = download(transport, base, names, destination, on_progress)
+        files += [str(path.relative_to(destination)) for path in brought]
+    files += _write_logs(transport, record, destination / "logs")
+    if "metrics.jsonl" not in names:  # the training's own file of that name is the user's
+        files += _write_metrics(transport, record, destination / "metrics.jsonl")
+    if not names and len(files) == len(here):
+        raise ResultsError(
+            f"{record.training_id} ({record.state}) has made nothing to fetch yet",
+            hint=f"dlctl logs --follow {record.training_id}",
+        )
+    return Fetched(
+        record.training_id,
+        str(destination),
+        files,
+        complete=record.state is State.COMPLETED,
+        left_out=index.left_out if index else [],
+    )
+
+
+def fetch_checkpoints(
+    transport: Transport, record: Record, destination: Path, on_progress: Progress | None = None
+) -> Fetched:
+    """Bring every complete checkpoint.
+
+    Raises:
+        ResultsError: there is none.
+    """
+    script = f"cd {shlex.quote(record.job_dir)} && ls -1 {contract.CHECKPOINTS} 2>/dev/null"
+    names = [n for n in transport.run(script).text.split() if not n.startswith(".")]
+    if not names:
+        raise ResultsError(
+            f"{record.training_id} ({record.state}) has no checkpoint",
+            hint="checkpoint.every in the manifest says when one is written",
+        )
+    own_folder(destination, record)
+    paths = [f"{contract.CHECKPOINTS}/{name}" for name in names]
+    brought = download(transport, record.job_dir, paths, destination, on_progress)
+    files = [str(path.relative_to(destination)) for path in brought]
+    return Fetched(record.training_id, str(destination), files, record.state.final)
+
+
+def own_folder(folder: Path, record: Record) -> None:
+    """Make the folder, or know it again: nothing but an earlier fetch is ever overwritten.
+
+    Raises:
+        ResultsError: something else is there, or the folder can't be made.
+    """
+    mark = folder / _MARK
+    try:
+        if folder.is_dir() and any(folder.iterdir()):
+            if not mark.is_file() or mark.read_text().strip() != record.training_id:
+                raise ResultsError(
+                    f"{folder} is not empty, and holds no earlier fetch of {record.training_id}",
+                    hint="name a folder that is empty or not there: --to FOLDER",
+                )
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.write_text(f"{record.training_id}\n")
+    except OSError as error:
+        raise ResultsError(
+            f"{folder} can't be used as a folder: {error.strerror}",
+            hint="name another one: --to FOLDER",
+        ) from error
+
+
+def _index(transport: Transport, record: Record) -> ResultsIndex | None:
+    path = f"{record.job_dir}/{contract.RESULTS_INDEX}"
+    content = read_files(transport, [path])[path]
+    try:
+        return None if content is None else contract.from_json(ResultsIndex, content)
+    except contract.ContractError as error:
+        raise ResultsError(
+            f"{transport.name}: {path} can't be understood: {error}",
+            hint=f"`dlctl logs {record.training_id}` shows how the results were stored",
+        ) from error
+
+
+def _listed(transport: Transport, record: Record) -> list[str]:
+    """Return what lies in `results/` of a training that has not stored them."""
+    base = shlex.quote(f"{record.job_dir}/{contract.RESULTS}")
+    end = transport.run(f"cd {base} 2>/dev/null && find . -type f ! -name '.*' -print0")
+    return [name[2:] for name in end.stdout.decode("utf-8", "surrogateescape").split("\0") if name]
+
+
+def _write_newest(transport: Transport, record: Record, folder: Path) -> list[str]:
+    """Write the manifest and the plan of the newest attempt."""
+    names = {contract.MANIFEST: contract.manifest_file, contract.PLAN: contract.plan_file}
+    attempts = range(record.attempt, 0, -1)
+    paths = [f"{record.job_dir}/{file(n)}" for n in attempts for file in names.values()]
+    contents = read_files(transport, paths)
+    for n in attempts:
+        found = {name: contents[f"{record.job_dir}/{file(n)}"] for name, file in names.items()}
+        whole = {name: content for name, content in found.items() if content is not None}
+        if len(whole) == len(names):
+            for name, content in whole.items():
+                contract.write_whole(folder / name, content)
+            return list(whole)
+    raise ResultsError(
+        f"the job directory {record.job_dir} is gone from {transport.name}",
+        hint=f"dlctl delete {record.training_id}",
+    )
+
+
+def _write_logs(transport: Transport, record: Record, folder: Path) -> list[str]:
+    """Write the logs as they are now: they may grow while they are read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written: dict[str, None] = {}
+    for piece in read(transport, LogReader(record.job_dir)):
+        name = f"attempt-{piece.attempt}-{piece.source}.log"
+        with (folder / f".{name}.part").open("ab" if name in written else "wb") as file:
+            file.write(piece.content)
+        written[name] = None
+    for name in written:
+        (folder / f".{name}.part").replace(folder / name)
+    if not written and not any(folder.iterdir()):
+        folder.rmdir()
+    return [f"logs/{name}" for name in written]
+
+
+def _write_metrics(transport: Transport, record: Record, path: Path) -> list[str]:
+    points = read_metrics(transport, record)
+    if not points:
+        return []
+    contract.write_whole(path, "".join(json.dumps(p, ensure_ascii=False) + "\n" for p in points))
+    return [path.name]
+
+
+def read_metrics(transport: Transport, record: Record) -> list[dict[str, object]]:
+    """Return one curve over all attempts: a step that a later attempt replayed is dropped."""
+    end = transport.run(
+        f"cd {shlex.quote(record.job_dir)}/{contract.METRICS} 2>/dev/null || exit 0\n"
+        # A file whose writer was killed may lack its last newline.
+        'for f in *-0.jsonl; do [ -f "$f" ] && { echo "attempt ${f%-0.jsonl}"; cat "$f"; echo; }'
+        "\ndone; :"
+    )
+    return merge_metrics(end.text)
+
+
+def merge_metrics(text: str) -> list[dict[str, object]]:
+    """Merge attempts, each behind a line `attempt <n>`; see `read_metrics`."""
+    attempts: dict[int, list[dict[str, object]]] = {}
+    points: list[dict[str, object]] = []
+    for line in text.split("\n"):
+        if line.startswith("attempt "):
+            number = line.removeprefix("attempt ")
+            points = attempts.setdefault(int(number), []) if number.isdecimal() else []
+            continue
+        try:
+            point = json.loads(line)
+        except ValueError:
+            continue  # the last line of a run that was killed while it wrote
+        if isinstance(point, dict) and isinstance(point.get("step"), int):
+            points.append(point)
+    merged: list[dict[str, object]] = []
+    for _, fresh in sorted(attempts.items()):
+        if fresh:
+            first = min(int(str(point["step"])) for point in fresh)
+            merged = [point for point in merged if int(str(point["step"])) < first]
+        merged += fresh
+    return merged
+
+
+__all__ = [
+    "Fetched", "TransferError", "fetch_checkpoints", "fetch_results", "merge_metrics",
+    "own_folder", "read_metrics",
+]  # fmt: skip

@@ -1,0 +1,91 @@
+"""Turn a plan into the batch script. Pure; everything goes through a shell-quote filter."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.errors import PlanError
+from dlctl.package_data import data_path
+from dlctl.units import format_slurm_time
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MEBIBYTE = 1 << 20
+
+
+def render(plan: contract.Plan) -> str:
+    """Return the text of job.sbatch."""
+    template = _environment().get_template("job.sbatch.j2")
+    return template.render(plan=plan, options=sbatch_options(plan), contract=contract)
+
+
+def sbatch_options(plan: contract.Plan) -> list[str]:
+    """Return the `#SBATCH` options, one a line.
+
+    Job name, comment, working directory and output depend on the attempt: they stand on the
+    command line (`dlctl.scheduler.slurm`).
+    """
+    resources, batch = plan.resources, plan.batch
+    chosen = {
+        "nodes": resources.nodes,
+        "ntasks": resources.learners,
+        "ntasks-per-node": max(resources.learners_per_node),
+        "cpus-per-task": resources.cpus_per_learner,
+        "mem": _mebibytes(resources.memory_bytes_per_node),
+        "time": None if resources.time_s is None else format_slurm_time(resources.time_s),
+        "partition": batch.partition,
+        "account": batch.account,
+        "qos": batch.qos,
+        "constraint": batch.constraint,
+        "gres": batch.gres,
+        "signal": f"B:USR2@{resources.halt_margin_s}",
+    }
+    given = {name: value for name, value in chosen.items() if value is not None}
+    options = [f"--{name}={_word(name, value)}" for name, value in given.items()]
+    extra = [_word("extra", option) for option in batch.extra]
+    # Learners that share no world may go on without a lost node. Never with --requeue: a node's
+    # loss would start the attempt again beside what still runs.
+    spared = ["--no-kill"] if plan.parameter_server else []
+    return [*options, "--no-requeue", *spared, "--open-mode=append", *extra]
+
+
+def _word(name: str, value: object) -> str:
+    """Quote as sbatch reads its own lines: it knows quotes, but no shell expansion.
+
+    Raises:
+        PlanError: a line break or another control character, which no quote holds on one line.
+    """
+    text = str(value)
+    if not text.isprintable():
+        raise PlanError(
+            f"the sbatch option {name} holds a control character: {text!r}",
+            hint="write it as one line, in the manifest's scheduler or the site's file",
+        )
+    return shlex.quote(text)
+
+
+def _comment(value: object) -> str:
+    """Return text that stays in its line; sbatch would take `#SBATCH` in another for an option."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(str(value).split()))
+
+
+def _mebibytes(memory_bytes: int | None) -> str | None:
+    return None if memory_bytes is None else f"{-(-memory_bytes // MEBIBYTE)}M"
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(  # noqa: S701 - shell text, not HTML; the filter `sh` quotes
+        loader=FileSystemLoader(data_path("templates")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["sh"] = lambda value: shlex.quote(str(value))
+    environment.filters["comment"] = _comment
+    return environment

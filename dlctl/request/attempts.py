@@ -1,0 +1,137 @@
+"""What each attempt of a training runs by: its manifest, plan and batch script, whole and together.
+
+A resumption may ask for other resources. Only those are decided anew: what is trained, on which
+data, in which order, stays as the first attempt had it.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dlctl import __version__, contract
+from dlctl.errors import RecordError
+from dlctl.files.archive import Entry
+from dlctl.files.upload import read_files
+from dlctl.manifest.overrides import Overrides
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+    from dlctl.request.request import Request
+    from dlctl.sites.files import Site
+    from dlctl.transport import Transport
+
+
+@dataclass(frozen=True)
+class AttemptFiles:
+    """The three files that one attempt runs by, as they are."""
+
+    attempt: int
+    """Whose they are; 0: nobody's yet."""
+    manifest: bytes
+    plan_text: bytes
+    script: bytes
+    plan: contract.Plan
+
+    def entries(self) -> list[Entry]:
+        """Return them for sending."""
+        return [
+            Entry(contract.MANIFEST, self.manifest),
+            Entry(contract.PLAN, self.plan_text),
+            Entry(contract.SCRIPT, self.script, mode=0o755),
+        ]
+
+
+def of_request(request: Request) -> AttemptFiles:
+    """Return the files of a training's first attempt."""
+    return _files(request.plan, request.manifest, request.script)
+
+
+def _files(plan: contract.Plan, manifest: str, script: str) -> AttemptFiles:
+    plan_text = contract.to_json(plan).encode()
+    return AttemptFiles(0, manifest.encode(), plan_text, script.encode(), plan)
+
+
+def read_newest(transport: Transport, record: Record) -> AttemptFiles:
+    """Return what the newest attempt runs by that has files of its own.
+
+    Raises:
+        RecordError: the job directory is gone, or comes from another version of dlctl.
+    """
+    return read_all(transport, record)[-1]
+
+
+def read_all(transport: Transport, record: Record) -> list[AttemptFiles]:
+    """Return what each attempt runs by, in order.
+
+    An attempt that was not submitted yet has none, nor have later ones of dlctl's first version:
+    they ran by the files before.
+
+    Raises:
+        RecordError: the job directory is gone, or comes from another version of dlctl.
+    """
+    numbers = range(1, record.attempt + 1)
+    names = {
+        n: [contract.manifest_file(n), contract.plan_file(n), contract.script_file(n)]
+        for n in numbers
+    }
+    paths = [f"{record.job_dir}/{name}" for n in numbers for name in names[n]]
+    contents = read_files(transport, paths)
+    found = []
+    for n in numbers:
+        manifest, plan, script = (contents[f"{record.job_dir}/{name}"] for name in names[n])
+        if manifest is not None and plan is not None and script is not None:
+            understood = _plan(transport, f"{record.job_dir}/{contract.plan_file(n)}", plan)
+            found.append(AttemptFiles(n, manifest, plan, script, understood))
+    if not found or found[0].attempt != 1:
+        raise RecordError(
+            f"the job directory {record.job_dir} is gone from {transport.name}",
+            hint=f"dlctl delete {record.training_id}",
+        )
+    return found
+
+
+def _plan(transport: Transport, path: str, content: bytes) -> contract.Plan:
+    try:
+        return contract.from_json(contract.Plan, content)
+    except contract.ContractError as error:
+        raise RecordError(
+            f"{transport.name}: {path} can't be understood: {error}",
+            hint="it may come from another version of dlctl: use that one",
+        ) from error
+
+
+def decide_anew(base: AttemptFiles, overrides: Overrides, site: Site) -> AttemptFiles:
+    """Return the files of an attempt with other resources: placement, launch and batch are new.
+
+    Raises:
+        ManifestError: an override is none.
+        PlanError: the request fits no partition.
+    """
+    from dlctl.manifest.load import parse_manifest
+    from dlctl.manifest.unsupported import not_in_this_version
+    from dlctl.plan.decide import Identity, make_plan
+    from dlctl.plan.render import render
+    from dlctl.request.request import this_machine
+    from dlctl.request.runtime import runtime_entries
+
+    old = base.plan
+    name = f"{old.training_id}/{contract.manifest_file(base.attempt)}"
+    manifest, _ = parse_manifest(base.manifest, name, overrides).extract_secrets()
+    runtime_digest, _ = runtime_entries()
+    identity = Identity(
+        old.training_id, old.created_at, old.code_digest, runtime_digest, sys.executable,
+        this_machine(site),
+    )  # fmt: skip
+    new = make_plan(manifest, site, identity, not_in_this_version(manifest))
+    plan = replace(
+        old, resources=new.resources, batch=new.batch, launch=new.launch,
+        environment=new.environment, dlctl_version=__version__,
+        parameter_server=new.parameter_server, alone_on_server=new.alone_on_server,
+        not_in_this_version=new.not_in_this_version,
+        # This version's, which knows how to go on with another number of learners.
+        runtime_dir=f"{old.root}/runtime/{runtime_digest}",
+        checkpoint=replace(old.checkpoint, mtbf_s=new.checkpoint.mtbf_s),
+    )  # fmt: skip
+    return _files(plan, manifest.to_yaml(), render(plan))

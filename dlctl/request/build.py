@@ -1,0 +1,160 @@
+"""Build a whole request from the user's folder: what `render` shows is what `submit` sends.
+
+Reads local files only; touches no network.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import posixpath
+import re
+import secrets
+import sys
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.errors import DlctlError, ManifestError
+from dlctl.manifest.checks import check_files, named_files
+from dlctl.manifest.load import load_manifest
+from dlctl.manifest.model import Manifest
+from dlctl.manifest.overrides import Overrides
+from dlctl.manifest.unsupported import can_not_run, not_in_this_version
+from dlctl.plan.decide import Identity, make_plan
+from dlctl.plan.render import render
+from dlctl.request.bundle import Bundle, collect
+from dlctl.request.request import Request, merged, pending, submitted_with, this_machine
+from dlctl.request.runtime import runtime_entries
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+    from dlctl.sites.files import Site
+
+_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+
+
+def new_training_id(name: str) -> str:
+    """Return an id that lives for ever: the name and eight random letters."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:24].strip("-") or "training"
+    return f"{slug}-{''.join(secrets.choice(_ALPHABET) for _ in range(8))}"
+
+
+def prepare(
+    manifest_path: Path, overrides: Overrides, site: Site, training_id: str | None = None
+) -> Request:
+    """Return the request for a manifest on a site.
+
+    Raises:
+        ManifestError, PlanError, SiteError
+    """
+    given = load_manifest(manifest_path, overrides)
+    manifest, literal = given.extract_secrets()
+    folder = manifest_path.resolve().parent
+    code = collect(folder, leave_out=_manifest_names(manifest_path.resolve()))
+    check_files(manifest, folder)
+    _check_sent(manifest, code, manifest_path)
+    runtime_digest, runtime = runtime_entries()
+    identity = Identity(
+        training_id=training_id or new_training_id(manifest.name),
+        created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
+        code_digest=code.digest,
+        runtime_digest=runtime_digest,
+        local_python=sys.executable,
+        machine=this_machine(site),
+    )
+    plan = make_plan(manifest, site, identity, not_in_this_version(manifest))
+    return Request(
+        plan=plan,
+        manifest=manifest.to_yaml(),
+        script=render(plan),
+        code=code,
+        runtime=runtime,
+        secrets=_secrets(manifest, literal, folder),
+        manifest_path=manifest_path.resolve(),
+        overrides=overrides,
+        can_not_run=tuple(can_not_run(manifest)),
+    )
+
+
+def _manifest_names(path: Path) -> frozenset[str]:
+    """Return every name in the folder that leads to the manifest: it may hold a credential."""
+    same = (p.name for p in path.parent.iterdir() if p.is_file() and p.samefile(path))
+    return frozenset([path.name, *same])
+
+
+def _secrets(manifest: Manifest, literal: dict[str, str], folder: Path) -> dict[str, str]:
+    """Return the value of each credential among the environment variables.
+
+    Raises:
+        ManifestError: a reference names a variable or a file that is not here.
+    """
+    values = {}
+    for name in manifest.secret_names():
+        reference = manifest.references()[name]
+        if reference.from_secret:
+            if reference.from_secret not in literal:
+                raise ManifestError(
+                    f"env.{name}: from_secret is written by dlctl into what it stores; "
+                    f"no value of {reference.from_secret!r} is known here",
+                    hint="write the value itself, from_env: VARIABLE, or from_file: PATH",
+                )
+            values[name] = literal[reference.from_secret]
+        elif reference.from_env:
+            values[name] = _from_environment(name, reference.from_env)
+        elif reference.from_file:
+            values[name] = _from_file(name, folder / Path(reference.from_file).expanduser())
+    return values
+
+
+def _from_environment(name: str, variable: str) -> str:
+    if variable in os.environ:
+        return os.environ[variable]
+    raise ManifestError(
+        f"env.{name}: the variable {variable} is not set in this shell",
+        hint=f"export {variable}=…, then try again",
+    )
+
+
+def _from_file(name: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(
+            f"env.{name}: the file {path} can't be read: {error}",
+            hint="it holds the credential alone, as text",
+        ) from error
+
+
+def prepare_again(record: Record, site: Site) -> Request:
+    """Return the request of an interrupted submission, made from the user's folder once more."""
+    overrides = merged(submitted_with(record), pending(record, 0))
+    return prepare(Path(record.manifest_path), overrides, site, record.training_id)
+
+
+def _check_sent(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:
+    sent = {file.path for file in code.files}
+    for key, name in named_files(manifest):
+        path = PurePosixPath(posixpath.normpath(name))
+        is_sent = any(str(part) in sent for part in (path, *path.parents))  # or a link above it
+        if key != "requirements" and not is_sent:
+            raise ManifestError(
+                f"{manifest_path}: {key}: {name} is left out by .gitignore or .dlctlignore, "
+                "or by dlctl itself, as results/ is",
+                hint=f"add the line !{name} to .dlctlignore, or move the file",
+            )
+
+
+def folder_changed(record: Record, plan: contract.Plan) -> str:
+    """Return a sentence if the user's folder is no longer what was sent, else nothing."""
+    manifest = Path(record.manifest_path)
+    try:
+        code = collect(manifest.parent, leave_out=_manifest_names(manifest))
+    except DlctlError:
+        return ""
+    if code.digest == plan.code_digest:
+        return ""
+    return (
+        f"{manifest.parent} has changed since it was sent: this goes on with what was sent; "
+        "`dlctl submit` trains the new one"
+    )

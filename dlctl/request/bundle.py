@@ -1,0 +1,221 @@
+"""Decides which files of the user's folder are sent, and refuses what must not be.
+
+Honours `.gitignore` and `.dlctlignore` at every level (the second wins); the digest names the
+content: paths, executable bits and bytes, never times or owners. Knows nothing of transports.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlctl.errors import BundleError
+from dlctl.files.archive import END_OF_ARCHIVE, Entry, printable, write_entry
+from dlctl.request.ignore import ALWAYS_LEFT_OUT, Ignore
+from dlctl.request.secrets_scan import secret_in_content, secret_in_name
+
+DEFAULT_LIMIT_BYTES = 512 * 1024 * 1024
+_SHOWN = 10
+_LEAVE_OUT = "Leave it out by a line in .dlctlignore"
+
+
+@dataclass(frozen=True)
+class BundleFile:
+    """One file, or one symbolic link that stays inside the folder."""
+
+    path: str
+    """Relative, with `/`; bytes that are no UTF-8 are surrogate escapes."""
+    source: Path
+    size_bytes: int
+    executable: bool = False
+    link: str | None = None
+
+    @property
+    def entry(self) -> Entry:
+        """Return what is written into the archive."""
+        if self.link is not None:
+            return Entry(self.path, link=self.link, mode=0o777)
+        mode = 0o755 if self.executable else 0o644
+        return Entry(self.path, self.source, mode, size_bytes=self.size_bytes)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Everything that is sent of one folder."""
+
+    files: tuple[BundleFile, ...]
+    """Sorted by path."""
+    digest: str
+    size_bytes: int
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Return the folders and files for an archive."""
+        folders = sorted(
+            {"/".join(parts[:i]) for f in self.files for parts in [f.path.split("/")]
+             for i in range(1, len(parts))}
+        )  # fmt: skip
+        return [Entry(folder, mode=0o755) for folder in folders] + [f.entry for f in self.files]
+
+
+def collect(
+    folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, leave_out: frozenset[str] = frozenset()
+) -> Bundle:
+    """Return what is sent of a folder.
+
+    Args:
+        leave_out: Paths sent in another way: the manifest, whose credentials are taken out.
+
+    Raises:
+        BundleError: names every file that can't or must not be sent, and what to do.
+    """
+    if not folder.is_dir():
+        raise BundleError(f"{printable(folder)} is no folder")
+    problems: list[str] = []
+    files: list[BundleFile] = []
+    for file, ignore in _walk(folder.resolve(), problems):
+        if file.path not in leave_out and _is_fit(file, ignore, problems):
+            files.append(file)
+    _refuse(problems)
+    files.sort(key=lambda file: os.fsencode(file.path))
+    size_bytes = sum(file.size_bytes for file in files)
+    if size_bytes > limit_bytes:
+        raise _too_big(files, size_bytes, limit_bytes)
+    return Bundle(tuple(files), _digest(files), size_bytes)
+
+
+def tar_stream(bundle: Bundle, prefix: str = "") -> Iterator[bytes]:
+    """Yield a tar archive of the bundle, block by block; the same bundle gives the same bytes."""
+    for entry in bundle.entries:
+        yield from write_entry(entry, prefix)
+    yield END_OF_ARCHIVE
+
+
+def _walk(root: Path, problems: list[str]) -> Iterator[tuple[BundleFile, Ignore]]:
+    pending = [(root, "", Ignore.of_ancestors(root))]
+    while pending:
+        folder, prefix, outer = pending.pop()
+        ignore = outer.below(folder, prefix)
+        try:
+            items = sorted(os.scandir(folder), key=lambda item: item.name)
+        except OSError as error:
+            problems.append(f"{printable(prefix or '.')}: can't be read: {error.strerror}")
+            continue
+        for item in items:
+            path = prefix + item.name
+            is_folder = item.is_dir(follow_symlinks=False)
+            if item.name in ALWAYS_LEFT_OUT or (not prefix and item.name == "results"):
+                continue
+            if ignore.leaves_out(path, is_folder):
+                continue
+            if not is_folder:
+                file = _examine(root, Path(item.path), path, problems)
+                if file:
+                    yield file, ignore
+            elif not (Path(item.path) / "pyvenv.cfg").exists():
+                pending.append((Path(item.path), path + "/", ignore))
+
+
+def _examine(root: Path, source: Path, path: str, problems: list[str]) -> BundleFile | None:
+    try:
+        status = source.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            return _examine_link(root, source, path, problems)
+    except OSError as error:
+        problems.append(f"{printable(path)}: can't be read: {error.strerror}")
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        problems.append(f"{printable(path)}: a socket, pipe or device can't be sent. {_LEAVE_OUT}.")
+        return None
+    return BundleFile(path, source, status.st_size, bool(status.st_mode & 0o100))
+
+
+def _examine_link(root: Path, source: Path, path: str, problems: list[str]) -> BundleFile | None:
+    link = str(source.readlink())
+    lexical = Path(os.path.normpath(source.parent / link))
+    inside = lexical.is_relative_to(root) and source.resolve().is_relative_to(root)
+    if link.startswith("/") or not inside:
+        problems.append(
+            f"{printable(path)}: a link that leads out of the folder ({printable(link)}). "
+            f"{_LEAVE_OUT}, or copy the file."
+        )
+        return None
+    return BundleFile(path, source, 0, link=link)
+
+
+def _is_fit(file: BundleFile, ignore: Ignore, problems: list[str]) -> bool:
+    """Look for secrets; an explicit `!path` in .dlctlignore lets a file pass."""
+    if file.link is not None:
+        return True
+    found = secret_in_name(file.path)
+    try:
+        found = found or secret_in_content(file.source, file.size_bytes)
+        if not os.access(file.source, os.R_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        problems.append(
+            f"{printable(file.path)}: can't be read: {error.strerror}. {_LEAVE_OUT}, or chmod u+r."
+        )
+        return False
+    if found and not ignore.allows(file.path):
+        problems.append(
+            f"{printable(file.path)}: looks like a secret ({found}). {_LEAVE_OUT}, or allow it "
+            f"there with `!/{printable(file.path)}`."
+        )
+        return False
+    return True
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if not problems:
+        return
+    shown = list(problems[:_SHOWN])
+    more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    raise BundleError(
+        "the folder can't be sent as it is:\n  " + "\n  ".join(shown) + more,
+        problems=list(problems),
+    )
+
+
+def _too_big(files: Sequence[BundleFile], size_bytes: int, limit_bytes: int) -> BundleError:
+    totals: dict[str, int] = {}
+    for file in files:
+        top, slash, _ = file.path.partition("/")
+        totals[top + slash] = totals.get(top + slash, 0) + file.size_bytes
+    largest = sorted(totals.items(), key=lambda item: -item[1])[:5]
+    names = ", ".join(f"{printable(name)} ({size / 1e6:.1f} MB)" for name, size in largest)
+    return BundleError(
+        f"the folder has {size_bytes / 1e6:.1f} MB to send, more than {limit_bytes / 1e6:.1f} MB; "
+        f"the largest are {names}",
+        hint="Leave data and results out by lines in .dlctlignore; name data in a data store.",
+    )
+
+
+def _digest(files: Sequence[BundleFile]) -> str:
+    """Hash paths, kinds and contents; each part is preceded by its length."""
+    whole = hashlib.sha256()
+    for file in files:
+        if file.link is not None:
+            kind, content = b"l", os.fsencode(file.link)
+        else:
+            kind, content = b"x" if file.executable else b"f", _content_digest(file)
+        for part in (os.fsencode(file.path), kind, content):
+            whole.update(len(part).to_bytes(8, "big") + part)
+    return whole.hexdigest()
+
+
+def _content_digest(file: BundleFile) -> bytes:
+    digest = hashlib.sha256()
+    try:
+        with file.source.open("rb") as content:
+            while chunk := content.read(1024 * 1024):
+                digest.update(chunk)
+    except OSError as error:
+        raise BundleError(
+            f"{printable(file.path)} can't be read: {error.strerror}", hint=f"{_LEAVE_OUT}."
+        ) from error
+    return digest.digest()

@@ -1,0 +1,96 @@
+"""A request, and what the command line asked for: for this attempt, and for a later one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.errors import PlanError
+from dlctl.files.archive import Entry
+from dlctl.manifest.overrides import Overrides
+from dlctl.request.bundle import Bundle
+from dlctl.sites.model import Partition
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+    from dlctl.sites.model import Site
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that a submission sends."""
+
+    plan: contract.Plan
+    manifest: str
+    """manifest.yml as it runs."""
+    script: str
+    code: Bundle
+    runtime: list[Entry]
+    secrets: dict[str, str]
+    """Variable → value; sent as files of mode 0600, kept nowhere else."""
+    manifest_path: Path
+    overrides: Overrides
+    can_not_run: tuple[str, ...] = ()
+    """Those of the plan's `not_in_this_version` without which the training can't run."""
+
+
+def check_can_run(request: Request) -> None:
+    """Refuse what this version would only fail at, before anything is sent.
+
+    Raises:
+        PlanError
+    """
+    if request.can_not_run:
+        raise PlanError(
+            f"nothing was sent, for this version can't run it: {' '.join(request.can_not_run)}",
+            hint="`dlctl render` shows the plan",
+        )
+
+
+def this_machine(site: Site) -> Partition | None:
+    """Return what this machine has, if dlctl's own queue runs the site's jobs on it."""
+    if site.transport.kind != "local" or site.scheduler.kind != "local":
+        return None
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    return Partition(
+        cpus_per_node=len(affinity(0)) if affinity else os.cpu_count(),
+        memory_per_node=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        gpus_per_node=len(list(Path("/dev").glob("nvidia[0-9]*"))),
+    )
+
+
+_RESUME = "resume"
+"""The key in `Record.overrides` of what the newest resumption asked for, and for which attempt."""
+
+
+def submitted_with(record: Record) -> Overrides:
+    """Return what the command line of the submission said."""
+    values = json.loads(record.overrides)
+    values.pop(_RESUME, None)
+    return Overrides(**(values | {"set": tuple(values.get("set", ()))}))
+
+
+def pending(record: Record, base_attempt: int) -> Overrides:
+    """Return what an interrupted resumption asked for that no attempt up to this one runs by."""
+    values = json.loads(record.overrides).get(_RESUME) or {}
+    return Overrides(**values["asked"]) if values.get("attempt", 0) > base_attempt else Overrides()
+
+
+def remember(record: Record, overrides: Overrides) -> Record:
+    """Return the record with what is asked for the record's attempt, if anything is."""
+    asked = {k: v for k, v in dataclasses.asdict(overrides).items() if v not in (None, ())}
+    if not asked:
+        return record
+    kept = json.loads(record.overrides) | {_RESUME: {"attempt": record.attempt, "asked": asked}}
+    return replace(record, overrides=json.dumps(kept))
+
+
+def merged(first: Overrides, second: Overrides) -> Overrides:
+    """Return both; the second's values win."""
+    said = {k: v for k, v in dataclasses.asdict(second).items() if v not in (None, ())}
+    return replace(first, **said)

@@ -1,0 +1,311 @@
+"""What works and what does not: a site against its file, and this machine; as lists of `Check`.
+
+Functions that look at a site take a `Transport`; nothing is printed and nothing is changed here,
+except that a probe file is written below the site's root and removed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl.errors import DlctlError, SiteError, TransportError
+from dlctl.site_admin.discovery import MINIMUM_PYTHON, Discovered, discovery_script, parse_discovery
+from dlctl.site_admin.draft import make_site
+from dlctl.site_admin.setup import environment_script, site_template, under_bash
+from dlctl.sites.files import Partition, Site, TransportSettings, list_sites, load_site
+from dlctl.units import format_size
+
+if TYPE_CHECKING:
+    from dlctl.transport.base import Transport
+
+OK, WARNING, FAILED = "ok", "warning", "failed"
+PACKAGES = ("torch", "mpi4py", "h5py", "numpy", "watchdog")
+_DISCOVERY_TIMEOUT_S = 180.0
+_NODE_TIMEOUT_S = 180.0
+_CONNECTION_TIMEOUT_S = 10.0
+_LITTLE_SPACE_BYTES = 5 * 1024**3
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    outcome: str
+    """`ok`, `warning` or `failed`."""
+    seen: str
+    hint: str = ""
+    """What to do, where it is not ok."""
+
+
+def discover(transport: Transport) -> Discovered:
+    """Ask a site what it is.
+
+    Raises:
+        TransportError, SiteError
+    """
+    end = transport.run(discovery_script(), timeout_s=_DISCOVERY_TIMEOUT_S)
+    return parse_discovery(end.text)
+
+
+def check_site(site: Site, transport: Transport) -> list[Check]:
+    """Compare a site with its file: connection, scheduler, partitions, root, Python, launcher."""
+    try:
+        found = discover(transport)
+    except (TransportError, SiteError) as error:
+        return [Check("connection", FAILED, error.message, error.hint)]
+    checks = [Check("connection", OK, f"{found.user} on {found.host}")]
+    if site.scheduler.kind == "slurm":
+        checks += check_slurm(site, found)
+    return checks + check_node(site, found, transport)
+
+
+def check_slurm(site: Site, found: Discovered) -> list[Check]:
+    """Compare the file with what Slurm says. Pure."""
+    if found.slurm_folder is None:
+        return [
+            Check("slurm", FAILED, "sinfo was not found", "set scheduler.path in the site's file")
+        ]
+    checks = [_slurm_itself(site, found)]
+    if not found.partitions:
+        why = found.problems[0] if found.problems else "sinfo listed no partition"
+        return [*checks, Check("partitions", FAILED, why, "try again once sinfo answers there")]
+    known = make_site(site.name, found, site.transport).partitions
+    for name, limits in site.partitions.items():
+        checks.append(_partition(name, limits, known, found))
+    new = [name for name in known if name not in site.partitions]
+    if new and site.partitions:
+        checks.append(Check("partitions", OK, f"the file does not name {', '.join(new)}"))
+    return [*checks, _account(site, found), _accounting(site, found)]
+
+
+def _slurm_itself(site: Site, found: Discovered) -> Check:
+    seen = f"Slurm {found.slurm_version or '?'} in {found.slurm_folder}"
+    if found.slurm_found == "path" or site.scheduler.path:
+        return Check("slurm", OK, seen)
+    hint = f"set scheduler.path: {found.slurm_folder} in the site's file"
+    return Check("slurm", FAILED, f"{seen}, not on the PATH of a non-login shell", hint)
+
+
+def _partition(
+    name: str, limits: Partition, known: dict[str, Partition], found: Discovered
+) -> Check:
+    label = f"partition {name}"
+    there = {partition.name: partition for partition in found.partitions}
+    if name not in there:
+        hint = f"Slurm shows {', '.join(there)}; take it out of the site's file"
+        return Check(label, FAILED, "not there (or not for you)", hint)
+    if there[name].available != "up":
+        return Check(label, WARNING, f"is {there[name].available} now", "use another partition")
+    over = _over(limits, known[name])
+    if over:
+        return Check(label, WARNING, f"the file promises more: {over}", "correct the site's file")
+    usable = sum(group.count for group in there[name].groups if group.usable)
+    if not usable:
+        return Check(
+            label, WARNING, "no node of it is usable now", "use another partition, or wait"
+        )
+    return Check(label, OK, f"{usable} of {known[name].nodes} nodes usable")
+
+
+def _over(file: Partition, real: Partition) -> str:
+    pairs = {
+        "nodes": (file.nodes, real.nodes),
+        "cpus_per_node": (file.cpus_per_node, real.cpus_per_node),
+        "memory_per_node": (file.memory_bytes_per_node, real.memory_bytes_per_node),
+        "gpus_per_node": (file.gpus_per_node, real.gpus_per_node),
+        "max_time": (file.max_time_s, real.max_time_s),
+        "max_nodes": (file.max_nodes, real.max_nodes),
+    }
+    differing = [
+        f"{key} {written}, Slurm says {actual}"
+        for key, (written, actual) in pairs.items()
+        if written is not None and actual is not None and written > actual
+    ]
+    if file.gpu_type and real.gpu_type and file.gpu_type != real.gpu_type:
+        differing.append(f"gpu_type {file.gpu_type}, Slurm says {real.gpu_type}")
+    return "; ".join(differing)
+
+
+def _account(site: Site, found: Discovered) -> Check:
+    account = site.scheduler.account
+    if account and found.accounts and account not in found.accounts:
+        hint = f"set scheduler.account to one of {', '.join(found.accounts)}"
+        return Check("account", FAILED, f"{account} is not one of yours", hint)
+    return Check("account", OK, account or found.default_account or "none")
+
+
+def _accounting(site: Site, found: Discovered) -> Check:
+    if site.scheduler.accounting and not found.accounting:
+        hint = "set scheduler.accounting: false if it never does"
+        return Check("accounting", WARNING, "sacct does not answer", hint)
+    return Check("accounting", OK, "sacct answers" if found.accounting else "not used")
+
+
+def node_script(site: Site) -> str:
+    """Return the questions that need the site's modules and its Python."""
+    python = sys.executable if site.environment.python == "auto" else site.environment.python
+    head = [
+        f"root={shlex.quote(site.root)}",
+        f"python={shlex.quote(python or '')}",
+        f"mpirun={shlex.quote(site.launcher.executable or 'mpirun')}",
+    ]
+    return under_bash("\n".join([*head, environment_script(site), site_template("check.sh")]))
+
+
+def check_node(site: Site, found: Discovered, transport: Transport) -> list[Check]:
+    """Check root, Python and launcher, as jobs find them."""
+    try:
+        end = transport.run(node_script(site), timeout_s=_NODE_TIMEOUT_S)
+    except TransportError as error:
+        return [Check("environment", FAILED, error.message, error.hint)]
+    answers: dict[str, list[str]] = {}
+    for line in end.text.splitlines():
+        kind, _, rest = line.partition(" ")
+        answers.setdefault(kind.removeprefix("dlctl-"), []).append(rest.strip())
+    if "failed" in answers:
+        hint = answers.get("hint", [""])[0]
+        return [Check("environment", FAILED, answers["failed"][0], hint)]
+    if not ({"root", "unwritable"} & answers.keys()):
+        why = end.last_error_line or f"exit code {end.exit_code}"
+        hint = "look at environment.setup in the site's file"
+        return [Check("environment", FAILED, f"the site's own shell lines ended: {why}", hint)]
+    return [
+        _root(site, answers),
+        *_python_checks(site, answers),
+        _launcher(site, found, answers),
+    ]
+
+
+def _root(site: Site, answers: dict[str, list[str]]) -> Check:
+    if "unwritable" in answers:
+        why = answers["unwritable"][0] or "can't be written"
+        return Check("root", FAILED, f"{site.root}: {why}", "set root to a folder you may write")
+    kib = answers["root"][0]
+    free_bytes = int(kib) * 1024 if kib.isdecimal() else None
+    if free_bytes is None:
+        return Check("root", OK, f"{site.root} is writable")
+    seen = f"{site.root} is writable, {format_size(free_bytes)} free"
+    if free_bytes < _LITTLE_SPACE_BYTES:
+        return Check("root", WARNING, seen, "make room, or set root to a larger file system")
+    return Check("root", OK, seen)
+
+
+def _python_checks(site: Site, answers: dict[str, list[str]]) -> list[Check]:
+    setup = f"dlctl sites setup {site.name}"
+    python = site.environment.python
+    if python is None:
+        return [Check("python", FAILED, "environment.python is not set", setup)]
+    if "python" not in answers:
+        return [Check("python", FAILED, f"{python} does not start there", setup)]
+    version = tuple(int(part) for part in answers["python"][0].split("."))
+    if version < MINIMUM_PYTHON:
+        old = f"{python} is {answers['python'][0]}, 3.10 or newer is needed"
+        return [Check("python", FAILED, old, setup)]
+    checks = [Check("python", OK, f"{answers['python'][0]} ({python})")]
+    for line in answers.get("package", []):
+        name, _, number = line.partition(" ")
+        checks.append(Check(name, OK, number))
+    for line in answers.get("missing", []):
+        name, _, why = line.partition(" ")
+        checks.append(Check(name, FAILED, why, setup))
+    if "mpi" in answers:
+        return [*checks, Check("mpi library", OK, answers["mpi"][0])]
+    why = answers.get("no-mpi", ["no answer"])[0]
+    hint = f"{setup}, or load a module with an MPI; one learner needs none"
+    return [*checks, Check("mpi library", WARNING, why, hint)]
+
+
+def _launcher(site: Site, found: Discovered, answers: dict[str, list[str]]) -> Check:
+    launcher = site.launcher
+    if launcher.kind == "srun":
+        if launcher.mpi and found.mpi_types and launcher.mpi not in found.mpi_types:
+            hint = f"set launcher.mpi to one of {', '.join(found.mpi_types)}"
+            return Check("launcher", FAILED, f"srun has no --mpi={launcher.mpi}", hint)
+        kind = f" --mpi={launcher.mpi}" if launcher.mpi else ""
+        return Check("launcher", OK, f"srun{kind}")
+    path = answers.get("mpirun", [""])[0]
+    if path:
+        return Check("launcher", OK, path)
+    hint = f"dlctl sites setup {site.name}, or launcher.executable in its file"
+    return Check("launcher", WARNING, "no mpirun; one learner needs none", hint)
+
+
+def check_here() -> list[Check]:
+    """Check this machine: Python, ssh client, ssh agent, site files."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    checks = [Check("python", OK, f"{version} ({sys.executable})"), _ssh_client(), _ssh_agent()]
+    for file in list_sites():
+        try:
+            load_site(file.name)
+            checks.append(Check(f"file of {file.name}", OK, str(file.path)))
+        except SiteError as error:
+            checks.append(Check(f"file of {file.name}", FAILED, error.message, error.hint))
+    return checks
+
+
+def _ssh_client() -> Check:
+    path = shutil.which("ssh")
+    if path is None:
+        seen = "no ssh client: ~/.ssh/config is read in part only"
+        return Check("ssh client", WARNING, seen, "install openssh-client")
+    return Check("ssh client", OK, path)
+
+
+def _ssh_agent() -> Check:
+    socket, program = os.environ.get("SSH_AUTH_SOCK"), shutil.which("ssh-add")
+    hint = 'eval "$(ssh-agent)" and ssh-add; without it keys are read from files'
+    if not socket or not program:
+        return Check("ssh agent", WARNING if program else OK, "none", hint if program else "")
+    try:
+        end = subprocess.run([program, "-l"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return Check("ssh agent", WARNING, f"no answer at {socket}", hint)
+    if end.returncode == 2 or not Path(socket).exists():
+        return Check("ssh agent", WARNING, f"no answer at {socket}", hint)
+    keys = len(end.stdout.splitlines()) if end.returncode == 0 else 0
+    return Check("ssh agent", OK if keys else WARNING, f"{keys} keys", "" if keys else "ssh-add")
+
+
+def check_connection(site: Site, transport: Transport) -> Check:
+    """Check whether a site answers."""
+    try:
+        transport.run("exit 0", timeout_s=_CONNECTION_TIMEOUT_S)
+    except DlctlError as error:
+        return Check(f"site {site.name}", FAILED, error.message, error.hint)
+    return Check(f"site {site.name}", OK, f"{transport.name} answers")
+
+
+def doctor(open_transport: Callable[[TransportSettings], Transport]) -> list[Check]:
+    """Check this machine, its own local site, and whether each other site answers."""
+    checks = check_here()
+    for file in list_sites():
+        try:
+            site = load_site(file.name)
+        except SiteError:
+            continue  # told above
+        if file.example:
+            continue
+        transport = open_transport(_quick(site.transport))
+        try:
+            if site.transport.kind == site.scheduler.kind == "local":
+                own = check_site(site, transport)
+                checks += [Check(f"{site.name}: {c.name}", c.outcome, c.seen, c.hint) for c in own]
+            else:
+                checks.append(check_connection(site, transport))
+        finally:
+            transport.close()
+    return checks
+
+
+def _quick(settings: TransportSettings) -> TransportSettings:
+    limit_s = min(settings.connect_timeout_s, _CONNECTION_TIMEOUT_S)
+    return settings.model_copy(update={"connect_timeout_s": limit_s})

@@ -1,0 +1,142 @@
+"""Make the Python of a site's nodes: a script and a parser of its answer. Pure.
+
+The environment is `<root>/env`: torch, mpi4py, h5py, numpy, watchdog in the range that the extra
+`node` of this distribution names, and what manifests ask for beside them. A marker, written last,
+holds a hash of what was asked: the same again does nothing, an interrupted setup is done anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires
+from typing import TYPE_CHECKING
+
+from dlctl.errors import SiteError
+from dlctl.package_data import data_path
+
+if TYPE_CHECKING:
+    from dlctl import contract
+    from dlctl.sites.files import Site
+    from dlctl.sites.model import EnvironmentSettings
+
+SETUP_TIMEOUT_S = 3600.0
+_NEEDED_KIB = {False: 3 * 1024**2, True: 10 * 1024**2}
+"""torch for CPUs, and with CUDA's libraries."""
+
+
+@dataclass(frozen=True)
+class SetupAnswer:
+    """How a setup went."""
+
+    python: str
+    notes: list[str]
+
+
+def node_requirements() -> list[str]:
+    """Return what a node's Python brings, as this distribution's extra `node` says it.
+
+    Raises:
+        SiteError: dlctl runs from a folder and was never installed.
+    """
+    try:
+        lines = requires("dlctl") or []
+    except PackageNotFoundError:
+        lines = []
+    found = [line.partition(";") for line in lines]
+    needed = [r.strip() for r, _, when in found if re.search(r"extra\s*==\s*['\"]node['\"]", when)]
+    if not needed:
+        raise SiteError("dlctl is not installed here", hint="pip install it, then run this again")
+    return needed
+
+
+def setup_script(site: Site, requirements: Sequence[str]) -> str:
+    """Return the script that makes (or finds) the site's Python; `requirements` come on top."""
+    packages = [*node_requirements(), *requirements]
+    python = site.environment.python
+    lines = [
+        f"root={shlex.quote(site.root)}",
+        f"asked={_digest(site, packages)}",
+        f"given={shlex.quote('' if python in (None, 'auto') else str(python))}",
+        f"extra_requirements={shlex.quote(' '.join(requirements))}",
+        f"needed_kib={_NEEDED_KIB[wants_cuda(site)]}",
+        f"container={'yes' if site.environment.container else ''}",
+        f'packages() {{ "$@" {shlex.join(packages)}; }}',
+        "pip_options() { " + " ".join(['"$@"', *map(shlex.quote, site.environment.pip)]) + "; }",
+    ]
+    return under_bash("\n".join([*lines, environment_script(site), site_template("setup.sh")]))
+
+
+def under_bash(script: str) -> str:
+    """Return a script that hands `script` to bash, as jobs do, or to sh where there is no bash."""
+    end = "DLCTL_SCRIPT_ENDS_HERE"
+    choose = "shell=/bin/sh; command -v bash >/dev/null 2>&1 && shell='bash'"
+    return f"{choose}\nexec $shell /dev/fd/9 9<<'{end}' </dev/null\n{script}\n{end}\n"
+
+
+def environment_script(site: Site) -> str:
+    """Return shell functions: `site_environment` (what comes before a job) and `in_container`."""
+    return shell_environment(site.environment)
+
+
+def shell_environment(settings: EnvironmentSettings | contract.Environment) -> str:
+    """Return the functions of `environment_script`, for a site's settings or a plan's."""
+    body = [f"load_module {shlex.quote(module)}" for module in settings.modules]
+    body += settings.setup
+    body += [f"export {name}={shlex.quote(value)}" for name, value in settings.variables.items()]
+    lines = "\n".join(body) or ":"
+    container = " ".join([*map(shlex.quote, settings.container), '"$@"'])
+    return (
+        f"{site_template('environment.sh')}\nsite_environment() {{\n{lines}\n}}\n"
+        f"in_container() {{ {container}; }}"
+    )
+
+
+def wants_cuda(site: Site) -> bool:
+    """Return whether torch comes with CUDA: the site has GPUs and no CPU index is set."""
+    if any("whl/cpu" in option for option in site.environment.pip):
+        return False
+    return any(limits.gpus_per_node for limits in site.partitions.values())
+
+
+def setup_advice(site: Site) -> str:
+    """Return what to know before a setup, or nothing."""
+    if site.environment.pip or wants_cuda(site):
+        return ""
+    return (
+        "this site has no GPUs, and torch from the usual index may bring several GB of CUDA: "
+        "environment.pip: [--extra-index-url, https://download.pytorch.org/whl/cpu] avoids that"
+    )
+
+
+def parse_setup(name: str, exit_code: int, text: str, errors: str) -> SetupAnswer:
+    """Return the Python that the site now has.
+
+    Raises:
+        SiteError: one sentence, why there is none.
+    """
+    said = [line.partition(" ") for line in text.splitlines() if line.startswith("dlctl-")]
+    words = {kind: rest for kind, _, rest in said}
+    if exit_code == 0 and words.get("dlctl-python"):
+        notes = [rest for kind, _, rest in said if kind == "dlctl-note"]
+        return SetupAnswer(words["dlctl-python"], notes)
+    last = ([line.strip() for line in errors.splitlines() if line.strip()] or ["no message"])[-1]
+    why = words.get("dlctl-failed", f"the setup ended with exit code {exit_code}: {last}")
+    raise SiteError(
+        f"{name}: {why}",
+        hint=words.get("dlctl-hint", "run the same command again; it begins anew"),
+    )
+
+
+def site_template(name: str) -> str:
+    """Return one of the shell files in `templates/sites/`."""
+    return (data_path("templates") / "sites" / name).read_text(encoding="utf-8")
+
+
+def _digest(site: Site, packages: Sequence[str]) -> str:
+    settings = site.environment
+    asked = [*packages, "", *settings.pip, "", *settings.modules, "", *settings.setup]
+    return hashlib.sha256("\n".join(asked).encode()).hexdigest()

@@ -1,0 +1,300 @@
+"""Sites: where trainings run. Validated models; knows no transport and no Slurm command.
+
+A site is a YAML file: the user's own in `$XDG_CONFIG_HOME/dlctl/sites/NAME.yml`, else one that is
+shipped in `site_configs/`. Adding a site is adding a file; no site's name or setting stands here.
+`dlctl.sites.files` finds, reads and writes the files.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from dlctl.units import parse_duration, parse_size
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+"""A site's name is a file name, a word on the command line and a word in comments of scripts."""
+_INTERFACE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,14}")
+"""Linux allows 15 characters."""
+_VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NODE_MTBF_S = 30 * 86400
+"""Cautious on purpose: clusters of GPU nodes were reported with 150 to 430 days (Kokolis et al.,
+"Revisiting Reliability in Large-Scale Machine Learning Research Clusters", 2024). The interval goes
+with the square root of it, and preemptions and a user's own mistakes are failures, too."""
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+def _line(value: Any) -> Any:
+    """Accept `account: 12345`; refuse what would not stay one word or one line of a script."""
+    text = getattr(value, "text", value)  # a number as it was written
+    if isinstance(text, str) and _CONTROL_CHARACTERS.search(text):
+        raise ValueError("one line without control characters is allowed")
+    return text
+
+
+def _words(value: Any) -> Any:
+    """Accept `-l walltime=1` for a list of words, as a shell user writes it."""
+    return shlex.split(value) if isinstance(value, str) else value
+
+
+def _texts(value: Any) -> Any:
+    """Accept `OMP_NUM_THREADS: 1`."""
+    if not isinstance(value, dict):
+        return value
+    return {name: getattr(item, "text", item) for name, item in value.items()}
+
+
+def _size(value: Any) -> Any:
+    text = getattr(value, "text", value)
+    return parse_size(text) if isinstance(text, str) else value
+
+
+def _duration(value: Any) -> Any:
+    text = getattr(value, "text", value)
+    if isinstance(text, str) and text.strip().lower() in ("unlimited", "infinite"):
+        return None
+    return parse_duration(text) if isinstance(text, str) else value
+
+
+Line = Annotated[str, BeforeValidator(_line)]
+Words = Annotated[list[Line], BeforeValidator(_words)]
+
+
+class TransportSettings(_Settings):
+    """How the site is reached."""
+
+    kind: Literal["ssh", "local"]
+    host: Line | None = Field(default=None, min_length=1)
+    """A host name, an address, or an alias of `~/.ssh/config`. Only for `ssh`."""
+    user: Line | None = Field(default=None, min_length=1)
+    """None: what `~/.ssh/config` says, else this machine's user name."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    connect_timeout_s: float = Field(default=15.0, gt=0, le=600)
+    keepalive_s: float = Field(default=30.0, ge=0, le=3600)
+    """Seconds between keep-alive messages; 0 sends none."""
+
+    @model_validator(mode="after")
+    def _host_goes_with_ssh(self) -> TransportSettings:
+        if self.kind == "ssh" and not self.host:
+            raise ValueError("kind ssh needs a host")
+        if self.kind == "ssh" and str(self.host).startswith("-"):
+            raise ValueError("a host does not start with '-'")
+        if self.kind == "local" and (self.host or self.user or self.port):
+            raise ValueError("kind local takes no host, user or port")
+        return self
+
+
+class SchedulerSettings(_Settings):
+    """Which batch scheduler, and what every job tells it."""
+
+    kind: Literal["slurm", "local"]
+    path: Line | None = None
+    """Folder of Slurm's commands, where they are not on the PATH of a non-login shell."""
+    account: Line | None = None
+    qos: Line | None = None
+    partition: Line | None = None
+    """The partition (or a comma-separated list) of jobs that name none."""
+    extra: Words = []
+    """Further sbatch options, each job gets them."""
+    accounting: bool = True
+    """Whether sacct answers here."""
+    cpus: int | None = Field(default=None, ge=1)
+    """Kind local: how many CPUs all jobs together may use; None is all of the machine."""
+
+    @model_validator(mode="after")
+    def _cpus_goes_with_local(self) -> SchedulerSettings:
+        if self.cpus is not None and self.kind != "local":
+            raise ValueError("cpus is for kind local; for Slurm, partitions say it")
+        return self
+
+    @field_validator("path")
+    @classmethod
+    def _absolute_path(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith("/"):
+            raise ValueError("an absolute path is allowed")
+        return value
+
+
+class Launcher(_Settings):
+    """How the learners of one job are started."""
+
+    kind: Literal["srun", "mpirun"]
+    mpi: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_]+$")
+    """srun's `--mpi`: `pmix`, `pmi2`, `none`, …; None leaves it to the site's MpiDefault."""
+    executable: Line | None = None
+    """The program, where the one that is found by itself is the wrong one."""
+    extra: Words = []
+    """Further options of the launcher."""
+
+
+class EnvironmentSettings(_Settings):
+    """The Python of the nodes, and what has to happen before it."""
+
+    python: Line | None = None
+    """Absolute path on the site; `auto` is the Python that runs dlctl (local transport only);
+    None until `dlctl sites setup` has made one."""
+    modules: list[Line] = []
+    """Environment modules to load, in order."""
+    setup: list[str] = []
+    """Shell lines, run as they are, after the modules."""
+    container: Words = []
+    """A prefix of every Python process, e.g. `apptainer exec image.sif`."""
+    variables: Annotated[dict[str, str], BeforeValidator(_texts)] = {}
+    """Environment variables of every job. Never a secret."""
+    pip: Words = []
+    """Options of pip in `dlctl sites setup`, e.g. `--find-links DIR` or `--index-url URL`."""
+
+    @field_validator("setup", mode="before")
+    @classmethod
+    def _setup_lines(cls, value: Any) -> Any:
+        return value.splitlines() if isinstance(value, str) else value
+
+    @field_validator("variables")
+    @classmethod
+    def _variable_names(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not _VARIABLE_PATTERN.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of an environment variable")
+        return value
+
+    @field_validator("python")
+    @classmethod
+    def _python_path(cls, value: str | None) -> str | None:
+        if value is not None and value != "auto" and not value.startswith("/"):
+            raise ValueError("an absolute path, auto or null is allowed")
+        return value
+
+
+class Partition(_Settings):
+    """The limits of one partition; None is unknown or unlimited."""
+
+    nodes: int | None = Field(default=None, ge=0)
+    """How many nodes it has."""
+    cpus_per_node: int | None = Field(default=None, ge=1)
+    memory_bytes_per_node: Annotated[int | None, BeforeValidator(_size)] = Field(
+        default=None, alias="memory_per_node", ge=1
+    )
+    """In the file `memory_per_node: 192GiB`."""
+    gpus_per_node: int = Field(default=0, ge=0)
+    gpu_type: Line | None = None
+    """Slurm's word, e.g. `a100`."""
+    max_time_s: Annotated[int | None, BeforeValidator(_duration)] = Field(
+        default=None, alias="max_time", ge=1
+    )
+    """In the file `max_time: 2d`, or Slurm's `2-00:00:00`."""
+    max_nodes: int | None = Field(default=None, ge=1)
+    """Per job."""
+    default: bool = False
+
+
+class Failures(_Settings):
+    """How often the site fails: what `checkpoint.every: auto` reckons with."""
+
+    node_mtbf_s: Annotated[int | None, BeforeValidator(_duration)] = Field(
+        default=NODE_MTBF_S, alias="node_mtbf", ge=1
+    )
+    """Mean time between failures of one node, in the file `node_mtbf: 30d`; None is never."""
+
+
+class Site(_Settings):
+    """One site, whole and valid."""
+
+    name: str
+    transport: TransportSettings
+    root: Line
+    """Absolute directory over there that holds jobs, runtimes and stored code."""
+    scheduler: SchedulerSettings
+    partitions: dict[str, Partition] = {}
+    """Empty: unknown, nothing is refused before submission."""
+    launcher: Launcher
+    environment: EnvironmentSettings
+    network: Line | None = None
+    """By which parameter servers of several nodes talk: an interface, or addresses as 10.1.0.0/16.
+    None: where a node's own name leads."""
+    failures: Failures = Failures()
+
+    @field_validator("name")
+    @classmethod
+    def _safe_name(cls, value: str) -> str:
+        if not NAME_PATTERN.fullmatch(value):
+            raise ValueError(NAME_RULE)
+        return value
+
+    @field_validator("root")
+    @classmethod
+    def _absolute_root(cls, value: str, info: ValidationInfo) -> str:
+        transport = info.data.get("transport")
+        local = isinstance(transport, TransportSettings) and transport.kind == "local"
+        root = expand_local(value) if local else value
+        if not root.startswith("/"):
+            allowed = "an absolute path" + (", or one below ~ or $XDG_DATA_HOME" if local else "")
+            raise ValueError(f"{allowed} is allowed")
+        root = os.path.normpath(root)
+        if root.strip("/") == "":
+            raise ValueError("a directory of its own is allowed, not /")
+        return root
+
+    @field_validator("network")
+    @classmethod
+    def _network(cls, value: str | None) -> str | None:
+        if value is None or _INTERFACE_PATTERN.fullmatch(value):
+            return value
+        try:
+            ipaddress.ip_network(value, strict=False)
+        except ValueError:
+            allowed = "the name of an interface, or addresses as 10.1.0.0/16, are allowed"
+            raise ValueError(f"{value!r}: {allowed}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Site:
+        if self.environment.python == "auto" and self.transport.kind != "local":
+            raise ValueError("environment.python: auto goes with the local transport only")
+        if self.launcher.kind == "srun" and self.scheduler.kind != "slurm":
+            raise ValueError("launcher.kind: srun goes with the scheduler slurm only")
+        defaults = [name for name, partition in self.partitions.items() if partition.default]
+        if len(defaults) > 1:
+            raise ValueError(f"partitions: one default is allowed, seen {', '.join(defaults)}")
+        return self
+
+    @property
+    def default_partition(self) -> str | None:
+        """Return the partition of jobs that name none: the setting, else Slurm's default."""
+        if self.scheduler.partition:
+            return self.scheduler.partition
+        return next((name for name, limits in self.partitions.items() if limits.default), None)
+
+
+NAME_RULE = "letters, digits, '.', '_' and '-' are allowed, at most 63, the first a letter or digit"
+
+
+def expand_local(path: str) -> str:
+    """Return `path` with a leading `~` or `$XDG_DATA_HOME` replaced by this machine's."""
+    for written in ("$XDG_DATA_HOME", "${XDG_DATA_HOME}"):
+        if path == written or path.startswith(written + "/"):
+            return str(xdg_directory("XDG_DATA_HOME", ".local/share")) + path[len(written) :]
+    return str(Path(path).expanduser()) if path.startswith("~") else path
+
+
+def xdg_directory(variable: str, default: str) -> Path:
+    """Return a base directory of the XDG specification; a relative value is ignored, as it says."""
+    value = os.environ.get(variable, "")
+    return Path(value) if value.startswith("/") else Path.home() / default

@@ -1,0 +1,173 @@
+"""One learner's start: `python -m learner.agent <job dir> <attempt>`, once per rank.
+
+Finds its rank in the launcher's variables, sets the learner's environment and stays beside it as
+its watchdog. No torch and no MPI here: the learner calls MPI_Init itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import (
+    EACH,
+    ContractError,
+    Plan,
+    Preflight,
+    State,
+    Status,
+    Verdict,
+    learner_log,
+    preflight_file,
+)
+from learner.agent.watchdog import Program, Watchdog
+from learner.errors import EXIT_HALTED, UserFault
+from learner.job.context import (
+    ATTEMPT_VARIABLE,
+    JOB_VARIABLE,
+    RESTARTS_VARIABLE,
+    is_one_world,
+    job_id,
+    read_plan,
+)
+from learner.job.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
+from learner.job.environment import PROGRESS_FILE, learner_environment, quiet_mpi, resolve_secrets
+from learner.job.gpu_visibility import own_gpus, visible_devices
+from learner.job.ranks import Place, find_place
+from learner.job.slurm import beside, first_node_is_lost
+from learner.job.status import Heartbeat
+from learner.system import processes
+from learner.system.segments import make_segment_folder, remove_segment_folder
+from learner.system.signals import HaltFlag
+
+_PRELUDE = f"trap 'exit {EXIT_HALTED}' USR2\n"
+"""The shell outlives the signal, lets the running program save, and starts no further one."""
+_ENDED_GRACE_S = {"srun": 20.0, "mpirun": 0.4, "direct": 5.0, EACH: 20.0}
+"""From SIGTERM on: Slurm waits KillWait (30 s), OpenMPI's mpirun one second until SIGKILL."""
+
+_SLURM_KNOWS_S = 600.0
+"""Slurm's own limit (SlurmdTimeout) is 300 s where nobody has set another."""
+_ASK_EVERY_S = 5.0
+
+
+def main(arguments: list[str]) -> int:
+    """Run one learner; return its exit code (0 too for a halted one)."""
+    job_dir, attempt = Path(arguments[0]), int(arguments[1])
+    # Slurm may send the scheduler's warning to every process: it is the learner's, not ours.
+    HaltFlag(signal.SIGUSR2).install()
+    ended = HaltFlag(signal.SIGTERM, signal.SIGHUP, signal.SIGINT).install()
+    try:
+        plan = read_plan(job_dir, attempt)
+        place = find_place(plan)
+    except UserFault as fault:
+        print(f"dlctl: {fault.message} {fault.hint}", file=sys.stderr)
+        return 1
+    heart = Heartbeat(job_dir, "learner", place.rank, attempt)
+    per_learner = plan.resources.gpus_per_learner
+    gpus = own_gpus(os.environ, _gpus_before(heart.path), per_learner, place.local_rank)
+    heart.set(reason="starting", gpus=gpus)
+    scratch = Path(tempfile.mkdtemp(prefix="dlctl-"))
+    try:
+        os.environ.update(visible_devices(os.environ, gpus))
+        program = make_program(plan, job_dir, attempt, place, scratch)
+        processes.adopt_orphans()
+        outside = _outside(plan, job_dir, attempt, place)
+        code = Watchdog(program, heart, outside, ended).run()
+        if outside.supervisor_is_lost and plan.launch.kind == EACH and plan.launch.argv:
+            if is_one_world(plan):  # this node's server was killed with that of the first one
+                remove_segment_folder(plan.training_id, attempt)
+            _end_without_supervisor(plan, job_dir, attempt, ended)
+        return code
+    except (UserFault, OSError) as fault:
+        heart.set(state=State.FAILED, exit_code=1, reason=str(fault), last_lines=[str(fault)])
+        print(f"dlctl: learner {place.rank}: {fault}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if plan.launch.kind != EACH:  # there it is the server's
+            remove_segment_folder(plan.training_id, attempt)
+
+
+def _gpus_before(path: Path) -> str:
+    """Return which GPUs this learner had when it was started before, "" if that is not known."""
+    with contextlib.suppress(ContractError, OSError):
+        if (before := contract.read_record(Status, path)) is not None:
+            return before.gpus
+    return ""
+
+
+def make_program(plan: Plan, job_dir: Path, attempt: int, place: Place, scratch: Path) -> Program:
+    """Return what is to run for this rank."""
+    meeting_point = contract.read_record(Preflight, job_dir / preflight_file(attempt, 0))
+    if meeting_point is None:
+        raise UserFault("The preflight's report of rank 0 is gone.", hint="Submit again.")
+    secrets = resolve_secrets(plan, os.environ)
+    env = learner_environment(plan, job_dir, place, meeting_point, os.environ, secrets)
+    if plan.launch.kind != EACH:
+        env.update(make_segment_folder(plan.training_id, attempt))
+    env.update(quiet_mpi(env))
+    env[PROGRESS_FILE] = str(scratch / "progress.json")
+    env |= {JOB_VARIABLE: str(job_dir), ATTEMPT_VARIABLE: str(attempt)}
+    command = plan.framework.command
+    argv = (
+        [sys.executable, "-m", "learner.train", str(job_dir), str(attempt)]
+        if command is None
+        else ["/bin/sh", "-c", _PRELUDE + command]
+    )
+    return Program(
+        argv=argv,
+        env=env,
+        cwd=Path(plan.runtime_dir) if command is None else job_dir / contract.CODE,
+        log=job_dir / learner_log(attempt, place.rank),
+        is_command=command is not None,
+        progress=scratch / "progress.json",
+        ended_grace_s=_ENDED_GRACE_S[plan.launch.kind],
+        secrets=list(secrets.values()),
+        metrics=_restarts(),
+    )
+
+
+def _restarts() -> dict[str, float]:
+    count = int(os.environ.get(RESTARTS_VARIABLE) or 0)
+    return {"restarts": float(count)} if count else {}
+
+
+def _outside(plan: Plan, job_dir: Path, attempt: int, place: Place) -> Outside:
+    lost_s = float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
+    node = place.node_rank if plan.launch.kind == EACH else None
+    return Outside(job_dir, attempt, lost_s, node)
+
+
+def _end_without_supervisor(plan: Plan, job_dir: Path, attempt: int, ended: HaltFlag) -> None:
+    """End a job that Slurm keeps though its first node, with the script, is lost (--no-kill).
+
+    Slurm is asked: where only this node lost sight of the file system, the others go on. It knows
+    of a lost node late.
+    """
+    until = time.monotonic() + _SLURM_KNOWS_S
+    while not first_node_is_lost(plan):
+        if ended or time.monotonic() > until:
+            return
+        time.sleep(_ASK_EVERY_S)
+    path = job_dir / contract.verdict_file(attempt)
+    reason = "The first node of the job was lost, and the supervisor with it."
+    hint = f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        if path.parent.is_dir() and not path.exists():
+            verdict = Verdict(attempt, job_id(job_dir, attempt), State.FAILED, reason, hint,
+                              finished_at=time.time())  # fmt: skip
+            contract.write_whole(path, contract.to_json(verdict))
+        argv = [beside(plan.launch.argv[0], "scancel"), os.environ["SLURM_JOB_ID"]]
+        subprocess.run(argv, timeout=30, capture_output=True, check=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,259 @@
+"""The preflight of one rank: `python -m learner.agent.preflight <job dir> <attempt>`.
+
+A job step of its own: a process that has called MPI_Init must not start another MPI program.
+Writes what it found; the supervisor compares (`learner.supervisor.preflight_check`). A problem is
+two lines: what was seen, and what to do next. Names are quoted with repr, so neither line holds a
+line break.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import ipaddress
+import os
+import socket
+import sys
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import EACH, MPI_PENDING, Plan, Preflight, preflight_file, to_json, write_whole
+from learner.errors import UserFault
+from learner.job.context import read_plan
+from learner.job.environment import resolve_secrets
+from learner.job.ranks import find_place
+from learner.system.networks import address_on, own_addresses
+from learner.system.segments import make_segment_folder, remove_earlier
+
+
+def main(arguments: list[str]) -> int:
+    """Check this rank's node and write the report; return 0 whatever was found."""
+    job_dir, attempt = Path(arguments[0]), int(arguments[1])
+    try:
+        plan = read_plan(job_dir, attempt)
+        place = find_place(plan)
+    except UserFault as fault:
+        print(f"dlctl: on {socket.gethostname()}: {fault.message} {fault.hint}", file=sys.stderr)
+        return 1
+    report = Preflight(
+        rank=place.rank,
+        host=socket.gethostname(),
+        python="{}.{}.{}".format(*sys.version_info[:3]),
+        launcher_size=place.size,
+        mpi_size=None,
+        mpi_rank=None,
+        port=free_port(),
+        address=own_address(plan),
+        problems=find_problems(plan, job_dir),
+    )
+    path = job_dir / preflight_file(attempt, place.rank)
+    if plan.launch.kind == EACH:
+        remove_earlier(plan.training_id, attempt)
+    if wants_mpi(plan):
+        write_whole(path, to_json(dataclasses.replace(report, mpi_library=MPI_PENDING)))
+        os.environ.update(make_segment_folder(plan.training_id, attempt))
+        report = ask_mpi(report)
+    write_whole(path, to_json(report))
+    return 0
+
+
+def find_problems(plan: Plan, job_dir: Path) -> list[str]:
+    """Return everything that would end the training later, two lines each."""
+    found = [
+        *_check_modules(plan),
+        *_check_folders(job_dir),
+        *_check_model_file(plan, job_dir),
+        *_check_data(plan),
+        *_check_gpus(plan),
+    ]
+    try:
+        resolve_secrets(plan, os.environ)
+        if plan.parameter_server is not None:
+            bound_address(plan)
+    except UserFault as fault:
+        found.append(f"{fault.message}\n{fault.hint}")
+    return found
+
+
+def wants_mpi(plan: Plan) -> bool:
+    """Return whether the world's size is to be compared."""
+    if plan.launch.kind in ("direct", EACH) or plan.resources.learners == 1:
+        return False
+    return importlib.util.find_spec("mpi4py") is not None
+
+
+def ask_mpi(report: Preflight) -> Preflight:
+    """Return the report with what MPI says; one problem more if MPI can't be loaded."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        what = f"MPI can't be loaded on {report.host}: {_one_line(error)}."
+        hint = "Load an MPI in the site file (`environment.modules`), or run `dlctl sites setup`."
+        return dataclasses.replace(report, problems=[*report.problems, f"{what}\n{hint}"])
+    return dataclasses.replace(
+        report,
+        mpi_size=MPI.COMM_WORLD.size,
+        mpi_rank=MPI.COMM_WORLD.rank,
+        mpi_library=MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\x00 ")[:60],
+    )
+
+
+def free_port() -> int:
+    """Return a TCP port that is free now, on this host."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def own_address(plan: Plan) -> str:
+    """Return the name by which the other learners reach this host."""
+    if plan.resources.nodes == 1:
+        return "127.0.0.1"
+    for name in (socket.gethostname(), os.environ.get("SLURMD_NODENAME", "")):
+        try:
+            socket.getaddrinfo(name or None, 0)
+        except OSError:
+            continue
+        if name:
+            return name
+    return _route_address() or socket.gethostname()  # no name that resolves
+
+
+def bound_address(plan: Plan) -> str:
+    """Return the address or name by which a server on this host is bound, and reached by others.
+
+    Not a name that leads to the host itself here, as Debian's /etc/hosts has it (127.0.1.1): who
+    is bound to that is reached by nobody.
+
+    Raises:
+        UserFault: the host has no address on the network that the site's file names.
+    """
+    name = own_address(plan)
+    if plan.resources.nodes == 1:
+        return name
+    if plan.parameter_server is not None and plan.parameter_server.network is not None:
+        return address_on(plan.parameter_server.network, plan.site)
+    try:
+        found = [str(each[4][0]) for each in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)]
+    except OSError:
+        return name
+    if found and not _is_loopback(found[0]):
+        return name
+    others = (address for address in found if not _is_loopback(address))
+    if address := next(others, None) or _route_address():
+        return address
+    interfaces = own_addresses()  # nodes of a cluster may have no route to anywhere
+    return str(interfaces[0][1]) if interfaces else name
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _route_address() -> str | None:
+    """Return the address that the route to anywhere starts from; None: there is no route."""
+    for family, anywhere in (socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((anywhere, 9))
+            return str(probe.getsockname()[0])
+    return None
+
+
+def _check_modules(plan: Plan) -> list[str]:
+    if plan.framework.kind == "command":
+        return []
+    needed = ["numpy", "torch", "h5py"] + ["mpi4py"] * (plan.launch.kind not in ("direct", EACH))
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if not missing:
+        return []
+    names = ", ".join(missing)
+    return [
+        f"Python {sys.executable!r} lacks {names}.\n"
+        f"Run: dlctl sites setup {plan.site}  (it makes an environment with {names} there)"
+    ]
+
+
+def _check_folders(job_dir: Path) -> list[str]:
+    found = []
+    if not os.access(job_dir / contract.CODE, os.R_OK | os.X_OK):
+        found.append(
+            f"The code folder {str(job_dir / contract.CODE)!r} is not readable.\n"
+            "The site's root folder has to be on a file system that all nodes share."
+        )
+    for name in (contract.RESULTS, contract.CHECKPOINTS, contract.METRICS, contract.LOGS):
+        if not os.access(job_dir / name, os.W_OK | os.X_OK):
+            found.append(
+                f"The folder {str(job_dir / name)!r} is not writable.\n"
+                "Check the permissions of the site's root folder on the nodes."
+            )
+    return found
+
+
+def _check_model_file(plan: Plan, job_dir: Path) -> list[str]:
+    name = plan.framework.job
+    if name is None:
+        return []
+    try:
+        compile((job_dir / contract.CODE / name).read_bytes(), name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        return [
+            f"{name}:{error.lineno}: {type(error).__name__}: {error.msg}: `{line}`\n"
+            f"Correct {name} (the node runs Python {sys.version.split()[0]}) and submit again."
+        ]
+    except (OSError, ValueError) as error:
+        return [
+            f"framework.job {name!r} can't be read: {_one_line(error)}\n"
+            "Name a Python file of the submitted folder (.gitignore and .dlctlignore leave out)."
+        ]
+    return []
+
+
+def _check_data(plan: Plan) -> list[str]:
+    found = []
+    for store in plan.data_stores:
+        if store.path is None or store.training_data is None:
+            continue
+        path = Path(store.path, store.training_data)
+        if not path.exists() or not os.access(path, os.R_OK):
+            why = "not readable" if path.exists() else "not there"
+            found.append(
+                f"The training data {str(path)!r} (data store {store.id!r}) is {why}.\n"
+                "Check the data store's `connection` and `training_data`; the nodes must mount it."
+            )
+    return found
+
+
+def _check_gpus(plan: Plan) -> list[str]:
+    asked = plan.resources.gpus_per_learner
+    if asked == 0:
+        return []
+    seen = _visible_gpus(plan.framework.kind)
+    if seen >= asked:
+        return []
+    return [
+        f"The plan asks for {asked} GPUs a learner, and this learner sees {seen}.\n"
+        "Check the partition's GRES and that the node's torch is a build for its GPUs."
+    ]
+
+
+def _visible_gpus(kind: str) -> int:
+    if kind == "job":
+        if importlib.util.find_spec("torch") is None:
+            return 0
+        import torch
+
+        return int(torch.cuda.device_count())
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
+        if os.environ.get(name):
+            return len(os.environ[name].split(","))
+    return len([p for p in Path("/dev").glob("nvidia[0-9]*")])
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,326 @@
+"""Beside each learner: heartbeat, halt and stop, last words, exit reason.
+
+No torch, no MPI: it must outlive whatever happens to the learner. The learner's own output goes
+straight to its log.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dlctl.contract import State
+from learner.errors import EXIT_HALTED
+from learner.job.directives import POLL_S, Outside, is_gone, is_there
+from learner.job.metrics import finished_file
+from learner.job.status import UNFINISHED, UNSAVED, Heartbeat, last_lines
+from learner.system import processes
+from learner.system.disk_reserve import Reserve, is_full
+from learner.system.signals import HaltFlag
+
+TICK_S = 0.1
+TERM_S = 5.0
+"""Between SIGTERM and SIGKILL."""
+EXPELLED_S = 0.5
+"""What a learner gets that has no part in the training any more: it may save nothing."""
+PUSH_RATE, WAIT_SHARE = "pushes_per_s", "wait_share"
+QUIET_S = 5.0
+"""Pushes are told of at once, but for the fast ones, of which some are left out."""
+LEFTOVER_S = 2.0
+"""How long processes that the learner left behind may take to end on SIGTERM."""
+
+
+class Stop(enum.Enum):
+    """Why a learner was ended before its time."""
+
+    NONE = "none"
+    HALT = "halt"
+    CANCEL = "stop"
+    ENDED = "ended"
+    """The launcher ended this process: another learner failed, or the job is going away."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the watchdog runs."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
+    log: Path
+    is_command: bool
+    """The user's own program under a shell, rather than the built-in loop."""
+    progress: Path
+    ended_grace_s: float = 0.5
+    """How long the learner may go on saving once the launcher ends this process."""
+    secrets: list[str] = field(default_factory=list)
+    """Values that must not reach a status file."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What is told of it beside the learner's own metrics."""
+
+
+def decode_exit(returncode: int, is_command: bool) -> tuple[int | None, int | None]:
+    """Return (exit code, signal); a shell tells of its program's signal as 128 + number."""
+    if returncode < 0:
+        return None, -returncode
+    if is_command and 128 < returncode <= 128 + 64:
+        return returncode, returncode - 128
+    return returncode, None
+
+
+def conclude(
+    returncode: int, is_command: bool, stop: Stop, killed: bool, finished: bool = True
+) -> tuple[State, str]:
+    """Return how a learner ended, and a few words on why.
+
+    Args:
+        finished: the built-in loop said that it came to its end; a command says nothing.
+    """
+    if stop is Stop.CANCEL:
+        return State.CANCELLED, "stopped on request"
+    # The shell around a command says 85 whatever its program made of the signal.
+    if stop is Stop.ENDED and is_command and returncode:
+        return State.CANCELLED, "ended by the launcher"
+    if returncode == EXIT_HALTED:
+        return State.HALTED, "saved and stopped"
+    if stop is Stop.HALT and is_command:
+        return State.HALTED, "did not stop in time and was killed" if killed else "stopped"
+    if stop is Stop.HALT and returncode == -signal.SIGUSR2:
+        # The built-in loop holds the signal back until it can take it: so it was on its way out.
+        return State.HALTED, "stopped"
+    if returncode == 0:
+        done = is_command or finished
+        return (State.COMPLETED, "") if done else (State.FAILED, UNFINISHED)
+    if stop is Stop.HALT and killed:
+        return State.FAILED, UNSAVED
+    if stop is Stop.ENDED:
+        return State.CANCELLED, "ended by the launcher"
+    code, number = decode_exit(returncode, is_command)
+    return State.FAILED, f"killed by signal {number}" if number else f"exit code {code}"
+
+
+class Watchdog:
+    """Runs one program to its end and tells the status file about it."""
+
+    def __init__(self, program: Program, heart: Heartbeat, outside: Outside, flag: HaltFlag):
+        self.program = program
+        self.heart = heart
+        self.outside = outside
+        self.flag = flag
+        """Set when the launcher ends this process."""
+        self.stop = Stop.NONE
+        self.killed = False
+        self.overdue = False
+        """Whether a halted program was still there at the end of the grace period."""
+        self._child: subprocess.Popen[bytes]
+        self._guard: processes.Guard
+        self._reserve: Reserve
+        self._asked: list[int] = []
+        self._asked_gone_at: float | None = None
+        self._term_at = self._kill_at = float("inf")
+        self._look_at = 0.0
+
+    def run(self) -> int:
+        """Run the program; return the exit code that the launcher is to see.
+
+        A halted learner counts as 0: mpirun and srun would kill the others, which may still
+        be saving, when one ends otherwise.
+        """
+        self._guard = processes.Guard()
+        self._reserve = Reserve(self.heart.path.with_suffix(".reserve"))
+        self._start()
+        self._guard.watch(self._child.pid)
+        self.heart.set(state=State.TRAINING, reason="")
+        while (returncode := self._wait()) is None:
+            self._tick()
+        self._end_leftovers()
+        self._guard.dismiss()
+        return self._report(returncode)
+
+    def _start(self) -> None:
+        program = self.program
+        # Until the built-in loop has its handler, a halt waits for it. (A user's program
+        # may not know of the signal at all: it gets it as the system has it.)
+        if not program.is_command:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+        program.log.parent.mkdir(exist_ok=True)
+        with program.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                program.argv,
+                cwd=program.cwd,
+                env=dict(program.env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # MPI libraries talk to their launcher over inherited descriptors (PMI_FD).
+                close_fds=False,
+                preexec_fn=_lead_group,  # `process_group=0` is new in Python 3.11
+            )
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
+
+    def _wait(self) -> int | None:
+        try:
+            return self._child.wait(timeout=TICK_S)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _tick(self) -> None:
+        processes.reap_orphans(self._child.pid)
+        now = time.monotonic()
+        if self.flag and self.stop is Stop.NONE:
+            self._halt(Stop.ENDED, self.program.ended_grace_s, "the launcher ended it")
+        if now >= self._look_at:
+            self._look_at = now + POLL_S
+            self._look_outside()
+        self._escalate(now)
+        progress, warning = self._progress()
+        if self.stop is Stop.NONE:
+            progress["reason"] = warning
+        self.heart.beat(**progress)
+
+    def _look_outside(self) -> None:
+        if not self.heart.silent and (why := self.outside.expelled()):
+            self.heart.silent = True  # whoever gave it up has written its status
+            self._cancel(EXPELLED_S, why)
+        if self.stop is Stop.NONE and (why := self.outside.abandoned()):
+            self._halt(Stop.ENDED, self.program.ended_grace_s, why)
+        if self.stop is Stop.CANCEL or (directive := self.outside.directive()) is None:
+            return
+        if directive.action == Stop.CANCEL.value:
+            self._cancel(directive.grace_s, directive.reason)
+        elif self.stop is Stop.NONE:
+            self._halt(Stop.HALT, directive.grace_s, directive.reason)
+
+    def _halt(self, stop: Stop, grace_s: float, reason: str) -> None:
+        """Ask the program to save and stop; it has the grace period for that."""
+        self.stop = stop
+        self._term_at = time.monotonic() + grace_s
+        self._asked = [pid for pid in self._family() if processes.takes(pid, signal.SIGUSR2)]
+        if self._asked:
+            # Others, like a `tee` behind the program, would die of the signal and take the
+            # program's output with them; they end when it ends.
+            processes.send([self._child.pid, *self._asked], signal.SIGUSR2)
+        else:
+            processes.send_group(self._child.pid, signal.SIGUSR2)
+        self.heart.set(reason=f"stopping: {reason}")
+
+    def _cancel(self, grace_s: float, reason: str) -> None:
+        self.stop = Stop.CANCEL
+        self._term(time.monotonic(), grace_s)
+        self.heart.set(reason=f"stopping: {reason}")
+
+    def _family(self) -> list[int]:
+        """Return the learner's processes, without the shell that we put around a command."""
+        shell = {self._child.pid} if self.program.is_command else set()
+        return [pid for pid in self._everyone() if pid not in shell]
+
+    def _everyone(self) -> list[int]:
+        return processes.descendants(self.heart.status.pid, frozenset({self._guard.pid}))
+
+    def _escalate(self, now: float) -> None:
+        if self._asked and self._asked_gone_at is None and not self._asked_alive():
+            self._asked_gone_at = now
+            self._term_at = min(self._term_at, now + LEFTOVER_S)
+        if now >= self._kill_at:
+            self.killed = True
+            self._send(signal.SIGKILL)
+        elif now >= self._term_at:
+            left = self._child.returncode is not None  # others of its processes are there still
+            self.overdue = self.stop is Stop.HALT and self._asked_gone_at is None and not left
+            self._term(now, TERM_S if self.stop is Stop.HALT else LEFTOVER_S)
+
+    def _asked_alive(self) -> bool:
+        alive = self._everyone()
+        return any(pid in alive for pid in self._asked)
+
+    def _term(self, now: float, grace_s: float) -> None:
+        self._term_at, self._kill_at = float("inf"), now + grace_s
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: int) -> None:
+        processes.send_group(self._child.pid, number)
+        processes.send(self._everyone(), number)
+
+    def _end_leftovers(self) -> None:
+        """End what the program left running, after the grace period if it is stopping."""
+        if self.stop is not Stop.HALT or not self._asked_alive():
+            self._term_at = min(self._term_at, time.monotonic())
+        while self._everyone():
+            processes.reap_orphans(0)
+            self._escalate(time.monotonic())
+            self.heart.beat()
+            time.sleep(TICK_S / 2)
+
+    def _progress(self) -> tuple[dict[str, Any], str]:
+        """Return what the built-in loop says of itself, and its warning, if that is clear."""
+        try:
+            told = json.loads(self.program.progress.read_bytes())
+            quiet_s = time.time() - self.program.progress.stat().st_mtime
+            numbers = {k: int(told[k]) for k in ("step", "epoch") if told.get(k) is not None}
+            metrics = {
+                str(k): None if v is None else float(v)
+                for k, v in (told.get("metrics") or {}).items()
+            }
+            _slow_down(metrics, quiet_s)
+            warning = str(told.get("warning") or "")
+        except (OSError, ValueError, TypeError, AttributeError):
+            numbers, metrics, warning = {}, {}, ""
+        return {**numbers, "metrics": {**metrics, **self.program.metrics}}, warning
+
+    def _report(self, returncode: int) -> int:
+        is_command = self.program.is_command
+        finished = is_there(finished_file(self.program.progress))
+        # The built-in loop, unlike a command, does nothing more on SIGTERM.
+        killed = self.killed or (self.overdue and not is_command and returncode == -signal.SIGTERM)
+        state, reason = conclude(returncode, is_command, self.stop, killed, finished)
+        code, number = decode_exit(returncode, is_command)
+        words = self._last_words() if state in (State.FAILED, State.CANCELLED) else []
+        progress, warning = self._progress()
+        if state is State.COMPLETED:
+            reason = warning
+        if state is State.FAILED and is_full(self.heart.path.parent):
+            # The program's own words about it may not have found space in its log.
+            words.append("dlctl: No space left on device: the job directory's disk is full")
+        self._reserve.free()
+        for _ in range(10):
+            if self.heart.set(
+                state=state, reason=reason, exit_code=code, signal=number,
+                last_lines=words, **progress,
+            ) or is_gone(self.heart.path.parent):  # fmt: skip
+                break
+            time.sleep(0.5)
+        if state in (State.COMPLETED, State.HALTED):
+            return 0
+        return 128 + number if number else code or 1
+
+    def _last_words(self) -> list[str]:
+        lines = last_lines(self.program.log)
+        for secret in filter(None, self.program.secrets):
+            lines = [line.replace(secret, "***") for line in lines]
+        return lines
+
+
+def _slow_down(metrics: dict[str, float | None], quiet_s: float) -> None:
+    """Have the rate of pushes agree with the time since a learner told of one, if that is long.
+
+    It is stopped, or waits for another: its own last word would say for ever how fast it was, and
+    that it hardly waits.
+    """
+    rate = metrics.get(PUSH_RATE)
+    if rate is not None and quiet_s > QUIET_S:
+        metrics[PUSH_RATE] = min(rate, 1 / quiet_s)
+        if rate * quiet_s > 2 and WAIT_SHARE in metrics:
+            metrics[WAIT_SHARE] = None
+
+
+def _lead_group() -> None:
+    """Make the child the leader of a process group, before it can start anything."""
+    os.setpgid(0, 0)

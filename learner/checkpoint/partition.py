@@ -1,0 +1,94 @@
+"""Which learner writes which elements: the bytes that all hold are divided evenly. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from learner.checkpoint.state_tree import Leaf, Packed
+from learner.checkpoint_files.share_format import LARGE_BYTES, PAGE_BYTES
+
+SMALL_BYTES = 64 * 1024
+"""A tensor of less is written by one learner, whole."""
+_EDGE_ELEMENTS = 4096
+_ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Part:
+    """One dataset of a share, not yet written."""
+
+    name: str
+    values: torch.Tensor
+    """Shape (n,), of a dtype that HDF5 knows, on any device."""
+
+
+def parts_of(packed: Packed, rank: int, learners: int) -> list[Part]:
+    """Return what one learner writes of a state that all of them packed."""
+    whole = [leaf for leaf in packed.leaves if leaf.is_full]
+    total = sum(_size_bytes(leaf) for leaf in whole)
+    first, last = (total * n // learners for n in (rank, rank + 1))
+    parts: list[Part] = []
+    before = 0
+    for number, leaf in enumerate(packed.leaves):
+        if not leaf.is_full:
+            parts += [Part(f"{number}:{start}", values) for start, values in leaf.parts]
+            continue
+        start, end = _edge(leaf, first - before), _edge(leaf, last - before)
+        before += _size_bytes(leaf)
+        if start < end or (rank == 0 and _size_bytes(leaf) == 0):
+            values = leaf.parts[0][1]
+            ratio = leaf.item_bytes // values.itemsize  # stored elements of one element
+            parts.append(Part(f"{number}:{start}", values[start * ratio : end * ratio]))
+    return parts
+
+
+def rank_parts(packed: Packed) -> list[Part]:
+    """Return what one learner writes of its own state: the JSON, and the tensors."""
+    text = torch.frombuffer(bytearray(packed.to_bytes()), dtype=torch.uint8)
+    own = [Part(f"rank:{n}", leaf.parts[0][1]) for n, leaf in enumerate(packed.leaves)]
+    return [Part("rank", text), *own]
+
+
+def _size_bytes(leaf: Leaf) -> int:
+    values = leaf.parts[0][1]
+    return values.numel() * values.itemsize
+
+
+def _edge(leaf: Leaf, place: int) -> int:
+    """Return the first element behind a border at `place`, in bytes from the leaf's begin."""
+    size_bytes = _size_bytes(leaf)
+    if place <= 0 or size_bytes == 0:
+        return 0
+    if place >= size_bytes or size_bytes < SMALL_BYTES:  # a small one goes to who has its begin
+        return size_bytes // leaf.item_bytes
+    return place // (_EDGE_ELEMENTS * leaf.item_bytes) * _EDGE_ELEMENTS
+
+
+def shapes(packed: Sequence[Leaf]) -> list[tuple[str, str, tuple[int, ...], bool]]:
+    """Return what all learners must agree on."""
+    return [(leaf.name, leaf.dtype, leaf.shape, leaf.is_full) for leaf in packed]
+
+
+def offsets_of(parts: Sequence[Part]) -> list[int]:
+    """Return where each part begins in a snapshot: the large ones at a page of their own."""
+    offsets, end = [], 0
+    for part in parts:
+        size_bytes = part.values.numel() * part.values.itemsize
+        step = PAGE_BYTES if size_bytes >= LARGE_BYTES else _ALIGNMENT_BYTES
+        end = -(-end // step) * step
+        offsets.append(end)
+        end += size_bytes
+    return offsets
+
+
+def end_of(offsets: Sequence[int], parts: Sequence[Part]) -> int:
+    """Return where a snapshot ends."""
+    return offsets[-1] + parts[-1].values.numel() * parts[-1].values.itemsize if parts else 0
+
+
+def numpy_name(values: torch.Tensor) -> str:
+    """Return NumPy's name of a tensor's dtype."""
+    return str(values.new_empty(0, device="cpu").numpy().dtype.str)

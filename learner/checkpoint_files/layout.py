@@ -1,0 +1,214 @@
+"""The names, files and records of a checkpoint (docs/checkpoints.md). Standard library only.
+
+checkpoints/
+  step-000000000120/     a complete checkpoint: there under this name or not at all
+    share-<rank>.h5      what one learner wrote: one contiguous dataset for each piece
+    share-<rank>.json    a `ShareRecord`: where each piece lies, and the checksums of its blocks
+    state.json           the tree that the tensors hang on, and each tensor's shape and dtype
+    complete.json        a `Marker`: written last; sizes and checksums of the files beside it
+  .tmp-…                 one being written, or left by a crash
+  .removed-…             such a leftover, being removed
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from learner.errors import UserFault
+
+SCHEMA_VERSION = 2
+TREE_FILE = "state.json"
+MARKER_FILE = "complete.json"
+TEMPORARY_PREFIX = ".tmp-"
+REMOVED_PREFIX = ".removed-"
+BLOCK_BYTES = 4 * 1024**2
+"""A piece is checked in blocks of this size, the last one shorter."""
+_PREFIX = "step-"
+
+
+class DamagedCheckpoint(Exception):
+    """A checkpoint is not whole; says what was seen."""
+
+
+class OtherVersion(UserFault):
+    """A checkpoint of another version of the layout: neither read nor removed."""
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One file of a checkpoint."""
+
+    size_bytes: int
+    crc32: int | None = None
+    """Of the whole content; None for a share, whose checksums are in its `ShareRecord`."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What complete.json holds."""
+
+    step: int
+    learners: int
+    """That have a share: learner 0 alone where there is a parameter server."""
+    files: dict[str, FileRecord]
+    settings: dict[str, int] = field(default_factory=dict)
+    """What must be the same to go on, and the number of learners of the training."""
+    epoch: int | None = None
+    """Epochs finished."""
+    written_at: float = 0.0
+    """Seconds since 1970, when the marker was written."""
+    kept_for_ever: bool = False
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class StoredPiece:
+    """One dataset of a share."""
+
+    name: str
+    """`<tensor>:<first element>`; of this learner alone: `rank` and `rank:<tensor>`."""
+    dtype: str
+    """NumPy's name; |u1 for the raw bytes of a dtype that NumPy does not know."""
+    count: int
+    """Elements, of `dtype`."""
+    offset_bytes: int
+    """Where the data begins in the file."""
+    crc32: list[int]
+    """Of each block of `BLOCK_BYTES`."""
+
+
+@dataclass(frozen=True)
+class ShareRecord:
+    """What a writer says about its share once that is safe on the disk."""
+
+    rank: int
+    size_bytes: int
+    rest_crc32: int
+    """Of all bytes that belong to no piece: the structure of the HDF5 file."""
+    pieces: list[StoredPiece]
+    schema_version: int = SCHEMA_VERSION
+
+
+def share_file(rank: int) -> str:
+    """Return the name of a learner's share."""
+    return f"share-{rank}.h5"
+
+
+def record_file(rank: int) -> str:
+    """Return the name of the record of a learner's share."""
+    return f"share-{rank}.json"
+
+
+def failure_file(rank: int) -> str:
+    """Return the name of the file in which a writer says why there is no share."""
+    return f"share-{rank}.failed"
+
+
+def directory_name(step: int) -> str:
+    """Return the name of the checkpoint after `step` steps."""
+    return f"{_PREFIX}{step:012d}"
+
+
+def steps_present(root: Path) -> list[int]:
+    """Return the steps of all checkpoint directories, the newest first, whole or not.
+
+    Raises:
+        OSError: the file system fails.
+    """
+    try:
+        names = [path.name for path in root.iterdir()]
+    except FileNotFoundError:
+        return []
+    steps = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
+    return sorted((int(step) for step in steps if step.isdecimal()), reverse=True)
+
+
+def covered_bytes(ranges: Iterable[tuple[int, int]]) -> int:
+    """Return how many bytes from the first one on these ranges (begin, end) cover."""
+    known = 0
+    for start, end in sorted(ranges):
+        if start > known:
+            break
+        known = max(known, end)
+    return known
+
+
+def to_bytes(record: Marker | ShareRecord) -> bytes:
+    """Return a record as a JSON file's content."""
+    indent = 2 if isinstance(record, Marker) else None
+    return (json.dumps(asdict(record), indent=indent) + "\n").encode()
+
+
+def read_marker(directory: Path) -> Marker:
+    """Return the marker, having compared the sizes of the files with it.
+
+    Raises:
+        DamagedCheckpoint: there is none, it can't be read, or a file has another size.
+        OtherVersion: it was written by another version of dlctl.
+        OSError: the file system fails.
+    """
+    content = _read(directory / MARKER_FILE)
+    try:
+        raw = json.loads(content)
+        _check_version(directory, int(raw["schema_version"]))
+        files = {name: FileRecord(**record) for name, record in raw.pop("files").items()}
+        marker = Marker(files=files, **raw)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(f"{MARKER_FILE} can't be understood ({error})") from error
+    for name, record in files.items():
+        try:
+            size_bytes = (directory / name).stat().st_size
+        except _MISSING as error:
+            raise DamagedCheckpoint(f"{name} is missing") from error
+        if size_bytes != record.size_bytes:
+            raise DamagedCheckpoint(f"{name} has {size_bytes} bytes, not {record.size_bytes}")
+    return marker
+
+
+_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""What tells of damage: all other errors are the file system's, and the checkpoint may be whole."""
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except _MISSING as error:
+        raise DamagedCheckpoint(f"{path.name} is missing") from error
+
+
+def _check_version(directory: Path, version: int) -> None:
+    if version != SCHEMA_VERSION:
+        raise OtherVersion(
+            f"the checkpoint {directory} has the layout version {version}, and this version of "
+            f"dlctl reads version {SCHEMA_VERSION} only",
+            hint="resume with the dlctl that wrote it, or remove the folder to begin anew",
+        )
+
+
+def read_checked(directory: Path, marker: Marker, name: str) -> bytes:
+    """Return the content of one of the small files.
+
+    Raises:
+        DamagedCheckpoint: it is missing, or does not match its checksum.
+        OSError: the file system fails.
+    """
+    content = _read(directory / name)
+    if name not in marker.files or zlib.crc32(content) != marker.files[name].crc32:
+        raise DamagedCheckpoint(f"the content of {name} does not match its checksum")
+    return content
+
+
+def parse_record(content: bytes) -> ShareRecord:
+    """Return the record in a file's content.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    raw: dict[str, Any] = json.loads(content)
+    pieces = [StoredPiece(**piece) for piece in raw.pop("pieces")]
+    return ShareRecord(pieces=pieces, **raw)

@@ -1,0 +1,239 @@
+"""Make a checkpoint of the shares: wait for all records, then marker, rename, prune. Rank 0 only.
+
+The writers meet through files in the temporary directory alone, never through MPI.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from learner.checkpoint_files import layout
+from learner.checkpoint_files.disk import Disk
+from learner.checkpoint_files.layout import FileRecord, Marker, ShareRecord
+
+LEAST_KEPT = 2
+"""With one kept, a fault in the newest would lose everything."""
+_LONGEST_PAUSE_S = 0.2
+
+
+class ShareMissing(OSError):
+    """A learner's share could not be written."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One checkpoint to be written, as every writer gets it."""
+
+    root: Path
+    step: int
+    token: str
+    """Tells the temporary directories of different attempts, and of one's saves, apart."""
+    rank: int
+    learners: int
+    settings: dict[str, int] = field(default_factory=dict)
+    epoch: int | None = None
+    keep: int = LEAST_KEPT
+    keep_every_steps: int | None = None
+    damaged: list[int] = field(default_factory=list)
+    """Later steps whose checkpoints this run has found damaged: they are removed."""
+
+    @property
+    def temporary(self) -> Path:
+        """Return where it is written."""
+        name = layout.directory_name(self.step)
+        return self.root / f"{layout.TEMPORARY_PREFIX}{name}-{self.token}"
+
+
+def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], None]) -> list[str]:
+    """Complete a checkpoint; return warnings about what is not part of it.
+
+    Args:
+        order: What was asked for.
+        tree: The content of state.json.
+        disk: What is written to.
+        may_wait: Waits so many seconds; raises `ShareMissing` where no share is worth waiting for.
+
+    Raises:
+        OSError, ValueError: it could not be completed; nothing of it is left.
+    """
+    try:
+        files = {layout.TREE_FILE: FileRecord(len(tree), zlib.crc32(tree))}
+        disk.write_file(order.temporary / layout.TREE_FILE, tree)
+        shares = _wait_for_shares(order, may_wait)
+        _check_covered(json.loads(tree)["leaves"], [record for _, record in shares])
+        for own, _ in shares:
+            files |= own
+        marker = Marker(
+            order.step, order.learners, files, order.settings, order.epoch, time.time(),
+            kept_for_ever=_is_kept_for_ever(order.root, order.step, order.keep_every_steps),
+        )  # fmt: skip
+        disk.write_file(order.temporary / layout.MARKER_FILE, layout.to_bytes(marker))
+        disk.sync_directory(order.temporary)
+        _rename(order.temporary, order.root / layout.directory_name(order.step), disk)
+    except Exception:
+        remove_quietly(order.temporary, disk)
+        raise
+    try:
+        later = prune(order, disk)
+    except OSError as error:  # the checkpoint itself is safe
+        return [f"old checkpoints can't be removed: {error}"]
+    return [_LATER.format(order.root)] if later else []
+
+
+_LATER = "{} holds checkpoints of later steps too: they stay, and the next start takes the newest"
+_Share = tuple[dict[str, FileRecord], ShareRecord]
+"""The records of its two files, and what the learner says about it."""
+
+
+def _wait_for_shares(order: Order, may_wait: Callable[[float], None]) -> list[_Share]:
+    """Return all shares, once all are there."""
+    shares: list[_Share] = []
+    problems: dict[int, str] = {}
+    missing, pause_s = set(range(order.learners)), 0.001
+    while missing:
+        names = {path.name for path in order.temporary.iterdir()}
+        for rank in sorted(missing):
+            if layout.failure_file(rank) in names:
+                path = order.temporary / layout.failure_file(rank)
+                problems[rank] = path.read_text(errors="replace")
+            elif layout.record_file(rank) in names:
+                shares.append(_share(order.temporary, rank))
+            else:
+                continue
+            missing.discard(rank)
+        if missing:
+            os.utime(order.temporary)  # NFS: look at the directory anew
+            may_wait(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    if problems:
+        rank, problem = min(problems.items())
+        more = f" (and {len(problems) - 1} more learners)" if len(problems) > 1 else ""
+        raise ShareMissing(f"the share of learner {rank}{more}: {problem}")
+    return shares
+
+
+def _share(directory: Path, rank: int) -> _Share:
+    content = (directory / layout.record_file(rank)).read_bytes()
+    record = layout.parse_record(content)
+    files = {
+        layout.share_file(rank): FileRecord(record.size_bytes),
+        layout.record_file(rank): FileRecord(len(content), zlib.crc32(content)),
+    }
+    return files, record
+
+
+def _check_covered(leaves: list[dict[str, Any]], records: list[ShareRecord]) -> None:
+    """Refuse a checkpoint of which something is missing, while the older ones are still there."""
+    ranges: list[list[tuple[int, int]]] = [[] for _ in leaves]
+    for record in records:
+        for piece in record.pieces:
+            number, _, start = piece.name.partition(":")
+            if number.isdecimal():
+                begin = int(start) * leaves[int(number)]["item_bytes"]
+                end = begin + piece.count * np.dtype(piece.dtype).itemsize
+                ranges[int(number)].append((begin, end))
+    for leaf, covered in zip(leaves, ranges, strict=True):
+        size_bytes = math.prod(leaf["shape"]) * leaf["item_bytes"]
+        if (known := layout.covered_bytes(covered)) != size_bytes:
+            raise ValueError(f"the learners have {known} of {size_bytes} bytes of {leaf['name']}")
+
+
+def _rename(temporary: Path, final: Path, disk: Disk) -> None:
+    replaced = None
+    if final.exists():  # damaged, or of a run that went back behind it
+        replaced = final.parent / f"{temporary.name}-replaced"
+        disk.rename(final, replaced)
+    _kept.discard(final)
+    disk.rename(temporary, final)
+    disk.sync_directory(final.parent)
+    if replaced is not None:
+        disk.remove(replaced)
+
+
+def _is_kept_for_ever(root: Path, step: int, every: int | None) -> bool:
+    """Return whether this is the first one at a multiple of `every` steps, or after it.
+
+    One that is due at the multiple may be put off for a few steps by a writer that is busy.
+    """
+    if not every or step < every:
+        return False
+    alike = (s for s in layout.steps_present(root) if s < step and s // every == step // every)
+    return not any(_stays(root / layout.directory_name(s)) for s in alike)
+
+
+def prune(order: Order, disk: Disk) -> bool:
+    """Remove all but the `keep` (at least two) newest checkpoints up to the one of this order.
+
+    Those that are kept for ever stay. Of later steps only those are removed that this run found
+    damaged: the others are another run's.
+
+    Returns:
+        Whether there are some of later steps.
+    """
+    kept, later = 0, False
+    for step in layout.steps_present(order.root):
+        directory = order.root / layout.directory_name(step)
+        if step > order.step:
+            if step in order.damaged:
+                disk.remove(directory)
+            else:
+                later = True
+            continue
+        stays = _stays(directory)
+        if stays is None or (kept >= max(order.keep, LEAST_KEPT) and not stays):
+            disk.remove(directory)
+        else:
+            kept += 1
+    return later
+
+
+def remove_leftovers(root: Path, disk: Disk) -> None:
+    """Remove what a crashed attempt left half written.
+
+    Renamed first: a writer of that attempt that is still at work finds its folder gone, and can't
+    complete one that is half removed.
+    """
+    for path in root.glob(f"{layout.TEMPORARY_PREFIX}*"):
+        gone = path.with_name(f"{layout.REMOVED_PREFIX}{path.name}")
+        with contextlib.suppress(FileNotFoundError):
+            disk.rename(path, gone)
+    for path in root.glob(f"{layout.REMOVED_PREFIX}*"):
+        disk.remove(path)
+
+
+def remove_quietly(path: Path, disk: Disk) -> None:
+    """Remove what is of no use; what stays is removed by the next attempt."""
+    try:
+        disk.remove(path)
+    except OSError:
+        return
+
+
+_kept: set[Path] = set()
+"""Those that this process has seen to be kept for ever: they are not read again at each save."""
+
+
+def _stays(directory: Path) -> bool | None:
+    """Return whether a checkpoint is kept for ever, or None if it is not whole."""
+    if directory in _kept:
+        return True
+    try:
+        stays = layout.read_marker(directory).kept_for_ever
+    except layout.DamagedCheckpoint:
+        return None
+    except layout.OtherVersion:  # not ours to remove
+        return True
+    if stays:
+        _kept.add(directory)
+    return stays

@@ -1,0 +1,5 @@
+"""How samples reach a learner: their order, reading ahead, HDF5 files, chunks of the cursor.
+
+Imports torch, h5py and `psrv.cursor`. What passes through are indices on the way in and batches on
+the way out.
+"""

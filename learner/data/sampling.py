@@ -1,0 +1,125 @@
+"""Global batches, fixed by (seed, epoch) alone, and each learner's contiguous share of them.
+
+How many learners there are changes who computes a sample, never which batch it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import TensorDataset, default_collate
+
+from learner.data.hdf5 import Hdf5Dataset
+from learner.errors import UserFault
+from psrv.cursor.chunking import first_part, part_count
+
+Indices = NDArray[np.int64]
+
+
+def epoch_order(samples: int, seed: int, epoch: int) -> Indices:
+    """Return the order of the samples in one epoch, a permutation fixed by (seed, epoch)."""
+    key = np.array([seed & _MASK, epoch & _MASK], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key)).permutation(samples)
+
+
+_MASK = 2**64 - 1
+
+
+def batch_count(samples: int, batch_size: int) -> int:
+    """Return the number of global batches in an epoch; the last one may have another size."""
+    return part_count(samples, batch_size)
+
+
+def batch_start(samples: int, batch: int, batch_size: int) -> int:
+    """Return how many samples of an epoch are before a global batch, or the epoch's end."""
+    return batch * batch_size if batch < batch_count(samples, batch_size) else samples
+
+
+def places_left(samples: int, epoch: int, done: Iterable[Sequence[int]]) -> Indices:
+    """Return which places of an epoch's order are left to those who train in step.
+
+    Args:
+        samples: Of the data set.
+        epoch: Counted from 0.
+        done: What learners of a parameter server have done, with gaps between: ranges of positions
+            (see psrv.cursor.base).
+    """
+    left = np.ones(samples, dtype=bool)
+    for start, stop in done:
+        left[max(0, start - epoch * samples) : max(0, stop - epoch * samples)] = False
+    return np.flatnonzero(left)
+
+
+def share(count: int, rank: int, size: int) -> slice:
+    """Return the contiguous part of `count` samples that is rank's; they differ by one at most."""
+    base, extra = divmod(count, size)
+    start = rank * base + min(rank, extra)
+    return slice(start, start + base + (rank < extra))
+
+
+@dataclass(frozen=True)
+class Share:
+    """One learner's part of one global batch."""
+
+    indices: Indices
+    """Shape (n,); n may be 0."""
+    batch_samples: int
+    """Samples in the whole global batch."""
+
+    @property
+    def weight(self) -> float:
+        """Return this share's part of the global batch."""
+        return len(self.indices) / self.batch_samples
+
+
+def share_of_batch(order: Indices, batch: int, batch_size: int, rank: int, size: int) -> Share:
+    """Return rank's share of the global batch number `batch` of an epoch.
+
+    Where whole batches give every learner two samples, of the last one nobody gets a single sample,
+    which batch norm can't be trained on: fewer learners share it.
+    """
+    start = batch * batch_size
+    whole = order[start : start + first_part(len(order) - start, batch_size)]
+    sharing = size if batch_size < 2 * size else max(1, min(size, len(whole) // 2))
+    return Share(whole[share(len(whole), rank, sharing)], len(whole))
+
+
+def fetch(dataset: Any, indices: Indices) -> tuple[tuple[Any, ...], Any]:
+    """Return (inputs, targets) of the samples, collated; inputs are the model's arguments."""
+    if type(dataset) is TensorDataset:
+        where = torch.from_numpy(indices)
+        batch: Any = tuple(tensor[where] for tensor in dataset.tensors)
+    elif type(dataset) is Hdf5Dataset:
+        batch = dataset.batch(indices)
+    else:
+        batch = default_collate(_samples(dataset, [int(index) for index in indices]))
+    if not isinstance(batch, Sequence) or len(batch) < 2:
+        raise UserFault(
+            f"a sample of the dataset {type(dataset).__name__} is not (inputs, target)",
+            hint="return a tuple from __getitem__; its last item is the target",
+        )
+    return tuple(batch[:-1]), batch[-1]
+
+
+def _samples(dataset: Any, indices: list[int]) -> Any:
+    if hasattr(dataset, "__getitems__"):
+        return dataset.__getitems__(indices)
+    return [dataset[index] for index in indices]
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Return a batch with every tensor in it on a device."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: to_device(item, device) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(to_device(item, device) for item in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(to_device(item, device) for item in value)
+    return value

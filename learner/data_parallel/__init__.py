@@ -1,0 +1,5 @@
+"""Training with one model replica for each learner: gradients, weights and optimizer state in step.
+
+Imports torch and `learner.exchange`, which moves the bytes. What passes through are parameters and
+gradients as flat buffers.
+"""

@@ -1,0 +1,55 @@
+"""The one error of the learners whose text is fit for an end user; how any error is told."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import traceback
+
+EXIT_FAILED = 1
+EXIT_NO_RESTART = 3
+"""Of a server whose next life would end as this one did."""
+
+
+class UserFault(Exception):
+    """Something in the user's file, data or checkpoint is wrong; shown without a traceback."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  HINT: {self.hint}" if self.hint else self.message
+
+
+def explain(error: BaseException, rank: int) -> int:
+    """Say on standard error why this learner ends, host and rank on each line; return the code.
+
+    A traceback is shown only for what is no UserFault: an error inside the user's code, whole.
+    """
+    sys.stdout.flush()
+    text = "".join(f"{place(rank)} {line}\n" for line in _lines(error))
+    print(text, end="", file=sys.stderr, flush=True)
+    code = error.code if isinstance(error, SystemExit) else EXIT_FAILED
+    # A program that exits by itself, with whatever code, has not trained to the end.
+    return code if isinstance(code, int) and code not in (0, EXIT_HALTED) else EXIT_FAILED
+
+
+def place(rank: int) -> str:
+    """Return which learner speaks."""
+    return f"[rank {rank} on {socket.gethostname()}]"
+
+
+def _lines(error: BaseException) -> list[str]:
+    if isinstance(error, UserFault):
+        return str(error).splitlines()
+    if isinstance(error, SystemExit):
+        if isinstance(error.code, str):
+            return error.code.splitlines()
+        return [f"the user's program called exit({error.code})"]
+    return "".join(traceback.format_exception(error)).splitlines()
+
+
+EXIT_HALTED = 85
+"""Exit code of a learner that saved its state and stopped because it was asked to."""

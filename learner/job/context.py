@@ -1,0 +1,87 @@
+"""Which learner of which attempt this process is, and its plan. No torch here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import EACH, Plan
+from learner.errors import UserFault
+
+JOB_VARIABLE = "DLCTL_JOB_DIR"
+ATTEMPT_VARIABLE = "DLCTL_ATTEMPT"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What this process was started for."""
+
+    directory: Path
+    """The job directory."""
+    attempt: int
+    plan: contract.Plan
+    rank: int
+
+
+def read_plan(directory: Path, attempt: int) -> contract.Plan:
+    """Return the plan of an attempt.
+
+    Raises:
+        UserFault: it is not there or can't be understood.
+    """
+    try:
+        plan = contract.read_record(contract.Plan, directory / contract.plan_file(attempt))
+    except (contract.ContractError, OSError) as error:
+        raise UserFault(f"The plan in {str(directory)!r} can't be read: {error}.") from error
+    if plan is None:
+        raise UserFault(
+            f"There is no {contract.plan_file(attempt)} in the job directory {str(directory)!r}.",
+            hint="Check that the site's root folder is on a file system that all nodes share.",
+        )
+    return plan
+
+
+def find_seat(env: Mapping[str, str] = os.environ) -> Seat | None:
+    """Return the seat that the launcher has given this process; None outside of a dlctl job."""
+    directory, attempt = env.get(JOB_VARIABLE), env.get(ATTEMPT_VARIABLE, "")
+    if not directory or not attempt.isdecimal():
+        return None
+    path = Path(directory)
+    return Seat(path, int(attempt), read_plan(path, int(attempt)), int(env.get("RANK", "0")))
+
+
+RESTARTS_VARIABLE = "DLCTL_RESTARTS"
+"""Tells a learner's watchdog how often the learner was started before."""
+
+
+def launcher_name(plan: Plan) -> str:
+    """Return what people call the plan's launcher."""
+    if plan.launch.kind != EACH:
+        return plan.launch.kind
+    return Path(plan.launch.argv[0]).name if plan.launch.argv else "its process"
+
+
+def how_started(plan: Plan) -> str:
+    """Return how the learners are started, in a word or two."""
+    return "a step each" if plan.launch.kind == EACH else plan.launch.kind
+
+
+def is_one_world(plan: Plan) -> bool:
+    """Return whether the servers share a step and an MPI world, and so die together."""
+    server = plan.parameter_server
+    return server is not None and server.transport == "mpi" and plan.resources.nodes > 1
+
+
+def job_id(job_dir: Path, attempt: int) -> str:
+    """Return the scheduler's id of this job, from the claim or from Slurm."""
+    try:
+        return (job_dir / contract.claim(attempt)).read_text().strip()
+    except OSError:
+        return os.environ.get("SLURM_JOB_ID", "")
+
+
+TAKES_OVER = "takes-over"
+"""Tells a server that learners work in the memory that the one before it has made."""

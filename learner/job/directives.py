@@ -1,0 +1,160 @@
+"""What a learner is told from outside: the supervisor's directive, or its silence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from dlctl.contract import (
+    ContractError,
+    Directive,
+    Homes,
+    directive_file,
+    homes_file,
+    read_record,
+    status_file,
+    submit_begin,
+)
+
+POLL_S = 0.3
+SUPERVISOR_LOST_S = 120.0
+"""After so long without a heartbeat of the supervisor nobody would read our end: stop."""
+SUPERVISOR_FRESH_S = 12.0
+"""Two of its heartbeats, and less than Slurm leaves between SIGTERM and SIGKILL."""
+GIVEN_UP, ENDED = "its node was given up", "the training has ended"
+SUPERVISOR_LOST_VARIABLE = "DLCTL_SUPERVISOR_LOST_S"
+
+
+def refresh(folder: Path) -> None:
+    """Make a network file system look again: it may remember for long that a file is absent."""
+    with contextlib.suppress(OSError), os.scandir(folder):
+        pass
+
+
+def is_there(path: Path) -> bool:
+    """Return whether it is seen there; not where the file system does not answer for a while.
+
+    `Path.exists` would raise then: whoever only looks for a wish must not die of it.
+    """
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_gone(path: Path) -> bool:
+    """Return whether it is known not to be there: a file system that fails says nothing."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+class HaltTime:
+    """Whether a share of a halt's grace period is over; see psrv.push.waiting.
+
+    Asked as often as you like; it looks for the directive now and then. That this node's clock is
+    the supervisor's matters to learner 0 alone, who saves, and is on the same node.
+    """
+
+    def __init__(self, job_dir: Path, attempt: int) -> None:
+        self._directive = job_dir / directive_file(attempt)
+        self._look_at = 0.0
+        self._began_at = self._grace_s = float("inf")
+
+    def __call__(self, share: float) -> bool:
+        """Return whether it is; False without a halt."""
+        now = time.monotonic()
+        if self._grace_s == float("inf") and now >= self._look_at:
+            self._look_at = now + POLL_S
+            if (directive := read_directive(self._directive)) is not None:
+                self._began_at = now - max(0.0, time.time() - directive.issued_at)
+                self._grace_s = directive.grace_s
+        return now >= self._began_at + share * self._grace_s
+
+
+def read_directive(path: Path) -> Directive | None:
+    """Return what the supervisor wants now, if it wants anything and can be understood."""
+    refresh(path.parent)
+    try:
+        return read_record(Directive, path)
+    except (OSError, ContractError):
+        return None
+
+
+class Outside:
+    """Polls for the directive, the supervisor's heartbeat, and the parent process.
+
+    Args:
+        node: which of a job's nodes this one is, where it can be given up alone.
+    """
+
+    def __init__(
+        self, job_dir: Path, attempt: int, supervisor_lost_s: float, node: int | None = None
+    ) -> None:
+        self._node = node
+        self._homes = job_dir / homes_file(attempt)
+        self._successor = job_dir / submit_begin(attempt + 1)
+        self._directive = job_dir / directive_file(attempt)
+        self._supervisor = job_dir / status_file(attempt, "supervisor", 0)
+        self._lost_s = supervisor_lost_s
+        self._parent = os.getppid()
+        self._seen_ns = 0
+        self._silent_s = 0.0
+        self._looked = time.monotonic()
+
+    def directive(self) -> Directive | None:
+        """Return what the supervisor wants now, if it wants anything."""
+        return read_directive(self._directive)
+
+    def expelled(self) -> str:
+        """Return why this node has no part in the training any more, or an empty text.
+
+        A node that was cut off, and comes back, finds that the others went on without it.
+        """
+        if self._node is None:
+            return ""
+        try:
+            homes = read_record(Homes, self._homes)
+        except (OSError, ContractError):
+            homes = None
+        if homes is not None and self._node in homes.lost_nodes:
+            return GIVEN_UP
+        if is_there(self._successor):
+            return "a later attempt has taken over"
+        return ENDED if homes is not None and homes.ended else ""
+
+    @property
+    def supervisor_is_lost(self) -> bool:
+        """Return whether the supervisor has been silent for too long."""
+        return self._silent_s > self._lost_s
+
+    @property
+    def supervisor_lives(self) -> bool:
+        """Return whether `abandoned`, asked all the while, has heard of the supervisor of late."""
+        return bool(self._seen_ns) and self._silent_s < SUPERVISOR_FRESH_S
+
+    def abandoned(self) -> str:
+        """Return why nobody waits for us any more, or an empty text."""
+        if os.getppid() != self._parent:
+            return "the process that launched it is gone"
+        self._listen()
+        if self.supervisor_is_lost:
+            return f"no heartbeat of the supervisor for {self._silent_s:.0f} s"
+        return ""
+
+    def _listen(self) -> None:
+        now = time.monotonic()
+        # Capped: a job that was suspended and goes on must not count the pause as silence.
+        passed = min(now - self._looked, 2 * POLL_S)
+        self._looked = now
+        try:
+            changed_ns = self._supervisor.stat().st_mtime_ns
+        except OSError:
+            changed_ns = self._seen_ns
+        if changed_ns != self._seen_ns:
+            self._seen_ns, self._silent_s = changed_ns, 0.0
+        elif self._seen_ns:
+            self._silent_s += passed

@@ -1,0 +1,138 @@
+"""The environment of a learner: the service's variables, torchrun's, the user's, and secrets.
+
+Pure but for the resolving of secrets, whose values go nowhere but into the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import Plan, Preflight
+from learner.errors import UserFault
+from learner.job.ranks import Place
+
+PROGRESS_FILE = "DLCTL_PROGRESS_FILE"
+"""Variable that names the file in which the built-in loop tells its watchdog where it is."""
+RDMA_DEVICES = Path("/sys/class/infiniband")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def learner_environment(
+    plan: Plan,
+    job_dir: Path,
+    place: Place,
+    meeting_point: Preflight,
+    base: Mapping[str, str],
+    secrets: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the whole environment of one learner. The service's own words win."""
+    env = dict(base)
+    env.update(dict.fromkeys(_THREADS, str(plan.resources.threads_per_learner)))
+    env["PYTHONUNBUFFERED"] = "1"
+    if plan.framework.kind == "command":
+        env["PYTHONPATH"] = users_python_path(env.get("PYTHONPATH", ""), plan.runtime_dir)
+        env.pop("PYTHONSAFEPATH", None)
+    env.update(plan.env)
+    env.update(secrets)
+    env.update(service_variables(job_dir, place))
+    env.update(torchrun_variables(place, meeting_point))
+    return env
+
+
+def service_variables(job_dir: Path, place: Place) -> dict[str, str]:
+    """Return what the service promises every learner."""
+    return {
+        "DATA_DIR": str(job_dir / contract.DATA),
+        "RESULT_DIR": str(job_dir / contract.RESULTS),
+        "MODEL_DIR": str(job_dir / contract.CODE),
+        "CHECKPOINT_DIR": str(job_dir / contract.CHECKPOINTS),
+        "LOG_DIR": str(job_dir / contract.LOGS),
+        "JOB_STATE_DIR": str(job_dir / contract.JOB_STATE),
+        "LEARNER_ID": str(place.rank + 1),
+        "NUM_LEARNERS": str(place.size),
+    }
+
+
+def torchrun_variables(place: Place, meeting_point: Preflight) -> dict[str, str]:
+    """Return what torchrun would set, so that its scripts run unchanged."""
+    return {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_size),
+        "GROUP_RANK": str(place.node_rank),
+        "NODE_RANK": str(place.node_rank),
+        "MASTER_ADDR": meeting_point.address,
+        "MASTER_PORT": str(meeting_point.port),
+    }
+
+
+def quiet_mpi(env: Mapping[str, str], devices: Path = RDMA_DEVICES) -> dict[str, str]:
+    """Return what keeps Open MPI from an error line at each window, where no fast network is.
+
+    Its windows over UCX say one where UCX finds no device ("OSC UCX component priority set inside
+    component query failed", seen with Open MPI 5), and others serve. Nothing is chosen here: where
+    there is a device, or somebody has set anything about UCX, Open MPI says what it has to say.
+    """
+    theirs = (f"{name} {value}" for name, value in env.items() if name.startswith("OMPI_MCA_"))
+    if any("ucx" in setting for setting in theirs) or (devices.is_dir() and any(devices.iterdir())):
+        return {}
+    return {"OMPI_MCA_opal_common_ucx_verbose": "-1"}
+
+
+def users_python_path(python_path: str, runtime_dir: str) -> str:
+    """Return the search path as it was before us, our packages after everything else."""
+    runtime = os.path.realpath(runtime_dir)
+    # An empty entry would mean the current folder.
+    before = [p for p in python_path.split(":") if p and os.path.realpath(p) != runtime]
+    return ":".join([*before, runtime_dir])
+
+
+def resolve_secrets(plan: Plan, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the value of each secret variable. Never print the result.
+
+    Raises:
+        UserFault: a reference can't be resolved on this node; names it, never its value.
+    """
+    return {
+        name: resolve_secret(name, reference, Path(plan.root), base)
+        for name, reference in plan.secret_env.items()
+    }
+
+
+def resolve_secret(name: str, reference: str, root: Path, base: Mapping[str, str]) -> str:
+    """Return what `env:NAME` or `file:PATH` (relative to the site's root) stands for here."""
+    kind, _, where = reference.partition(":")
+    if kind == "env" and where in base:
+        return base[where]
+    if kind == "env":
+        raise UserFault(
+            f"The secret {name} refers to the variable {where!r}, which is not set on this node.",
+            hint=f"Set {where} in the site's environment, or refer to a file with file:PATH.",
+        )
+    if kind != "file":
+        raise UserFault(
+            f"The secret {name} has a reference of an unknown kind, {kind!r}.",
+            hint="References are env:NAME or file:PATH.",
+        )
+    return _read_secret(name, root / Path(where).expanduser())
+
+
+def _read_secret(name: str, path: Path) -> str:
+    try:
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise UserFault(
+                f"The secret {name} is in a file that others may read: {str(path)!r}.",
+                hint=f"Run there: chmod 600 {path}",
+            )
+        return path.read_text().rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise UserFault(
+            f"The secret {name} can't be read from {str(path)!r}: {why}.",
+            hint="Put the file there with mode 0600, or submit again.",
+        ) from error

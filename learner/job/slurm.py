@@ -1,0 +1,92 @@
+"""Questions to Slurm from inside a job, and what srun means by the lines that it prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+from pathlib import Path
+
+from dlctl.contract import Plan
+from learner.errors import UserFault
+
+HOSTS_TIMEOUT_S = 60.0
+ASK_TIMEOUT_S = 20.0
+_AWAY = re.compile(
+    r"Unable to contact slurm controller|Socket timed out on send/recv operation", re.IGNORECASE
+)
+_BUSY = re.compile(r"Memory required by task is not available", re.IGNORECASE)
+_FULL = re.compile(r"exceeded (job )?memory limit|oom.?kill|out of memory", re.IGNORECASE)
+_LOST = re.compile(r"node fail(ure)?\b", re.IGNORECASE)
+
+
+def job_hosts(plan: Plan) -> list[str]:
+    """Return the host of each node; this one first, where the job script runs.
+
+    Raises:
+        UserFault: Slurm does not say, or gave fewer nodes than the plan has.
+    """
+    wanted = plan.resources.nodes
+    if not plan.launch.argv:
+        return [socket.gethostname()] * wanted
+    names = os.environ.get("SLURM_JOB_NODELIST", "")
+    argv = [beside(plan.launch.argv[0], "scontrol"), "show", "hostnames", names]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=HOSTS_TIMEOUT_S)
+        hosts, said = done.stdout.split(), done.stderr.strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        hosts, said = [], str(error)
+    if len(hosts) < wanted:
+        raise UserFault(
+            f"The plan has {wanted} nodes, but the job's list {names!r} has {len(hosts)}. {said}",
+            hint=f"Check that scontrol works on the nodes: dlctl sites check {plan.site}",
+        )
+    return hosts[:wanted]
+
+
+def says_lost(words: list[str]) -> str:
+    """Return the line in which srun says that its node is gone, or an empty text."""
+    return next((line.strip() for line in words if _LOST.search(line)), "")
+
+
+def says_away(words: list[str]) -> bool:
+    """Return whether srun could not begin, because Slurm's controller did not answer."""
+    return any(_AWAY.search(line) for line in words)
+
+
+def says_busy(words: list[str]) -> bool:
+    """Return whether srun could not begin, because Slurm has not cleaned up an ended step yet."""
+    return any(_BUSY.search(line) for line in words)
+
+
+def says_full(words: list[str]) -> str:
+    """Return the line in which Slurm says that a step was killed for want of memory, or nothing."""
+    return next((line.strip() for line in words if _FULL.search(line)), "")
+
+
+def first_node_is_lost(plan: Plan) -> bool:
+    """Return whether Slurm says that the job goes on without the node of its script."""
+    job_id = os.environ.get("SLURM_JOB_ID", "")
+    if not plan.launch.argv or not job_id:
+        return False
+    try:
+        first = job_hosts(plan)[0]
+        question = hosts_question(plan, job_id)
+        done = subprocess.run(question, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
+    except (UserFault, OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and first not in done.stdout.split()
+
+
+def hosts_question(plan: Plan, job_id: str) -> list[str]:
+    """Return the command that prints the hosts that the job has now."""
+    squeue, scontrol = (beside(plan.launch.argv[0], name) for name in ("squeue", "scontrol"))
+    script = 'list=$("$1" -h -j "$2" -o %N) && "$0" show hostnames "${list:?}"'
+    return ["/bin/sh", "-c", script, scontrol, squeue, job_id]
+
+
+def beside(program: str, name: str) -> str:
+    """Return a command of Slurm's from the folder of srun, if that was given with one."""
+    there = Path(program).with_name(name)
+    return str(there) if "/" in program and there.exists() else name

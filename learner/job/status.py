@@ -1,0 +1,141 @@
+"""Keep one process's `Status` file fresh. A full disk must never end a training."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from dlctl.contract import (
+    ContractError,
+    State,
+    Status,
+    Verdict,
+    read_record,
+    status_file,
+    to_json,
+    write_whole,
+)
+
+INTERVAL_S = 5.0
+LAST_LINES = 20
+_TAIL_BYTES = 32 * 1024
+
+
+class Heartbeat:
+    """Rewrites a status file at every interval, and at once when its state changes."""
+
+    def __init__(self, job_dir: Path, role: str, rank: int, attempt: int) -> None:
+        self.path = job_dir / status_file(attempt, role, rank)
+        self.warning = ""
+        """Why the last write failed, or nothing."""
+        self.silent = False
+        """Whether the file is somebody else's now: nothing is written any more."""
+        self._due = 0.0
+        now = time.time()
+        self.status = Status(
+            role=role,
+            rank=rank,
+            attempt=attempt,
+            state=State.DEPLOYING,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=now,
+            heartbeat_at=now,
+            heartbeat_interval_s=INTERVAL_S,
+        )
+
+    def set(self, **changes: Any) -> bool:
+        """Change fields and write at once; return whether that worked."""
+        self.status = dataclasses.replace(self.status, **changes)
+        return self._write()
+
+    def beat(self, **changes: Any) -> None:
+        """Change fields and write if the interval has passed."""
+        self.status = dataclasses.replace(self.status, **changes)
+        if time.monotonic() >= self._due:
+            self._write()
+
+    def _write(self) -> bool:
+        self._due = time.monotonic() + INTERVAL_S
+        self.status = dataclasses.replace(self.status, heartbeat_at=time.time())
+        if self.silent:
+            return True
+        try:
+            write_whole(self.path, to_json(self.status))
+        except OSError as error:
+            self.warning = f"status can't be written: {error.strerror or error}"
+            # Needs no space: who watches this file still sees that we live.
+            with contextlib.suppress(OSError):
+                os.utime(self.path)
+            return False
+        self.warning = ""
+        return True
+
+
+def read_statuses(job_dir: Path, attempt: int, learners: int) -> list[Status]:
+    """Return what the learners' watchdogs have written, in rank order; none that can't be read."""
+    found = []
+    for rank in range(learners):
+        with contextlib.suppress(ContractError, OSError):
+            status = read_record(Status, job_dir / status_file(attempt, "learner", rank))
+            if status is not None:
+                found.append(status)
+    return found
+
+
+def close_statuses(job_dir: Path, statuses: list[Status], verdict: Verdict) -> None:
+    """Say how the learners ended whose watchdogs were killed before they could."""
+    guilty = verdict.guilty.rank if verdict.guilty and verdict.guilty.role == "learner" else None
+    for status in statuses:
+        if status.state.final:
+            continue
+        ended = dataclasses.replace(status, state=State.CANCELLED, reason="ended with the others")
+        if status.rank == guilty and verdict.state is State.FAILED:
+            ended = dataclasses.replace(ended, state=State.FAILED, reason="killed from outside")
+        # A disk that is full: the verdict matters more.
+        with contextlib.suppress(OSError):
+            path = job_dir / status_file(status.attempt, status.role, status.rank)
+            write_whole(path, to_json(ended))
+
+
+def last_lines(path: Path, count: int = LAST_LINES, since: int = 0) -> list[str]:
+    """Return the last lines of a log, whatever bytes are in it; none if it can't be read.
+
+    Args:
+        since: the byte before which nothing counts.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(since, size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    lines = [line.rstrip() for line in text.splitlines()]
+    return [line[:2000] for line in lines if line][-count:]
+
+
+def write_patiently(path: Path, content: str, patience_s: float = 30.0) -> bool:
+    """Write a file whole, trying again while the disk is full; return whether that worked."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            write_whole(path, content)
+        except OSError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.5)
+        else:
+            return True
+
+
+UNFINISHED = "ended before the training loop had finished"
+"""The user's code ended the process, or something took it away, with the exit code of success."""
+
+UNSAVED = "did not save its state within the grace period and was killed"
+"""It was asked to save and stop, and was still there when its time was over."""

@@ -1,0 +1,170 @@
+"""The local queue's state: a JSON file per job below `<root>/queue/{active,ended}`, and one lock.
+
+Knows records and who is alive; starts nothing. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from dlctl.contract import write_whole
+from learner.local_queue.processes import boot_id, job_processes, send, start_time
+
+FOREIGN_STALE_S = 600.0
+"""A record of another host that was not touched for so long belongs to a runner that is gone."""
+KEEP_ENDED = 1000
+ID_WIDTH = 9
+
+
+@dataclass
+class Record:
+    """One job. `state` is a word of Slurm's."""
+
+    id: int
+    token: str
+    job_dir: str
+    script: str
+    attempt: str
+    output: str
+    cpus: int
+    total_cpus: int
+    time_s: int | None
+    halt_margin_s: int
+    kill_wait_s: float
+    state: str = "PENDING"
+    reason: str = ""
+    host: str = ""
+    boot_id: str = ""
+    runner_pid: int = 0
+    runner_start: int = 0
+    """Clock ticks since boot: with the pid it names a process for ever."""
+    batch_pid: int = 0
+    batch_start: int = 0
+    cancelled: bool = False
+    exit_code: str = ""
+    submitted_at: float = 0.0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+
+
+class Queue:
+    """The records below `<root>/queue`; every change is made inside `lock`."""
+
+    def __init__(self, root: str) -> None:
+        self.folder = Path(root).absolute() / "queue"
+        self.host = os.uname().nodename
+
+    def exists(self) -> bool:
+        """Return whether anything was ever submitted."""
+        return (self.folder / "lock").exists()
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the one lock. The kernel frees it at death, and no child inherits it.
+
+        POSIX locks go when *any* descriptor of the file closes: nothing else may open it.
+        """
+        for name in ("active", "ended"):
+            (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def path(self, job_id: int, state: str = "active") -> Path:
+        """Return the file of a job."""
+        return self.folder / state / f"{job_id:0{ID_WIDTH}d}.json"
+
+    def read(self, path: Path) -> Record | None:
+        """Return a record; None if it is gone or not understood (a newer version's)."""
+        try:
+            content = json.loads(path.read_bytes())
+            known = {field.name for field in fields(Record)}
+            return Record(**{key: value for key, value in content.items() if key in known})
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+
+    def records(self, state: str) -> list[Record]:
+        """Return the `active` or `ended` jobs, oldest first."""
+        found = (self.read(path) for path in sorted((self.folder / state).glob("[0-9]*.json")))
+        return [record for record in found if record is not None]
+
+    def write(self, record: Record, state: str = "active") -> None:
+        """Write a record whole: a reader sees the old one or the new one."""
+        write_whole(self.path(record.id, state), json.dumps(asdict(record)), mode=0o600)
+
+    def end(self, record: Record, state: str, reason: str, exit_code: str) -> None:
+        """Record a job's end, and forget the oldest ends."""
+        record.state, record.reason, record.exit_code = state, reason, exit_code
+        record.ended_at = time.time()
+        self.write(record, "ended")
+        self.path(record.id).unlink(missing_ok=True)
+        for path in sorted((self.folder / "ended").glob("[0-9]*.json"))[:-KEEP_ENDED]:
+            path.unlink(missing_ok=True)
+
+    def next_id(self) -> int:
+        """Return one more than any id that is remembered."""
+        names = [p.stem for s in ("active", "ended") for p in (self.folder / s).glob("[0-9]*.json")]
+        return 1 + max(map(int, names), default=0)
+
+    def marker(self, job_id: int) -> dict[str, str]:
+        """Return the variables that name the job in each of its processes."""
+        return {"DLCTL_JOB_ID": str(job_id), "DLCTL_QUEUE_JOB": f"{self.folder}:{job_id}"}
+
+    def processes(self, record: Record) -> list[int]:
+        """Return the processes of a job."""
+        mark = f"DLCTL_QUEUE_JOB={self.folder}:{record.id}"
+        return job_processes(os.fsencode(mark), record.batch_pid, record.batch_start)
+
+    def runner_lives(self, record: Record) -> bool:
+        """Return whether a job's runner is there; of another host it is known by its touches."""
+        if record.host != self.host:
+            with contextlib.suppress(OSError):
+                return time.time() - self.path(record.id).stat().st_mtime < FOREIGN_STALE_S
+            return False
+        same = record.runner_start != 0 and record.boot_id == boot_id()
+        return same and start_time(record.runner_pid) == record.runner_start
+
+    def reap(self) -> list[Record]:
+        """End the jobs whose runner is gone; return those that wait without one. Under the lock."""
+        orphans = []
+        for record in self.records("active"):
+            if self.runner_lives(record):
+                continue
+            if record.state == "PENDING":
+                orphans.append(record)
+            elif record.host != self.host or record.boot_id != boot_id():
+                self.end(record, "NODE_FAIL", "the machine was restarted", "")
+            else:
+                self.kill_all(record)
+                self.end(record, "FAILED", "the job's runner was killed", "")
+        return orphans
+
+    def kill_all(self, record: Record) -> None:
+        """Kill what is left of a job; several rounds, for it may fork meanwhile."""
+        for _ in range(50):
+            if not (left := self.processes(record)):
+                return
+            send(left, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def may_start(self, record: Record) -> bool:
+        """Return whether it is a job's turn: no elder waits, and its CPUs are free. Under the lock.
+
+        An elder whose runner is gone waits for nobody; the next `list` starts it again.
+        """
+        mine = [r for r in self.records("active") if r.host == self.host and r.id != record.id]
+        if any(r.state == "PENDING" and r.id < record.id and self.runner_lives(r) for r in mine):
+            return False
+        used = sum(r.cpus for r in mine if r.state != "PENDING")
+        return used + record.cpus <= record.total_cpus

@@ -1,0 +1,368 @@
+"""The parameter server for a script of the user's own, in a dlctl job or alone.
+
+    from learner import parameter_server
+
+    with parameter_server.join(model, train, epochs=10, batch_size=32, lr=0.05) as server:
+        for inputs, targets in server.batches():
+            loss(model(*inputs), targets).backward()
+            server.step()
+
+With a solver that takes weights (elastic averaging, say) the script's own optimizer steps before
+`server.step()`, and clears its gradients itself. In a job the manifest's `parameter_server` says
+how, and the learners share the samples and the model. Alone, the same script has a private server.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from dlctl.contract import Parameters, ParameterServer
+from learner.data.chunk_loader import ChunkLoader
+from learner.data.prefetch import Batch
+from learner.data_parallel.consistency import describe_parameters
+from learner.data_parallel.flat_parameters import FlatParameters
+from learner.errors import UserFault
+from learner.job.context import Seat, find_seat
+from learner.job.directives import HaltTime
+from learner.job.metrics import PROGRESS_INTERVAL_S, Progress
+from learner.parameter_server.model import ServedModel
+from learner.parameter_server.rendezvous import (
+    has_begun,
+    join_server,
+    make_parameters,
+    open_cursor,
+    set_cursor,
+    tell,
+    wait_for_first,
+    wait_until_alone,
+    write_remote_rows,
+)
+from learner.parameter_server.solver import OWN, AnySolver, find_solver
+from learner.system.segments import segment_folder
+from psrv import client
+from psrv.cursor.chunking import part_count
+from psrv.cursor.file import FileCursor
+from psrv.push.waiting import Patience, to_standard_error
+from psrv.shard.format import HOME, create_shard
+from psrv.shard.private_folder import passing_folder
+from psrv.solvers import native
+from psrv.solvers.partition import layout_of
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - shared memory is what it is for
+_LINGER_S = 0.05
+_ALONE_TIMEOUT_S = 60.0
+_joined: set[tuple[Path, int]] = set()
+"""The jobs and attempts whose servers this process has joined."""
+
+
+def join(
+    model: torch.nn.Module | Iterable[torch.nn.Parameter],
+    dataset: Any,
+    *,
+    epochs: int,
+    batch_size: int,
+    seed: int = 0,
+    lr: float | None = None,
+    solver: Any = None,
+    settings: ParameterServer | None = None,
+    state: dict[str, Any] | None = None,
+) -> Server:
+    """Join the job's parameter server with a model; its weights are the server's from here on.
+
+    Args:
+        model: the same on all learners. Its parameters become views of memory made here: it has
+            to be on its device, of its dtype, and unfrozen before.
+        dataset: the training samples, a map-style dataset; the same on all learners.
+        epochs: passes over it.
+        batch_size: samples of one learner's batch.
+        seed: with the epoch, fixes the order of the samples.
+        lr: the learning rate of the server's steps, where the manifest says none.
+        solver: the user's own, for a script that runs alone.
+        settings: what a manifest would say; for a script that runs alone.
+        state: of `Server.state`, to go on from, with the model's weights as they were; learner 0's
+            counts, at its first start in a job.
+
+    Raises:
+        UserFault: the job has no parameter server, or this process has joined it before, or the
+            learners' models differ.
+        psrv.errors.ServerError: there is no server in time.
+    """
+    seat = find_seat()
+    if seat is not None and seat.plan.parameter_server is None:
+        if seat.plan.resources.learners > 1:
+            raise UserFault(
+                "the manifest of this job has no parameter_server",
+                hint="add one, or use learner.ddl",
+            )
+        settings = seat.plan.alone_on_server or settings
+        seat = None  # one learner needs no server
+    if seat is not None:
+        settings = seat.plan.parameter_server
+        if (seat.directory, seat.attempt) in _joined:  # all samples are given out already
+            raise UserFault(
+                "parameter_server.join() was called before: a job has one server, for one training",
+                hint="join once, with all the epochs; another training is another job",
+            )
+    settings = settings or ParameterServer("downpour_sgd" if solver is None else OWN, [0])
+    server = Server(seat, settings, model, dataset, epochs, batch_size, seed, lr, solver, state)
+    if seat is not None:
+        _joined.add((seat.directory, seat.attempt))
+    return server
+
+
+class Server(AbstractContextManager["Server"]):
+    """One learner's place at a parameter server; `join` makes one."""
+
+    def __init__(
+        self,
+        seat: Seat | None,
+        settings: ParameterServer,
+        model: torch.nn.Module | Iterable[torch.nn.Parameter],
+        dataset: Any,
+        epochs: int,
+        batch_size: int,
+        seed: int,
+        lr: float | None,
+        solver: Any,
+        state: dict[str, Any] | None,
+    ) -> None:
+        self._seat = seat
+        self._settings = settings
+        self.rank = 0 if seat is None else seat.rank
+        self.size = 1 if seat is None else seat.plan.resources.learners
+        self.epoch = 0
+        """Of the newest batch, counted from 0."""
+        self._solver = find_solver(settings, self.size, solver)
+        self._rate = lr if settings.learning_rate is None else settings.learning_rate
+        if self._rate is None and not self._solver.sends_weights:
+            raise UserFault(
+                f"with {settings.solver} the server takes the steps, and there is no learning rate",
+                hint="give lr, or parameter_server.learning_rate in the manifest",
+            )
+        named = list(model.named_parameters()) if isinstance(model, torch.nn.Module) else [
+            (str(number), parameter) for number, parameter in enumerate(model)
+        ]  # fmt: skip
+        self._flat = FlatParameters(
+            (parameter for _, parameter in named),
+            gradients=not self._solver.sends_weights, accrue=settings.push_every > 1,
+        )  # fmt: skip
+        samples = f"{epochs} epochs of {len(dataset)} samples in the order of seed {seed}"
+        self._parameters = make_parameters(
+            self._flat, self._solver, settings, [*describe_parameters(named), samples]
+        )
+        self._served, self._cursor = self._begin(len(dataset), epochs, state)
+        self._loader = ChunkLoader(
+            dataset, self._cursor, samples=batch_size * settings.push_every, seed=seed,
+            batch_samples=batch_size,
+        )  # fmt: skip
+        self._batch_size = batch_size
+        self._last = False
+        self._stepped = True
+        self._left = False
+        self._count = 0
+        self._told_at = 0.0
+        progress = os.environ.get("DLCTL_PROGRESS_FILE")
+        self._progress = Progress(Path(progress) if progress else None)
+        self._served.join()
+
+    # Training -----------------------------------------------------------------------------------
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield (inputs, targets) until all epochs are done by all learners; `step` after each.
+
+        Inputs are the model's arguments, a tuple. What another learner was at when it died comes
+        again, to whoever asks next.
+
+        Raises:
+            psrv.errors.LateError: a halt leaves no time to wait for other nodes any more (`step`
+                raises it, too): save what you have, and leave.
+        """
+        while True:
+            self._must_be_here()
+            for chunk, batches in self._loader.chunks():
+                self._served.join()
+                self._served.begin()
+                self.epoch = chunk.pass_number
+                left = part_count(chunk.samples, self._batch_size)
+                for batch in batches:
+                    left -= 1
+                    self._last, self._stepped = left == 0, False
+                    self._served.begin_batch()
+                    yield batch
+                    self._must_be_here()
+                    if not self._stepped:
+                        raise UserFault(
+                            "a batch was followed by no server.step()",
+                            hint="call it once after each batch of server.batches()",
+                        )
+                self._tell(chunk.pass_number * self._cursor.samples + chunk.stop)
+            if self._cursor.finished:
+                return
+            if self._served.others_wait:
+                self._served.leave()
+            time.sleep(_LINGER_S)
+
+    def step(self, lr: float | None = None) -> None:
+        """Take in what the batch has done: after its backward pass, or the optimizer's step.
+
+        Args:
+            lr: the learning rate of this moment, from here on.
+        """
+        self._must_be_here()
+        if self._stepped:  # the last batch's gradient would be pushed again
+            raise UserFault(
+                "server.step() came without a batch before it, or twice after one",
+                hint="call it once after each batch of server.batches()",
+            )
+        self._rate = self._rate if lr is None else lr
+        rate = self._rate or 0.0
+        self._served.step(rate, last=self._last)
+        if self._last:
+            self._served.exchange(rate)
+            self._loader.done()  # here, not when the next one is asked for: a script may save now
+        self._stepped = True
+        self._count += 1
+
+    def _tell(self, samples: int) -> None:
+        now = time.monotonic()
+        if now - self._told_at < PROGRESS_INTERVAL_S:
+            return
+        self._told_at = now
+        step = samples // (self._batch_size * self.size)
+        values = {"batches": float(self._count), **self._served.stats.read()}
+        self._progress.update(step, self.epoch + 1, values, force=True)
+
+    # Beside it ----------------------------------------------------------------------------------
+
+    def as_on_server(self) -> AbstractContextManager[None]:
+        """Have the server's weights in the model meanwhile: to validate, or to save them."""
+        self._must_be_here()
+        self._served.join()
+        return self._served.as_on_server()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint has to keep beside the model's weights; see `join`.
+
+        Take it before the weights: what it says is done is in them then, but for pushes of other
+        nodes that are on their way.
+        """
+        self._must_be_here()
+        self._served.join()
+        return {"cursor": self._cursor.state(), "rows": self._served.solver_rows()}
+
+    def pull(self) -> None:
+        """Take the server's weights, as they are now: at the end."""
+        self._must_be_here()
+        self._served.join()
+        self._served.pull(fresh=True)
+
+    def leave(self) -> None:
+        """Leave the server for good: what this learner has not done others get."""
+        self._left = True
+        self._loader.close()
+        self._served.leave()
+        self._cursor.close()
+
+    def _must_be_here(self) -> None:
+        if self._left:
+            raise UserFault(
+                "this learner has left the parameter server",
+                hint="use the server inside of its `with`, and call leave() last",
+            )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Pull at the end of the training, and leave; learner 0 is the last."""
+        try:
+            if kind is None and not self._left:
+                self._end()
+        finally:
+            self.leave()
+
+    def _end(self) -> None:
+        seat = self._seat
+        if seat is not None and seat.rank == 0 and self._cursor.finished:
+            if self._served.others_wait:
+                self._served.leave()
+            late = HaltTime(seat.directory, seat.attempt)
+            wait_until_alone(self._cursor, Patience(self._settings.timeout_s, late=late))
+        self.pull()
+
+    # How it begins ------------------------------------------------------------------------------
+
+    def _begin(
+        self, samples: int, epochs: int, state: dict[str, Any] | None
+    ) -> tuple[ServedModel, FileCursor]:
+        seat, settings = self._seat, self._settings
+        if seat is None:
+            return self._begin_alone(samples, epochs, state)
+        if seat.rank == 0 and not has_begun(seat, settings.timeout_s):
+            if state is not None:
+                set_cursor(seat, samples, epochs, state["cursor"])
+            tell(seat, self._parameters, [self._flat.gather(), *self._rows(state)])
+        wait_for_first(seat, self._parameters, settings.timeout_s)
+        served = ServedModel(
+            self._flat, self._solver, settings,
+            lambda: join_server(seat, self._parameters, self._solver),
+            lambda: write_remote_rows(seat), to_standard_error,
+        )  # fmt: skip
+        return served, open_cursor(seat, samples, epochs)
+
+    def _rows(self, state: dict[str, Any] | None) -> torch.Tensor:
+        if state is not None:
+            return state["rows"]  # type: ignore[no-any-return]
+        return torch.zeros(
+            self._solver.rows, self._flat.count, dtype=self._flat.dtype, device="cpu"
+        )
+
+    def _begin_alone(
+        self, samples: int, epochs: int, state: dict[str, Any] | None
+    ) -> tuple[ServedModel, FileCursor]:
+        """Make a server of this process alone; its files are gone once they are open."""
+        with passing_folder(_shared_memory(), f"dlctl-{os.getuid()}-alone") as folder:
+            joined = _make_shard(folder, self._parameters, self._solver,
+                                 [self._flat.gather(), *self._rows(state)])  # fmt: skip
+            cursor = FileCursor(folder / "cursor", samples, epochs)
+            if state is not None:
+                cursor.restore(state["cursor"])
+        return ServedModel(self._flat, self._solver, self._settings, lambda: joined), cursor
+
+
+def _shared_memory() -> Path | None:
+    """Return where a server alone makes its files: in a job, where they go with its watchdog.
+
+    A learner that is killed meanwhile, for memory runs out, removes none of them.
+    """
+    seat = find_seat()
+    if seat is not None:
+        folder = segment_folder(seat.plan.training_id, seat.attempt)
+        if folder.is_dir():
+            return folder
+    return _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+
+
+def _make_shard(
+    folder: Path, parameters: Parameters, solver: AnySolver, rows: list[torch.Tensor]
+) -> client.Client:
+    """Make one shard that holds everything, and join it."""
+
+    def fill(into: Any) -> None:
+        for row, value in zip(into, rows, strict=False):  # the last may be a sum
+            row.copy_(value)
+
+    layout = layout_of(parameters, 1, 0, solver, HOME)
+    native.build(folder, solver)
+    create_shard(folder / "shard-0", layout, 1, learners=1, fill=fill)
+    return client.join(folder, parameters, 1, solver, 1, _ALONE_TIMEOUT_S)

@@ -1,0 +1,146 @@
+"""What a checkpoint keeps of a training on a parameter server, beside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from learner.data.sampling import batch_start, places_left
+from learner.model.lr_schedule import Schedule
+from learner.parameter_server.model import ServedModel
+from learner.training.checkpoints import StateMissing
+from psrv.cursor.base import CursorState, make_state
+from psrv.errors import LateError, ServerError
+
+
+class SavedServer:
+    """What learner.training.checkpoints.ServerState asks for.
+
+    Args:
+        solver: names what the rows belong to.
+        served: the model, joined when it is saved.
+        say: prints a line on learner 0.
+        first: whether this is learner 0, who alone fills the shards.
+    """
+
+    def __init__(
+        self, solver: str, served: ServedModel, say: Callable[[str], None], *, first: bool
+    ) -> None:
+        self._solver = solver
+        self._served = served
+        self._say = say
+        self._first = first
+        self._saving = False
+        self.cursor: dict[str, Any] | None = None
+        """Its state: the one to save, or the one that was loaded."""
+        self.rows: torch.Tensor | None = None
+        """What the solver kept, if it was loaded: shape (rows, count)."""
+        self.scheduled = 0
+        """How often the user's schedule was stepped."""
+
+    def step_schedule(self, schedule: Schedule, epochs: int) -> None:
+        """Step the user's schedule until it is as after so many epochs."""
+        while self.scheduled < epochs:
+            self.scheduled += 1
+            schedule.after_epoch(float("nan"))
+
+    @contextmanager
+    def saving(self, cursor: CursorState) -> Iterator[None]:
+        """Have `state_dict` return what is to be saved, meanwhile."""
+        self.cursor, self._saving = cursor.to_dict(), True
+        try:
+            yield
+        finally:
+            self._saving = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state; but for `saving`, only the shape of the rows is true."""
+        try:
+            rows = self._served.solver_rows() if self._saving else self._served.empty_rows()
+        except LateError:
+            raise
+        except ServerError as error:  # the file system of the snapshots is away, say
+            raise StateMissing(error.message) from error
+        return {
+            "solver": self._solver,
+            "rows": rows,
+            "cursor": self.cursor,
+            "scheduled": self.scheduled,
+        }
+
+    def needed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return all, or without the rows."""
+        return state if self._first else {**state, "rows": []}
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Take a state back; None: the checkpoint is of a training without a server."""
+        if state is None:
+            self._say(
+                "the checkpoint is of a training without a parameter server: weights, optimizer "
+                "and place in the data are taken over, what the solver keeps begins at zero"
+            )
+            return
+        self.cursor, self.scheduled = state["cursor"], state["scheduled"]
+        if state["solver"] == self._solver and self._first:
+            self.rows = state["rows"]
+        elif len(state["rows"]):
+            self._say(
+                f"the checkpoint is of the solver {state['solver']}, and this attempt has "
+                f"{self._solver}: what it keeps begins at zero"
+            )
+
+
+def passes_done(state: CursorState) -> int:
+    """Return how many passes are over: all of their chunks are done."""
+    return min([state.next, *(start for start, _ in state.undone)]) // state.samples
+
+
+def done_since(state: CursorState, epoch: int) -> list[tuple[int, int]]:
+    """Return what is done of an epoch and of those after it: the ranges between the gaps.
+
+    Args:
+        state: All epochs before that one are done in it.
+        epoch: Counted from 0.
+    """
+    done, begin = [], epoch * state.samples
+    for start, stop in (*state.undone, (state.next, state.next)):
+        if start > begin:
+            done.append((begin, start))
+        begin = max(begin, stop)
+    return done
+
+
+def cursor_at(
+    samples: int,
+    passes: int,
+    epoch: int,
+    batches: int = 0,
+    batch_size: int = 1,
+    done: Sequence[Sequence[int]] = (),
+) -> dict[str, Any]:
+    """Return the state of a cursor of which all before so many batches of an epoch is done.
+
+    Args:
+        samples: Of the data set.
+        passes: Of the training.
+        epoch: Counted from 0.
+        batches: Of it, that learners in step have done.
+        batch_size: Of these.
+        done: What was done before them, with gaps: of this epoch and of later ones.
+    """
+    undone: list[tuple[int, int]] = []
+    last = max([epoch, *((stop - 1) // samples for _, stop in done)])
+    for each in range(epoch, last + 1):
+        left = places_left(samples, each, done)
+        gone = batch_start(len(left), batches, batch_size) if each == epoch else 0
+        places = left[gone:] + each * samples
+        runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+        undone += [(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+    next_ = (last + 1) * samples
+    if undone and undone[-1][1] == next_:
+        next_ = undone.pop()[0]
+    return make_state(samples, passes, next_, undone).to_dict()

@@ -1,0 +1,221 @@
+"""A model whose parameters are on a parameter server, as one learner works with it.
+
+With a solver that takes gradients a learner does what Downpour SGD does (Dean et al., Large Scale
+Distributed Deep Networks, 2012, algorithm 1): after each batch it takes a step of plain SGD on its
+own copy and adds the gradient up; what has been added up is pushed every `push_every` batches, and
+the copy is replaced by the server's weights every `pull_every` batches. With a solver that takes
+weights the learner's own optimizer steps, and the weights themselves are pushed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from dlctl.contract import ParameterServer
+from learner.data_parallel.flat_parameters import FlatParameters
+from learner.parameter_server.solver import AnySolver
+from psrv.client import Client
+from psrv.errors import ServerError
+from psrv.solvers.solver import RoundSolver
+
+
+class ServedModel:
+    """The parameters of one learner.
+
+    Args:
+        flat: the model's, with gradients if the solver takes those.
+        solver: the server's.
+        settings: the plan's.
+        connect: joins the server; called again after `leave`.
+        write_rows: has the homes on other nodes write what the solver keeps, for `solver_rows`.
+        warn: is told what a checkpoint or a validation has to do without.
+    """
+
+    def __init__(
+        self,
+        flat: FlatParameters,
+        solver: AnySolver,
+        settings: ParameterServer,
+        connect: Callable[[], Client],
+        write_rows: Callable[[], object] = lambda: None,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.flat = flat
+        self._solver = solver
+        self._connect = connect
+        self._write_rows = write_rows
+        self._warn = warn
+        self._timeout_s = settings.timeout_s
+        self._client: Client | None = None
+        self._pull_every = max(1, settings.pull_every // settings.push_every)
+        """Pushes from pull to pull."""
+        self.in_rounds = isinstance(solver, RoundSolver)
+        """Whether all learners push together."""
+        self.others_wait = self.in_rounds or settings.staleness is not None
+        """Whether others wait for a learner that has joined and does not push."""
+        self.sends_weights = solver.sends_weights
+        """Whether the learner's own optimizer takes the steps."""
+        self._aside: torch.Tensor | None = None
+        self.stats = ServerStats()
+
+    def join(self) -> None:
+        """Join the server, unless it has; the weights are pulled."""
+        if self._client is None:
+            self._client = self._connect()
+            self.pull()
+
+    def leave(self) -> None:
+        """Leave the server, so that nobody waits for this learner."""
+        if self._client is not None:
+            client, self._client = self._client, None
+            client.leave()
+
+    def pull(self, *, fresh: bool = False) -> None:
+        """Take the server's weights; `fresh`: as the shards' homes have them now."""
+        if fresh:
+            client, timeout_s = self._joined(), self._timeout_s
+            self._or_warn(
+                lambda: client.refresh(timeout_s), "the weights are as this node has them"
+            )
+        self._joined().pull(self.flat.flat, wait=True)
+        self.flat.scatter()
+
+    # A group of batches -------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin a group of batches: wait for those that are too far behind, if that is bounded."""
+        self.stats.waited(self._joined().wait_for_others())
+
+    def begin_batch(self) -> None:
+        """Clear the gradients, if the server takes them; otherwise the optimizer does."""
+        if not self.sends_weights:
+            self.flat.clear()
+
+    def step(self, rate: float, *, last: bool) -> None:
+        """Take in what a batch has done: after its backward pass, or the optimizer's step.
+
+        Args:
+            rate: The learning rate of this moment.
+            last: Whether `exchange` comes next.
+        """
+        if self.sends_weights:
+            return
+        self.flat.collect()
+        if not (last and self._pull_is_next()):  # the step would be overwritten
+            self.flat.descend(rate)
+
+    def exchange(self, rate: float) -> None:
+        """Push what the group has done, and pull if it is time; return at its end.
+
+        Raises:
+            UserFault: the model is not what was given, or not where it was put.
+        """
+        client, flat = self._joined(), self.flat
+        flat.check()
+        others, began = client.pushes_by_others(), time.monotonic()
+        if self.sends_weights:
+            weights = flat.gather()
+            client.push_pull(weights, weights, rate, wait=True)
+            flat.scatter()
+        elif self._pull_is_next():
+            client.push_pull(flat.gradient(), flat.flat, rate, wait=True)
+            flat.scatter()
+        else:
+            client.push(flat.gradient(), rate, wait=True)
+        flat.clear_sum()
+        self.stats.pushed(others, time.monotonic() - began)
+
+    def _pull_is_next(self) -> bool:
+        return (self.stats.pushes + 1) % self._pull_every == 0
+
+    # What learner 0 does beside -----------------------------------------------------------------
+
+    @contextmanager
+    def as_on_server(self) -> Iterator[None]:
+        """Have the server's weights in the model meanwhile; the learner's own come back."""
+        weights = self.flat.gather()
+        if self._aside is None:
+            self._aside = torch.empty_like(weights)
+        self._aside.copy_(weights)
+        self.pull(fresh=True)
+        try:
+            yield
+        finally:
+            self.flat.flat.copy_(self._aside)
+            self.flat.scatter()
+
+    def solver_rows(self) -> torch.Tensor:
+        """Return what the solver keeps on the server: shape (rows, count)."""
+        rows = self.empty_rows()
+        if self._solver.rows:
+            self._or_warn(self._write_rows, "of the solver the checkpoint has what was saved last")
+            self._joined().solver_rows(rows)
+        return rows
+
+    def empty_rows(self) -> torch.Tensor:
+        """Return memory for `solver_rows`, with anything in it."""
+        return torch.empty(self._solver.rows, self.flat.count, dtype=self.flat.dtype, device="cpu")
+
+    def _or_warn(self, work: Callable[[], object], otherwise: str) -> None:
+        try:
+            work()
+        except ServerError as error:
+            self._warn(f"{error.message}; {otherwise}")
+
+    def _joined(self) -> Client:
+        assert self._client is not None, "has not joined"
+        return self._client
+
+
+class ServerStats:
+    """What a learner tells of its work with the server."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.pushes = 0
+        """All of this life."""
+        self._exchange_s = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since = self._clock()
+        self._pushes = self._others = 0
+        self._waited_s = 0.0
+
+    def waited(self, seconds: float) -> None:
+        """Count time that was waited for others."""
+        self._waited_s += seconds
+        self._exchange_s += seconds
+
+    def pushed(self, others: int, seconds: float) -> None:
+        """Count a push of so many seconds, to weights that had so many pushes of others."""
+        self.pushes += 1
+        self._pushes += 1
+        self._others += others
+        self.waited(seconds)
+
+    def read_exchange_s(self) -> float:
+        """Return the time that went into waiting since this was last called."""
+        exchange_s, self._exchange_s = self._exchange_s, 0.0
+        return exchange_s
+
+    def read(self) -> dict[str, float]:
+        """Return the means since this was last called.
+
+        `staleness`: pushes of others that the weights had had since this learner's pull, when it
+        pushed; `wait_share`: of the time, what went into waiting for others and for the server.
+        """
+        elapsed_s = max(self._clock() - self._since, 1e-9)
+        values = {
+            "pushes": float(self.pushes),
+            "pushes_per_s": self._pushes / elapsed_s,
+            "wait_share": min(1.0, self._waited_s / elapsed_s),
+        }
+        if self._pushes:
+            values["staleness"] = self._others / self._pushes
+        self._begin()
+        return values

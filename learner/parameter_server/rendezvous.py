@@ -1,0 +1,259 @@
+"""How the learners of an attempt meet at its parameter server: by files of the job directory.
+
+Learner 0 writes the first snapshot of every shard, and then says what they hold; the servers make
+their shards of that, and the other learners compare it with what they have. Then all join the
+shards of their node, and open the attempt's cursor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dlctl import contract
+from dlctl.contract import Parameters, ParameterServer, State, Status
+from learner.data_parallel.flat_parameters import FlatParameters
+from learner.errors import UserFault
+from learner.job.context import Seat
+from learner.job.directives import HaltTime, is_there
+from learner.parameter_server.solver import AnySolver, describe_solver
+from learner.system.segments import segment_folder
+from psrv import client
+from psrv.client import Client
+from psrv.cursor.file import FileCursor
+from psrv.push.snapshots import fresh_snapshots, write_snapshot
+from psrv.push.waiting import FOR_LEARNERS, Patience, wait_until
+from psrv.solvers.partition import ranges_of
+
+_LOOK_EVERY_S = 0.1
+
+
+def make_parameters(
+    flat: FlatParameters, solver: AnySolver, settings: ParameterServer, model: Sequence[str]
+) -> Parameters:
+    """Return the record of what a learner has.
+
+    Args:
+        flat: Its parameters.
+        solver: Its solver.
+        settings: The manifest's.
+        model: What must be the same of the model on all learners, one line each.
+    """
+    description = [*model, describe_solver(settings, solver)]
+    digest = hashlib.sha256("\n".join(description).encode()).hexdigest()
+    dtype = str(flat.dtype).removeprefix("torch.")
+    return Parameters(flat.count, dtype, 1 + solver.rows, digest, description)
+
+
+def has_begun(seat: Seat, timeout_s: float) -> bool:
+    """Return whether learner 0 has told the servers what they hold: it was started again then.
+
+    Args:
+        seat: Learner 0's.
+        timeout_s: How long that may be unreadable.
+
+    Raises:
+        UserFault: it is so for longer.
+    """
+    readable_at = time.monotonic()
+    while True:
+        try:
+            return contract.read_record(Parameters, _place(seat)) is not None
+        except (OSError, contract.ContractError) as error:
+            _must_be_readable_soon(seat, error, readable_at, timeout_s)
+        time.sleep(_LOOK_EVERY_S)
+
+
+def tell(
+    seat: Seat,
+    parameters: Parameters,
+    rows: Sequence[torch.Tensor],
+    stopped: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Write the first snapshots, and then say what they hold (learner 0).
+
+    Args:
+        seat: Learner 0's.
+        parameters: What it has.
+        rows: The weights and what the solver keeps, each of shape (count,).
+        stopped: Asked before it is said, since nobody turns back afterwards.
+
+    Returns:
+        False if it was stopped.
+    """
+    shards = len(settings_of(seat).shard_nodes)
+    for shard, (start, stop) in enumerate(ranges_of(parameters, shards)):
+        path = seat.directory / contract.snapshot_file(seat.attempt, shard)
+        write_snapshot(path, [(0, [row[start:stop] for row in rows])], stop - start)
+    if stopped():
+        return False
+    contract.write_whole(_place(seat), contract.to_json(parameters))
+    return True
+
+
+def wait_for_first(
+    seat: Seat, mine: Parameters, timeout_s: float, stopped: Callable[[], bool] = lambda: False
+) -> bool:
+    """Wait until learner 0 has said what the shards hold; return False if `stopped` comes first.
+
+    However long its `build` takes: whoever starts the learners ends them all if it is given up. But
+    a program of the user's own may have ended well without it.
+
+    Args:
+        seat: This learner's.
+        mine: What it has.
+        timeout_s: How long what learner 0 said may be unreadable.
+        stopped: Asked often.
+
+    Raises:
+        UserFault: learner 0 has something else than this learner, or can't be understood; or it has
+            ended.
+    """
+    readable_at = time.monotonic()
+    while True:
+        ended = _has_ended_well(seat)  # looked for first: it may have said so just before
+        try:
+            if (first := contract.read_record(Parameters, _place(seat))) is not None:
+                _compare(first, mine)
+                return True
+            readable_at = time.monotonic()
+        except (OSError, contract.ContractError) as error:
+            _must_be_readable_soon(seat, error, readable_at, timeout_s)
+        if stopped():
+            return False
+        if ended:
+            raise UserFault(
+                "learner 0 has ended, and never joined the parameter server, which has the weights "
+                "that it begins with",
+                hint="let learner 0 join first of all, whatever else it does",
+            )
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _must_be_readable_soon(
+    seat: Seat, error: Exception, readable_at: float, timeout_s: float
+) -> None:
+    """Give up once a file system, which may be away for a moment, was away for too long."""
+    if time.monotonic() > readable_at + timeout_s:
+        raise UserFault(
+            f"{_place(seat)} can't be read for {timeout_s:g} s: {error}",
+            hint="see to the file system of the job directory, and resume",
+        ) from error
+
+
+def _has_ended_well(seat: Seat) -> bool:
+    path = seat.directory / contract.status_file(seat.attempt, "learner", 0)
+    with contextlib.suppress(OSError, contract.ContractError):
+        status = contract.read_record(Status, path)
+        return status is not None and status.state is State.COMPLETED
+    return False
+
+
+def _compare(first: Parameters, mine: Parameters) -> None:
+    if first.model == mine.model:
+        return
+    pairs = zip_longest(first.description, mine.description, fillvalue="nothing")
+    theirs, ours = next(((a, b) for a, b in pairs if a != b), (first.model, mine.model))
+    raise UserFault(
+        f"this learner has another model than learner 0, whose the parameter server has: learner 0 "
+        f"has {theirs!r}, this one {ours!r}",
+        hint="build the same on every learner, from the same arguments; and resume or submit "
+        "again where the code has changed",
+    )
+
+
+def join_server(seat: Seat, parameters: Parameters, solver: AnySolver) -> Client:
+    """Map the shards of this learner's node; see psrv.client.join.
+
+    Raises:
+        ServerError: they are not there in time.
+    """
+    plan, settings = seat.plan, settings_of(seat)
+    return client.join(
+        segment_folder(plan.training_id, seat.attempt), parameters, len(settings.shard_nodes),
+        solver, seat.attempt, settings.timeout_s, rank=seat.rank,
+        learners=plan.resources.learners, staleness=settings.staleness,
+        snapshots=lambda shard: seat.directory / contract.snapshot_file(seat.attempt, shard),
+        late=HaltTime(seat.directory, seat.attempt),
+    )  # fmt: skip
+
+
+def write_remote_rows(seat: Seat) -> None:
+    """Have snapshots written now, if there are shards whose home is not learner 0's node.
+
+    Raises:
+        ServerError: a home has not done so in time, or in that which a halt leaves.
+    """
+    settings = settings_of(seat)
+    if any(settings.shard_nodes):
+        shards = len(settings.shard_nodes)
+        late = HaltTime(seat.directory, seat.attempt)
+        fresh_snapshots(seat.directory, seat.attempt, shards, settings.timeout_s, late)
+
+
+def set_cursor(seat: Seat, samples: int, passes: int, state: Mapping[str, Any]) -> None:
+    """Have the attempt's cursor go on from a state (learner 0, before it tells the others)."""
+    path = seat.directory / contract.cursor_file(seat.attempt)
+    with FileCursor(path, samples, passes) as cursor:
+        cursor.restore(state)
+
+
+def open_cursor(seat: Seat, samples: int, passes: int) -> FileCursor:
+    """Open the attempt's cursor, and say under which number this learner is in it."""
+    cursor = FileCursor(seat.directory / contract.cursor_file(seat.attempt), samples, passes)
+    name = seat.directory / contract.cursor_learner_file(seat.attempt, seat.rank)
+    with contextlib.suppress(OSError):  # a full disk; only whoever expels this learner needs it
+        contract.write_whole(name, f"{cursor.learner}\n")
+    return cursor
+
+
+def any_restarted(seat: Seat) -> bool:
+    """Return whether any learner of the attempt was started again, or given up."""
+    return is_there(seat.directory / contract.restarted_file(seat.attempt))
+
+
+def who_is_at(seat: Seat, cursor: FileCursor, stop: int) -> str:
+    """Return in words which learners hold samples that are before a place of all passes."""
+    numbers = {
+        entry.learner
+        for entry in cursor.learners()
+        if entry.learner != cursor.learner and any(start < stop for start, _ in entry.leases)
+    }
+    ranks = []
+    for rank in range(seat.plan.resources.learners):
+        path = seat.directory / contract.cursor_learner_file(seat.attempt, rank)
+        with contextlib.suppress(OSError, ValueError):  # it may be about to be written
+            if int(path.read_text()) in numbers:
+                ranks.append(str(rank))
+    return f"rank {', '.join(ranks)}" if ranks else "other learners"
+
+
+def wait_until_alone(cursor: FileCursor, patience: Patience) -> None:
+    """Wait until no other learner has the cursor open: what they pushed is at its homes then.
+
+    Args:
+        cursor: One that is finished, or of learners that halt: they leave by themselves.
+        patience: How long.
+    """
+
+    def alone() -> bool:
+        return not any(e.alive and e.learner != cursor.learner for e in cursor.learners())
+
+    wait_until(alone, patience, FOR_LEARNERS)
+
+
+def settings_of(seat: Seat) -> ParameterServer:
+    """Return what the plan says of the parameter server."""
+    assert seat.plan.parameter_server is not None
+    return seat.plan.parameter_server
+
+
+def _place(seat: Seat) -> Path:
+    return seat.directory / contract.parameters_file(seat.attempt)

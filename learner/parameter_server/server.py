@@ -1,0 +1,207 @@
+"""The parameter server of a node, a job step of its own.
+
+    python -m learner.parameter_server.server <job dir> <attempt> <node> [takes-over]
+
+With `takes-over` the shared memory that the previous server made must still be there.
+
+Runs psrv.server.server for a job's plan, keeps its `Status` fresh, and ends with the supervisor.
+With the transport mpi all servers are one step, and `mpi` stands for the node: it is the rank.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from dlctl.contract import Plan, State
+from learner.agent.preflight import bound_address
+from learner.errors import EXIT_FAILED, EXIT_NO_RESTART, UserFault
+from learner.job.context import TAKES_OVER, read_plan
+from learner.job.directives import (
+    ENDED,
+    GIVEN_UP,
+    SUPERVISOR_LOST_S,
+    SUPERVISOR_LOST_VARIABLE,
+    Outside,
+)
+from learner.job.environment import quiet_mpi
+from learner.job.metrics import tell
+from learner.job.status import Heartbeat
+from learner.parameter_server.solver import describe_solver, solver_of_job
+from learner.system import processes
+from learner.system.memory import memory_left
+from learner.system.segments import make_segment_folder, remove_segment_folder, segment_folder
+from learner.system.signals import HaltFlag
+from psrv.errors import ServerError
+from psrv.server.server import NodeServer, Settings
+from psrv.transport.mpi import MpiTransport, World
+
+MPI = "mpi"
+"""In place of a node's number."""
+_ASK_OUTSIDE_EVERY_S = 0.5
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until told to end; return the exit code."""
+    job_dir, attempt, node = Path(arguments[0]), int(arguments[1]), arguments[2]
+    ended = HaltFlag(signal.SIGTERM, signal.SIGHUP, signal.SIGINT).install()
+    HaltFlag(signal.SIGUSR2).install()  # a halt is the learners' business
+    processes.end_with_parent()
+    world = None
+    try:
+        plan = read_plan(job_dir, attempt)
+        folder = make_segment_folder(plan.training_id, attempt)
+        if node == MPI:
+            os.environ.update({**folder, **quiet_mpi(os.environ)})
+            world = World(plan.resources.nodes)
+        number = int(node) if world is None else world.node
+        takes_over = TAKES_OVER in arguments[3:]
+        return _run(plan, job_dir, attempt, number, takes_over, ended, world)
+    except (ServerError, UserFault) as error:
+        tell(f"dlctl: on {socket.gethostname()}: {error}", sys.stderr)
+        return EXIT_NO_RESTART
+    except BaseException:
+        if world is not None:  # nobody else would know
+            traceback.print_exc()
+            world.abort(EXIT_FAILED)
+        raise
+
+
+def _run(
+    plan: Plan,
+    job_dir: Path,
+    attempt: int,
+    node: int,
+    takes_over: bool,
+    ended: HaltFlag,
+    world: World | None,
+) -> int:
+    heart = Heartbeat(job_dir, "server", node, attempt)
+    heart.set(reason="starting")
+    try:
+        settings = replace(_settings(plan, job_dir, attempt, node), takes_over=takes_over)
+        why = _serve(plan, job_dir, settings, ended, heart, world)
+    except (ServerError, UserFault) as error:
+        _say(heart, node, error)
+        if world is not None:
+            world.abort(EXIT_NO_RESTART)
+        return EXIT_NO_RESTART
+    remove_segment_folder(plan.training_id, attempt)
+    if why in ("", ENDED):
+        heart.set(state=State.COMPLETED, reason="ended with the training", exit_code=0)
+    elif why != GIVEN_UP:  # then whoever gave this node up has written its status
+        heart.set(state=State.CANCELLED, reason=why, exit_code=0)
+    return 0
+
+
+def _serve(
+    plan: Plan,
+    job_dir: Path,
+    settings: Settings,
+    ended: HaltFlag,
+    heart: Heartbeat,
+    world: World | None,
+) -> str:
+    """Serve until the end; return why it came, if not because of a signal."""
+
+    def log(line: str) -> None:
+        tell(f"{_place(node)} {line}")
+
+    def beat(doing: str) -> None:
+        heart.beat(state=State.TRAINING if doing == "serves" else State.DEPLOYING, reason=doing)
+
+    attempt, node = settings.attempt, settings.node
+    if world is not None:
+        settings = replace(settings, transport=MpiTransport(world, log))
+    # After the user's own build. A block is too small for more; its threads are the connections.
+    torch.set_num_threads(1)
+    server = NodeServer(job_dir, segment_folder(plan.training_id, attempt), settings, log)
+    stopped = _Stopped(Outside(job_dir, attempt, _lost_s(), node), ended, server.has_learners)
+    server.run(stopped, beat)
+    if stopped.reason:
+        log(f"ends: {stopped.reason}")
+    return GIVEN_UP if server.lost else stopped.reason
+
+
+def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
+    asked = plan.parameter_server
+    if asked is None:
+        raise ServerError(f"the plan of attempt {attempt} has no parameter server")
+    solver, resources = solver_of_job(plan, job_dir), plan.resources
+    return Settings(
+        attempt=attempt,
+        node=node,
+        learners_per_node=resources.learners_per_node,
+        solver=solver,
+        solver_line=describe_solver(asked, solver),
+        host=bound_address(plan),
+        timeout_s=asked.timeout_s,
+        snapshot_every_s=asked.snapshot_every_s,
+        gated=bool(asked.staleness),
+        cpus=resources.learners_per_node[node] * resources.cpus_per_learner,
+        memory_left=lambda: min(memory_left().values(), default=None),
+    )
+
+
+def _lost_s() -> float:
+    return float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
+
+
+class _Stopped:
+    """Whether to end: told so by the supervisor; or nobody waits for us, and no learner is here.
+
+    A signal alone ends nothing while learners of this node work on the memory that goes with this
+    server, nor while the supervisor lives, who may be about to start them again: the next server
+    would begin from an old snapshot. (Slurm sends SIGTERM to steps long before a preemption.)
+
+    Args:
+        needed: tells whether learners of this node take part.
+    """
+
+    def __init__(self, outside: Outside, ended: HaltFlag, needed: Callable[[], bool]) -> None:
+        self._outside = outside
+        self._ended = ended
+        self._needed = needed
+        self._due = 0.0
+        self._told = self._abandoned = ""
+
+    def __call__(self) -> bool:
+        if not self._told and time.monotonic() > self._due:
+            self._due = time.monotonic() + _ASK_OUTSIDE_EVERY_S
+            self._told = self._outside.expelled()
+            self._abandoned = self._outside.abandoned()
+        if self._told:
+            return True
+        asked = self._ended and not self._outside.supervisor_lives
+        return bool(asked or self._abandoned) and not self._needed()
+
+    @property
+    def reason(self) -> str:
+        """Why, in a few words, if not because of a signal."""
+        return self._told or self._abandoned
+
+
+def _say(heart: Heartbeat, node: int, error: ServerError | UserFault) -> None:
+    """Tell why this server can't go on, in its log and its status."""
+    lines = str(error).splitlines()
+    for line in lines:
+        tell(f"{_place(node)} {line}", sys.stderr)
+    code = EXIT_NO_RESTART
+    heart.set(state=State.FAILED, exit_code=code, reason=error.message, last_lines=lines)
+
+
+def _place(node: int) -> str:
+    return f"[server {node} on {socket.gethostname()}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""What the job script runs: `python -m learner.supervisor <job dir> <attempt>`.
+
+Whatever happens, a verdict is left behind.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import ContractError, Plan
+from learner.errors import UserFault
+from learner.supervisor.finish import crash_verdict, fault_verdict, leave
+from learner.system.signals import HaltFlag
+
+MINIMUM_PYTHON = (3, 10)
+
+
+def main(arguments: list[str]) -> int:
+    """Supervise one attempt; return 0 for COMPLETED and HALTED."""
+    job_dir, attempt = Path(arguments[0]), int(arguments[1])
+    try:
+        # First of all: an old Python can't even read the plan's types.
+        _check_python(job_dir)
+        return _supervise(job_dir, attempt)
+    except UserFault as fault:
+        verdict = fault_verdict(job_dir, attempt, fault)
+    except BaseException as error:  # the last resort: no attempt ends without a verdict
+        traceback.print_exc()
+        verdict = crash_verdict(job_dir, attempt, error)
+    return leave(job_dir, verdict)
+
+
+def _check_python(job_dir: Path) -> None:
+    if sys.version_info < MINIMUM_PYTHON:
+        seen = ".".join(map(str, sys.version_info[:2]))
+        raise UserFault(
+            f"The node's Python {sys.executable!r} is {seen}; dlctl needs 3.10 or newer.",
+            hint="Name a newer one in the site file (`environment`), or run: dlctl sites setup",
+        )
+    try:
+        import watchdog  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UserFault(
+            f"The node's Python {sys.executable!r} lacks the module watchdog.",
+            hint="Make a complete environment there: dlctl sites setup " + _site(job_dir),
+        ) from error
+
+
+def _site(job_dir: Path) -> str:
+    try:
+        plan = contract.read_record(Plan, job_dir / contract.PLAN)
+    except (ContractError, OSError):
+        return "NAME"
+    return plan.site if plan else "NAME"
+
+
+def _supervise(job_dir: Path, attempt: int) -> int:
+    from learner.job.context import read_plan
+    from learner.supervisor.attempt import Supervisor
+    from learner.supervisor.control import Control
+    from learner.system.segments import remove_segment_folder
+
+    signals = HaltFlag(signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP).install()
+    plan = read_plan(job_dir, attempt)
+    with Control(job_dir, plan, signals, attempt=attempt) as control:
+        supervisor = Supervisor(job_dir, attempt, plan, control)
+        try:
+            verdict = supervisor.run()
+        except UserFault as fault:
+            verdict = supervisor.ended_early() or fault_verdict(job_dir, attempt, fault)
+        code = leave(job_dir, verdict)
+        # After the verdict: a final state without a verdict would look like a crash.
+        supervisor.heart.set(state=verdict.state, reason=verdict.reason)
+        remove_segment_folder(plan.training_id, attempt)  # a preflight's that was ended
+        return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,329 @@
+"""One attempt of a training: preflight, load data, run the learners, store the results, verdict.
+
+The supervisor never trains, and it alone decides on halting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.contract import Directive, Plan, State, Status, Verdict, to_json
+from learner.errors import UserFault
+from learner.job.context import job_id
+from learner.job.status import Heartbeat, close_statuses, last_lines, read_statuses
+from learner.supervisor.finish import (
+    any_checkpoints,
+    fault_verdict,
+    left_undone,
+    reserve_file,
+    say,
+)
+from learner.system.disk_reserve import Reserve
+
+if TYPE_CHECKING:
+    from learner.supervisor.control import Control
+    from learner.supervisor.steps import Running
+
+PREFLIGHT_S = 300.0
+PREFLIGHT_VARIABLE = "DLCTL_PREFLIGHT_TIMEOUT_S"
+TICK_S = 0.25
+SILENCE_S = 30.0
+"""A learner without a heartbeat for so long is mentioned."""
+_LATE_SIGNAL_S = 0.5
+OVERTIME_S = 15.0
+"""What the watchdogs get beyond the grace period before the launcher is ended."""
+
+
+def _learners(count: int) -> str:
+    return "1 learner" if count == 1 else f"{count} learners"
+
+
+class Supervisor:
+    """One attempt, from preflight to verdict."""
+
+    def __init__(self, job_dir: Path, attempt: int, plan: Plan, control: Control) -> None:
+        self.job_dir = job_dir
+        self.attempt = attempt
+        self.plan = plan
+        self.control = control
+        self.job_id = job_id(job_dir, attempt)
+        self.heart = Heartbeat(job_dir, "supervisor", 0, attempt)
+        self._hosts: list[str] = []
+        self._silent: dict[int, tuple[float, float]] = {}
+        self._warned = ""
+
+    def run(self) -> Verdict:
+        """Go through the states; return the verdict."""
+        from learner.job.context import how_started
+
+        learners = _learners(self.plan.resources.learners)
+        self._enter(State.DEPLOYING, f"preflight of {learners} ({how_started(self.plan)})")
+        self._make_folders()
+        verdict = self._preflight() or self._early_end()
+        if verdict is None:
+            self._enter(State.DOWNLOADING, "training data")
+            self._load()
+            verdict = self._early_end() or self._train()
+        return verdict
+
+    def _enter(self, state: State, text: str) -> None:
+        say(f"{state}: {text}")
+        self.heart.set(state=state, reason="")
+
+    def _make_folders(self) -> None:
+        names = (contract.CONTROL, contract.CHECKPOINTS, contract.METRICS, contract.RESULTS)
+        for name in (*names, contract.LOGS, contract.JOB_STATE):
+            (self.job_dir / name).mkdir(exist_ok=True)
+        Reserve(reserve_file(self.job_dir, self.attempt))
+        self._remove_what_others_left()
+
+    def _remove_what_others_left(self) -> None:
+        """Remove what earlier attempts left of whose supervisor was killed."""
+        from learner.supervisor.shard_placement import remove_what_is_of_no_use
+
+        for earlier in range(1, self.attempt):
+            with contextlib.suppress(OSError):
+                remove_what_is_of_no_use(self.job_dir, earlier)
+
+    def ended_early(self) -> Verdict | None:
+        """Return the verdict over a fault that came as the whole job was being ended."""
+        return self._early_end() if self._is_terminated() else None
+
+    def _early_end(self) -> Verdict | None:
+        """Return the verdict if the end is wanted before the learners have started."""
+        wish = self.control.wish()
+        if wish is None:
+            return None
+        reason = f"{wish.reason[:1].upper()}{wish.reason[1:]}, before the learners started."
+        hint = f"Go on with: dlctl resume {self.plan.training_id}"
+        halted = wish.state is State.HALTED
+        return Verdict(self.attempt, self.job_id, wish.state, reason, hint if halted else "")
+
+    def _preflight(self) -> Verdict | None:
+        from learner.job.slurm import job_hosts
+        from learner.supervisor.preflight_check import Findings, judge
+        from learner.supervisor.steps import preflight_steps, step_log, whole_step
+
+        log = step_log(self.job_dir, self.attempt, "preflight")
+        step: Running
+        if self.plan.launch.kind == contract.EACH:
+            self._hosts = job_hosts(self.plan)
+            step = preflight_steps(self.plan, self.job_dir, self.attempt, self._hosts, log)
+        else:
+            step = whole_step(self.plan, "learner.agent.preflight", self.job_dir, self.attempt, log)
+        limit_s = float(os.environ.get(PREFLIGHT_VARIABLE) or PREFLIGHT_S)
+        exit_code = self._wait_for(step, time.monotonic() + limit_s)
+        if exit_code is None and self.control.wish() is not None:
+            return None
+        findings = Findings(self._reports(), exit_code, last_lines(log))
+        objection = judge(self.plan, findings)
+        if objection is not None and self._is_terminated():
+            return None
+        if objection is None:
+            self._tell_hosts(findings.reports)
+            return None
+        return Verdict(
+            self.attempt, self.job_id, State.FAILED, objection.reason, objection.hint,
+            objection.guilty,
+        )  # fmt: skip
+
+    def _is_terminated(self) -> bool:
+        """Return whether the whole job is being ended: what failed may have failed by that.
+
+        SIGTERM may come to its steps, on other nodes, a moment before it comes to this process.
+        """
+        until = time.monotonic() + _LATE_SIGNAL_S
+        while not ((wish := self.control.wish()) and wish.terminated):
+            if time.monotonic() > until:
+                return False
+            self.control.wait(0.05)
+        return True
+
+    def _wait_for(self, step: Running, until: float) -> int | None:
+        """Return a short step's exit code; None if it had to be ended."""
+        while step.exit_code is None:
+            self.control.wait(0.05)
+            self._beat()
+            if time.monotonic() > until or self.control.wish() is not None:
+                self._end(step)
+                return None
+        return step.exit_code
+
+    def _end(self, step: Running) -> None:
+        step.terminate()
+        until = time.monotonic() + 10
+        while step.exit_code is None:
+            if time.monotonic() > until:
+                step.kill()
+            time.sleep(0.05)
+
+    def _reports(self) -> list[contract.Preflight]:
+        found = []
+        for rank in range(self.plan.resources.learners):
+            path = self.job_dir / contract.preflight_file(self.attempt, rank)
+            report = contract.read_record(contract.Preflight, path)
+            if report is not None:
+                found.append(report)
+        return found
+
+    def _tell_hosts(self, reports: list[contract.Preflight]) -> None:
+        hosts = list(dict.fromkeys(report.host for report in reports))
+        mpi = next((report.mpi_library for report in reports if report.mpi_library), "no MPI")
+        where = f"{_learners(len(reports))} on {', '.join(hosts)}"
+        say(f"  {where}; {mpi}; Python {reports[0].python}")
+
+    def _load(self) -> None:
+        from learner.storage import mounted
+
+        for line in mounted.load(self.plan, self.job_dir):
+            say(f"  {line}")
+
+    def _train(self) -> Verdict:
+        from learner.supervisor.steps import step_log, whole_step
+
+        self._enter(State.TRAINING, self.plan.framework.command or str(self.plan.framework.job))
+        if self.plan.launch.kind == contract.EACH:
+            return self._train_each()
+        log = step_log(self.job_dir, self.attempt, "launcher")
+        step = whole_step(self.plan, "learner.agent", self.job_dir, self.attempt, log)
+        self._watch(step)
+        return self._conclude(step, last_lines(log), {})
+
+    def _train_each(self) -> Verdict:
+        """Train with a parameter server, learners and servers in steps of their own."""
+        from learner.supervisor.nodes import Nodes
+        from learner.supervisor.worker_group import Crew
+
+        slurm_id = os.environ.get("SLURM_JOB_ID", "")
+        nodes = Nodes(self.plan, self._hosts, slurm_id)
+        crew = Crew(self.plan, self.job_dir, self.attempt, nodes, say)
+        with contextlib.closing(crew):
+            self._watch(crew)
+        return self._conclude(crew, crew.words(), crew.lost)
+
+    def _conclude(self, step: Running, words: list[str], lost: dict[int, str]) -> Verdict:
+        """Judge how the learners ended, close their statuses, store the results."""
+        from learner.supervisor.outcome import Ending
+        from learner.supervisor.verdict import decide
+
+        if self.control.removed():
+            return Verdict(self.attempt, self.job_id, State.FAILED, "Its job directory is gone.")
+        statuses = [status for status in self._statuses() if status.rank not in lost]
+        if any(status.state not in (State.COMPLETED, State.HALTED) for status in statuses):
+            self._is_terminated()  # gives its signal the time to come
+        ending = Ending(
+            statuses,
+            step.exit_code,
+            words,
+            self.control.wish(),
+            {s.rank: last_lines(self._log(s.rank)) for s in statuses if not s.state.final},
+            lost,
+            step.failure,
+            any_checkpoints(self.job_dir),
+            left_undone(self.plan, self.job_dir, self.attempt),
+        )
+        verdict = decide(self.plan, self.attempt, self.job_id, ending)
+        close_statuses(self.job_dir, statuses, verdict)
+        return self._store(verdict)
+
+    def _watch(self, step: Running) -> None:
+        """Wait for the learners' end; pass on what is wanted of them, and see to it."""
+        from learner.job.context import launcher_name
+
+        delivered, end_at, kill_at = "", float("inf"), float("inf")
+        look_at = 0.0
+        while step.exit_code is None:
+            self.control.wait(TICK_S)
+            now = time.monotonic()
+            wish = self.control.wish()
+            step.poll(wish, silent=bool(self.heart.status.reason))
+            if wish is not None and wish.action != delivered:
+                if not delivered or end_at == float("inf") or wish.action == "stop":
+                    end_at = now + wish.grace_s + OVERTIME_S
+                if self.control.gone:
+                    end_at = now  # the watchdogs can't be told otherwise
+                    delivered = wish.action
+                elif self._direct(wish.action, wish.reason, wish.grace_s):
+                    delivered = wish.action
+            if now >= end_at:
+                say(f"The launcher did not end in time: ending {launcher_name(self.plan)}.")
+                step.terminate()
+                end_at, kill_at = float("inf"), now + 10
+            if now >= kill_at:
+                step.kill()
+            if now >= look_at:
+                look_at = now + 5
+                self._look_for_silence(now)
+            self._beat()
+
+    def _direct(self, action: str, reason: str, grace_s: float) -> bool:
+        """Tell the watchdogs; return whether the directive could be written."""
+        directive = Directive(action, reason, time.time(), grace_s)
+        try:
+            path = self.job_dir / contract.directive_file(self.attempt)
+            contract.write_whole(path, to_json(directive))
+        except OSError:
+            return False
+        say(f"{action}: {reason}; the learners have {grace_s:.0f} s.")
+        return True
+
+    def _beat(self) -> None:
+        self.heart.beat()
+        if self.heart.warning != self._warned:
+            self._warned = self.heart.warning
+            say(f"Warning: {self._warned}" if self._warned else "Status can be written again.")
+
+    def _statuses(self) -> list[Status]:
+        return read_statuses(self.job_dir, self.attempt, self.plan.resources.learners)
+
+    def _look_for_silence(self, now: float) -> None:
+        """Note learners whose heartbeat has not moved, on our own clock."""
+        silent = []
+        for status in self._statuses():
+            seen, since = self._silent.get(status.rank, (-1.0, now))
+            if status.heartbeat_at != seen or status.state.final:
+                since = now
+            self._silent[status.rank] = (status.heartbeat_at, since)
+            if now - since > SILENCE_S:
+                silent.append(f"learner {status.rank} on {status.host} ({now - since:.0f} s)")
+        reason = f"no heartbeat of {', '.join(silent)}" if silent else ""
+        if bool(reason) != bool(self.heart.status.reason):
+            say(reason or "all heartbeats are back")
+        self.heart.beat(reason=reason)
+
+    def _log(self, rank: int) -> Path:
+        return self.job_dir / contract.learner_log(self.attempt, rank)
+
+    def _store(self, verdict: Verdict) -> Verdict:
+        """Index the results, and copy those of a completed training to its stores."""
+        from learner.storage import mounted
+
+        self._enter(State.STORING, "results")
+        if self.control.cancelled() and verdict.state is not State.COMPLETED:
+            verdict = Verdict(self.attempt, self.job_id, State.CANCELLED, "Cancelled on request.")
+        try:
+            index = mounted.write_index(self.job_dir)
+            for line in mounted.tell_index(index):
+                say(f"  {line}")
+            if verdict.state is State.COMPLETED:
+                for line in mounted.store(self.plan, self.job_dir, index):
+                    say(f"  {line}")
+        except (UserFault, OSError) as error:
+            return self._not_stored(verdict, error)
+        return verdict
+
+    def _not_stored(self, verdict: Verdict, error: Exception) -> Verdict:
+        say(f"Warning: {error}")
+        if verdict.state is not State.COMPLETED:
+            return verdict
+        fault = error if isinstance(error, UserFault) else UserFault(
+            f"Training ended well, but its results can't be indexed: {error}.",
+            hint=f"Make room on the site's file system, and then: "
+            f"dlctl resume {self.plan.training_id}",
+        )  # fmt: skip
+        return fault_verdict(self.job_dir, self.attempt, fault)

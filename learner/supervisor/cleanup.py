@@ -1,0 +1,86 @@
+"""Removes the shared memory of servers that were killed: by a step on each of their nodes.
+
+A step that fails is tried again for a while: Slurm's controller may be away for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from dlctl.contract import Plan
+from learner.errors import UserFault
+from learner.job.context import is_one_world
+from learner.supervisor.steps import Step, on_host, step_log
+from learner.system.segments import segment_folder
+
+_AGAIN_S = 1.0
+_ONE_PROCESS = ["--mpi=none", "--nodes=1", "--ntasks=1"]
+"""Added to the command of servers that are one MPI world: it overlaps with other steps, too. One
+that wants cores of its own may get none: once a job has lost a node, Slurm 22.05 counts those of
+steps that have ended as taken."""
+
+
+class Cleaning:
+    """The steps on all nodes that are not clean.
+
+    Args:
+        hosts: the nodes.
+        say: prints a line for people.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        job_dir: Path,
+        attempt: int,
+        hosts: Iterable[str],
+        say: Callable[[str], None],
+    ) -> None:
+        assert plan.parameter_server is not None
+        self._plan, self._say = plan, say
+        self._argv = plan.parameter_server.argv
+        if is_one_world(plan):
+            self._argv = [*self._argv, *_ONE_PROCESS]
+        self._program = ["learner.system.segments", plan.training_id, str(attempt)]
+        self._log = step_log(job_dir, attempt, "launcher")
+        self._folder = segment_folder(plan.training_id, attempt)
+        self._steps: dict[str, Step | None] = dict.fromkeys(hosts)
+        self._due = dict.fromkeys(self._steps, 0.0)
+        self._said = ""
+
+    @property
+    def running(self) -> list[Step]:
+        """Return the steps that have not ended."""
+        return [step for step in self._steps.values() if step and step.exit_code is None]
+
+    def poll(self, now: float, *, late: bool) -> bool:
+        """Start what is due, not when it is `late`; return whether nothing is left to do."""
+        for host, step in list(self._steps.items()):
+            if step is not None and step.exit_code is None:
+                continue
+            if step is not None and step.exit_code == 0:
+                del self._steps[host]
+            elif late:
+                del self._steps[host]
+                self._tell_left(host, step)
+            elif now >= self._due[host]:
+                self._due[host] = now + _AGAIN_S
+                self._try(host)
+        return not self._steps
+
+    def _try(self, host: str) -> None:
+        try:
+            self._steps[host] = Step(
+                self._plan, on_host(self._argv, host), self._program, self._log
+            )
+        except UserFault as fault:
+            self._steps[host], self._said = None, fault.message
+
+    def _tell_left(self, host: str, step: Step | None) -> None:
+        words = step.words() if step is not None else [self._said]
+        said = f" ({words[-1].rstrip('.')})" if words and words[-1] else ""
+        self._say(
+            f"The shared memory of a killed server may be left on {host}{said}: "
+            f"remove it there: rm -rf {self._folder}"
+        )

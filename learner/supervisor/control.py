@@ -1,0 +1,182 @@
+"""What is wanted of an attempt: requests in `control/`, the scheduler's signals, the clock.
+
+Only the supervisor asks here; it alone decides on halting.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.observers.polling import PollingObserver
+
+from dlctl import contract
+from dlctl.contract import Plan, State
+from learner.job.directives import is_there, refresh
+from learner.system.signals import HaltFlag
+
+POLL_S = 1.0
+CANCEL_GRACE_S = 10.0
+SIGTERM_GRACE_S = 20.0
+"""Slurm's KillWait is 30 s: after that it ends everything."""
+_LEAST_GRACE_S = 5.0
+_GONE_S = 2.0
+"""A network file system may lose sight of a file for a moment."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The end that somebody wants."""
+
+    action: str
+    """`halt` or `stop`, as in a directive."""
+    reason: str
+    grace_s: float
+    terminated: bool = False
+    """The scheduler ends the whole job: SIGTERM may have come to each of its processes."""
+
+    @property
+    def state(self) -> State:
+        """Return how the attempt ends if the wish comes true."""
+        return State.CANCELLED if self.action == "stop" else State.HALTED
+
+
+class Control:
+    """Watches for wishes. A wish once seen stays, a cancel outweighs a halt."""
+
+    def __init__(
+        self,
+        job_dir: Path,
+        plan: Plan,
+        signals: HaltFlag,
+        clock: Callable[[], float] = time.monotonic,
+        attempt: int = 1,
+    ) -> None:
+        self._job_dir = job_dir
+        self._successor = contract.submit_begin(attempt + 1)
+        self._plan = plan
+        self._signals = signals
+        self._clock = clock
+        self._ends_at = _deadline(plan, clock())
+        self._wish: Wish | None = None
+        self._changed = threading.Event()
+        self._look_at = 0.0
+        self._missing_since: float | None = None
+        self.gone = False
+        """Somebody has removed the job directory: nothing may be written there any more."""
+        # inotify sees no other node's writes; polling does.
+        self._observer = PollingObserver(timeout=POLL_S)
+
+    def __enter__(self) -> Control:
+        folder = self._job_dir / contract.CONTROL
+        folder.mkdir(exist_ok=True)
+        self._observer.schedule(_Wake(self._changed), str(folder))
+        self._observer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._observer.stop()
+        self._observer.join()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for a change in `control/`, at most this long."""
+        if self._changed.wait(timeout_s):
+            self._changed.clear()
+            self._look_at = 0.0
+
+    def wish(self) -> Wish | None:
+        """Return what is wanted now."""
+        if self._wish is None or self._wish.action != "stop":
+            self._wish = self._cancel() or self._wish or self._halt()
+        if self._wish is not None and signal.SIGTERM in self._signals.received:
+            self._wish = replace(self._wish, terminated=True)
+        return self._wish
+
+    def cancelled(self) -> bool:
+        """Return whether there is a cancel request, looking at the file system itself."""
+        return self._there(contract.CANCEL_REQUEST)
+
+    def _cancel(self) -> Wish | None:
+        if self._clock() < self._look_at and not self._signals:
+            return None
+        if self._removed():
+            return Wish("stop", "its job directory is gone", 0.0)
+        if self.cancelled():
+            return Wish("stop", "cancelled on request", CANCEL_GRACE_S)
+        if self._there(self._successor):
+            # A node that was cut off goes on with an attempt that was given up.
+            return Wish("stop", "a later attempt has taken over", 0.0)
+        return None
+
+    def _removed(self) -> bool:
+        """Return whether the plan has not been there for some time."""
+        try:
+            (self._job_dir / contract.PLAN).stat()
+        except FileNotFoundError:
+            now = self._clock()
+            self._missing_since = now if self._missing_since is None else self._missing_since
+            self.gone = now - self._missing_since >= _GONE_S
+        except OSError:  # the file system does not answer: that says nothing
+            return self.gone
+        else:
+            self._missing_since, self.gone = None, False
+        return self.gone
+
+    def removed(self) -> bool:
+        """Return whether the job directory is gone, looking until that is certain."""
+        while not self._removed() and self._missing_since is not None:
+            time.sleep(0.1)
+        return self.gone
+
+    def _halt(self) -> Wish | None:
+        if signal.SIGTERM in self._signals.received:
+            reason = "the scheduler ended the job (time limit, preemption or scancel)"
+            return Wish("halt", reason, min(SIGTERM_GRACE_S, self._grace_s()))
+        if self._signals:
+            return Wish("halt", "the scheduler says that the time limit is near", self._grace_s())
+        now = self._clock()
+        if self._ends_at is not None and now >= self._ends_at - self._margin_s():
+            return Wish("halt", "the time limit is near", self._grace_s())
+        if now >= self._look_at:
+            self._look_at = now + POLL_S
+            if self._there(contract.HALT_REQUEST):
+                return Wish("halt", "halted on request", self._grace_s())
+        return None
+
+    def _there(self, name: str) -> bool:
+        path = self._job_dir / name
+        refresh(path.parent)
+        return is_there(path)
+
+    def _margin_s(self) -> float:
+        return float(self._plan.resources.halt_margin_s or 30)
+
+    def _grace_s(self) -> float:
+        if self._ends_at is None:
+            return self._margin_s()
+        left_s = self._ends_at - self._clock() - _LEAST_GRACE_S
+        return max(_LEAST_GRACE_S, min(self._margin_s(), left_s))
+
+
+class _Wake(FileSystemEventHandler):  # type: ignore[misc, unused-ignore]
+    def __init__(self, changed: threading.Event) -> None:
+        self._changed = changed
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        del event
+        self._changed.set()
+
+
+def _deadline(plan: Plan, now: float) -> float | None:
+    """Return when the job ends, on the clock of `now`: the plan's limit, or Slurm's if sooner."""
+    limits = [] if plan.resources.time_s is None else [now + plan.resources.time_s]
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    if end.isdecimal() and int(end) > time.time():
+        limits.append(now + int(end) - time.time())
+    return min(limits, default=None)

@@ -1,0 +1,107 @@
+"""How an attempt is left: its verdict is made, told and written, whatever happened."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import traceback
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import Plan, State, Verdict, to_json
+from learner.errors import UserFault
+from learner.job.context import job_id
+from learner.job.directives import is_gone, is_there
+from learner.job.metrics import tell
+from learner.job.status import write_patiently
+
+
+def say(text: str) -> None:
+    """Print one line with the time, for people who read the job's output."""
+    tell(f"{time.strftime('%H:%M:%S')} {text}")
+
+
+def leave(job_dir: Path, verdict: Verdict) -> int:
+    """Write the verdict, tell of it, and return the exit code that goes with it."""
+    if is_gone(job_dir / contract.PLAN) and is_gone(attempt_folder(job_dir, verdict.attempt)):
+        return 1  # somebody removed the job directory: it stays so
+    verdict = dataclasses.replace(verdict, finished_at=time.time())
+    path = job_dir / contract.verdict_file(verdict.attempt)
+    with contextlib.suppress(OSError):
+        reserve_file(job_dir, verdict.attempt).unlink()
+    say(f"{verdict.state}: {verdict.reason}")
+    if verdict.hint:
+        say(f"  {verdict.hint}")
+    _tell_last_words(job_dir, verdict)
+    if not write_patiently(path, to_json(verdict)):
+        say(f"The verdict can't be written to {str(path)!r}: disk full or read-only.")
+        return 1
+    return 0 if verdict.state in (State.COMPLETED, State.HALTED) else 1
+
+
+def _tell_last_words(job_dir: Path, verdict: Verdict) -> None:
+    """Name the guilty learner's log; print its last words where they are in no such log."""
+    if verdict.guilty is None:
+        return
+    log = job_dir / contract.learner_log(verdict.attempt, verdict.guilty.rank)
+    if verdict.guilty.role == "learner" and is_there(log):
+        say(f"  see {log.name}")
+        return
+    for line in verdict.guilty.last_lines:
+        tell(f"  | {line}")
+
+
+def attempt_folder(job_dir: Path, attempt: int) -> Path:
+    """Return the folder of an attempt."""
+    return job_dir / contract.attempt_dir(attempt)
+
+
+def reserve_file(job_dir: Path, attempt: int) -> Path:
+    """Return the file that keeps space for the verdict."""
+    return attempt_folder(job_dir, attempt) / ".reserve"
+
+
+def any_checkpoints(job_dir: Path) -> bool:
+    """Return whether there may be one: a file system that does not answer says nothing."""
+    try:
+        return any((job_dir / contract.CHECKPOINTS).iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+def left_undone(plan: Plan, job_dir: Path, attempt: int) -> str:
+    """Return what of the data the learners of a parameter server have not trained on.
+
+    The built-in loop leaves nothing; a program may leave early, or never join.
+    """
+    if plan.parameter_server is None:
+        return ""
+    from psrv.cursor.base import CursorError
+    from psrv.cursor.overseer import progress
+
+    path = job_dir / contract.cursor_file(attempt)
+    if is_gone(path):
+        return "none of them joined the parameter server"
+    with contextlib.suppress(CursorError, OSError):
+        done, samples = progress(path) or (0, 0)
+        if done < samples:
+            return f"{done} of {samples} samples were done"
+    return ""
+
+
+def fault_verdict(job_dir: Path, attempt: int, fault: UserFault) -> Verdict:
+    """Return the verdict over an attempt that a fault of the user's ended."""
+    number = job_id(job_dir, attempt)
+    return Verdict(attempt, number, State.FAILED, fault.message, fault.hint)
+
+
+def crash_verdict(job_dir: Path, attempt: int, error: BaseException) -> Verdict:
+    """Return the verdict over an attempt whose supervisor failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    reason = f"The supervisor failed: {type(error).__name__}: {error}{where}."
+    hint = "This is a fault of dlctl or of the file system: see the job's output, dlctl logs."
+    return Verdict(attempt, job_id(job_dir, attempt), State.FAILED, reason, hint)

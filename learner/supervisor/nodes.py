@@ -1,0 +1,77 @@
+"""The nodes of a job in the plan's order, and which of them Slurm has taken away from it.
+
+A job with --no-kill goes on when a node is lost; squeue's list of its nodes is then shorter (seen
+with Slurm 22.05, for a node that lost its power and for one that lost its network).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+
+from dlctl.contract import Plan
+from learner.job.slurm import ASK_TIMEOUT_S, hosts_question
+
+ASK_EVERY_S = 5.0
+
+
+class Nodes:
+    """The job's hosts; asks Slurm in the background which of them it still has.
+
+    Args:
+        job_id: Slurm's; without one nobody is asked.
+    """
+
+    def __init__(
+        self, plan: Plan, hosts: list[str], job_id: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.hosts = hosts
+        self._clock = clock
+        self._argv = hosts_question(plan, job_id) if plan.launch.argv and job_id else []
+        self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
+        self._question: subprocess.Popen[bytes] | None = None
+        self._asked_at = -ASK_EVERY_S
+        self._gone: set[int] = set()
+
+    def ask(self) -> None:
+        """Ask now, unless that was done just before."""
+        if not self._argv or self._question or self._clock() - self._asked_at < ASK_EVERY_S:
+            return
+        self._asked_at = self._clock()
+        self._answer.seek(0)
+        self._answer.truncate()
+        try:
+            self._question = subprocess.Popen(
+                self._argv, stdin=subprocess.DEVNULL, stdout=self._answer,
+                stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        except OSError:
+            self._question = None
+
+    def gone(self) -> set[int]:
+        """Return the nodes that Slurm has said to have taken away."""
+        if self._question is not None and self._question.poll() is not None:
+            if self._question.returncode == 0:
+                self._read()
+            self._question = None
+        elif self._question is not None and self._clock() - self._asked_at > ASK_TIMEOUT_S:
+            self._question.kill()
+        return self._gone
+
+    def _read(self) -> None:
+        self._answer.seek(0)
+        left = self._answer.read().decode(errors="replace").split()
+        # Without this host it is no answer about a job whose script runs here.
+        if self.hosts[0] in left:
+            self._gone |= {node for node, host in enumerate(self.hosts) if host not in left}
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._question is not None:
+            self._question.kill()
+            self._question.wait()
+            self._question = None
+        self._answer.close()

@@ -1,0 +1,221 @@
+"""Start one job step in a session of its own: all learners, or one learner, or one server.
+
+With a parameter server each learner is a step by itself: where they share an MPI world or a step,
+the death of one ends them all.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from dlctl.contract import Plan, attempt_dir, server_log
+from learner.errors import UserFault
+from learner.job.context import RESTARTS_VARIABLE, TAKES_OVER, is_one_world
+from learner.job.gpu_visibility import SHARED_VARIABLE
+from learner.job.ranks import RANK_VARIABLE, place_of
+from learner.job.status import last_lines
+from learner.system import processes
+
+if TYPE_CHECKING:
+    from learner.supervisor.control import Wish
+    from learner.supervisor.outcome import Failure
+
+
+class Running(Protocol):
+    """One step, or several that the supervisor watches as one."""
+
+    failure: Failure | None
+    """Why they were ended, where nobody's status says so."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return how it ended, None while it runs."""
+
+    def poll(self, wish: Wish | None, *, silent: bool) -> None:
+        """Do what is to be done now; see learner.supervisor.worker_group."""
+
+    def terminate(self) -> None:
+        """Ask for its end."""
+
+    def kill(self) -> None:
+        """End it outright."""
+
+
+def step_log(job_dir: Path, attempt: int, name: str) -> Path:
+    """Return where launcher and helpers of a step print; the learners have logs of their own."""
+    return job_dir / attempt_dir(attempt) / f"{name}.log"
+
+
+def step_environment(plan: Plan) -> dict[str, str]:
+    """Return the environment of a step: our packages first on the path, and only they."""
+    env = dict(os.environ)
+    before = [p for p in env.get("PYTHONPATH", "").split(":") if p and p != plan.runtime_dir]
+    env["PYTHONPATH"] = ":".join([plan.runtime_dir, *before])
+    env["PYTHONSAFEPATH"] = "1"
+    # A job that was submitted with --export=NONE would hand that on to srun.
+    env["SLURM_EXPORT_ENV"] = "ALL"
+    return env
+
+
+class Step:
+    """A running step.
+
+    Args:
+        prefix: the launcher and its options; nothing for a plain child process.
+        program: a module of ours and its arguments.
+        log: where launcher and program print.
+        variables: what the step gets beside our own environment.
+    """
+
+    def __init__(
+        self, plan: Plan, prefix: list[str], program: list[str], log: Path,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.failure: Failure | None = None
+        argv = [*prefix, *plan.environment.container, plan.environment.python, "-m", *program]
+        self._log = log
+        try:
+            log.parent.mkdir(exist_ok=True)
+            with log.open("ab") as output:
+                self._from = output.tell()
+                self._process = subprocess.Popen(
+                    argv,
+                    cwd=plan.runtime_dir,
+                    env=step_environment(plan) | dict(variables or {}),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    # Signals to our group are for us to judge.
+                    start_new_session=True,
+                    preexec_fn=processes.end_with_parent,
+                )
+        except OSError as error:
+            raise UserFault(
+                f"The launcher {argv[0]!r} can't be started on the first node: {error.strerror}.",
+                hint=f"Check `launcher` and `environment` in the site file of {plan.site}.",
+            ) from error
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the launcher's exit code, or None while it runs."""
+        return self._process.poll()
+
+    def words(self) -> list[str]:
+        """Return the last lines that were printed since it was started."""
+        return last_lines(self._log, since=self._from)
+
+    def poll(self, wish: Wish | None, *, silent: bool) -> None:
+        """Do nothing: one step needs nobody."""
+
+    def terminate(self) -> None:
+        """Ask the launcher to end the step (not SIGINT: srun only reports on the first one)."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the launcher outright."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+
+class Steps:
+    """Several steps as one, which has ended when all have."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.failure: Failure | None = None
+        self._steps = steps
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the first exit code that is not 0, or 0; None while one runs."""
+        codes = [step.exit_code for step in self._steps]
+        return None if None in codes else next(filter(None, codes), 0)
+
+    def poll(self, wish: Wish | None, *, silent: bool) -> None:
+        """Do nothing: whatever ends stays so."""
+
+    def terminate(self) -> None:
+        """Ask all launchers to end their steps."""
+        for step in self._steps:
+            step.terminate()
+
+    def kill(self) -> None:
+        """End all launchers outright."""
+        for step in self._steps:
+            step.kill()
+
+
+def whole_step(plan: Plan, module: str, job_dir: Path, attempt: int, log: Path) -> Step:
+    """Start a module once for each learner, all in one step."""
+    return Step(plan, plan.launch.argv, [module, str(job_dir), str(attempt)], log)
+
+
+def learner_step(
+    plan: Plan, module: str, job_dir: Path, attempt: int, rank: int, host: str, log: Path,
+    restarts: int = 0, *, overlaps: bool = False,
+) -> Step:  # fmt: skip
+    """Start a module for one learner on its node.
+
+    Args:
+        overlaps: Whether it shares CPUs with other steps, as servers do, and all GPUs of the job
+            on its node; see learner.job.gpu_visibility. Once a job has lost a node, Slurm 22.05
+            counts those of steps that have ended as taken: one that wants its own would wait for
+            ever.
+    """
+    program = [module, str(job_dir), str(attempt)]
+    variables = {RANK_VARIABLE: str(rank), RESTARTS_VARIABLE: str(restarts)}
+    argv = plan.launch.argv
+    if overlaps and plan.parameter_server:
+        argv = plan.parameter_server.argv
+        if gpus := plan.resources.gpus_per_learner * place_of(plan, rank).local_size:
+            argv = [*argv, f"--gres=gpu:{gpus}"]  # of options said twice srun takes the last
+            variables[SHARED_VARIABLE] = "1"
+    return Step(plan, on_host(argv, host), program, log, variables)
+
+
+def preflight_steps(
+    plan: Plan, job_dir: Path, attempt: int, hosts: list[str], log: Path
+) -> Steps:  # fmt: skip
+    """Start the preflight of each learner on its node, all at once."""
+    module, learners = "learner.agent.preflight", range(plan.resources.learners)
+    return Steps(
+        [
+            learner_step(plan, module, job_dir, attempt, rank, hosts[node], log)
+            for rank in learners
+            for node in (place_of(plan, rank).node_rank,)
+        ]
+    )
+
+
+def server_step(
+    plan: Plan, job_dir: Path, attempt: int, node: int, host: str, takes_over: bool
+) -> Step:
+    """Start the parameter server of one node; those that talk MPI are one step on all nodes.
+
+    Args:
+        takes_over: Whether learners work in the memory that the one before has made.
+    """
+    server = plan.parameter_server
+    argv = server.argv if server else []
+    log = job_dir / server_log(attempt, node)
+    one_world = is_one_world(plan)
+    program = [
+        "learner.parameter_server.server",
+        str(job_dir),
+        str(attempt),
+        "mpi" if one_world else str(node),
+    ]
+    program += [TAKES_OVER] * takes_over
+    return Step(plan, argv if one_world else on_host(argv, host), program, log)
+
+
+def on_host(argv: list[str], host: str) -> list[str]:
+    """Return a launcher's command for one host; without a launcher there is but this one."""
+    return [*argv, f"--nodelist={host}"] if argv else []

@@ -1,0 +1,265 @@
+"""A learner or a node's server as the supervisor sees it: its step, its deaths, its status file."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import ContractError, State, Status
+from learner.job.slurm import says_away, says_busy, says_full
+from learner.supervisor.restart_policy import Restarts
+from learner.supervisor.steps import Step
+from psrv.cursor.base import CursorError
+from psrv.cursor.overseer import reported
+
+LEARNER_DEATHS = 3
+"""So many in a row without a chunk done in between, and a learner is given up."""
+SERVER_DEATHS = 5
+LIVED_S = 600.0
+"""A server that serves, and has lived so long, has done something: one that always ends sooner is
+given up, and one that ends more seldom is in nobody's way. So it is with learners for which memory
+does not suffice."""
+AWAY_WAIT_S = 5.0
+"""Until a step is tried again that could not begin."""
+BUSY_TRIES = 24
+"""So often, for two minutes, where Slurm has no memory: an ended step may have it still."""
+SHORT_S, SHORT_LIVES = 60.0, 20
+"""A learner is given up, too, that dies so soon so often in a row, whatever it does meanwhile."""
+SETTLED_S = 3.0
+"""A shared file system may show a status that late."""
+
+
+class Member:
+    """A process that is started again when it dies, and the status files in which it is seen.
+
+    Args:
+        role: in its status: `learner` or `server`.
+        ranks: of its statuses; several for servers that are one step.
+        start: starts its step; it is told how often it was started before.
+    """
+
+    def __init__(
+        self, name: str, node: int, host: str, deaths: int, start: Callable[[int], Step],
+        job_dir: Path, attempt: int, role: str, ranks: Sequence[int],
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.node = node
+        self.host = host
+        self.restarts = Restarts(deaths)
+        self.starts = 0
+        self.over = False
+        """Nothing runs any more, and nothing will."""
+        self.lost = ""
+        """Why it was given up: the end of a sentence about it."""
+        self.step: Step | None = None
+        self.start_at = 0.0
+        self._busy = BUSY_TRIES  # what has no memory at the start, never has
+        self.started_at = 0.0
+        self._start = start
+        self._role, self._attempt = role, attempt
+        self._status_files = {
+            rank: job_dir / contract.status_file(attempt, role, rank) for rank in ranks
+        }
+
+    # Its step -----------------------------------------------------------------------------------
+
+    def start_if_due(self, now: float) -> None:
+        """Start it, once the wait after a death is over.
+
+        Raises:
+            UserFault: the step can't be started.
+        """
+        if self.step is None and now >= self.start_at:
+            self.step = self._start(self.starts)
+            self.starts += 1
+            self.started_at = now
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether its step ended."""
+        return self.step is not None and self.step.exit_code is not None
+
+    @property
+    def runs(self) -> bool:
+        """Return whether its step runs."""
+        return self.step is not None and self.step.exit_code is None
+
+    def words(self) -> list[str]:
+        """Return the last lines of its step's launcher."""
+        return [] if self.step is None else self.step.words()
+
+    def died(self, *, progress: bool) -> float | None:
+        """Return after how many seconds to start it again; None: it is given up.
+
+        A step that could not begin while Slurm's controller was away is no death of its own, nor,
+        for a while, one that had no memory: the step before it may have it still. (Of one that had
+        begun srun may say such things, too: its status has a process.)
+        """
+        status = self.status()
+        words = [] if status is not None and status.pid else self.words()
+        if says_away(words):
+            return AWAY_WAIT_S
+        self._busy = self._busy + 1 if says_busy(words) else 0
+        if 0 < self._busy <= BUSY_TRIES:
+            return AWAY_WAIT_S
+        return self.restarts.died(progress=progress)
+
+    def wait(self, now: float, seconds: float) -> None:
+        """Forget the step that ended; the next one is due in so many seconds."""
+        self.step, self.start_at = None, now + seconds
+
+    # Its status ---------------------------------------------------------------------------------
+
+    def status(self) -> Status | None:
+        """Return its newest status, of the lowest rank."""
+        return self._read(next(iter(self._status_files.values())))
+
+    def say_waiting(self, reason: str) -> None:
+        """Say in its status that it will be started again."""
+        self._rewrite(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
+                      last_lines=[])  # fmt: skip
+
+    def close(self, state: State, reason: str, *, only_open: bool = False) -> None:
+        """Say for it how it ended; or only where it has not said so itself."""
+        self._rewrite(only_open, state=state, reason=reason)
+
+    def _read(self, path: Path) -> Status | None:
+        with contextlib.suppress(ContractError, OSError):
+            return contract.read_record(Status, path)
+        return None
+
+    def _rewrite(self, only_open: bool = False, **changes: object) -> None:
+        for rank, path in self._status_files.items():
+            old = self._read(path) or Status(self._role, rank, self._attempt, State.DEPLOYING)
+            if only_open and old.state.final:
+                continue
+            new = dataclasses.replace(old, host=old.host or self.host, **changes)  # type: ignore[arg-type]
+            with contextlib.suppress(OSError):  # a full disk: the verdict matters more
+                contract.write_whole(path, contract.to_json(new))
+
+
+class ServerMember(Member):
+    """The server of a node, or those of all nodes as one step."""
+
+    def __init__(
+        self, name: str, node: int, host: str, start: Callable[[int], Step],
+        job_dir: Path, attempt: int, nodes: Sequence[int],
+    ) -> None:  # fmt: skip
+        super().__init__(
+            name, node, host, SERVER_DEATHS, start, job_dir, attempt, "server", nodes
+        )  # fmt: skip
+        self.has_served = False
+        """Whether one that died had come so far, and what it has made is there still."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return its exit code; of servers that are one step, that of the one that failed."""
+        failed = self.failed()
+        if failed is not None:
+            return failed.exit_code
+        return None if self.step is None else self.step.exit_code
+
+    def failed(self) -> Status | None:
+        """Return the status of that which said first that it fails: MPI ends the others with it."""
+        statuses = [self._read(path) for path in self._status_files.values()]
+        failed = [status for status in statuses if status and status.state is State.FAILED]
+        return min(failed, key=lambda status: status.heartbeat_at, default=None)
+
+    def did_something(self, now: float) -> bool:
+        """Return whether all of its step have come so far as to serve, and did not die soon."""
+        statuses = [self._read(path) for path in self._status_files.values()]
+        serves = all(status is not None and status.state is State.TRAINING for status in statuses)
+        self.has_served = self.exit_code != 0 and (self.has_served or serves)
+        return serves and now - self.started_at >= LIVED_S
+
+
+class LearnerMember(Member):
+    """A learner: how its life ended, and what it did, is in files."""
+
+    def __init__(
+        self, rank: int, node: int, host: str, start: Callable[[int], Step],
+        job_dir: Path, attempt: int,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            f"learner {rank} on {host}", node, host, LEARNER_DEATHS, start, job_dir, attempt,
+            "learner", [rank],
+        )  # fmt: skip
+        self.rank = rank
+        self._ended_at: float | None = None
+        self._short = self._full = 0
+        self._number_file = job_dir / contract.cursor_learner_file(attempt, rank)
+        self._cursor_file = job_dir / contract.cursor_file(attempt)
+        self._restarted_file = job_dir / contract.restarted_file(attempt)
+
+    def is_settled(self, status: Status | None, now: float) -> bool:
+        """Return whether the status of a step that ended can be believed: it says how, or never."""
+        self._ended_at = now if self._ended_at is None else self._ended_at
+        final = status is not None and status.state.final
+        return final or now - self._ended_at >= SETTLED_S
+
+    def say_waiting(self, reason: str) -> None:
+        """Say in its status that it will be started again, and how often it was."""
+        self._ended_at = None
+        old = self.status()
+        metrics = {**(old.metrics if old else {}), "restarts": float(self.starts)}
+        self._rewrite(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
+                      last_lines=[], metrics=metrics)  # fmt: skip
+
+    # Its work -----------------------------------------------------------------------------------
+
+    def did_something(self, status: Status | None) -> bool:
+        """Return whether it has trained on a chunk since it was started.
+
+        The step in its status is the whole training's, and says nothing about it alone.
+        """
+        if status is not None and status.pid and (status.metrics.get("batches") or 0) > 0:
+            return True
+        with contextlib.suppress(CursorError):
+            return bool((reported(self._cursor_file) or {}).get(self._number()))
+        return False
+
+    def dies_in_vain(self, status: Status | None, now: float) -> str:
+        """Note a death; return how often they came, if another life would end as the last ones did.
+
+        Though each did something: a chunk or two fit into memory before the kernel killed it.
+        """
+        if status is None or not status.pid:  # it had not begun
+            return ""
+        lived_s = now - self.started_at
+        self._short = self._short + 1 if lived_s < SHORT_S else 0
+        self._full = self._full + 1 if lived_s < LIVED_S and says_full(self.words()) else 0
+        if self._full >= LEARNER_DEATHS:
+            within = f"within {LIVED_S / 60:g} min of its start"
+            return f"{self._full} times in a row, each {within}"
+        if self._short >= SHORT_LIVES:
+            return f"{self._short} times in a row, each within {SHORT_S:g} s of its start"
+        return ""
+
+    def take_number(self) -> int:
+        """Return the number that it drew in the cursor, and forget it; 0: it drew none."""
+        number = self._number()
+        with contextlib.suppress(OSError):
+            self._number_file.unlink(missing_ok=True)
+        return number
+
+    def tell_irregular(self) -> bool:
+        """Tell all learners, and those that start from here on, that this one has died.
+
+        Until then some may wait for turns that nobody keeps to any more.
+
+        Returns:
+            False where it can't be told now: a full disk, a file system that is away.
+        """
+        with contextlib.suppress(OSError):
+            self._restarted_file.touch()
+            return True
+        return False
+
+    def _number(self) -> int:
+        try:
+            return int(self._number_file.read_text())
+        except (OSError, ValueError):
+            return 0

@@ -1,0 +1,405 @@
+"""The learners and servers of one attempt, each in a step of its own, watched as one.
+
+A learner that dies is started again, alone, and no other waits. A node that Slurm has taken away,
+or on which nothing can be started, is given up with its learners; the training goes on while
+`min_learners` are left. An error of the user's ends all. Servers end after the last learner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import Plan, State, Status
+from learner.errors import EXIT_NO_RESTART, UserFault
+from learner.job.context import is_one_world
+from learner.job.directives import is_gone
+from learner.job.ranks import place_of
+from learner.job.slurm import says_full, says_lost
+from learner.supervisor.cleanup import Cleaning
+from learner.supervisor.control import Wish
+from learner.supervisor.group_failures import learner_failure, server_failure
+from learner.supervisor.nodes import Nodes
+from learner.supervisor.outcome import Failure
+from learner.supervisor.restart_policy import (
+    VANISHED,
+    has_saved,
+    how_it_died,
+    is_too_slow,
+    is_user_error,
+)
+from learner.supervisor.shard_placement import (
+    at_the_end,
+    first_homes,
+    make_secret,
+    remove_what_is_of_no_use,
+    without_learner,
+    without_node,
+    write_homes,
+)
+from learner.supervisor.steps import Step, learner_step, server_step, step_log
+from learner.supervisor.worker import LearnerMember, Member, ServerMember
+from psrv.cursor.base import CursorError
+from psrv.cursor.overseer import expel
+
+_TERM_S = 30.0
+"""From SIGTERM to SIGKILL; the watchdogs give their learners 20 s."""
+_STOP_S = 10.0
+"""What servers get to remove their memory, and others to do it for them, before SIGTERM; and
+before SIGKILL."""
+
+
+class Crew:
+    """Starts the servers and learners of a plan; `poll` does all the work.
+
+    Args:
+        say: prints a line for people.
+    """
+
+    def __init__(
+        self, plan: Plan, job_dir: Path, attempt: int, nodes: Nodes, say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        assert plan.parameter_server is not None
+        self.plan = plan
+        self.failure: Failure | None = None
+        self._unless_saved: Failure | None = None
+        """Becomes the failure if learner 0, which halts, can't save any more."""
+        self._server = plan.parameter_server
+        self._job_dir, self._attempt = job_dir, attempt
+        self._nodes, self._say, self._clock = nodes, say, clock
+        self._homes = first_homes(plan)
+        self._homes_told = False
+        self._ending = self._halting = self._terminated = False
+        self._kill_at = self._stop_by = float("inf")
+        self._to_expel: list[int] = []
+        self._irregular: list[LearnerMember] = []
+        self._leaving: list[tuple[Step, float]] = []
+        self._cleaning: Cleaning | None = None
+        self._done = False
+        self.learners = [self._learner(rank) for rank in range(plan.resources.learners)]
+        self._one_world = is_one_world(plan)
+        steps = 1 if self._one_world else plan.resources.nodes
+        self.servers = [self._node_server(node) for node in range(steps)]
+        make_secret(job_dir, attempt)
+        self._tell_homes()
+        for server in self.servers:
+            self._start(server, clock())
+
+    def _learner(self, rank: int) -> LearnerMember:
+        node = place_of(self.plan, rank).node_rank
+        host = self._nodes.hosts[node]
+        log = step_log(self._job_dir, self._attempt, f"launcher-{rank}")
+
+        def start(starts: int) -> Step:
+            return learner_step(
+                self.plan, "learner.agent", self._job_dir, self._attempt, rank, host, log,
+                starts, overlaps=bool(self._homes.lost_nodes),
+            )  # fmt: skip
+
+        return LearnerMember(rank, node, host, start, self._job_dir, self._attempt)
+
+    def _node_server(self, node: int) -> ServerMember:
+        host = self._nodes.hosts[node]
+        nodes = range(self.plan.resources.nodes) if self._one_world else [node]
+
+        def start(_starts: int) -> Step:
+            there = any(each.runs for each in self.learners if each.node in nodes)
+            takes_over = member.has_served and there
+            return server_step(self.plan, self._job_dir, self._attempt, node, host, takes_over)
+
+        name = "the servers, one MPI world," if self._one_world else f"the server on {host}"
+        member = ServerMember(name, node, host, start, self._job_dir, self._attempt, nodes)
+        return member
+
+    def _start(self, member: Member, now: float) -> str:
+        """Start a member if it is due; return why it is to be given up, if it can't be.
+
+        A step that can't be started, for want of memory or processes, say, is tried again.
+        """
+        try:
+            member.start_if_due(now)
+        except UserFault as fault:
+            wait_s = member.restarts.died(progress=False)
+            if wait_s is None:
+                return fault.message.rstrip(".")
+            self._say(f"{member.name} waits {wait_s:g} s: {fault.message}")
+            member.wait(now, wait_s)
+        return ""
+
+    # What the supervisor calls ------------------------------------------------------------------
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return 0 once every learner that was not given up has ended, and all servers."""
+        return None if not self._done else int(self.failure is not None)
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """Return which learners were given up, and why."""
+        return {learner.rank: learner.lost for learner in self.learners if learner.lost}
+
+    def words(self) -> list[str]:
+        """Return the last lines of the launchers of learners that did not say how they ended."""
+        return [line for learner in self.learners for line in learner.words()][-20:]
+
+    def terminate(self) -> None:
+        """End the learners; the servers follow when they are gone."""
+        self._ending = True
+        self._kill_at = min(self._kill_at, self._clock() + _TERM_S)
+        for learner in self.learners:
+            if learner.step is not None:
+                learner.step.terminate()
+
+    def kill(self) -> None:
+        """End the learners outright."""
+        self._ending = True
+        for learner in self.learners:
+            if learner.step is not None:
+                learner.step.kill()
+
+    def close(self) -> None:
+        """Ask no more, and remove what is of no use after the attempt."""
+        self._nodes.close()
+        with contextlib.suppress(OSError):
+            remove_what_is_of_no_use(self._job_dir, self._attempt)
+
+    def poll(self, wish: Wish | None, *, silent: bool) -> None:
+        """Start again what died, give up what is lost, stop servers that nobody needs any more."""
+        now, self._halting = self._clock(), wish is not None
+        self._terminated = wish is not None and wish.terminated
+        if silent:
+            self._nodes.ask()
+        for node in self._nodes.gone() - set(self._homes.lost_nodes):
+            self._lose_node(node, "Slurm took it out of the job")
+        for learner in self.learners:
+            self._tend_learner(learner, now)
+        for server in self.servers:
+            self._tend_server(server, now)
+        self._do_what_is_left(now)
+        if all(learner.over for learner in self.learners):
+            self._stop_servers(now)
+
+    # Learners -----------------------------------------------------------------------------------
+
+    def _tend_learner(self, learner: LearnerMember, now: float) -> None:
+        if learner.over or learner.runs:
+            return
+        # Learner 0 makes the checkpoint: even then it is needed.
+        wanted = not (self._ending or self._terminated) and (learner.rank == 0 or not self._halting)
+        if learner.step is None:
+            if not wanted:
+                self._leave_out(learner)
+            elif why := self._start(learner, now):
+                self._give_up(learner, f"could not be started: {why}", None)
+            return
+        status = learner.status()
+        lost = says_lost(learner.words())
+        if lost and learner.node and learner.node not in self._homes.lost_nodes:
+            self._lose_node(learner.node, lost)
+        elif learner.is_settled(status, now):
+            self._judge(learner, status, now, wanted)
+
+    def _judge(
+        self, learner: LearnerMember, status: Status | None, now: float, wanted: bool
+    ) -> None:
+        state = status.state if status is not None and status.state.final else None
+        stopped = state is State.CANCELLED and self._halting
+        slow = status is not None and self._halting and learner.rank == 0 and is_too_slow(status)
+        if self._ending or stopped or slow or state in (State.COMPLETED, State.HALTED):
+            learner.over = True
+        elif status is not None and is_user_error(status):
+            self._say(f"{learner.name} failed ({status.reason}): ending the others.")
+            learner.over = True
+            self.terminate()
+        elif not wanted:
+            self._leave_out(learner)
+        else:
+            self._restart(learner, status, now)
+
+    def _leave_out(self, learner: LearnerMember) -> None:
+        """Let a learner that died stay away: its work was given back."""
+        learner.over = True
+        if self._halting and not self._terminated:
+            learner.close(State.HALTED, "died while the others were stopping")
+        else:
+            learner.close(State.CANCELLED, "ended with the others")
+
+    def _restart(self, learner: LearnerMember, status: Status | None, now: float) -> None:
+        how = how_it_died(status) + ", for want of memory" * bool(says_full(learner.words()))
+        wait_s = learner.died(progress=learner.did_something(status))
+        in_vain = learner.dies_in_vain(status, now)
+        self._nodes.ask()  # perhaps it died with its node
+        if wait_s is None or in_vain:
+            times = f"{learner.restarts.limit} times in a row without a chunk done"
+            self._give_up(learner, f"{how}, {in_vain or times}", status)
+            return
+        number = learner.take_number()
+        if how.startswith(VANISHED):
+            self._to_expel.append(number)
+        self._irregular.append(learner)
+        self._say(f"{learner.name} {how}: starting it again in {wait_s:g} s.")
+        learner.say_waiting(f"{how}; starting again")
+        learner.wait(now, wait_s)
+
+    def _give_up(self, learner: LearnerMember, why: str, status: Status | None) -> None:
+        """Go on without a learner, if enough are left; whoever halts needs only learner 0."""
+        self._say(f"Giving up {learner.name}: it {why}.")
+        learner.lost, learner.over = why, True
+        self._irregular.append(learner)
+        learner.close(State.FAILED, why)
+        self._to_expel.append(learner.take_number())
+        if learner.step is not None:
+            self._dismiss(learner.step)
+        left, needed = len(self.learners) - len(self.lost), self._server.min_learners
+        if learner.node not in self._homes.lost_nodes:
+            self._homes = without_learner(self._homes, learner.rank)
+            self._tell_homes()
+        too_few = left < needed and not self._halting
+        if (learner.rank == 0 or too_few) and not self._ending:
+            self._fail(learner_failure(self.plan, learner, status, left))
+
+    # Servers ------------------------------------------------------------------------------------
+
+    def _tend_server(self, server: ServerMember, now: float) -> None:
+        if server.over or self._stop_by < float("inf"):
+            return
+        if self._terminated:  # nothing can be started any more
+            server.over = not server.runs
+        elif why := self._start(server, now):
+            self._without_server(server, [], None, why)
+            return
+        if server.over or not server.has_ended:
+            return
+        words, code = server.words(), server.exit_code
+        lost = says_lost(words)
+        if lost and server.node:
+            self._lose_node(server.node, lost)
+            return
+        self._nodes.ask()
+        progress = server.did_something(now)
+        wait_s = None if code == EXIT_NO_RESTART else server.died(progress=progress)
+        if wait_s is None:
+            self._without_server(server, words, code)
+            return
+        said = f": {words[-1]}" if words else ""
+        self._say(f"{server.name} ended ({code}), starting it again in {wait_s:g} s{said}")
+        server.say_waiting(f"ended with exit code {code}; starting again")
+        server.wait(now, wait_s)
+
+    def _without_server(
+        self, server: ServerMember, words: list[str], code: int | None, why: str = ""
+    ) -> None:
+        """Give up a node on which nothing can be started; fail where only its server can't."""
+        alone = not any(each.runs for each in self.learners if each.node == server.node)
+        if code != EXIT_NO_RESTART and server.node and alone:
+            said = f": {words[-1] if words else why}" if words or why else ""
+            self._lose_node(server.node, f"no step can be started there{said}")
+            return
+        server.over = True
+        if server.step is not None:
+            self._dismiss(server.step)
+        failure = server_failure(self.plan, server, words, code, why)
+        ended = State.CANCELLED, "ended with the others"  # one of their MPI world has failed
+        server.close(*ended if server.failed() else (State.FAILED, failure.reason), only_open=True)
+        if self._halting and not self._ending:
+            self._say(failure.reason)
+            self._unless_saved = failure
+        else:
+            self._fail(failure)
+
+    def _fail(self, failure: Failure) -> None:
+        if self.failure is None:
+            self.failure = failure
+            self._say(failure.reason)
+        self.terminate()
+
+    # Nodes --------------------------------------------------------------------------------------
+
+    def _lose_node(self, node: int, why: str) -> None:
+        """Go on without a node: first tell all that it has no part any more."""
+        if node in self._homes.lost_nodes or node == 0:
+            return  # this script runs on node 0
+        host = self._nodes.hosts[node]
+        self._say(f"Node {host} is lost: {why.rstrip('.')}.")
+        self._homes = without_node(self._homes, node, len(self._nodes.hosts))
+        self._tell_homes()
+        why = f"was lost with node {host}"
+        server = self.servers[0 if self._one_world else node]
+        if self._one_world:
+            self._without_server(server, server.words(), None, f"its node {host} was lost")
+        else:
+            server.lost, server.over = why, True
+            server.close(State.FAILED, why)
+            if server.step is not None:
+                self._dismiss(server.step)
+        for learner in self.learners:
+            if learner.node == node and not learner.over:
+                self._give_up(learner, why, None)
+
+    def _tell_homes(self) -> None:
+        self._homes_told = False
+        with contextlib.suppress(OSError):  # the disk is full: at the next poll
+            write_homes(self._job_dir, self._attempt, self._homes)
+            self._homes_told = True
+
+    def _dismiss(self, step: Step) -> None:
+        step.terminate()
+        self._leaving.append((step, self._clock() + _TERM_S))
+
+    # The end ------------------------------------------------------------------------------------
+
+    def _do_what_is_left(self, now: float) -> None:
+        if not self._homes_told:
+            self._tell_homes()
+        self._to_expel = [number for number in self._to_expel if not self._expel(number)]
+        self._irregular = [each for each in self._irregular if not each.tell_irregular()]
+        for step, until in self._leaving:
+            if now >= until:
+                step.kill()
+        self._leaving = [each for each in self._leaving if each[0].exit_code is None]
+        if now >= self._kill_at:
+            self.kill()
+
+    def _expel(self, number: int) -> bool:
+        """Have chunks given out again, though their learner may live; False: try again."""
+        with contextlib.suppress(CursorError):
+            return not number or expel(self._job_dir / contract.cursor_file(self._attempt), number)
+        return False
+
+    def _stop_servers(self, now: float) -> None:
+        if self._stop_by == float("inf"):
+            self._stop_by = now + _STOP_S
+            self._homes = at_the_end(self._homes)
+            self._tell_homes()
+            if not has_saved(self.learners[0].status()):
+                self.failure = self.failure or self._unless_saved
+            for member in [*self.learners, *self.servers]:
+                if member.lost:  # one that was cut off may have written since
+                    member.close(State.FAILED, member.lost)
+        serving = [s.step for s in self.servers if s.runs and not s.over and s.step is not None]
+        late, cleaners = now >= self._stop_by, self._cleaning.running if self._cleaning else []
+        for step in [*serving, *cleaners, *(step for step, _ in self._leaving)] if late else []:
+            step.kill() if now >= self._stop_by + _STOP_S else step.terminate()
+        if serving:
+            return
+        if self._cleaning is None:
+            for server in self.servers:
+                server.close(State.CANCELLED, "ended with the others", only_open=True)
+            about = self.plan, self._job_dir, self._attempt
+            self._cleaning = Cleaning(*about, self._unclean(), self._say)
+            self._stop_by = now + _STOP_S * (not self._terminated)
+        self._done = self._cleaning.poll(now, late=now >= self._stop_by) and not self._leaving
+
+    def _unclean(self) -> list[str]:
+        """Return the hosts where servers were killed, of those that are there."""
+        if is_gone(self._job_dir / contract.attempt_dir(self._attempt)):
+            return []  # somebody removed the job directory: it stays so
+        ended = [server for server in self.servers if server.step and server.step.exit_code == 0]
+        unclean = {server.node for server in self.servers if server not in ended}
+        if self._one_world and unclean:
+            unclean = set(range(self.plan.resources.nodes))
+        return [self._nodes.hosts[node] for node in sorted(unclean - set(self._homes.lost_nodes))]

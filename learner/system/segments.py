@@ -1,0 +1,62 @@
+"""A folder in shared memory for one attempt on one node: MPI's segments, or a server's shards.
+
+An MPI rank that is killed leaves its segments in /dev/shm for ever (seen with Open MPI 5). The
+launchers, which outlive their learners, name a folder for them and remove it with all it holds.
+With a parameter server the folder is the server's; for one that was killed the supervisor runs
+`python -m learner.system.segments <training id> <attempt>` on its node.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from dlctl import contract
+from psrv.shard.private_folder import make_own_folder
+
+_VARIABLES = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
+"""Open MPI 5's, and Open MPI 4's."""
+
+
+def segment_folder(training_id: str, attempt: int | str) -> Path:
+    """Return the folder's place."""
+    return Path(contract.shared_memory(os.getuid(), training_id, attempt))
+
+
+def make_segment_folder(training_id: str, attempt: int) -> dict[str, str]:
+    """Make the folder; return the variables that lead MPI to it (none if it can't be made).
+
+    That it can't either if another user has one of that name. What an earlier attempt left here,
+    killed with its launchers, goes now.
+    """
+    folder = segment_folder(training_id, attempt)
+    try:
+        remove_earlier(training_id, attempt)
+        make_own_folder(folder)
+    except OSError:
+        return {}
+    return {name: str(folder) for name in _VARIABLES if name not in os.environ}
+
+
+def remove_earlier(training_id: str, attempt: int) -> None:
+    """Remove what earlier attempts left on this node, killed with all who would have done so.
+
+    Not those of later ones: this one may come late, on a node that was cut off.
+    """
+    folder = segment_folder(training_id, attempt)
+    for other in folder.parent.glob(segment_folder(training_id, "*").name):
+        number = other.suffix.removeprefix(".")
+        if number.isdecimal() and int(number) < attempt:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def remove_segment_folder(training_id: str, attempt: int) -> None:
+    """Remove the folder: whoever has mapped a segment keeps it until its end."""
+    shutil.rmtree(segment_folder(training_id, attempt), ignore_errors=True)
+
+
+if __name__ == "__main__":
+    remove_earlier(sys.argv[1], int(sys.argv[2]))
+    remove_segment_folder(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,381 @@
+"""Take the state of a training apart over all learners, keep it, and put it back."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from dlctl.contract import CheckpointPolicy
+from learner.checkpoint import rng
+from learner.checkpoint.engine import CheckpointEngine, Keep
+from learner.checkpoint.interval import Interval
+from learner.checkpoint.load import Loaded, check_settings, filled
+from learner.checkpoint.state_tree import Pieces, pack
+from learner.checkpoint.writer_process import WriterProcess
+from learner.checkpoint_files.disk import Disk
+from learner.checkpoint_files.layout import Marker, directory_name
+from learner.errors import UserFault
+from learner.exchange import Exchange
+from learner.model.lr_schedule import Schedule
+from learner.model.user_model import Parts
+from learner.model.weights import restore_model
+
+
+@dataclass
+class Position:
+    """Where a training stands, between two steps."""
+
+    epoch: int = 0
+    """Epochs finished."""
+    batch: int = 0
+    """Global batches of the running epoch that are done, beside those of `done`."""
+    step: int = 0
+    """Optimizer steps done, over all epochs."""
+    sums: dict[str, float] = field(default_factory=dict)
+    """Of the running epoch: the sum over its samples of the loss and each metric."""
+    samples: int = 0
+    """Samples in `sums`."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """The values of every finished epoch."""
+    done: list[tuple[int, int]] = field(default_factory=list)
+    """What learners of a parameter server have done of the running epoch and of later ones, with
+    gaps between: ranges of positions, see psrv.cursor.base."""
+
+
+class ShardedState(Protocol):
+    """The state of an optimizer that is divided over the learners."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return torch's state_dict, with `Pieces` for what this learner holds a part of."""
+
+    def load_stored(self, state: dict[str, Any]) -> None:
+        """Take a state back, with a `Stored` in the place of each tensor.
+
+        May be called again, with an earlier checkpoint, after a DamagedCheckpoint.
+        """
+
+
+class StateMissing(Exception):
+    """A part of the state can't be had now: there is no checkpoint of this step."""
+
+
+class ServerState(Protocol):
+    """What a parameter server has beside the model, and where its learners stand."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state.
+
+        Raises:
+            StateMissing: it can't be read.
+        """
+
+    def needed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return what this learner needs of a stored state: the rest is not read."""
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Take a state back; None: the checkpoint is of a training without a server."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The objects whose state a checkpoint holds."""
+
+    parts: Parts
+    schedule: Schedule
+    device: torch.device
+    sharded: ShardedState | None = None
+    """Where the optimizer's state is not whole in every learner."""
+    server: ServerState | None = None
+    """Where there is a parameter server."""
+
+
+class CheckpointKeeper:
+    """Checkpoints of one training. `save` and `load` are called by every learner."""
+
+    def __init__(
+        self,
+        root: Path,
+        policy: CheckpointPolicy,
+        settings: dict[str, int],
+        exchange: Exchange,
+        say: Callable[[str], None],
+        writer: WriterProcess | None = None,
+        disk: Disk | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        keep = Keep(policy.keep, policy.keep_every_steps)
+        self._policy = policy
+        self._settings = settings
+        self._exchange = exchange
+        self._say = say
+        self._interval = Interval(policy, clock)
+        self._engine = CheckpointEngine(root, exchange, say, keep, writer, disk)
+        self._asked_step: int | None = None
+        """The step of the newest checkpoint that was begun or loaded."""
+        self._failures = 0
+        self._prepared = False
+        self._stall_s = 0.0
+
+    @property
+    def saved_step(self) -> int | None:
+        """Return the step of the newest checkpoint that this run completed or began from."""
+        return self._engine.saved_step
+
+    @property
+    def stall_s(self) -> float:
+        """Return how long training has stood still for checkpoints since the last read, in s."""
+        stall_s, self._stall_s = self._stall_s, 0.0
+        return stall_s
+
+    def overdue(self) -> bool:
+        """Return whether the time for a checkpoint has come; the learners go by rank 0's answer.
+
+        Called after each step: it also notes what the writer has done.
+        """
+        self._engine.poll()
+        if self._engine.failures > self._failures:
+            self._failures = self._engine.failures
+            self._interval.failed()
+        return self._interval.overdue(busy=self._engine.busy)
+
+    def due_after_step(self, step: int) -> bool:
+        """Return whether a checkpoint is due after this step."""
+        policy = self._policy
+        intervals = (policy.every_steps, policy.keep_every_steps)
+        return any(every is not None and step % every == 0 for every in intervals)
+
+    def due_after_epoch(self, epoch: int) -> bool:
+        """Return whether a checkpoint is due after this epoch: by default after each."""
+        policy = self._policy
+        if policy.every_epochs is None:
+            other = policy.every_steps is not None or policy.every_s is not None
+            return not other and not policy.auto
+        return epoch % policy.every_epochs == 0
+
+    def check(self, trained: Trained) -> None:
+        """Refuse, before the first step, what a checkpoint could not hold."""
+        pack(trained.schedule.state_dict())
+        pack(trained.parts.model.state_dict())
+        pack(_optimizer_state(trained))
+
+    def prepare(self, trained: Trained, position: Position) -> None:
+        """Take the memory for the snapshots, once the optimizer has its state: after a step."""
+        if not self._prepared:
+            self._engine.prepare(*self._state(trained, position))
+            self._prepared = True
+
+    def ready(self, step: int) -> bool:
+        """Return whether a `save` would save: for callers who have to gather the state first.
+
+        Otherwise it is put off, as `save` does it, or there is a checkpoint of this step.
+        """
+        return self._asked_step != step and self._may_begin()
+
+    def save(self, trained: Trained, position: Position, *, final: bool = False) -> bool:
+        """Save the state; return False if there is no checkpoint of this step.
+
+        Training waits for a copy in memory only. While the last checkpoint is still being written
+        this one is put off (`overdue` tells until when), unless it is the final one: that is
+        waited for. A full disk, or a state that can't be read, costs this checkpoint only: a
+        warning, and the earlier ones stay.
+        """
+        began = time.perf_counter()
+        try:
+            if final:
+                return self._save_now(trained, position)
+            return self._asked_step == position.step or self._begin(trained, position)
+        finally:
+            self._stall_s += time.perf_counter() - began
+
+    def _save_now(self, trained: Trained, position: Position) -> bool:
+        complete = self._engine.wait()
+        if complete and self._asked_step == position.step:
+            return True
+        if self._asked_step == position.step and self._engine.saved_step == position.step:
+            return True  # loaded at this very step
+        return self._begin(trained, position) and self._engine.wait()
+
+    def _begin(self, trained: Trained, position: Position) -> bool:
+        if not self._may_begin():  # before the state is taken apart, which costs time
+            return False
+        try:
+            tree, own = self._state(trained, position)
+        except StateMissing as error:
+            self._say(f"WARNING: no checkpoint at step {position.step}: {error}")
+            self._interval.missed()
+            return False
+        self._engine.save(position.step, tree, self._settings, own=own, epoch=position.epoch)
+        self._asked_step = position.step
+        self._interval.saved(self._engine.copy_s, self._engine.write_s)
+        return True
+
+    def _may_begin(self) -> bool:
+        if self._engine.ready():
+            return True
+        self._interval.put_off()
+        return False
+
+    def _state(self, trained: Trained, position: Position) -> tuple[Any, Any]:
+        """Return the state of the training, and that of this learner alone."""
+        model = trained.parts.model
+        tree = {
+            "model": self._of_first(dict(model.state_dict()), dict(model.named_buffers())),
+            "optimizer": {
+                "class": type(trained.parts.optimizer).__name__,
+                "state": _optimizer_state(trained),
+            },
+            "schedule": trained.schedule.state_dict(),
+            "position": asdict(position),
+        }
+        if trained.server is not None:
+            tree["server"] = trained.server.state_dict()
+        own = {"random": rng.capture(trained.device), "buffers": self._own_buffers(model)}
+        return tree, own
+
+    def _of_first(self, state: dict[str, Any], buffers: dict[str, Any]) -> dict[str, Any]:
+        """Return a model's state in which rank 0 alone stands for the buffers: they may differ."""
+        if self._exchange.size == 1:
+            return state
+        first = self._exchange.rank == 0
+        return {
+            name: _whole_or_nothing(value, whole=first) if name in buffers else value
+            for name, value in state.items()
+        }
+
+    def _own_buffers(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Return those buffers that rank 0's model does not stand for."""
+        buffers = dict(model.named_buffers())
+        if not buffers:
+            return {}
+        digests = {name: _digest(buffer) for name, buffer in buffers.items()}
+        first = self._exchange.share(digests)
+        if self._exchange.rank == 0:
+            stored = model.state_dict().keys()
+            return {name: b for name, b in buffers.items() if name not in stored}
+        return {name: b for name, b in buffers.items() if digests[name] != first[name]}
+
+    def load(self, trained: Trained) -> Position | None:
+        """Go back to the newest whole checkpoint; return the position, or None if there is none.
+
+        Raises:
+            UserFault: it is of another model, optimizer or data order.
+        """
+        found = self._engine.load(lambda loaded: self._read(loaded, trained))
+        if found is None:
+            return None
+        marker, state, own = found
+        name = directory_name(marker.step)
+        restore_model(trained.parts.model, state["model"], name)
+        for one in own:
+            _restore_buffers(trained.parts.model, one["buffers"])
+        if trained.sharded is None:
+            restore_optimizer(trained.parts.optimizer, state["optimizer"], name)
+        trained.schedule.load_state_dict(state["schedule"])
+        if trained.server is not None:
+            trained.server.load_state_dict(state.get("server"))
+        position = Position(**state["position"])
+        self._asked_step = position.step
+        if marker.learners == self._exchange.size:
+            rng.restore(own[-1]["random"], trained.device)
+        else:
+            self._seed_anew(marker.settings.get("learners", marker.learners), position.step)
+        return position
+
+    def _read(self, loaded: Loaded, trained: Trained) -> tuple[Marker, Any, list[Any]]:
+        check_settings(loaded.marker.settings, self._settings, loaded.directory)
+        tree = loaded.tree()
+        server = tree.pop("server", None)
+        if server is not None and trained.server is not None:
+            tree["server"] = trained.server.needed(server)
+        elif server is not None:
+            self._say(
+                "the checkpoint is of a training with a parameter server: weights, place in the "
+                "data and learner 0's optimizer are taken over, what its solver keeps is not"
+            )
+        if trained.sharded is not None:
+            check_optimizer(trained.parts.optimizer, tree["optimizer"], loaded.directory.name)
+            optimizer = tree.pop("optimizer")
+            trained.sharded.load_stored(optimizer["state"])
+        rank, size = self._exchange.rank, self._exchange.size
+        ranks = [0, rank] if loaded.marker.learners == size else [0]
+        return loaded.marker, filled(tree), [loaded.own(n) for n in dict.fromkeys(ranks)]
+
+    def _seed_anew(self, before: int, step: int) -> None:
+        now = self._settings.get("learners", self._exchange.size)
+        self._say(
+            f"learners in the checkpoint: {before}, now: {now}; their random "
+            "generators (dropout, say) are seeded anew"
+        )
+        rng.seed_all(self._settings["seed"], self._exchange.rank, step)
+
+    def close(self) -> None:
+        """Let the writer finish, and end it."""
+        self._engine.close()
+
+
+def _optimizer_state(trained: Trained) -> dict[str, Any]:
+    source = trained.sharded or trained.parts.optimizer
+    return dict(source.state_dict())
+
+
+def _whole_or_nothing(value: Any, *, whole: bool) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    flat = [(0, value.detach().contiguous().reshape(-1))] if whole else []
+    return Pieces(tuple(value.shape), value.dtype, flat)
+
+
+def _digest(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(flat.numpy().data).digest()
+
+
+def _restore_buffers(model: torch.nn.Module, stored: dict[str, torch.Tensor]) -> None:
+    buffers = dict(model.named_buffers())
+    with torch.no_grad():
+        for name, value in stored.items():
+            buffers[name].copy_(value)
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, stored: dict[str, Any], name: str) -> None:
+    """Refuse the state of another optimizer.
+
+    Raises:
+        UserFault: it is of another class.
+    """
+    if stored["class"] != type(optimizer).__name__:
+        raise UserFault(
+            f"the checkpoint {name} is of the optimizer {stored['class']}, "
+            f"and build returned {type(optimizer).__name__}",
+            hint="resume needs the same optimizer; submit a changed one as a new training",
+        )
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, stored: dict[str, Any], name: str) -> None:
+    """Load a checkpoint's state into an optimizer, bit by bit.
+
+    Raises:
+        UserFault: it is of another optimizer, or does not fit.
+    """
+    check_optimizer(optimizer, stored, name)
+    state = stored["state"]
+    try:
+        optimizer.load_state_dict(state)
+    except (ValueError, KeyError) as error:
+        raise UserFault(f"the checkpoint {name} does not fit the optimizer: {error}") from error
+    # load_state_dict rounds the state to the dtype of its parameter (a float32 moment of a bfloat16
+    # parameter, say): put back what was saved.
+    numbers = [n for group in state["param_groups"] for n in group["params"]]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        kept = optimizer.state.get(parameter, {})
+        for key, value in state["state"].get(number, {}).items():
+            now = kept.get(key)
+            if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor):
+                kept[key] = value.to(now.device)

@@ -1,0 +1,121 @@
+"""What both built-in loops do with a batch: forward, loss, metrics, and the validation data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from learner.checkpoint.rng import preserved
+from learner.data.sampling import batch_count, fetch, share_of_batch, to_device
+from learner.errors import UserFault
+from learner.exchange import Group
+from learner.model.user_model import Parts
+
+
+class HaltedInValidation(Exception):
+    """A halt came during validation: the epoch's end is done again after `resume`."""
+
+
+class Evaluation:
+    """The user's model, loss and metrics on one device."""
+
+    def __init__(self, parts: Parts, device: torch.device) -> None:
+        self._parts = parts
+        self._device = device
+        self.names = ("loss", *parts.metrics)
+        """Of the values that `sums` returns."""
+
+    def forward(self, batch: tuple[tuple[Any, ...], Any]) -> tuple[Any, Any]:
+        """Return outputs and targets of (inputs, targets)."""
+        inputs, targets = to_device(batch, self._device)
+        return self._parts.model(*inputs), targets
+
+    def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        """Return the mean loss over the batch.
+
+        Raises:
+            UserFault: the user's loss returned something else.
+        """
+        loss = self._parts.loss(outputs, targets)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise UserFault(
+                f"the loss returned {shape}, not a tensor with one element",
+                hint="it must be the mean over the batch",
+            )
+        return loss
+
+    def sums(self, loss: torch.Tensor, outputs: Any, targets: Any, samples: int) -> list[float]:
+        """Return the sums over the batch's samples, in the order of `names`."""
+        with torch.no_grad():
+            means = [float(f(outputs, targets)) for f in self._parts.metrics.values()]
+        return [value * samples for value in (float(loss.detach()), *means)]
+
+    def validate(
+        self, batch_size: int, exchange: Group, halted: Callable[[], bool]
+    ) -> dict[str, float]:
+        """Return loss and metrics of the validation data; training's random states stay.
+
+        Raises:
+            HaltedInValidation: a halt has come to any learner.
+        """
+        model = self._parts.model
+        with preserved(self._device), torch.no_grad():
+            model.eval()
+            totals, samples = [0.0] * len(self.names), 0
+            for sums, count in self._validation_batches(batch_size, exchange, halted):
+                totals = [a + b for a, b in zip(totals, sums, strict=True)]
+                samples += count
+        return {
+            f"validation_{name}": total / samples
+            for name, total in zip(self.names, totals, strict=True)
+        }
+
+    def _validation_batches(
+        self, size: int, exchange: Group, halted: Callable[[], bool]
+    ) -> Iterator[tuple[list[float], int]]:
+        dataset = self._parts.validation
+        order = np.arange(len(dataset), dtype=np.int64)
+        for batch in range(batch_count(len(dataset), size)):
+            share = share_of_batch(order, batch, size, exchange.rank, exchange.size)
+            sums = [0.0] * len(self.names)
+            if len(share.indices) > 0:
+                outputs, targets = self.forward(fetch(dataset, share.indices))
+                loss = self.loss(outputs, targets)
+                sums = self.sums(loss, outputs, targets, len(share.indices))
+            rows = exchange.gather([*sums, float(halted())])
+            if rows[:, -1].any():
+                raise HaltedInValidation
+            yield sum_in_order(rows[:, :-1]), share.batch_samples
+
+
+class LossWatch:
+    """Says once that the loss is no number any more, and keeps the words for the progress."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said = False
+        self.warning = ""
+
+    def look(self, loss: float, step: int) -> None:
+        """Look at the loss of a step."""
+        if math.isfinite(loss):
+            self.warning = ""
+            return
+        self.warning = self.warning or f"the loss is {loss} since step {step}"
+        if not self._said:
+            self._said = True
+            self._say(f"WARNING: the loss is {loss} at step {step}")
+
+
+def sum_in_order(rows: NDArray[np.float64]) -> list[float]:
+    """Return the sum of the rows, added from the first to the last."""
+    total = np.zeros(rows.shape[1])
+    for row in rows:
+        total = total + row
+    return [float(value) for value in total]

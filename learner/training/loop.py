@@ -1,0 +1,245 @@
+"""The built-in training loop: data-parallel, synchronous, deterministic.
+
+A global batch is divided over the learners; each computes its share's gradient weighted by its
+samples; the sum, in rank order, is the gradient of the whole batch. Every learner then takes the
+same optimizer step. A learner's share may be empty.
+
+Buffers (the running statistics of batch norm) are each learner's own during an epoch; rank 0's
+are given to all before each validation and at the end. Checkpoints keep those of every rank.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dlctl.contract import Training
+from learner.data.prefetch import Prefetcher
+from learner.data.sampling import Share, batch_count, epoch_order, places_left, share_of_batch
+from learner.data_parallel.optimizer import DistributedOptimizer
+from learner.exchange import Exchange
+from learner.job.metrics import MetricsFile, Progress, StepTimes, readable
+from learner.system.signals import HaltFlag
+from learner.training.checkpoints import CheckpointKeeper, Position, Trained
+from learner.training.evaluation import Evaluation, HaltedInValidation, LossWatch, sum_in_order
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Where the loop says what it does."""
+
+    say: Callable[[str], None]
+    """Prints a line on rank 0, and nothing elsewhere."""
+    progress: Progress
+    metrics: MetricsFile | None
+    """Only rank 0 has one: the values are those of all learners."""
+
+
+class Trainer:
+    """One training, from a position to its end or a halt."""
+
+    def __init__(
+        self,
+        settings: Training,
+        trained: Trained,
+        optimizer: DistributedOptimizer,
+        exchange: Exchange,
+        keeper: CheckpointKeeper,
+        reports: Reports,
+        halt: HaltFlag,
+    ) -> None:
+        self._settings = settings
+        self._trained = trained
+        self._parts = trained.parts
+        self._exchange = exchange
+        self._keeper = keeper
+        self._reports = reports
+        self._halt = halt
+        self._optimizer = optimizer
+        self._times = StepTimes()
+        self._evaluation = Evaluation(self._parts, trained.device)
+        self._names = self._evaluation.names
+        self._steps = 0
+        """Of the epoch that runs."""
+        self._watch = LossWatch(reports.say)
+        self.position = Position()
+
+    def run(self, position: Position) -> bool:
+        """Train from a position; return False if a halt ended it before the last epoch's end."""
+        self.position = position
+        self._times.begin()
+        while position.epoch < self._settings.epochs:
+            try:
+                if not self._epoch():
+                    return False
+            except HaltedInValidation:
+                return False
+        self.share_buffers()
+        self._keeper.save(self._trained, position, final=True)
+        return True
+
+    def share_buffers(self) -> None:
+        """Give rank 0's buffers to all learners."""
+        self._exchange.broadcast(self._parts.model.buffers())
+
+    # One epoch ----------------------------------------------------------------------------------
+
+    def _epoch(self) -> bool:
+        position, settings = self.position, self._settings
+        samples = len(self._parts.train)
+        left = places_left(samples, position.epoch, position.done)
+        order = epoch_order(samples, settings.seed, position.epoch)[left]
+        self._steps = batch_count(len(order), settings.batch_size)
+        started_at, trained_before = time.monotonic(), position.samples
+        self._parts.model.train()
+        first = position.batch
+        halt = save_due = False
+        with self._prefetched(self._parts.train, self._shares(order, first)) as batches:
+            for share in self._shares(order, first):
+                now_halt, overdue = self._step(share, batches)
+                self._keeper.prepare(self._trained, position)
+                halt = halt or now_halt
+                save_due = save_due or overdue or self._keeper.due_after_step(position.step)
+                if not self._optimizer.settled or position.batch == self._steps:
+                    continue  # learners differ until their weights are averaged (local SGD)
+                if halt:
+                    return False
+                if save_due:  # one that is put off is overdue as soon as the writer is free
+                    self._keeper.save(self._trained, position)
+                    save_due = False
+        elapsed_s = time.monotonic() - started_at
+        done = position.samples - trained_before
+        self._optimizer.settle()
+        self._times.add(0, steps=0, exchange_s=self._optimizer.read_exchange_s())
+        if halt:
+            return False
+        self._end_epoch(done / elapsed_s if elapsed_s > 0 else 0.0, save_due)
+        return True
+
+    def _shares(self, order: NDArray[np.int64], first: int) -> Iterator[Share]:
+        """Yield this learner's share of each batch from the first on."""
+        size, rank, learners = self._settings.batch_size, self._exchange.rank, self._exchange.size
+        for batch in range(first, self._steps):
+            yield share_of_batch(order, batch, size, rank, learners)
+
+    def _prefetched(self, dataset: Any, shares: Iterable[Share]) -> Prefetcher:
+        """Return the batches of those shares that are not empty, in order."""
+        indices = (share.indices for share in shares if len(share.indices) > 0)
+        return Prefetcher(dataset, indices, mode=self._settings.prefetch)
+
+    def _end_epoch(self, samples_per_s: float, save_due: bool) -> None:
+        position, times = self.position, self._times.read()  # validation is no step
+        # None after an epoch on a parameter server in which learner 0 had no part.
+        values = {name: total / position.samples for name, total in position.sums.items()}
+        if self._validation_due():
+            values.update(self._validate())
+        values["learning_rate"] = self._learning_rate()
+        values["samples_per_s"] = samples_per_s
+        loss = values.get("validation_loss", values.get("loss", math.nan))
+        self._trained.schedule.after_epoch(loss)
+        position.epoch += 1
+        position.batch, position.samples, position.sums = 0, 0, {}
+        over = position.epoch * len(self._parts.train)
+        position.done = [(start, stop) for start, stop in position.done if stop > over]
+        position.history.append({"epoch": position.epoch, **values})
+        self._record({**times, **values}, force=True)
+        self._reports.say(
+            f"epoch {position.epoch}/{self._settings.epochs}  step {position.step}  "
+            f"{readable(values)}"
+        )
+        self._times.begin()  # what a checkpoint takes from here on is the next steps' time
+        if save_due or self._keeper.due_after_epoch(position.epoch):
+            self._keeper.save(self._trained, position)
+
+    def _validation_due(self) -> bool:
+        epoch = self.position.epoch + 1
+        every = max(1, self._settings.validate_every_epochs)
+        last = epoch == self._settings.epochs
+        return self._parts.validation is not None and (last or epoch % every == 0)
+
+    # One step -----------------------------------------------------------------------------------
+
+    def _step(self, share: Share, batches: Prefetcher) -> tuple[bool, bool]:
+        """Take one optimizer step; return whether to halt and whether a checkpoint is overdue."""
+        self._optimizer.zero_grad()
+        sums = self._backward(share, batches)
+        self._optimizer.finish()
+        flags = [float(self._halt.is_set), float(self._keeper.overdue())]
+        rows = self._exchange.gather([*sums, *flags])
+        totals = sum_in_order(rows[:, : len(sums)])
+        halts, overdue = rows[:, len(sums)], rows[0, len(sums) + 1]
+        self._update()
+        self._times.add(
+            share.batch_samples,
+            exchange_s=self._optimizer.read_exchange_s(),
+            data_wait_s=batches.read_wait_s(),
+            checkpoint_stall_s=self._keeper.stall_s,
+        )
+        self._count(totals, share.batch_samples)
+        return bool(halts.any()), bool(overdue)
+
+    def _backward(self, share: Share, batches: Prefetcher) -> list[float]:
+        """Compute the share's part of the gradient; return its sums of loss and metrics."""
+        if len(share.indices) == 0:
+            return [0.0] * len(self._names)
+        outputs, targets = self._evaluation.forward(next(batches))
+        loss = self._evaluation.loss(outputs, targets)
+        # Of a local step the gradient is that of the learner's own samples.
+        weight = share.weight if self._optimizer.average_every == 1 else 1.0
+        (loss * weight).backward()  # type: ignore[no-untyped-call]
+        return self._evaluation.sums(loss, outputs, targets, len(share.indices))
+
+    def _update(self) -> None:
+        limit = self._settings.clip_gradient_norm
+        if limit is not None:
+            torch.nn.utils.clip_grad_norm_(self._parts.model.parameters(), limit)
+        self._trained.schedule.before_step(self.position.step)
+        self._optimizer.step()
+
+    def _count(self, totals: list[float], samples: int) -> None:
+        position = self.position
+        position.step += 1
+        position.batch += 1
+        position.samples += samples
+        for name, total in zip(self._names, totals, strict=True):
+            position.sums[name] = position.sums.get(name, 0.0) + total
+        values = {n: t / samples for n, t in zip(self._names, totals, strict=True)}
+        self._watch.look(values["loss"], position.step)
+        log_due = position.step % max(1, self._settings.log_every_steps) == 0
+        if log_due and position.batch < self._steps:  # the epoch's end has a line of its own
+            rates = {"learning_rate": self._learning_rate(), **self._times.read()}
+            self._record({**values, **rates})
+        else:
+            self._reports.progress.update(
+                position.step, position.epoch + 1, values, warning=self._watch.warning
+            )
+
+    # Validation ---------------------------------------------------------------------------------
+
+    def _validate(self) -> dict[str, float]:
+        """Return loss and metrics of the validation data."""
+        self.share_buffers()
+        return self._evaluation.validate(
+            self._settings.batch_size, self._exchange, lambda: self._halt.is_set
+        )
+
+    # Reports ------------------------------------------------------------------------------------
+
+    def _record(self, values: dict[str, float], *, force: bool = False) -> None:
+        position = self.position
+        epoch = position.epoch + (position.batch > 0)  # counted from 1
+        self._reports.progress.update(
+            position.step, epoch, values, warning=self._watch.warning, force=force
+        )
+        if self._reports.metrics is not None:
+            self._reports.metrics.append(position.step, epoch, values)
+
+    def _learning_rate(self) -> float:
+        return float(self._parts.optimizer.param_groups[0]["lr"])

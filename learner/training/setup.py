@@ -1,0 +1,178 @@
+"""The job of a built-in loop: what both loops make of the plan and the user's file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from dlctl import contract
+from learner.checkpoint.writer_process import WriterProcess
+from learner.data.sampling import batch_count
+from learner.errors import UserFault, place
+from learner.exchange import Exchange
+from learner.export import export_metrics, export_model
+from learner.job.context import Seat, read_plan
+from learner.job.metrics import MetricsFile, Progress, finished_file, tell
+from learner.model.lr_schedule import ManifestSchedule, Schedule, UserSchedule, factor
+from learner.model.user_model import Parts
+from learner.model.user_program import run_build
+from learner.model.weights import find_weights, load_weights, start_from
+from learner.training.checkpoints import CheckpointKeeper, Position, Trained
+from learner.training.loop import Reports
+
+_PROGRESS_VARIABLE = "DLCTL_PROGRESS_FILE"
+
+
+@dataclass(frozen=True)
+class Job(Seat):
+    """A seat in a training with the built-in loop."""
+
+    @property
+    def code_dir(self) -> Path:
+        """Return the user's files."""
+        return self.directory / contract.CODE
+
+    def say(self, text: str) -> None:
+        """Print a line on rank 0."""
+        if self.rank == 0:
+            tell(text)
+
+    def warn(self, text: str) -> None:
+        """Print a warning on any rank."""
+        tell(f"{place(self.rank)} WARNING: {text}", sys.stderr)
+
+    def build(self, device: torch.device) -> Parts:
+        """Run the user's file, in the code directory, with the same random numbers on all ranks."""
+        parts = run_build(self.plan, self.code_dir)
+        parts.model.to(device)
+        if isinstance(parts.loss, torch.nn.Module):
+            parts.loss.to(device)
+        return parts
+
+    def schedule(self, parts: Parts) -> Schedule:
+        """Return the user's schedule, or else the manifest's."""
+        settings = self.plan.training
+        if parts.schedule is not None:
+            return UserSchedule(parts.schedule)
+        chosen = settings.learning_rate_schedule
+        steps = batch_count(len(parts.train), settings.batch_size)
+        factor(replace(chosen, warmup_steps=0), 0, steps, steps)  # an unknown name ends it here
+        return ManifestSchedule(parts.optimizer, chosen, steps, settings.epochs)
+
+    def keeper(
+        self, parts: Parts, exchange: Exchange, writer: WriterProcess | None
+    ) -> CheckpointKeeper:
+        """Return what keeps the checkpoints."""
+        settings = {
+            "learners": self.plan.resources.learners,
+            "seed": self.plan.training.seed,
+            "batch_size": self.plan.training.batch_size,
+            "samples": len(parts.train),
+        }
+        root = self.directory / contract.CHECKPOINTS
+        return CheckpointKeeper(root, self.plan.checkpoint, settings, exchange, self.say, writer)
+
+    def start(self, keeper: CheckpointKeeper, trained: Trained) -> Position:
+        """Go back to the newest checkpoint, or else to the given weights, or begin anew."""
+        position = keeper.load(trained)
+        if position is not None:
+            self.say(
+                f"going on from the checkpoint at step {position.step}, epoch {position.epoch + 1}"
+            )
+            return position
+        self.take_weights(trained.parts.model)
+        model, samples = trained.parts.model, len(trained.parts.train)
+        count = sum(parameter.numel() for parameter in model.parameters())
+        settings = self.plan.training
+        self.say(
+            f"training {type(model).__name__} ({count:,} parameters) on {samples:,} "
+            f"samples: {settings.epochs} epochs, batches of {settings.batch_size} over "
+            f"{self.plan.resources.learners} learners, on {trained.device}"
+        )
+        return Position()
+
+    def take_weights(self, model: torch.nn.Module) -> None:
+        """Load `framework.arguments.weights`, if they are given.
+
+        Raises:
+            UserFault: they are not there, or do not fit.
+        """
+        arguments = self.plan.framework.arguments
+        weights = arguments.get("weights")
+        if weights is None:
+            return
+        path = find_weights(str(weights), self.code_dir)
+        strict = arguments.get("weights_strict", True) is not False
+        for text in start_from(model, load_weights(path), strict=strict):
+            self.say(f"WARNING: not loaded from {path.name}: {text}")
+        self.say(f"starting from the weights in {path}")
+
+    def reports(self) -> Reports:
+        """Return where the loop says what it does."""
+        progress = os.environ.get(_PROGRESS_VARIABLE)
+        metrics = self.directory / contract.metrics_file(self.attempt, self.rank)
+        return Reports(
+            self.say,
+            Progress(Path(progress) if progress else None),
+            MetricsFile(metrics) if self.rank == 0 else None,
+        )
+
+    def say_halted(self, position: Position, *, saved: bool) -> None:
+        """Say that a halt has ended the training.
+
+        Raises:
+            UserFault: without a checkpoint.
+        """
+        if not saved:
+            raise UserFault(
+                f"halted at step {position.step}, but the checkpoint could not be written",
+                hint=f"make room in {self.directory / contract.CHECKPOINTS}; "
+                "resume goes on from the checkpoint before, if there is one",
+            )
+        self.say(f"halted at step {position.step} with a checkpoint")
+
+    def export(self, parts: Parts, position: Position) -> None:
+        """Write the results, on rank 0.
+
+        Raises:
+            UserFault: they can't be written.
+        """
+        if self.rank != 0:
+            return
+        results = self.directory / contract.RESULTS
+        learners = self.plan.resources.learners
+        try:
+            path = export_model(parts.model, results)
+            export_metrics(
+                position.history, results, epochs=position.epoch, steps=position.step,
+                learners=learners,
+            )  # fmt: skip
+        except OSError as error:
+            raise UserFault(
+                f"the trained model can't be written to {results}: {error.strerror or error}",
+                hint="make room there; then go on from the newest checkpoint: "
+                f"dlctl resume {self.plan.training_id}",
+            ) from error
+        self.say(f"the trained model is in {contract.RESULTS}/{path.name}")
+
+
+def open_job(directory: Path, attempt: int, rank: int) -> Job:
+    """Return the job of a process of the built-in loop.
+
+    Raises:
+        UserFault: its plan can't be read, or is for a program of the user's own.
+    """
+    plan = read_plan(directory, attempt)
+    if plan.framework.job is None:
+        raise UserFault("the plan names no framework.job for the built-in loop")
+    return Job(directory.resolve(), attempt, plan, rank)
+
+
+def say_finished() -> None:
+    """Leave the mark without which exit code 0 is not believed."""
+    if progress := os.environ.get(_PROGRESS_VARIABLE):
+        finished_file(Path(progress)).touch()

@@ -1,0 +1,171 @@
+"""The global cursor: learners take exclusive chunks of each pass over the samples.
+
+Each learner takes as many samples as it can use, so that a slow one takes fewer. A position counts
+samples over all passes: position = pass number x samples of the data set + place in the pass.
+What place stands for which sample is not the cursor's business (see learner.chunks). The cursor of
+one MPI job is in psrv.cursor.mpi_window, that of independent processes in psrv.cursor_file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from psrv.errors import PsrvError
+
+VERSION = 1
+
+
+class CursorError(PsrvError):
+    """The cursor can't do what was asked."""
+
+
+class Chunk(NamedTuple):
+    """Places start … stop - 1 of one pass, which nobody else has."""
+
+    pass_number: int
+    """From 0."""
+    start: int
+    stop: int
+
+    @property
+    def samples(self) -> int:
+        """Return how many samples it has."""
+        return self.stop - self.start
+
+
+class Cursor(Protocol):
+    """What learners take chunks from."""
+
+    @property
+    def samples(self) -> int:
+        """Return the samples of one pass."""
+
+    @property
+    def passes(self) -> int:
+        """Return how many passes are given out."""
+
+    def take(self, samples: int, done: Chunk | None = None) -> Chunk | None:
+        """Take the next chunk: so many samples, or fewer; never over a pass's end.
+
+        Args:
+            samples: how many this learner can use, 1 or more.
+            done: a chunk that is reported done at the same time, which saves a call of `done`.
+
+        Returns:
+            None when there is nothing to take now (see `finished`).
+        """
+
+    def done(self, chunk: Chunk) -> None:
+        """Report that this learner has trained on a chunk that it took."""
+
+    @property
+    def finished(self) -> bool:
+        """Return whether `take` will never return a chunk again."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps, fit for JSON: only what was reported done counts."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state: what was not done in it is given out first."""
+
+    def close(self) -> None:
+        """Give up what is held; may be called again, any other call fails afterwards."""
+
+
+Range = tuple[int, int]
+"""Positions (start, stop), of one pass."""
+
+
+@dataclass(frozen=True)
+class CursorState:
+    """How far the passes were done: everything before `next` but the ranges `undone`."""
+
+    samples: int
+    passes: int
+    next: int
+    undone: tuple[Range, ...] = ()
+    """Sorted; none overlaps, touches a pass's end from both sides, or goes beyond `next`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as a checkpoint keeps it."""
+        undone = [list(part) for part in self.undone]
+        return {"version": VERSION, "samples": self.samples, "passes": self.passes,
+                "next": self.next, "undone": undone}  # fmt: skip
+
+    @property
+    def done_samples(self) -> int:
+        """Return how many samples were done, over all passes."""
+        return self.next - sum(stop - start for start, stop in self.undone)
+
+
+def make_state(samples: int, passes: int, next_: int, undone: Iterable[Range]) -> CursorState:
+    """Return the state with its ranges sorted and joined where they touch within a pass."""
+    joined: list[Range] = []
+    for start, stop in sorted(undone):
+        if joined and joined[-1][1] == start and start % samples:
+            joined[-1] = (joined[-1][0], stop)
+        else:
+            joined.append((start, stop))
+    return CursorState(samples, passes, min(next_, samples * passes), tuple(joined))
+
+
+def read_state(state: Mapping[str, Any], samples: int, passes: int) -> CursorState:
+    """Return a checkpoint's state, checked against the cursor that is to go on from it.
+
+    The number of passes may be another one, as long as the state is not beyond it.
+    """
+    hint = "restore a checkpoint of this training, or start a new one"
+    try:
+        version, next_ = int(state["version"]), int(state["next"])
+        of_samples = int(state["samples"])
+        undone = [(int(start), int(stop)) for start, stop in state["undone"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CursorError(f"a cursor's state can't be read: {error!r}", hint=hint) from error
+    if version != VERSION:
+        raise CursorError(f"a cursor's state has the version {version}, not {VERSION}", hint=hint)
+    if of_samples != samples:
+        raise CursorError(
+            f"a cursor's state is of {of_samples} samples, but the data set has {samples}",
+            hint=hint,
+        )
+    if not 0 <= next_ <= samples * passes:
+        raise CursorError(
+            f"a cursor's state is at position {next_}, but {passes} passes over {samples} samples "
+            f"end at {samples * passes}", hint=hint,
+        )  # fmt: skip
+    return make_state(samples, passes, next_, _checked(undone, samples, next_, hint))
+
+
+def _checked(undone: list[Range], samples: int, next_: int, hint: str) -> list[Range]:
+    before = 0
+    for start, stop in sorted(undone):
+        if not before <= start < stop <= next_ or start // samples != (stop - 1) // samples:
+            raise CursorError(f"a cursor's state has a wrong range, {start} to {stop}", hint=hint)
+        before = stop
+    return undone
+
+
+def check_size(samples: int, passes: int) -> None:
+    """Refuse a data set without samples and a training without passes."""
+    if samples < 1 or passes < 1:
+        raise CursorError(f"there is nothing to take from {samples} samples in {passes} passes",
+                          hint="give a data set with samples, and at least one pass")  # fmt: skip
+    if samples * passes >= 2**62:
+        raise CursorError(f"{passes} passes over {samples} samples are more than can be counted")
+
+
+def check_taken(samples: int) -> None:
+    """Refuse a chunk without samples."""
+    if samples < 1:
+        raise CursorError(f"a chunk of {samples} samples was asked for",
+                          hint="take at least one sample")  # fmt: skip
+
+
+def not_held(chunk: Chunk) -> CursorError:
+    """Return the error of a chunk that is reported done by a learner that does not hold it."""
+    return CursorError(
+        f"{chunk} is not held by this learner",
+        hint="report each chunk done once, by the learner that took it",
+    )

@@ -1,0 +1,117 @@
+"""Look into a cursor's file, and expel learners from it, without being one of them.
+
+For who starts the learners: one whose node was given up may live and hold its locks, and must not
+keep its chunks. Nothing here waits for a lock, since its holder may be stopped.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from psrv.cursor.base import CursorError
+from psrv.cursor.locks import PosixLocks
+from psrv.cursor.table import SIZE_BYTES, Table
+
+Records = dict[int, int]
+
+
+def expel(path: Path, learner: int) -> bool:
+    """Count a learner as dead: its chunks are given out again, and what it calls next fails.
+
+    Args:
+        path: the cursor's file, which this process has not open.
+        learner: the number that it drew (`FileCursor.learner`).
+
+    Returns:
+        False where the file is in use just now: call again. True too if it knows no such learner.
+
+    Raises:
+        CursorError: the file can't be used.
+    """
+    with _table(path) as table:
+        if table is None:
+            return not _is_there(path)
+        for slot, record in table.records():
+            if record[0] == learner:
+                table.expel(slot)
+        return True
+
+
+def reported(path: Path) -> Records | None:
+    """Return the chunks that each learner has reported done, by its number, of the dead too.
+
+    Returns:
+        None where the file is not there, or is in use just now.
+    """
+    with _table(path) as table:
+        return None if table is None else {abs(r[0]): r[1] for _, r in table.records()}
+
+
+def progress(path: Path) -> tuple[int, int] | None:
+    """Return how many samples were reported done, and all that there are, of all passes.
+
+    Returns:
+        None where the file is not there, or is in use just now.
+    """
+    with _table(path) as table:
+        if table is None:
+            return None
+        samples, passes = table.identity()
+        return table.state(samples, passes).done_samples, samples * passes
+
+
+@contextmanager
+def _table(path: Path) -> Iterator[Table | None]:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
+    except OSError as error:
+        raise _unusable(path, error) from error
+    try:
+        yield from _locked(descriptor, path)
+    except OSError as error:  # its file system went away meanwhile
+        raise _unusable(path, error) from error
+    finally:
+        os.close(descriptor)  # this frees the lock
+
+
+def _locked(descriptor: int, path: Path) -> Iterator[Table | None]:
+    if os.fstat(descriptor).st_size < SIZE_BYTES:
+        yield None  # whoever makes it is not that far
+    elif not PosixLocks(descriptor, path).try_hold(0):
+        yield None
+    else:
+        with mmap.mmap(descriptor, SIZE_BYTES) as memory:
+            yield from _loaded(memory)
+
+
+def _loaded(memory: mmap.mmap) -> Iterator[Table | None]:
+    table = Table(memoryview(memory).cast("q"))
+    try:
+        if table.is_new():
+            yield None
+        else:
+            table.load()
+            yield table
+    finally:
+        table.close()
+
+
+def _unusable(path: Path, error: OSError) -> CursorError:
+    return CursorError(
+        f"the cursor's file {path} can't be used: {error.strerror}",
+        hint="it must be on a file system that all nodes share",
+    )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise _unusable(path, error) from error

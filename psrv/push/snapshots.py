@@ -1,0 +1,145 @@
+"""Snapshots of shards: their rows one after another, raw, in a file that is whole or not there.
+
+Behind the rows a snapshot says which request it answers. For a checkpoint learner 0 asks all homes
+for new ones: a number in a file, for which the servers look; it waits until each snapshot has it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from dlctl.contract import (
+    WRITING,
+    snapshot_file,
+    snapshot_request_file,
+    sync_directory,
+    write_whole,
+)
+from psrv.errors import ServerError
+from psrv.push.waiting import Late, Patience, how_long, never, wait_until
+
+_TRAILER = struct.Struct("=8sQ")
+_MAGIC = b"DLrows1\n"
+
+
+def write_snapshot(
+    path: Path,
+    blocks: Iterable[tuple[int, Sequence[torch.Tensor]]],
+    count: int,
+    request: int = 0,
+    wanted: Callable[[], bool] = lambda: True,
+) -> bool:
+    """Write a snapshot; readers see the old one or this one, also after a crash.
+
+    Args:
+        path: Where.
+        blocks: First element and all rows' parts of each block; together they are the shard.
+        count: Elements of a row.
+        request: The number of the request that it answers.
+        wanted: Asked once all is written, which may take long: whether it still is.
+
+    Returns:
+        Whether it was.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    path.parent.mkdir(exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=WRITING, dir=path.parent)
+    try:
+        end = 0
+        for first, parts in blocks:
+            for row, part in enumerate(parts):
+                at = (row * count + first) * part.element_size()
+                end = max(end, at + _write(descriptor, part, at))
+        os.pwrite(descriptor, _TRAILER.pack(_MAGIC, request), end)
+        os.fsync(descriptor)
+        if not wanted():
+            Path(temporary).unlink()
+            return False
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    sync_directory(path.parent)
+    return True
+
+
+def _write(descriptor: int, part: torch.Tensor, at: int) -> int:
+    """Write a tensor at a place in a file; return its size in bytes."""
+    data, done = part.numpy().data.cast("B") if part.numel() else b"", 0
+    while done < len(data):
+        done += os.pwrite(descriptor, data[done:], at + done)
+    return done
+
+
+def request_answered(path: Path) -> int:
+    """Return the number of the request that a snapshot answers; 0: of none, or it is not there."""
+    with suppress(OSError), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TRAILER.size))
+        trailer = file.read(_TRAILER.size)
+        if len(trailer) == _TRAILER.size and trailer.startswith(_MAGIC):
+            return int(_TRAILER.unpack(trailer)[1])
+    return 0
+
+
+def wanted_request(job_dir: Path, attempt: int) -> int:
+    """Return the number of the newest request for snapshots; 0: there is none."""
+    with suppress(OSError, ValueError):
+        return int((job_dir / snapshot_request_file(attempt)).read_text())
+    return 0
+
+
+def fresh_snapshots(
+    job_dir: Path, attempt: int, shards: int, timeout_s: float, late: Late = never
+) -> list[Path]:
+    """Have all homes write snapshots now, and wait for them; for one process at a time.
+
+    Args:
+        job_dir: Of the training.
+        attempt: Its number.
+        shards: How many there are.
+        timeout_s: How long all of them are waited for.
+        late: Asked meanwhile: whether a halt leaves no more time for that.
+
+    Raises:
+        ServerError: a home has not done so in time, or can't be asked.
+    """
+    request = _ask(job_dir / snapshot_request_file(attempt))
+    paths = [job_dir / snapshot_file(attempt, shard) for shard in range(shards)]
+    missing, patience = list(range(shards)), Patience(timeout_s, late=late)
+
+    def all_there() -> bool:
+        while missing and request_answered(paths[missing[0]]) >= request:
+            missing.pop(0)
+        return not missing
+
+    if not wait_until(all_there, patience):
+        raise ServerError(
+            f"no snapshot of shard {missing[0]} of the parameter server {how_long(patience)}",
+            hint="the log of its home's server says why: see `dlctl logs`",
+        )
+    return paths
+
+
+def _ask(path: Path) -> int:
+    """Write the number of a new request, and return it.
+
+    One that can't be read is not taken for none: the answer to an old request would pass for new.
+    """
+    try:
+        before = int(path.read_text()) if path.exists() else 0
+        write_whole(path, f"{before + 1}\n")
+    except (OSError, ValueError) as error:
+        raise ServerError(f"no snapshots can be asked for in {path}: {error}") from error
+    return before + 1
