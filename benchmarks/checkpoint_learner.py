@@ -22,8 +22,8 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_dcp  # no
 
 from benchmarks.rounds import Candidate, measure, one_thread, start_gloo, write  # noqa: E402
 from learner.checkpoint.engine import CheckpointEngine  # noqa: E402
+from learner.checkpoint.share_reader import read_all  # noqa: E402
 from learner.checkpoint.state_tree import Pieces  # noqa: E402
-from learner.checkpoint_files.share_reader import read_all  # noqa: E402
 
 TENSORS, ELEMENTS = 24, 1_000_000_000 // 24 // 4
 _CHUNK_BYTES = 16 * 1024**2

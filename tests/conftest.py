@@ -54,7 +54,7 @@ def wait_until() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Any]:
-    """A process that has loaded torch, and forks what needs it: see tests/unit/server_job.py."""
+    """A process that has loaded torch, and forks what needs it: see tests/support/server_job.py."""
     from server_job import Zygote
 
     made = Zygote()

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from learner.checkpoint.share_reader import ShareFiles, Stored, attach, attach_own, read_all
 from learner.checkpoint.state_tree import unpack
 from learner.checkpoint_files import layout
 from learner.checkpoint_files.layout import DamagedCheckpoint, Marker, ShareRecord
-from learner.checkpoint_files.share_reader import ShareFiles, Stored, attach, attach_own, read_all
 from learner.errors import UserFault
 
 

@@ -18,9 +18,9 @@ import torch
 
 from dlctl import contract
 from learner.checkpoint.load import Header, Loaded, headers, read_header, understood
+from learner.checkpoint.share_reader import Stored
 from learner.checkpoint_files import layout
 from learner.checkpoint_files.layout import BLOCK_BYTES, DamagedCheckpoint
-from learner.checkpoint_files.share_reader import Stored
 from learner.checkpoint_files.share_writer import rest_sum
 from learner.errors import UserFault
 from learner.job.answers import run

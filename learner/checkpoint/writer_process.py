@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import learner
-
 if TYPE_CHECKING:
     from learner.checkpoint_files.publish import Order
 
@@ -51,7 +49,7 @@ class WriterProcess:
         return self._process.pid
 
     def _start(self) -> subprocess.Popen[bytes]:
-        root = str(Path(learner.__file__).resolve().parents[1])
+        root = str(Path(__file__).resolve().parents[2])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
         # A signal to the whole group must not meet it before it has learnt to ignore that.

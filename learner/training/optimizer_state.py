@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from learner.checkpoint.load import filled
-from learner.checkpoint_files.share_reader import Stored, read_all
+from learner.checkpoint.share_reader import Stored, read_all
 from learner.data_parallel.optimizer import DistributedOptimizer
 from learner.data_parallel.shared_weights import Piece
 from learner.errors import UserFault

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, TIME_LIMIT_S, mpi_environment
 
-PROGRAM = REPOSITORY / "tests/unit/node_server_program.py"
+PROGRAM = REPOSITORY / "tests/support/node_server_program.py"
 pytestmark = pytest.mark.mpi
 
 

@@ -1,0 +1,170 @@
+"""A job directory as the login side makes it, for tests of the node side."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from repository import REPOSITORY
+
+from dlctl import contract
+from dlctl.contract import Plan, Status, Verdict
+
+REPO = REPOSITORY
+MPIRUN = Path(sys.executable).parent / "mpirun"
+PATIENCE_S = 90.0
+
+FAKE_LAUNCHER = """\
+import os, subprocess, sys
+n = int(sys.argv[1])
+run = [
+    subprocess.Popen(
+        sys.argv[2:],
+        env={**os.environ, "SLURM_NTASKS": str(n), "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)},
+    )
+    for i in range(n)
+]
+sys.exit(max(p.wait() for p in run))
+"""
+"""What srun with a wrong PMI is to MPI: N processes that know nothing of each other."""
+
+
+class Job:
+    """One hand-made training."""
+
+    def __init__(self, root: Path, command: str | None = None, **changes: Any) -> None:
+        self.dir = root / "jobs" / "t-1"
+        self.code = self.dir / contract.CODE
+        self.code.mkdir(parents=True)
+        (self.dir / contract.attempt_dir(1)).mkdir(parents=True)
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "OMPI_"))}
+        # What a killed process leaves in its temporary folder is pytest's to remove.
+        self.env["TMPDIR"] = str(root)
+        self.env["OMPI_MCA_btl_sm_backing_directory"] = str(root)
+        resources = {
+            "learners": 1, "nodes": 1, "learners_per_node": [1], "cpus_per_learner": 1,
+            "threads_per_learner": 1, "gpus_per_learner": 0, "memory_bytes_per_learner": 1 << 30,
+            "memory_bytes_per_node": None, "gpus_per_node": 0, "time_s": None,
+            "halt_margin_s": 20,
+            **changes.pop("resources", {}),
+        }  # fmt: skip
+        resources["learners_per_node"] = [resources["learners"]]
+        self.plan = Plan(
+            training_id="t-1", name="test", version="1", description="", site="here",
+            root=str(root), job_dir=str(self.dir), runtime_dir=str(REPO), code_digest="",
+            created_at="", dlctl_version="0", resources=contract.Resources(**resources),
+            batch=contract.Batch("local"),
+            launch=changes.pop("launch", contract.Launch("direct", [])),
+            environment=contract.Environment(python=sys.executable),
+            framework=contract.Framework("pytorch", None, command, changes.pop("job", None)),
+            training=contract.Training(), checkpoint=contract.CheckpointPolicy(), **changes,
+        )  # fmt: skip
+        self.write_plan()
+
+    @classmethod
+    def on_mpi(cls, root: Path, learners: int, command: str | None, **changes: Any) -> Job:
+        """Return a job whose learners mpirun starts."""
+        argv = [str(MPIRUN), "--oversubscribe", "-n", str(learners)]
+        job = cls(
+            root, command, launch=contract.Launch("mpirun", argv),
+            resources={"learners": learners, **changes.pop("resources", {})}, **changes,
+        )  # fmt: skip
+        job.env |= {
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_mpi_yield_when_idle": "1",
+        }
+        return job
+
+    @classmethod
+    def on_fake_srun(cls, root: Path, learners: int, command: str, **changes: Any) -> Job:
+        """Return a job whose learners are plain processes with Slurm's variables."""
+        script = root / "srun.py"
+        script.write_text(FAKE_LAUNCHER)
+        launch = contract.Launch("srun", [sys.executable, str(script), str(learners)])
+        return cls(root, command, launch=launch, resources={"learners": learners}, **changes)
+
+    def write_plan(self, **changes: Any) -> None:
+        self.plan = dataclasses.replace(self.plan, **changes)
+        contract.write_whole(self.dir / contract.PLAN, contract.to_json(self.plan))
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.code / name
+        path.write_text(text)
+        return path
+
+    def start(self, output: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "learner.supervisor", str(self.dir), "1"],
+            cwd=REPO, env=self.env, stdout=output, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def run(self) -> Verdict:
+        process = self.start()
+        return self.finish(process)
+
+    def finish(self, process: subprocess.Popen[str]) -> Verdict:
+        self.output, _ = process.communicate(timeout=PATIENCE_S)
+        self.code_seen = process.returncode
+        verdict = contract.read_record(Verdict, self.dir / contract.verdict_file(1))
+        assert verdict is not None, self.output
+        return verdict
+
+    def log(self, rank: int = 0) -> str:
+        path = self.dir / contract.learner_log(1, rank)
+        return path.read_text() if path.exists() else ""
+
+    def status(self, rank: int = 0, role: str = "learner") -> Status | None:
+        return contract.read_record(Status, self.dir / contract.status_file(1, role, rank))
+
+    def ask(self, name: str) -> None:
+        contract.write_whole(self.dir / name, "")
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Poll until a condition holds."""
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+SAVER = """\
+import os, signal, sys, time
+saved = os.path.join(os.environ["CHECKPOINT_DIR"], "saved-" + os.environ["RANK"])
+def save(*_):
+    open(saved, "w").close()
+    sys.exit(0)
+signal.signal(signal.SIGUSR2, save)
+print("pid", os.getpid(), "ready", flush=True)
+time.sleep(600)
+"""
+"""A program that knows of the signal."""
+
+SLEEPER = "import os, time; print('pid', os.getpid(), 'ready', flush=True); time.sleep(600)"
+
+
+def printed_pid(job: Job, rank: int = 0) -> int:
+    """Wait until a learner printed its pid, and return it."""
+    wait_until(lambda: "ready" in job.log(rank))
+    words = job.log(rank).split()
+    return int(words[words.index("pid") + 1])
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,271 @@
+"""Job directories of trainings on a parameter server, and their learners without a supervisor.
+
+One process has loaded torch and forks the learners (see zygote_program.py): a start takes no time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from repository import REPOSITORY, SUPPORT
+
+from dlctl import contract
+from learner.system.segments import segment_folder
+from psrv.shard.format import HOME, RELAY, create_shard, from_snapshot
+from psrv.solvers.partition import layout_of
+from psrv.solvers.solver import RoundSolver
+
+PROGRAM = SUPPORT / "zygote_program.py"
+DIGITS = REPOSITORY / "examples/digits"
+TIME_LIMIT_S = 60.0
+
+
+class Zygote:
+    """The process that forks learners."""
+
+    def __init__(self) -> None:
+        # Not the test's standard error, which pytest throws away with that of the test it began in.
+        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in close
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROGRAM)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
+            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/cluster",
+                 "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+
+    def ask(self, **request: Any) -> Any:
+        """Send a request and return its answer."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        answer = ""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        if not answer:
+            code = self._process.wait(10)
+            self._said.seek(0)
+            raise RuntimeError(f"the zygote has ended with {code}: {self._said.read()}")
+        return json.loads(answer)
+
+    def run(
+        self, *arguments: str | Path, env: Mapping[str, str] | None = None, timeout_s: float = 200
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script, or the loop if the arguments are a job directory and an attempt."""
+        with tempfile.TemporaryDirectory() as folder:
+            out, errors = (Path(folder, name) for name in ("out", "errors"))
+            pid = self.ask(
+                start=[str(argument) for argument in arguments], log=str(out), errors=str(errors),
+                cwd=str(REPOSITORY), env=dict(env or {}),
+            )  # fmt: skip
+            try:
+                code = wait_for(lambda: self.ask(poll=pid), timeout_s)["code"]
+            except AssertionError as error:
+                os.kill(pid, signal.SIGKILL)
+                raise AssertionError(f"{out.read_text()}\n{errors.read_text()}") from error
+            return subprocess.CompletedProcess(arguments, code, out.read_text(), errors.read_text())
+
+    def close(self) -> None:
+        """End it; its learners end with it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+        self._said.close()
+
+
+@dataclass
+class ServedJob:
+    """A job directory, its shards in shared memory, and its learners."""
+
+    directory: Path
+    plan: contract.Plan
+    zygote: Zygote
+    attempt: int = 1
+    pids: dict[int, int] = field(default_factory=dict)
+    """Of the newest life of each rank."""
+    relays: tuple[int, ...] = ()
+    """Shards whose home is another node; whose servers are dead, for nobody carries anything."""
+    _server: threading.Thread | None = None
+    _over: bool = False
+
+    def change(self, attempt: int = 1, **fields: Any) -> None:
+        """Set the plan of an attempt."""
+        self.attempt = attempt
+        self.pids.clear()
+        self.plan = replace(self.plan, **fields)
+        self.file(contract.attempt_dir).mkdir(parents=True, exist_ok=True)
+        contract.write_whole(
+            self.directory / contract.plan_file(attempt), contract.to_json(self.plan)
+        )
+
+    def start(self, *ranks: int, program: str = "") -> None:
+        """Start learners, all of them by default, and what serves them.
+
+        Args:
+            ranks: Which.
+            program: A script of the user's own in the code directory, in the place of the loop.
+        """
+        if self._server is None and self.plan.parameter_server is not None:
+            self._over = False
+            self._server = threading.Thread(target=self._serve, daemon=True)
+            self._server.start()
+        for rank in ranks or range(self.plan.resources.learners):
+            log = self.log(rank)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            if rank in self.pids:  # as the supervisor does
+                self.file(contract.restarted_file).touch()
+            script = self.directory / contract.CODE / program
+            loop = [str(self.directory), str(self.attempt)]
+            self.pids[rank] = self.zygote.ask(
+                start=[str(script)] if program else loop, log=str(log), cwd=str(REPOSITORY),
+                env={"RANK": str(rank), "LOCAL_RANK": str(rank), "DLCTL_JOB_DIR": loop[0],
+                     "DLCTL_ATTEMPT": loop[1],
+                     "DLCTL_PROGRESS_FILE": str(self.directory / f"progress-{rank}")},
+            )  # fmt: skip
+
+    def _serve(self) -> None:
+        """Make the shards once learner 0 has said what they hold, as a node's server does."""
+        from learner.parameter_server.solver import find_solver
+
+        settings = self.plan.parameter_server
+        assert settings is not None
+        parameters = wait_for(
+            lambda: (
+                self._over
+                or contract.read_record(contract.Parameters, self.file(contract.parameters_file))
+            )
+        )
+        if self._over:
+            return  # learner 0 has ended before
+        shards, learners = len(settings.shard_nodes), self.plan.resources.learners
+        own = OWN_SOLVER.get(settings.solver)
+        solver: Any = find_solver(settings, learners, own() if own else None)
+        folder = segment_folder(self.plan.training_id, self.attempt)
+        for shard in range(shards):
+            kind = RELAY if shard in self.relays else HOME
+            layout = layout_of(parameters, shards, shard, solver, kind)
+            rows = self.directory / contract.snapshot_file(self.attempt, shard)
+            create_shard(
+                folder / f"shard-{shard}", layout, self.attempt,
+                learners=learners if isinstance(solver, RoundSolver) else 0,
+                fill=from_snapshot(rows, parameters.rows if kind == HOME else 1),
+            )  # fmt: skip
+
+    def file(self, name: Callable[[int], str]) -> Path:
+        """Return a file of the attempt."""
+        return self.directory / name(self.attempt)
+
+    def log(self, rank: int) -> Path:
+        """Return what a learner has printed."""
+        return self.directory / contract.learner_log(self.attempt, rank)
+
+    def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
+        """Send a learner a signal."""
+        os.kill(self.pids[rank], number)
+
+    def codes(self, timeout_s: float = TIME_LIMIT_S) -> list[int]:
+        """Wait for the end of all learners; return their exit codes, or minus the signals."""
+        deadline = time.monotonic() + timeout_s
+        ends = []
+        for _, pid in sorted(self.pids.items()):
+            while (end := self.zygote.ask(poll=pid)) is None:
+                assert time.monotonic() < deadline, "".join(self.say(n) for n in self.pids)
+                time.sleep(0.02)
+            ends.append(end["code"])
+        self.clean()
+        return ends
+
+    def say(self, rank: int) -> str:
+        """Return all that a learner has printed."""
+        return self.log(rank).read_text()
+
+    def clean(self) -> None:
+        """Remove the shards, as a server does at its end."""
+        if self._server is not None:
+            self._over = True
+            self._server.join(1)
+            self._server = None
+        shutil.rmtree(segment_folder(self.plan.training_id, self.attempt), ignore_errors=True)
+
+    def end(self) -> None:
+        """Kill what runs, and clean up."""
+        for pid in self.pids.values():
+            if not self.zygote.ask(poll=pid):
+                os.kill(pid, signal.SIGKILL)
+                wait_for(lambda pid=pid: self.zygote.ask(poll=pid))
+        self.clean()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the metrics of learner 0."""
+        path = self.directory / contract.metrics_file(self.attempt, 0)
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def metrics(self) -> dict[str, Any]:
+        """Return results/metrics.json."""
+        return dict(json.loads((self.directory / contract.RESULTS / "metrics.json").read_text()))
+
+
+OWN_SOLVER: dict[str, Callable[[], Any]] = {}
+"""How a test's server makes the user's own solver."""
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float = TIME_LIMIT_S) -> Any:
+    """Return the first true answer of `condition`."""
+    deadline = time.monotonic() + timeout_s
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {condition}"
+        time.sleep(0.02)
+    return answer
+
+
+def make_served_job(
+    directory: Path,
+    zygote: Zygote,
+    code: Path | str,
+    learners: int,
+    server: contract.ParameterServer,
+    **fields: Any,
+) -> ServedJob:
+    """Make a job directory, from a folder or from the text of a train.py."""
+    if isinstance(code, Path):
+        shutil.copytree(code, directory / contract.CODE)
+    else:
+        (directory / contract.CODE).mkdir(parents=True)
+        (directory / contract.CODE / "train.py").write_text(code)
+    plan = contract.Plan(
+        training_id=f"t-{secrets.token_hex(4)}", name="test", version="1", description="",
+        site="local", root=str(directory), job_dir=str(directory), runtime_dir=str(REPOSITORY),
+        code_digest="", created_at="2026-01-01T00:00:00Z", dlctl_version="0", retries=0,
+        resources=resources(learners), batch=contract.Batch("local"),
+        launch=contract.Launch("each", []), environment=contract.Environment(sys.executable),
+        framework=contract.Framework("pytorch", None, None, "train.py", {}),
+        training=contract.Training(epochs=3, batch_size=12, seed=5, log_every_steps=2),
+        checkpoint=contract.CheckpointPolicy(), parameter_server=server,
+    )  # fmt: skip
+    job = ServedJob(directory, plan, zygote)
+    job.change(**fields)
+    return job
+
+
+def resources(learners: int) -> contract.Resources:
+    """Return the resources of learners on one node."""
+    return contract.Resources(
+        learners=learners, nodes=1, learners_per_node=[learners], cpus_per_learner=1,
+        threads_per_learner=1, gpus_per_learner=0, memory_bytes_per_learner=None,
+        memory_bytes_per_node=None, gpus_per_node=0, time_s=None, halt_margin_s=60,
+    )  # fmt: skip

@@ -1,0 +1,376 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from repository import MANIFESTS
+
+from dlctl.contract import CheckpointPolicy
+from dlctl.errors import ManifestError
+from dlctl.manifest.checks import check_files
+from dlctl.manifest.load import load_manifest, parse_manifest
+from dlctl.manifest.model import Manifest
+from dlctl.manifest.overrides import Overrides
+from dlctl.manifest.schema import json_schema
+from dlctl.manifest.unsupported import can_not_run, not_in_this_version
+
+SMALL = "name: mine\nframework:\n  name: pytorch\n  job: train.py\n"
+FIXTURES = sorted((MANIFESTS).glob("*.yml"))
+
+
+def manifest(text: str, overrides: Overrides | None = None) -> Manifest:
+    return parse_manifest(text.encode(), "m.yml", overrides)
+
+
+def problems(text: str, overrides: Overrides | None = None) -> list[str]:
+    with pytest.raises(ManifestError) as caught:
+        manifest(text, overrides)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("path", FIXTURES, ids=lambda p: p.stem)
+def test_manifests_of_the_paper_and_of_ffdl_validate_unmodified(path: Path) -> None:
+    loaded = load_manifest(path)
+    assert loaded.learners == 2
+    assert not_in_this_version(loaded)
+    assert parse_manifest(loaded.to_yaml().encode(), "again.yml") == loaded.extract_secrets()[0]
+
+
+def test_listing_1() -> None:
+    loaded = load_manifest(FIXTURES[-1])
+    assert loaded.memory_bytes == 8000 * 2**20
+    bare, secrets = loaded.extract_secrets()
+    assert secrets == {"data_stores.0.password": "my-password"}
+    assert bare.extract_secrets()[1] == {}
+    for text in (repr(loaded), str(loaded), loaded.model_dump_json(), loaded.to_yaml()):
+        assert "my-password" not in text
+    sentences = not_in_this_version(loaded)
+    assert any("softlayer_objectstore" in s for s in sentences)
+    assert any("framework caffe" in s for s in sentences)
+    assert can_not_run(loaded) == [s for s in sentences if "caffe" in s or "softlayer" in s]
+
+
+def test_a_mounted_store_and_fractional_cpus() -> None:
+    loaded = load_manifest(FIXTURES[0])
+    assert loaded.cpus_per_learner() == 1
+    (store,) = loaded.plan_stores()
+    assert (store.path, store.training_data) == ("/cosdata", "digits-in")
+
+
+def test_all_of_our_own_keys() -> None:
+    loaded = manifest(
+        SMALL
+        + """time: 4:00:00
+version: 1.0
+checkpoint: {every: 10 steps, keep: 3}
+training: {epochs: 3, batch_size: 64, learning_rate_schedule: {name: cosine, warmup_steps: 5}}
+scheduler: {partition: gpu, extra: [--nice=100]}
+env: {OMP_NUM_THREADS: 4, ANSWER: no}
+requirements: requirements.txt
+"""
+    )
+    assert loaded.time_s == 14400
+    assert loaded.version == "1.0"
+    assert loaded.checkpoint_policy().every_steps == 10
+    assert loaded.training_settings().learning_rate_schedule.warmup_steps == 5
+    assert loaded.plain_env() == {"OMP_NUM_THREADS": "4", "ANSWER": "no"}
+    assert loaded.requirements == ["-r requirements.txt"]
+    assert not_in_this_version(loaded) == []
+    assert manifest(loaded.to_yaml()) == loaded
+
+
+@pytest.mark.parametrize(("every", "policy"), [
+    ("auto", {"auto": True}),
+    ("100 steps", {"every_steps": 100}),
+    ("1 epoch", {"every_epochs": 1}),
+    ("30min", {"every_s": 1800}),
+])  # fmt: skip
+def test_when_a_checkpoint_is_taken_and_kept(every: str, policy: dict[str, Any]) -> None:
+    loaded = manifest(SMALL + f"checkpoint: {{every: {every}, keep: 3, keep_every: 1000 steps}}\n")
+    wanted = CheckpointPolicy(**policy, keep=3, keep_every_steps=1000)
+    assert loaded.checkpoint_policy() == wanted
+    assert manifest(loaded.to_yaml()) == loaded
+
+
+def test_how_learners_agree_is_chosen_or_left_to_the_nodes() -> None:
+    chosen = "training: {exchange: shm, average_every_steps: 4, prefetch: off}\n"
+    settings = manifest(SMALL + chosen).training_settings()
+    assert (settings.exchange, settings.average_every_steps, settings.prefetch) == ("shm", 4, "off")
+    settings = manifest(SMALL).training_settings()
+    assert (settings.exchange, settings.average_every_steps, settings.prefetch) == (
+        "auto", 1, "auto",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("training: {exchange: hierachical}", "m.yml:5:22: training.exchange: 'hierachical' is unknown;"
+     " did you mean 'hierarchical'? Allowed: auto, shm, mpi, hierarchical, torch"),
+    ("training: {average_every: 4}", "m.yml:5:12: training.average_every: unknown key;"
+     " did you mean 'average_every_steps'? Allowed: "),
+    ("training: {average_every_steps: 0}", "m.yml:5:33: training.average_every_steps: '0' is out of"
+     " bounds; at least 1 is allowed"),
+    ("training: {prefetch: true}", "m.yml:5:22: training.prefetch: 'true' is unknown."
+     " Allowed: auto, on, off"),
+    ("checkpoint: {every: auot}", "m.yml:5:14: checkpoint.every: 'auot' is no interval;"
+     " did you mean 'auto'? Write 'auto', '10 steps', '1 epoch', or a time such as '5m'"),
+    ("checkpoint: {every: 10}", "checkpoint.every: '10' is no interval; did you mean '10 steps'?"),
+    ("checkpoint: {every: 0 steps}", "checkpoint.every: '0 steps' is no interval; write 'auto'"),
+    ("checkpoint: {keep_every: 1000 stepps}", "m.yml:5:14: checkpoint.keep_every: '1000 stepps' is"
+     " no number of steps; did you mean '1000 steps'? Write '1000 steps'"),
+    ("checkpoint: {keep_every: 2 epochs}", "'2 epochs' is no number of steps; write '1000 steps'"),
+])  # fmt: skip
+def test_what_is_wrong_with_the_loop_and_its_checkpoints_is_told(text: str, said: str) -> None:
+    (problem,) = problems(f"{SMALL}{text}\n")
+    assert said in problem
+
+
+def test_all_errors_at_once_each_with_its_place() -> None:
+    found = problems(
+        """name: mine
+lerners: 2
+gpus: half
+memory: 8
+time: 60
+framework:
+  name: pytorch
+  comand: python x.py
+data_stores:
+  - id: a
+    type: mount_vol
+checkpoint: {keep: 1}
+env: {FLAG: true}
+"""
+    )
+    assert found[0].startswith("m.yml:2:1: lerners: unknown key; did you mean 'learners'? Allowed:")
+    assert "m.yml:3:7: gpus: 'half' is not allowed; a whole number is allowed" in found
+    assert any(p.startswith("m.yml:4:1: memory: '8' has no unit") for p in found)
+    assert any("write 60s, 60m or 60h" in p for p in found)
+    assert any(
+        p.startswith("m.yml:8:3: framework.comand: unknown key; did you mean 'command'?")
+        for p in found
+    )
+    assert any("data_stores[0].type: 'mount_vol' is unknown; did you mean" in p for p in found)
+    assert "m.yml:12:20: checkpoint.keep: '1' is out of bounds; at least 2 is allowed" in found
+    assert any("env.FLAG: true is a boolean here; quote it ('true')" in p for p in found)
+    assert len(found) == 8
+
+
+@pytest.mark.parametrize(
+    ("framework", "expected"),
+    [
+        ("{name: pytorch}", "neither of 'command' and 'job'"),
+        ("{name: pytorch, job: a.py, command: b}", "both of 'command' and 'job' are set"),
+        ("{name: pytorch, job: a.lua}", "a path such as 'train.py' is allowed"),
+        ("{name: pytorch, job: ../a.py}", "leaves the folder"),
+        ("{name: pytorch, job: /a.py}", "leaves the folder"),
+        ("{name: pytorch, job: a.py, arguments: {weights: /w}}", "leaves the folder"),
+        ("{job: a.py}", "framework.name: is missing"),
+        ("{name: x, command: 'curl https://me:hunter2@host/'}", "holds a credential"),
+        ("{name: x, command: 'API_TOKEN=hunter2 run'}", "holds a credential"),
+        ("[1]", "framework: a list is not allowed"),
+    ],
+)
+def test_frameworks(framework: str, expected: str) -> None:
+    (problem,) = problems(f"name: mine\nframework: {framework}\n")
+    assert expected in problem
+    assert problem.startswith("m.yml:2:")
+    assert "hunter2" not in problem
+
+
+def test_overrides_are_validated_and_recorded() -> None:
+    asked = Overrides(learners=4, memory="8GiB", time="4h", set=("framework.arguments.lr=0.1",))
+    loaded = manifest(SMALL + "learners: 0\n", asked)
+    assert (loaded.learners, loaded.framework.arguments) == (4, {"lr": 0.1})
+    assert "learners: 4" in loaded.to_yaml()
+
+
+def test_a_wrong_override_names_its_option() -> None:
+    asked = Overrides(gpus="many", set=("trainig.epochs=2", "name.x=1", "nothing"))
+    found = problems(SMALL, asked)
+    assert any(p.startswith("--gpus: 'many' is not allowed") for p in found)
+    assert any(p.startswith("--set: trainig: unknown key; did you mean 'training'") for p in found)
+    assert any(p.startswith("--set name.x: leads into") for p in found)
+    assert any(p.startswith("--set nothing: no KEY=VALUE") for p in found)
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("", "--set '': no KEY=VALUE"),
+        ("=1", "--set '': no KEY=VALUE"),
+        ("framework.arguments.lr=", "--set framework.arguments.lr: a value is missing; "
+         "framework.arguments.lr=null takes"),
+        ("scheduler.extra=[--x", "--set scheduler.extra: the list is not valid YAML"),
+        ("scheduler.extra=[{a: b}]", "--set scheduler.extra: a list of single values"),
+        ("learners=[1]", "--set: learners: a list is not allowed"),
+    ],
+)  # fmt: skip
+def test_a_set_option_that_is_wrong(option: str, expected: str) -> None:
+    (problem,) = problems(SMALL, Overrides(set=(option,)))
+    assert problem.startswith(expected)
+
+
+def test_lists_null_and_quoted_text_can_be_set() -> None:
+    asked = ("scheduler.extra=[--nice=5, '--x=a, b']", "requirements=[]", "time=null",
+             "description=''", "env.A='1'", "env.B='a b' --c 'd'")  # fmt: skip
+    loaded = manifest(SMALL + "time: 5m\n", Overrides(set=asked))
+    assert loaded.scheduler.extra == ["--nice=5", "--x=a, b"]
+    assert (loaded.requirements, loaded.time, loaded.description) == ([], None, "")
+    assert loaded.plain_env() == {"A": "1", "B": "'a b' --c 'd'"}
+    assert manifest(loaded.to_yaml()) == loaded
+
+
+def test_an_option_is_named_once() -> None:
+    assert problems(SMALL, Overrides(time="5"))[0].startswith("--time: '5' has no unit")
+
+
+def test_names_are_neither_empty_nor_endless() -> None:
+    rest = SMALL.partition("\n")[2]
+    (problem,) = problems("name: ''\n" + rest)
+    assert problem == "m.yml:1:7: name: '' is not allowed; text that is not empty is allowed"
+    (problem,) = problems(f"name: {'n' * 201}\n" + rest)
+    assert problem.endswith("name: is 201 characters long; at most 200 are allowed")
+    (problem,) = problems(SMALL + f"description: {'d ' * 5001}e\n")
+    assert problem.endswith("is 10,003 characters long; at most 10,000 are allowed")
+    assert len(manifest(f"name: {'n' * 200}\n" + rest).name) == 200
+
+
+def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:
+    text = (
+        "name: a\nframework:\n  name: torch\n  job: a.py\n  arguments: {weights: w.pt}\n"
+        "requirements: r.txt\n"
+    )
+    loaded = manifest(text)
+    (tmp_path / "a.py").mkdir()
+    with pytest.raises(ManifestError) as caught:
+        check_files(loaded, tmp_path)
+    assert caught.value.problems == [
+        f"m.yml:4:8: framework.job: a.py is no file in {tmp_path}",
+        f"m.yml:5:24: framework.arguments.weights: w.pt does not exist in {tmp_path}",
+        f"m.yml:6:15: requirements: r.txt does not exist in {tmp_path}",
+    ]
+    (tmp_path / "a.py").rmdir()
+    for name in ("a.py", "w.pt", "r.txt"):
+        (tmp_path / name).touch()
+    check_files(loaded, tmp_path)
+
+
+def test_weights_may_be_in_the_training_data(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    loaded = manifest(
+        SMALL + "  arguments: {weights: w.pt}\ndata_stores:\n  - {id: a, type: mount_volume, "
+        "training_data: {container: c}, connection: {path: /d}}\n"
+    )
+    check_files(loaded, tmp_path)
+    with pytest.raises(ManifestError, match="w.pt does not exist"):
+        check_files(manifest(SMALL + "  arguments: {weights: w.pt}\n"), tmp_path)
+
+
+def test_what_only_lacks_a_convenience_can_run() -> None:
+    loaded = manifest(
+        SMALL + "parameter_server: {staleness: 2}\nretries: 1\nlearners: 1\n"
+        "data_stores: [{id: a, type: s3_datastore}]\n"
+    )
+    assert can_not_run(loaded) == []
+    sentences = not_in_this_version(loaded)
+    assert len(sentences) == 3
+    assert any("One learner needs no parameter server" in s for s in sentences)
+
+
+@pytest.mark.parametrize(
+    ("variable", "is_secret"),
+    [
+        ("HF_TOKEN: abc", True),
+        ("DB_PASSWORD: 12345678", True),
+        ("WANDB_API_KEY: 0123456789abcdef", True),
+        ("REMOTE: 'https://me:pw@host/x'", True),
+        ("SORT_KEY: name", False),
+        ("TOKENIZERS_PARALLELISM: no", False),
+        ("MAX_TOKENS: 512", False),
+        ("PAGE: 'https://host/x'", False),
+    ],
+)
+def test_credentials_in_env(variable: str, is_secret: bool) -> None:
+    loaded = manifest(SMALL + f"env: {{{variable}}}\n")
+    name = variable.split(":")[0]
+    assert (name in loaded.secret_names()) is is_secret
+    assert (name in loaded.extract_secrets()[1]) is is_secret
+    assert (name in loaded.plain_env()) is not is_secret
+
+
+def test_written_references() -> None:
+    loaded = manifest(SMALL + "env: {HF_TOKEN: {from_env: HF_TOKEN}, A: {from_file: ~/a}}\n")
+    assert loaded.references()["A"].from_file == "~/a"
+    assert loaded.extract_secrets()[1] == {}
+    (problem,) = problems(SMALL + "env: {A: {from_env: X, from_file: y}}\n")
+    assert "one of {from_env: NAME} and {from_file: PATH}" in problem
+    (problem,) = problems(SMALL + "env: {A: {from_evn: X}}\n")
+    assert "did you mean 'from_env'? Allowed: from_env, from_file" in problem
+
+
+def test_an_error_beside_a_credential_does_not_show_it() -> None:
+    found = problems(SMALL + "learners: x\nenv: {A_PASSWORD: [hunter2], 1B_SECRET: hunter2}\n")
+    assert len(found) == 2
+    assert "hunter2" not in "\n".join(found)
+
+
+def test_a_credential_in_a_wrong_place_is_not_shown_by_other_errors() -> None:
+    found = problems(
+        SMALL + "learners: https://me:hunter2@host/\nmemory: ghp_0123456789abcdefghij\n"
+    )
+    assert len(found) == 4
+    assert "hunter2" not in "\n".join(found)
+    assert "0123456789" not in "\n".join(found)
+
+
+def test_yaml_problems_are_manifest_errors() -> None:
+    assert problems("") == ["m.yml: the file is empty"]
+    assert "keys with values" in problems("- a\n")[0]
+    assert "is there twice" in problems(SMALL + "learners: 1\nLearners: 2\n")[0]
+
+
+def test_the_schema_says_bounds_in_its_own_words() -> None:
+    server = json_schema()["$defs"]["ParameterServer"]["properties"]
+    assert server["staleness"]["anyOf"][0] == {"type": "integer", "minimum": 0}
+    momentum = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
+    assert server["momentum"]["anyOf"][0] == momentum
+    assert server["push_every"]["minimum"] == 1
+
+
+def test_the_schema_describes_every_key() -> None:
+    schema = json_schema()
+    json.dumps(schema)
+    assert schema["$schema"].endswith("2020-12/schema")
+    for properties in [schema, *schema["$defs"].values()]:
+        for name, entry in properties.get("properties", {}).items():
+            target = schema["$defs"].get(entry.get("$ref", "").rpartition("/")[2], {})
+            assert entry.get("description") or target.get("description"), name
+
+
+def test_scheduler_options_that_are_ours_are_refused() -> None:
+    (problem,) = problems(SMALL + "scheduler: {extra: ['--output=x']}\n")
+    assert "set by dlctl itself" in problem
+
+
+@given(st.text(max_size=30))
+@example("\x85")
+@example("a\n b\n\u2028\n")
+@example("1e-3")
+def test_any_argument_survives_storing(value: str) -> None:
+    loaded = manifest(SMALL)
+    changed = loaded.framework.model_copy(update={"arguments": {"x": value}})
+    stored = loaded.model_copy(update={"framework": changed}).to_yaml()
+    assert manifest(stored).framework.arguments == {"x": value}
+
+
+def test_importing_the_manifest_is_cheap() -> None:
+    heavy = ("torch", "numpy", "typer", "paramiko")
+    code = f"import sys, dlctl.manifest.model; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,166 @@
+"""From the user's folder to what is sent: credentials, the manifest, the job file."""
+
+import os
+
+import pytest
+from login_side import make_site
+from repository import MANIFESTS
+
+from dlctl.errors import ManifestError, PlanError
+from dlctl.manifest.overrides import Overrides
+from dlctl.request.build import new_training_id, prepare
+from dlctl.request.request import check_can_run, this_machine
+
+SECRET = "hunter2-hunter2-hunter2"
+
+
+def prepared(folder, env="{}", name="manifest.yml", extra=""):
+    (folder / "train.py").write_text("x = 1\n")
+    (folder / name).write_text(
+        f"name: a\nframework: {{name: pytorch, job: train.py}}\nenv: {env}\n{extra}"
+    )
+    return prepare(folder / name, Overrides(), make_site())
+
+
+def paths(request):
+    return [file.path for file in request.code.files]
+
+
+def test_a_literal_credential_is_sent_as_a_secret_only(tmp_path):
+    request = prepared(tmp_path, f"{{API_TOKEN: {SECRET}, LR: '0.1'}}")
+    assert request.secrets == {"API_TOKEN": SECRET}
+    assert paths(request) == ["train.py"]
+    assert "from_secret: API_TOKEN" in request.manifest
+    for text in (request.manifest, request.script, repr(request.plan)):
+        assert SECRET not in text
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_no_other_name_of_the_manifest_is_sent(tmp_path, link, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "real.yml").write_text(
+        f"name: a\nframework: {{name: pytorch, job: train.py}}\nenv: {{API_TOKEN: {SECRET}}}\n"
+    )
+    link("real.yml", "manifest.yml")
+    for name in ("real.yml", "manifest.yml"):
+        assert paths(prepare(tmp_path / name, Overrides(), make_site())) == ["train.py"]
+
+
+def test_a_link_from_elsewhere_sends_no_manifest(tmp_path):
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    prepared(folder, f"{{API_TOKEN: {SECRET}}}")
+    (elsewhere / "my.yml").symlink_to(folder / "manifest.yml")
+    assert paths(prepare(elsewhere / "my.yml", Overrides(), make_site())) == ["train.py"]
+
+
+def test_a_variable_of_the_shell(tmp_path, monkeypatch):
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with pytest.raises(ManifestError, match="MY_KEY is not set") as refused:
+        prepared(tmp_path, "{KEY: {from_env: MY_KEY}}")
+    assert "export MY_KEY" in refused.value.hint
+    monkeypatch.setenv("MY_KEY", SECRET)
+    assert prepared(tmp_path, "{KEY: {from_env: MY_KEY}}").secrets == {"KEY": SECRET}
+
+
+def test_a_file_of_one_s_own(tmp_path, monkeypatch):
+    with pytest.raises(ManifestError, match=r"env.KEY: the file .*/absent can't be read"):
+        prepared(tmp_path, "{KEY: {from_file: /absent}}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "key.txt").write_text(SECRET + "\n")
+    (tmp_path / "work").mkdir()
+    for name in ("~/key.txt", "../key.txt"):  # relative to the manifest, wherever one stands
+        assert prepared(tmp_path / "work", f"{{KEY: {{from_file: {name}}}}}").secrets == {
+            "KEY": SECRET
+        }
+
+
+def test_from_secret_written_by_hand_is_one_sentence(tmp_path):
+    with pytest.raises(ManifestError, match="from_secret is written by dlctl") as refused:
+        prepared(tmp_path, "{KEY: {from_secret: KEY}}")
+    assert "from_env" in refused.value.hint
+
+
+@pytest.mark.parametrize("job", ["./train.py", "sub/../train.py"])
+def test_the_job_file_may_be_named_in_other_ways(tmp_path, job):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "m.yml").write_text(f"name: a\nframework: {{name: pytorch, job: {job}}}\n")
+    assert prepare(tmp_path / "m.yml", Overrides(), make_site()).plan.framework.job == job
+
+
+def test_a_job_file_that_is_not_sent_is_told(tmp_path):
+    (tmp_path / "m.yml").write_text("name: a\nframework: {name: pytorch, job: train.py}\n")
+    with pytest.raises(ManifestError, match="train.py does not exist"):
+        prepare(tmp_path / "m.yml", Overrides(), make_site())
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / ".gitignore").write_text("*.py\n")
+    with pytest.raises(ManifestError, match="is left out by .gitignore"):
+        prepare(tmp_path / "m.yml", Overrides(), make_site())
+
+
+def test_weights_that_are_not_sent_are_told(tmp_path):
+    (tmp_path / "train.py").touch()
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "model.pt").touch()
+    (tmp_path / "m.yml").write_text(
+        "name: a\nframework:\n  name: torch\n  job: train.py\n"
+        "  arguments: {weights: results/model.pt}\n"
+    )
+    with pytest.raises(ManifestError, match="weights: results/model.pt is left out"):
+        prepare(tmp_path / "m.yml", Overrides(), make_site())
+
+
+LISTING_1 = MANIFESTS / "listing-1.yml"
+
+
+def test_what_can_not_run_is_planned_and_not_sent(tmp_path):
+    (tmp_path / "m.yml").write_bytes(LISTING_1.read_bytes())
+    request = prepare(tmp_path / "m.yml", Overrides(), make_site())
+    assert any("framework caffe" in note for note in request.plan.not_in_this_version)
+    with pytest.raises(PlanError, match="nothing was sent") as refused:
+        check_can_run(request)
+    assert "softlayer_objectstore" in refused.value.message
+    assert "framework caffe has no built-in loop" in refused.value.message
+    assert refused.value.exit_code == 5
+
+
+def test_what_can_run_may_be_sent(tmp_path):
+    request = prepared(tmp_path, extra="retries: 3\n")
+    assert len(request.plan.not_in_this_version) == 1
+    check_can_run(request)
+
+
+def test_the_local_queue_is_limited_by_this_machine(tmp_path):
+    site = make_site(scheduler="{kind: local}", launcher="{kind: mpirun}")
+    machine = this_machine(site)
+    assert machine.cpus_per_node == len(os.sched_getaffinity(0))
+    assert machine.memory_bytes_per_node > 2**27
+    prepared(tmp_path)
+    with pytest.raises(PlanError, match="this machine: a learner needs 100000 CPUs, a node has"):
+        prepare(tmp_path / "manifest.yml", Overrides(cpus=100000), site)
+    assert this_machine(make_site()) is None  # Slurm knows better
+
+
+@pytest.mark.parametrize(("name", "slug"), [
+    ("Digits & more!", "digits-more"), ("日本", "training"), ("x" * 90, "x" * 24),
+])  # fmt: skip
+def test_an_id_begins_with_the_name(name, slug):
+    ids = {new_training_id(name) for _ in range(50)}
+    assert len(ids) == 50
+    assert all(i.rpartition("-")[0] == slug and len(i.rpartition("-")[2]) == 8 for i in ids)
+
+
+def test_the_same_folder_gives_the_same_content(tmp_path):
+    first, second = prepared(tmp_path), prepared(tmp_path)
+    assert first.code.digest == second.code.digest
+    assert first.plan.runtime_dir == second.plan.runtime_dir
+    names = {entry.path for entry in first.runtime}
+    assert {
+        "learner/supervisor/attempt.py",
+        "psrv/__init__.py",
+        "dlctl/contract/__init__.py",
+    } <= names
+    assert not any(name.startswith("dlctl/cli") for name in names)

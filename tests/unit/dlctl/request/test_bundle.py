@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import io
+import os
+import socket
+import tarfile
+import tempfile
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from repository import REPOSITORY
+
+from dlctl.errors import BundleError
+from dlctl.request.bundle import collect, tar_stream
+from dlctl.request.runtime import runtime_entries
+
+# In pieces, so that a scanner does not take this file for what it tests.
+PRIVATE_KEY = "-----BEGIN OPENSSH " + "PRIVATE KEY-----\nAAAA\n"
+AWS_KEY = "AKIA" + "IOSFODNN7EXAMPLE"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "train.py").write_text("print(1)\n")
+    return root
+
+
+def write(root: Path, **files: str) -> None:
+    for name, text in files.items():
+        add(root, name, text)
+
+
+def add(root: Path, name: str, text: str = "x") -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def names(root: Path) -> list[str]:
+    return [file.path for file in collect(root).files]
+
+
+def test_files_are_sorted_and_measured(folder):
+    add(folder, "lib/a.py", "12345")
+    bundle = collect(folder)
+    assert [f.path for f in bundle.files] == ["lib/a.py", "train.py"]
+    assert bundle.size_bytes == 14
+
+
+def test_nothing_of_caches_environments_and_results(folder):
+    for name in (
+        ".git/config", "lib/__pycache__/a.pyc", ".venv/bin/python", "results/1/model",
+        "env/pyvenv.cfg", "env/bin/python", ".mypy_cache/x", ".DS_Store",
+    ):  # fmt: skip
+        add(folder, name)
+    add(folder, "lib/results/kept")
+    assert names(folder) == ["lib/results/kept", "train.py"]
+
+
+def test_gitignore_at_every_level(folder):
+    add(folder, ".gitignore", "*.log\n/data/\n!keep.log\n")
+    add(folder, "lib/.gitignore", "*.py\n!good.py\n/sub\n")
+    for name in ("a.log", "keep.log", "data/x", "lib/data/x", "lib/a.py", "lib/good.py"):
+        add(folder, name)
+    add(folder, "lib/sub/x")
+    add(folder, "lib/deep/sub/x")
+    assert names(folder) == [
+        ".gitignore", "keep.log", "lib/.gitignore", "lib/data/x", "lib/deep/sub/x",
+        "lib/good.py", "train.py",
+    ]  # fmt: skip
+
+
+def test_dlctlignore_wins_over_gitignore(folder):
+    add(folder, ".gitignore", "*.bin\n")
+    add(folder, ".dlctlignore", "!needed.bin\nnotes/\n")
+    for name in ("needed.bin", "other.bin", "notes/x"):
+        add(folder, name)
+    assert names(folder) == [".dlctlignore", ".gitignore", "needed.bin", "train.py"]
+
+
+def test_the_repository_above_is_heard(tmp_path, folder):
+    (tmp_path / ".git").mkdir()
+    add(tmp_path, ".gitignore", "/project/local\n*.tmp\n")
+    add(folder, "local")
+    add(folder, "a.tmp")
+    add(folder, "lib/local")
+    assert names(folder) == ["lib/local", "train.py"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".env", ".env.production", "key.pem", "id_rsa", "deploy/id_ed25519", ".netrc",
+        "credentials",
+        ".aws/config", "kaggle.json", ".git-credentials", "SERVICE-ACCOUNT-1.json",
+    ],
+)  # fmt: skip
+def test_names_of_secrets_are_refused(folder, name):
+    add(folder, name)
+    with pytest.raises(BundleError) as caught:
+        collect(folder)
+    assert f"{name}: looks like a secret" in str(caught.value)
+    assert ".dlctlignore" in str(caught.value)
+    assert f"!/{name}" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [PRIVATE_KEY, f"key = '{AWS_KEY}'", "token: hf_" + "a" * 34])
+def test_contents_of_secrets_are_refused(folder, text):
+    add(folder, "settings.py", text)
+    with pytest.raises(BundleError, match=r"settings\.py: looks like a secret"):
+        collect(folder)
+
+
+def test_harmless_names_pass(folder):
+    for name in (".env.example", "id_rsa.pub", "tokenizer.json", "keys.py"):
+        add(folder, name)
+    assert len(names(folder)) == 5
+
+
+def test_a_secret_that_is_ignored_or_allowed_passes(folder):
+    add(folder, ".env")
+    add(folder, "certs/public.pem")
+    add(folder, ".dlctlignore", ".env\n!certs/public.pem\n")
+    assert names(folder) == [".dlctlignore", "certs/public.pem", "train.py"]
+
+
+def test_gitignores_negation_allows_no_secret(folder):
+    add(folder, ".env")
+    add(folder, ".gitignore", "*\n!.env\n")
+    with pytest.raises(BundleError, match=r"\.env"):
+        collect(folder)
+
+
+def test_all_problems_at_once(folder):
+    add(folder, ".env")
+    os.mkfifo(folder / "pipe")
+    (folder / "out").symlink_to("/etc/passwd")
+    (folder / "up").symlink_to("../../x")
+    with socket.socket(socket.AF_UNIX) as server:
+        previous = Path.cwd()
+        os.chdir(folder)
+        try:
+            server.bind("sock")
+        finally:
+            os.chdir(previous)
+    with pytest.raises(BundleError) as caught:
+        collect(folder)
+    assert len(caught.value.problems) == 5
+    text = str(caught.value)
+    assert "out: a link that leads out of the folder (/etc/passwd)" in text
+    assert "pipe: a socket, pipe or device" in text
+
+
+def test_a_link_through_a_link_does_not_lead_out(folder):
+    (folder / "inner").symlink_to("lib")
+    add(folder, "lib/a")
+    (folder / "trick").symlink_to("inner/../../project-2")
+    with pytest.raises(BundleError, match="trick"):
+        collect(folder)
+
+
+def test_links_inside_stay_links(folder):
+    (folder / "alias.py").symlink_to("train.py")
+    (bundle := collect(folder))
+    assert [(f.path, f.link) for f in bundle.files] == [
+        ("alias.py", "train.py"),
+        ("train.py", None),
+    ]
+
+
+@pytest.fixture
+def ordinary_user():
+    """Be no root, who reads everything; in a folder of its own, for pytest's are root's alone."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name), lambda: os.seteuid(user or 65534)
+        os.seteuid(user)
+
+
+def test_unreadable_files_are_named(ordinary_user):
+    folder, become = ordinary_user
+    add(folder, "locked").chmod(0)
+    become()
+    with pytest.raises(BundleError, match="locked: can't be read"):
+        collect(folder)
+
+
+def test_the_size_is_capped_with_the_largest_named(folder):
+    add(folder, "data/big", "x" * 3_000_000)
+    add(folder, "small", "x" * 10)
+    with pytest.raises(BundleError, match=r"data/ \(3\.0 MB\)"):
+        collect(folder, limit_bytes=1_000_000)
+
+
+def test_no_folder(folder):
+    with pytest.raises(BundleError, match="no folder"):
+        collect(folder / "train.py")
+
+
+def test_the_digest_names_the_content_alone(folder):
+    first = collect(folder).digest
+    os.utime(folder / "train.py", (1, 1))
+    (folder / "train.py").chmod(0o664)
+    assert collect(folder).digest == first
+    (folder / "train.py").chmod(0o755)
+    executable = collect(folder).digest
+    (folder / "train.py").rename(folder / "train2.py")
+    renamed = collect(folder).digest
+    add(folder, "train2.py", "print(2)\n").chmod(0o755)
+    assert len({first, executable, renamed, collect(folder).digest}) == 4
+
+
+def test_a_file_is_no_link_to_the_same_bytes(folder, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (folder / "a").write_text("train.py")
+    (other / "train.py").write_text("print(1)\n")
+    (other / "a").symlink_to("train.py")
+    assert collect(folder).digest != collect(other).digest
+
+
+def test_the_archive_is_deterministic_and_owned_by_nobody(folder):
+    add(folder, "lib/run.sh").chmod(0o700)
+    (folder / "alias").symlink_to("train.py")
+    data = b"".join(tar_stream(collect(folder), "code/"))
+    os.utime(folder / "train.py", (5, 5))
+    assert b"".join(tar_stream(collect(folder), "code/")) == data
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        members = {m.name: m for m in archive}
+        assert archive.extractfile("code/train.py").read() == b"print(1)\n"
+    assert sorted(members) == ["code/alias", "code/lib", "code/lib/run.sh", "code/train.py"]
+    assert {(m.uid, m.gid, m.uname) for m in members.values()} == {(0, 0, "")}
+    assert members["code/lib/run.sh"].mode == 0o755
+    assert members["code/lib"].isdir()
+    assert members["code/alias"].linkname == "train.py"
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe", "ü".encode(), b"x" * 200, b"new\nline"])
+def test_names_of_any_bytes_survive(folder, raw):
+    Path(os.fsdecode(os.fsencode(folder) + b"/" + raw)).write_text("1")
+    bundle = collect(folder)
+    assert raw in [os.fsencode(f.path) for f in bundle.files]
+    data = b"".join(tar_stream(bundle))
+    with tarfile.open(
+        fileobj=io.BytesIO(data), encoding="utf-8", errors="surrogateescape"
+    ) as archive:
+        assert raw in [os.fsencode(name) for name in archive.getnames()]
+
+
+def test_the_archive_is_not_held_in_memory(folder):
+    with (folder / "big").open("wb") as file:
+        file.truncate(64 << 20)
+    bundle = collect(folder)
+    tracemalloc.start()
+    try:
+        size = sum(len(chunk) for chunk in tar_stream(bundle))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size > 64 << 20
+    assert peak < 8 << 20
+
+
+def test_the_runtime_has_all_that_nodes_run():
+    """Without native.c a cluster's pushes would be slower, and no more be said than in a log."""
+    root = REPOSITORY
+    sent = {entry.path: entry.source for entry in runtime_entries()[1]}
+    for package in ("dlctl/contract", "learner", "psrv"):
+        files = [path for path in (root / package).rglob("*.*") if path.suffix != ".pyc"]
+        assert files
+        for path in files:
+            assert sent[str(path.relative_to(root))] == path.read_bytes()
+    assert "psrv/solvers/native.c" in sent

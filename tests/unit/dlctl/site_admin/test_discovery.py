@@ -1,0 +1,254 @@
+"""What a site says about itself: recorded answers, and the script itself under several shells."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from repository import RECORDED
+
+from dlctl.errors import SiteError
+from dlctl.site_admin.discovery import (
+    Answer,
+    Discovered,
+    discovery_script,
+    parse_discovery,
+    parse_gpus,
+    parse_max_nodes,
+    parse_mpi_types,
+    parse_sinfo,
+    parse_time_limit,
+)
+from dlctl.site_admin.draft import make_site, site_text
+from dlctl.sites.files import TransportSettings, parse_site
+
+SSH = TransportSettings(kind="ssh", host="login")
+
+
+def recorded(name: str) -> Discovered:
+    return parse_discovery((RECORDED / f"discovery-{name}.txt").read_text())
+
+
+def with_sinfo(name: str) -> Discovered:
+    text = (RECORDED / "discovery-slurm-22.05.txt").read_text()
+    before, rest = text.split("==dlctl== sinfo\n")
+    after = rest.split("==dlctl== rc 0\n", 1)[1]
+    sinfo = (RECORDED / f"sinfo-{name}.txt").read_text()
+    return parse_discovery(f"{before}==dlctl== sinfo\n{sinfo}\n==dlctl== rc 0\n{after}")
+
+
+def test_a_real_cluster_is_understood():
+    found = recorded("slurm-22.05")
+    assert (found.user, found.home, found.slurm_version) == ("dluser", "/home/dluser", "22.05.8")
+    assert (found.slurm_found, found.slurm_folder) == ("path", "/usr/bin")
+    assert [p.name for p in found.partitions] == ["debug", "scavenge"]
+    debug = found.partitions[0]
+    assert debug.default and debug.max_time_s is None and debug.max_nodes is None
+    assert (debug.groups[0].cpus, debug.groups[0].gpus) == (2, 2)
+    assert debug.groups[0].memory_bytes == 4000 * 1024**2
+    assert found.default_account == "dl" and found.accounts == ["dl"] and found.accounting
+    assert found.mpi_types == ["pmix", "none", "cray_shasta", "pmi2", "pmix_v4"]
+    assert found.mpi_default == "pmix" and found.max_array_size == 1001
+    assert [str(p) for p in found.pythons] == ["3.11.2 (/usr/bin/python3)"]
+    assert found.problems == [] and found.free_bytes and found.free_bytes > 1024**3
+
+
+def test_a_busy_cluster_has_the_same_limits_and_says_what_is_down():
+    found = recorded("slurm-22.05-busy")
+    site = make_site("x", found, SSH)
+    assert list(site.partitions) == ["debug"]
+    assert site.partitions["debug"].nodes == 4
+    text = site_text(site, found)
+    assert "# debug: 1 of its nodes are down or drained now" in text
+    assert "# scavenge is down: left out" in text
+    assert found.partitions[1].max_nodes == 2
+
+
+def test_a_controller_that_is_away_is_an_error_and_no_empty_site():
+    found = recorded("slurm-22.05-no-controller")
+    with pytest.raises(SiteError, match="Unable to contact slurm controller") as caught:
+        make_site("x", found, SSH)
+    assert "sinfo" in caught.value.hint
+    assert found.default_account == "dl"
+
+
+def test_slurm_off_the_path_gets_its_folder_into_the_file():
+    found = recorded("slurm-22.05-off-path")
+    site = make_site("x", found, SSH)
+    assert found.slurm_found == "folder"
+    assert site.scheduler.path == "/home/dluser/slurm/bin"
+
+
+def test_unlike_nodes_give_the_limits_of_the_largest_and_are_told():
+    found = with_sinfo("unlike-nodes")
+    site = make_site("x", found, SSH)
+    batch, gpu = site.partitions["batch"], site.partitions["gpu"]
+    assert (batch.nodes, batch.cpus_per_node, batch.gpus_per_node) == (100, 128, 4)
+    assert batch.memory_bytes_per_node == 1031000 * 1024**2
+    assert (batch.max_time_s, batch.max_nodes, batch.default) == (172800, 32, True)
+    assert (gpu.gpus_per_node, gpu.gpu_type, gpu.nodes) == (4, "a100", 8)
+    assert site.partitions["mixed-gpu"].gpu_type is None
+    assert site.partitions["mixed-gpu"].gpus_per_node == 8
+    assert site.partitions["two-kinds"].gpus_per_node == 3
+    assert site.partitions["two-kinds"].max_time_s == 1800
+    assert site.partitions["two-kinds"].max_nodes == 1
+    assert "batch has unlike nodes" in site_text(site, found)
+
+
+def test_states_and_words_of_other_versions():
+    found = with_sinfo("states")
+    main = found.partitions[0]
+    usable = {group.state: group.usable for group in main.groups}
+    assert usable == {
+        "idle": True, "mixed": True, "down": False, "draining": False, "reserved": True,
+        "maint": False,
+    }  # fmt: skip
+    assert [p.available for p in found.partitions] == ["up", "down", "inact", "drain", "up"]
+    assert found.partitions[1].groups[0].memory_bytes is None
+    site = make_site("x", found, SSH)
+    assert list(site.partitions) == ["main", "empty"]
+    assert site.partitions["empty"].nodes == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "time_s"),
+    [
+        ("infinite", None), ("UNLIMITED", None), ("n/a", None), ("", None), ("0", None),
+        ("30", 1800), ("30:00", 1800), ("1:00:00", 3600), ("2-00:00:00", 172800),
+        ("1-12", 129600), ("1-12:30", 131400), ("7-00:00:00", 604800), ("00:10", 10),
+    ],
+)  # fmt: skip
+def test_time_limits(text, time_s):
+    assert parse_time_limit(text) == time_s
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("(null)", (0, None)), ("", (0, None)), ("gpu:2", (2, None)), ("gpu", (1, None)),
+        ("gpu:a100:4(S:0-1)", (4, "a100")), ("gpu:a100:4(S:0,1)", (4, "a100")),
+        ("craynetwork:4,gpu:mi250x:8", (8, "mi250x")), ("gpu:a100", (1, "a100")),
+        ("gpu:a100_1g.5gb:7(S:0)", (7, "a100_1g.5gb")), ("shard:8,mps:100", (0, None)),
+        ("gpu:a:1,gpu:b:2", (3, None)), ("gpu:2(IDX:0-1)", (2, None)),
+    ],
+)  # fmt: skip
+def test_gres(gres, gpus):
+    assert parse_gpus(gres) == gpus
+
+
+def test_node_limits_and_mpi_lists():
+    assert [parse_max_nodes(t) for t in ("1-4", "1-infinite", "3", "infinite", "0", "¹")] == [
+        4, None, 3, None, None, None,
+    ]  # fmt: skip
+    old = (RECORDED / "mpi-list-20.02-stderr.txt").read_text().splitlines()
+    assert parse_mpi_types(Answer("", 0, old)) == ["pmix_v3", "openmpi", "pmi2", "none", "pmix"]
+    assert parse_mpi_types(None) == []
+
+
+@given(st.text())
+def test_no_answer_crashes_the_parsers(text):
+    parse_sinfo(text)
+    parse_gpus(text)
+    parse_time_limit(text)
+    parse_max_nodes(text)
+    for framed in (text, f"==dlctl== account\nhome=/h\n==dlctl== rc 0\n{text}\n==dlctl== end\n"):
+        try:
+            parse_discovery(framed)
+        except SiteError as error:
+            assert error.hint
+
+
+@pytest.mark.parametrize("name", ["slurm-22.05", "slurm-22.05-busy", "slurm-22.05-off-path"])
+def test_the_file_says_what_the_site_is(name):
+    found = recorded(name)
+    site = make_site("x", found, SSH, python="/p y/python")
+    assert parse_site("x", site_text(site, found)) == site
+
+
+@pytest.mark.parametrize("name", ["unlike-nodes", "states"])
+def test_the_file_of_a_hand_made_cluster_is_right(name):
+    found = with_sinfo(name)
+    site = make_site("x", found, SSH)
+    assert parse_site("x", site_text(site, found)) == site
+
+
+def test_a_hostile_answer_can_not_leave_its_comment():
+    text = (RECORDED / "discovery-slurm-22.05.txt").read_text()
+    text = text.replace("host=head", "host=a\x1b[2J\u2028root: /evil")
+    found = parse_discovery(text.replace("dl||normal|", "dl||normal|\nx\x0broot: /evil||normal|"))
+    site = make_site("x", found, SSH)
+    assert parse_site("x", site_text(site, found)) == site
+
+
+def test_an_answer_that_was_cut_off_is_refused():
+    text = (RECORDED / "discovery-slurm-22.05.txt").read_text()
+    for part in (text[: len(text) // 2], text.removesuffix("==dlctl== end\n"), "", "welcome\n"):
+        with pytest.raises(SiteError, match="cut off|did not run"):
+            parse_discovery(part)
+
+
+def test_without_slurm_the_site_runs_jobs_itself():
+    text = (RECORDED / "discovery-slurm-22.05.txt").read_text()
+    start, end = text.index("==dlctl== slurm\n"), text.index("==dlctl== pythons\n")
+    found = parse_discovery(text[:start] + "==dlctl== slurm\n\n==dlctl== rc 0\n" + text[end:])
+    chosen = make_site("x", recorded("slurm-22.05-off-path"), SSH, without_slurm=True)
+    for site in (make_site("x", found, SSH), chosen):
+        assert (site.scheduler.kind, site.launcher.kind) == ("local", "mpirun")
+        assert (site.scheduler.path, site.scheduler.account, site.partitions) == (None, None, {})
+    assert parse_site("x", site_text(chosen, recorded("slurm-22.05-off-path"))) == chosen
+
+
+@pytest.mark.parametrize("shell", ["sh", "dash", "bash"])
+def test_the_script_answers_here(shell, tmp_path):
+    """With a Slurm of executables in a folder that only the login shell knows."""
+    fake = tmp_path / "sl urm"
+    fake.mkdir()
+    (tmp_path / ".profile").write_text(f'echo Welcome; PATH="{fake}:$PATH"\n')
+    (tmp_path / ".bash_profile").write_text(f'echo Welcome; PATH="{fake}:$PATH"\n')
+    for name, text in {
+        "sinfo": "case $1 in --version) echo slurm 24.11.1 ;;\n"
+        '*) echo "p*|up|1:00|1-2|3|4|5000|gpu:2|idle" ;; esac',
+        "scontrol": 'echo "MpiDefault = none"; echo "Other = x"',
+        "sacctmgr": "echo hello >&2; exit 1",
+        "sacct": "exit 1",
+        "srun": "echo srun: pmi2 >&2",
+    }.items():
+        (fake / name).write_text(f"#!/bin/sh\n{text}\n")
+        (fake / name).chmod(0o755)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sed", "tail", "head", "tr", "awk", "id", "uname", "df", "grep", "timeout", "env"):
+        target = subprocess.run(["which", name], capture_output=True, text=True).stdout.strip()
+        (tools / name).symlink_to(target)
+    (tmp_path / "script").write_text(
+        discovery_script().replace(" /usr/bin ", " ").replace(":/usr/bin:", ":")
+    )
+    program = subprocess.run(["which", shell], capture_output=True, text=True).stdout.strip()
+    end = subprocess.run(
+        [program, str(tmp_path / "script")],
+        env={"HOME": str(tmp_path), "SHELL": "/bin/bash", "PATH": str(tools), "SINFO_FORMAT": "%x"},
+        capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    found = parse_discovery(end.stdout)
+    assert (found.slurm_found, found.slurm_folder) == ("folder", str(fake))
+    assert found.slurm_version == "24.11.1"
+    assert found.partitions[0].groups[0].cpus == 4
+    assert found.mpi_types == ["pmi2"] and found.mpi_default is None
+    assert not found.accounting and found.default_account is None
+    assert "sacctmgr gave no answer: hello" in found.problems
+    assert found.home == str(tmp_path)
+    assert make_site("x", found, SSH).launcher.kind == "mpirun"
+
+
+def test_the_script_passes_shellcheck():
+    checker = str(Path(sys.executable).with_name("shellcheck"))
+    script = discovery_script()
+    for shell in ("sh", "dash"):
+        assert subprocess.run([shell, "-n"], input=script, text=True).returncode == 0
+    checked = subprocess.run(
+        [checker, "-s", "sh", "-"], input=script, text=True, capture_output=True
+    )
+    assert checked.stdout == "" and os.linesep == "\n"

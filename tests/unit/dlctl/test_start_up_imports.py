@@ -1,0 +1,114 @@
+"""Each command loads what it uses and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from repository import REPOSITORY
+
+NODE_SIDE = {"torch", "numpy", "mpi4py", "h5py", "watchdog", "learner", "psrv"}
+# Loads the command as its console script does, and prints at the end what was loaded. typer's own
+# coercion of options loads pydantic (since 0.29), so that it says nothing about dlctl.
+PROGRAM = """\
+import sys
+from dlctl.cli.main import main
+try:
+    main()
+finally:
+    with open({answer!r}, "w") as file:
+        file.write("\\n".join(name for name, module in sys.modules.items() if module is not None))
+"""
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, xdg):
+    """`loaded("list")` → the modules that the command loads, by their whole names."""
+
+    def run(*arguments: str, cwd: Path = tmp_path) -> set[str]:
+        answer = tmp_path / "modules"
+        program = PROGRAM.format(answer=str(answer))
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            cwd=cwd, env=xdg.env, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return set(answer.read_text().split("\n"))
+
+    return run
+
+
+def test_help_loads_no_library_but_those_of_the_command_line(loaded):
+    modules = loaded("--help")
+    assert "typer" in modules
+    assert not modules & {"yaml", "pydantic", "paramiko", "jinja2", "pathspec", "sqlite3"}
+    assert not modules & NODE_SIDE
+
+
+def test_help_built_without_parameters_is_the_whole_help(dlctl):
+    assert dlctl("--help", ok=True).stdout.strip() == dlctl().stdout.strip()
+    assert "sites" in dlctl("-h", ok=True).stdout
+
+
+def test_list_loads_the_record_and_no_site(loaded):
+    modules = loaded("list")
+    assert "sqlite3" in modules
+    assert not modules & {"yaml", "paramiko", "jinja2", "pathspec", "rich"}
+    assert not modules & {
+        "dlctl.manifest.model",
+        "dlctl.sites.files",
+        "dlctl.lifecycle",
+        "dlctl.request.build",
+    }
+    assert not modules & NODE_SIDE
+
+
+def test_render_on_a_cluster_loads_neither_transport_nor_record(loaded, tmp_path):
+    manifest = tmp_path / "manifest.yml"
+    manifest.write_text("name: a\nframework: {name: own, command: 'true'}\n")
+    modules = loaded("render", str(manifest))
+    assert "jinja2" in modules
+    assert not modules & {"paramiko", "rich", "sqlite3", "dlctl.lifecycle", "dlctl.transport.ssh"}
+    assert not modules & NODE_SIDE
+
+
+def test_submit_to_this_machine_loads_neither_ssh_nor_slurm(loaded, tmp_path, dlctl):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "manifest.yml").write_text("name: a\nframework: {name: own, command: 'true'}\n")
+    modules = loaded("submit", "manifest.yml", cwd=folder)
+    try:
+        assert {"sqlite3", "yaml", "jinja2", "dlctl.transport.local"} <= modules
+        assert not modules & {"paramiko", "cryptography", "rich", "asyncio", "invoke"}
+        assert not modules & {"dlctl.transport.ssh", "dlctl.scheduler.slurm", "dlctl.cli.show"}
+        assert not modules & {
+            "dlctl.outputs.fetch",
+            "dlctl.outputs.logs",
+            "dlctl.site_admin.discovery",
+            "dlctl.site_admin.doctor",
+        }
+        assert not modules & NODE_SIDE
+    finally:
+        dlctl("logs", "--follow", cwd=folder, ok=True)  # until it has ended: it leaves nothing
+
+
+def test_ssh_loads_no_asyncio(tmp_path):
+    """paramiko wants `invoke`, and with it asyncio and unittest.mock, for `Match exec` alone."""
+    program = (
+        "import sys, dlctl.transport.ssh\n"
+        "loaded = {'invoke', 'asyncio', 'unittest.mock'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+        "from pathlib import Path\n"
+        "options = dlctl.transport.ssh._parse_config('there', Path(sys.argv[1]))\n"
+        "assert options['user'] == ['me'], options\n"
+    )
+    config = tmp_path / "config"
+    config.write_text("Match exec true\n  User me\n")
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(config)], capture_output=True, text=True,
+        env=dict(os.environ, PYTHONPATH=str(REPOSITORY)), timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

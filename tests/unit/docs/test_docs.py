@@ -1,0 +1,292 @@
+"""The pages tell the truth: links, commands, manifests, and what they claim to list in full."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from repository import REPOSITORY
+
+import dlctl
+from dlctl import contract, errors
+from dlctl.manifest.load import parse_manifest
+from dlctl.manifest.model import Manifest
+from dlctl.sites.files import Site, parse_site
+from dlctl.yaml_source import load_bytes
+
+DOCS = REPOSITORY / "docs"
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *sorted(DOCS.glob("*.md")),
+         *sorted((REPOSITORY / "examples").glob("*/README.md"))]  # fmt: skip
+MINIMAL_SITE = {
+    "transport": "{kind: ssh, host: login.example.org}",
+    "root": "/home/alice/dlctl",
+    "scheduler": "{kind: slurm}",
+    "launcher": "{kind: srun}",
+    "environment": "{}",
+}
+
+
+def page_id(path):
+    return str(path.relative_to(REPOSITORY))
+
+
+on_every_page = pytest.mark.parametrize("page", PAGES, ids=page_id)
+
+
+def load_generator():
+    spec = importlib.util.spec_from_file_location("make_commands", DOCS / "make_commands.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return load_generator()
+
+
+@pytest.fixture(scope="module")
+def tree(generator):
+    return generator.command_tree()
+
+
+# Links -------------------------------------------------------------------------------------------
+
+
+def without_code(text):
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^ {4}.*$", "", text, flags=re.MULTILINE)
+    return re.sub(r"`[^`\n]*`", "code", text)
+
+
+def slug(heading):
+    """Return the anchor that GitHub gives a heading."""
+    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return kept.replace(" ", "-")
+
+
+def anchors(path):
+    return {slug(h) for h in re.findall(r"^#+ (.*)$", path.read_text(), flags=re.MULTILINE)}
+
+
+@on_every_page
+def test_every_relative_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{page_id(page)} links to {target}"
+        if anchor:
+            assert anchor in anchors(found), f"{page_id(page)} links to {target}"
+
+
+# Commands ----------------------------------------------------------------------------------------
+
+
+def blocks(text):
+    """Yield the lines of code blocks; of fenced ones only those of a shell or without a name."""
+    fenced = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    for language, body in fenced.findall(text):
+        if language in ("", "sh", "bash", "console"):
+            yield from body.splitlines()
+    for line in fenced.sub("", text).splitlines():
+        if line.startswith("    "):
+            yield line.strip()
+
+
+def calls(line):
+    """Yield the words of each `dlctl` call in a line of shell."""
+    line = re.sub(r"(^|\s)#.*$", "", line.removeprefix("$ "))
+    for part in re.split(r"&&|\|\||[;|>]", line):
+        try:
+            words = shlex.split(part)
+        except ValueError:
+            continue
+        if words[:1] == ["dlctl"]:
+            yield [word for word in words[1:] if not word.startswith(("[", "…", "..."))]
+
+
+def find(tree, words):
+    """Return the command that words call, and the words left for it; None for a placeholder."""
+    command, left, path = tree, list(words), ["dlctl"]
+    while getattr(command, "commands", None) and left:
+        if left[0].startswith("-"):
+            break
+        word = left.pop(0)
+        if word.isupper():
+            return None, []
+        assert word in command.commands, f"there is no `{' '.join([*path, word])}`"
+        path.append(word)
+        command = command.commands[word]
+    return command, left
+
+
+def check_options(command, words):
+    known = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
+    for word in words:
+        if word == "--":
+            return
+        if re.match(r"--?[A-Za-z]", word):
+            option = word.partition("=")[0]
+            assert option in known | {"--help", "-h", "--debug"}, f"no option {option}"
+
+
+@on_every_page
+def test_every_command_in_a_block_can_be_parsed(page, tree):
+    for line in blocks(page.read_text()):
+        for words in calls(line):
+            command, left = find(tree, words)
+            if command is None:
+                continue
+            check_options(command, left)
+            if not getattr(command, "commands", None) and not {"--help", "-h"} & set(left):
+                with command.make_context("dlctl", [w for w in left if w != "--debug"]):
+                    pass
+
+
+@on_every_page
+def test_every_command_in_a_sentence_exists_with_its_options(page, tree):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for code in re.findall(r"(?<!`)`(dlctl [^`\n]*)`(?!`)", text):
+        for words in calls(code):
+            command, left = find(tree, words)
+            if command is not None:
+                check_options(command, left)
+
+
+def test_the_page_of_commands_is_current(generator):
+    current = (DOCS / "commands.md").read_text(encoding="utf-8")
+    assert current == generator.commands_page(), "run `make docs`"
+
+
+def test_every_command_has_help_with_an_example(generator, tree):
+    for words, command in generator.leaves(tree, ("dlctl",)):
+        example = str(command.help).partition("Example: ")[2]
+        found = [call for line in example.splitlines() for call in calls(line)]
+        assert found, f"{' '.join(words)} has no example in its help"
+        assert find(tree, found[0])[0] is command, words
+        for parameter in command.params:
+            assert getattr(parameter, "hidden", False) or parameter.help, (words, parameter.name)
+
+
+# Manifests and sites -----------------------------------------------------------------------------
+
+
+def yaml_blocks():
+    for page in PAGES:
+        found = re.findall(r"^```ya?ml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        for number, text in enumerate(found, 1):
+            yield pytest.param(page, text, id=f"{page_id(page)}:{number}")
+
+
+@pytest.mark.parametrize(("page", "text"), list(yaml_blocks()))
+def test_every_yaml_block_is_valid(page, text):
+    """A fragment is completed with the least that is required, and then as strict as any."""
+    keys = set(load_bytes(text.encode(), page.name).data)
+    is_site = page.name == "sites.md" or keys & {"transport", "root", "launcher", "environment"}
+    if is_site:
+        assert keys <= set(Site.model_fields), keys
+        site = MINIMAL_SITE | ({"transport": "{kind: local}"} if "python: auto" in text else {})
+        missing = [f"{key}: {value}\n" for key, value in site.items() if key not in keys]
+        assert parse_site("example", "".join(missing) + text).name == "example"
+        return
+    assert {key.lower() for key in keys} <= set(Manifest.model_fields), keys
+    if "name" not in keys:
+        text = "name: example\n" + text
+    if "framework" not in keys:
+        text += "\nframework: {name: pytorch, job: train.py}\n"
+    assert parse_manifest(text.encode(), page.name).name
+
+
+def test_the_page_of_the_manifest_names_every_key():
+    page = (DOCS / "manifest.md").read_text()
+    missing = [name for name in Manifest.model_fields if f"`{name}`" not in page]
+    assert not missing
+
+
+# What is listed in full --------------------------------------------------------------------------
+
+
+def records():
+    for record in vars(contract).values():
+        if dataclasses.is_dataclass(record) and isinstance(record, type):
+            yield pytest.param(record, id=record.__name__)
+
+
+@pytest.mark.parametrize("record", list(records()))
+def test_the_page_of_the_job_directory_names_every_field(record):
+    page = (DOCS / "job-directory.md").read_text()
+    section = page.partition(f"### `{record.__name__}`\n")[2].partition("\n### ")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert listed == [field.name for field in dataclasses.fields(record)]
+
+
+def test_the_page_of_the_job_directory_names_every_file():
+    page = (DOCS / "job-directory.md").read_text()
+    constants = [v for n, v in vars(contract).items() if n.isupper() and isinstance(v, str)]
+    assert len(constants) > 10
+    named = set(re.findall(r"`([^`]+)`", page))
+    tops = {name.partition("/")[0] for name in named}
+    for name in constants:
+        assert {name, name + "/"} & named or name in tops, name
+    for number, rank in (("<n>", "<rank>"),):
+        assert contract.submit_begin(number) in named
+        assert contract.submit_answer(number) in named
+        assert contract.claim(number) in named
+        assert contract.job_output(number) in named
+        assert contract.learner_log(number, rank) in named
+        assert contract.status_file(number, "<role>", rank) in named
+        assert contract.preflight_file(number, rank) in named
+        assert contract.directive_file(number) in named
+        assert contract.verdict_file(number) in named
+        assert contract.metrics_file(number, rank) in named
+
+
+@pytest.mark.parametrize("package", ["dlctl", "learner", "psrv"])
+def test_the_page_of_the_architecture_names_every_module(package):
+    page = (DOCS / "architecture.md").read_text()
+    folder = REPOSITORY / package
+    for path in sorted(folder.rglob("*.py")):
+        if not path.name.startswith("__"):
+            assert f"`{path.relative_to(folder).as_posix()}`" in page, path
+
+
+def test_the_page_of_training_names_every_variable():
+    from learner.job import environment
+    from learner.job.ranks import Place
+
+    page = (DOCS / "training.md").read_text()
+    place = Place(0, 1, 0, 1, 0)
+    meeting_point = contract.Preflight(0, "host", "3.11", 1, 1, 0)
+    for name in (
+        *environment.service_variables(Path("/job"), place),
+        *environment.torchrun_variables(place, meeting_point),
+    ):
+        assert f"`{name}`" in page, name
+
+
+def test_every_exit_code_is_explained():
+    families = {c for c in vars(errors).values() if isinstance(c, type)}
+    codes = {c.exit_code for c in families if issubclass(c, errors.DlctlError)} | {0, 2, 130}
+    page = (DOCS / "commands.md").read_text()
+    readme = (REPOSITORY / "README.md").read_text().partition("## Exit codes")[2]
+    for code in codes:
+        assert f"| {code} |" in page
+        assert re.search(rf"\b{code} \w", readme), code
+
+
+def test_the_changelog_has_the_version():
+    text = (REPOSITORY / "CHANGELOG.md").read_text()
+    assert re.search(rf"^## \[{re.escape(dlctl.__version__)}\]", text, re.MULTILINE)
+    project = (REPOSITORY / "pyproject.toml").read_text()
+    assert f'version = "{dlctl.__version__}"' in project
+
+
+def test_no_page_names_this_machine():
+    for page in PAGES:
+        assert str(REPOSITORY) not in page.read_text(), page

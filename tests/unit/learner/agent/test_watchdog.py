@@ -1,0 +1,240 @@
+"""The watchdog's judgement and its status file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from repository import REPOSITORY
+
+from dlctl.contract import Directive, State, Status, attempt_dir, read_record
+from learner.agent.watchdog import Program, Stop, Watchdog, conclude, decode_exit
+from learner.job import status as heartbeat
+from learner.job.metrics import finished_file
+from learner.job.status import Heartbeat, last_lines
+from learner.supervisor.restart_policy import is_too_slow
+from learner.supervisor.verdict import explain
+from learner.system import processes
+from learner.system.signals import HaltFlag
+
+
+@pytest.fixture(autouse=True)
+def _attempt(tmp_path):
+    (tmp_path / attempt_dir(1)).mkdir(parents=True)
+
+
+@pytest.fixture(autouse=True)
+def _spares_what_was_there(monkeypatch):
+    """A watchdog ends all that its process has started: not pytest's, as the tests' zygote is."""
+    find = processes.descendants
+    before = frozenset(find(os.getpid()))
+    monkeypatch.setattr(
+        processes, "descendants", lambda pid, without=frozenset(): find(pid, without | before)
+    )
+
+
+class Silent:
+    """Nobody outside wants anything."""
+
+    def directive(self):
+        return None
+
+    def abandoned(self):
+        return ""
+
+    def expelled(self):
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("returncode", "is_command", "stop", "killed", "state"),
+    [
+        (0, True, Stop.NONE, False, State.COMPLETED),
+        (3, True, Stop.NONE, False, State.FAILED),
+        (-9, False, Stop.NONE, False, State.FAILED),
+        (85, False, Stop.NONE, False, State.HALTED),
+        (0, True, Stop.HALT, False, State.HALTED),
+        (-9, True, Stop.HALT, True, State.HALTED),
+        (0, False, Stop.HALT, False, State.COMPLETED),
+        (-9, False, Stop.HALT, True, State.FAILED),
+        (-signal.SIGUSR2, False, Stop.HALT, False, State.HALTED),
+        (1, False, Stop.HALT, False, State.FAILED),
+        (85, True, Stop.ENDED, False, State.CANCELLED),
+        (85, False, Stop.ENDED, False, State.HALTED),
+        (-15, True, Stop.ENDED, False, State.CANCELLED),
+        (0, True, Stop.CANCEL, False, State.CANCELLED),
+    ],
+)
+def test_conclude(returncode, is_command, stop, killed, state):
+    assert conclude(returncode, is_command, stop, killed)[0] is state
+
+
+def test_exit_of_a_shell_tells_the_signal():
+    assert decode_exit(137, True) == (137, 9)
+    assert decode_exit(137, False) == (137, None)
+    assert decode_exit(-11, True) == (None, 11)
+
+
+def test_last_lines_of_odd_logs(tmp_path):
+    log = tmp_path / "log"
+    assert last_lines(log) == []
+    log.write_bytes(b"x" * 100_000 + b"\n\xff\xfe\r\n\n" + b"line\n" * 30)
+    assert last_lines(log) == ["line"] * 20
+    assert last_lines(log, 31)[0] == "\ufffd\ufffd"
+
+
+def test_full_disk_keeps_the_heart_beating(tmp_path, monkeypatch):
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    assert heart.set(state=State.TRAINING)
+    os.utime(heart.path, (1, 1))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(heartbeat, "write_whole", full)
+    assert not heart.set(step=5)
+    assert "No space left" in heart.warning
+    assert heart.path.stat().st_mtime > 1
+    monkeypatch.undo()
+    assert heart.set()
+    assert (heart.warning, read_record(Status, heart.path).step) == ("", 5)
+
+
+def test_progress_of_the_loop_is_merged_and_halt_waits_for_its_handler(tmp_path):
+    progress = tmp_path / "progress.json"
+    code = (
+        "import json, os, signal, sys\n"
+        "from learner.errors import EXIT_HALTED\n"
+        "from learner.system.signals import HaltFlag\n"
+        "os.kill(os.getpid(), signal.SIGUSR2)\n"  # comes before the handler
+        "flag = HaltFlag().install()\n"
+        "told = {'step': 7, 'epoch': 2, 'metrics': {'loss': 0.5}}\n"
+        f"json.dump(told, open({str(progress)!r}, 'w'))\n"
+        "sys.exit(EXIT_HALTED if flag else 1)\n"
+    )
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    program = Program(
+        [sys.executable, "-c", code], env, tmp_path, tmp_path / "log", False, progress
+    )
+    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
+    status = read_record(Status, heart.path)
+    assert (status.state, status.exit_code) == (State.HALTED, 85), last_lines(tmp_path / "log")
+    assert (status.step, status.epoch, status.metrics) == (7, 2, {"loss": 0.5})
+
+
+def test_a_loop_that_does_not_save_in_time_is_said_to_be_too_slow(tmp_path):
+    class Halts(Silent):
+        def directive(self):
+            ready = (tmp_path / "log").read_text()
+            return Directive("halt", "halted on request", 0.0, grace_s=0.1) if ready else None
+
+        def expelled(self):
+            return ""
+
+    code = (
+        "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: None)\n"
+        "print('ready', flush=True); time.sleep(20); time.sleep(20)"
+    )
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    program = Program(
+        [sys.executable, "-c", code], os.environ, tmp_path, tmp_path / "log", False,
+        tmp_path / "progress.json",
+    )  # fmt: skip
+    assert Watchdog(program, heart, Halts(), HaltFlag()).run() == 128 + signal.SIGTERM
+    status = read_record(Status, heart.path)
+    assert is_too_slow(status) and status.signal == signal.SIGTERM
+    told, hint = explain(None, status)
+    assert told.endswith("did not save its state within the grace period and was killed.")
+    assert hint == "Raise the time, or checkpoint more often."
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", json.dumps({"step": "x"}), '{"metrics": 3}'])
+def test_unclear_progress_is_ignored(tmp_path, text):
+    path = tmp_path / "progress.json"
+    path.write_text(text)
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", False, path)
+    finished_file(path).touch()
+    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
+    assert read_record(Status, heart.path).step is None
+
+
+@pytest.mark.parametrize(
+    ("finished", "state", "reason"),
+    [
+        (True, State.COMPLETED, "the loss is nan since step 1"),
+        (False, State.FAILED, "ended before the training loop had finished"),
+    ],
+)
+def test_exit_code_0_of_the_loop_counts_once_it_has_finished(tmp_path, finished, state, reason):
+    path = tmp_path / "progress.json"
+    path.write_text('{"metrics": {"loss": null}, "warning": "the loss is nan since step 1"}')
+    if finished:
+        finished_file(path).touch()
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", False, path)
+    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == (0 if finished else 1)
+    status = read_record(Status, heart.path)
+    assert (status.state, status.reason, status.metrics) == (state, reason, {"loss": None})
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "told", "rate", "waits"),
+    [(2, 20.0, 20.0, 0.03), (20, 20.0, 0.05, None), (20, 0.06, 0.05, 0.03), (20, 0.04, 0.04, 0.03)],
+)
+def test_a_learner_without_a_word_is_not_told_to_push_on(tmp_path, quiet_s, told, rate, waits):
+    """Others may wait for it, or it for them; a chunk may also take as long as that."""
+    path = tmp_path / "progress.json"
+    told_last = {"pushes_per_s": told, "wait_share": 0.03, "loss": 1.0}
+    path.write_text(json.dumps({"metrics": told_last}))
+    os.utime(path, (time.time() - quiet_s,) * 2)
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", False, path)
+    finished_file(path).touch()
+    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
+    metrics = read_record(Status, heart.path).metrics
+    slowed = pytest.approx(rate, rel=0.1)
+    assert metrics == {"pushes_per_s": slowed, "wait_share": waits, "loss": 1.0}
+
+
+def test_descendants_and_who_takes_a_signal():
+    code = (
+        "import signal, sys; signal.signal(signal.SIGUSR2, print); print(1, flush=True);"
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.readline()
+        assert child.pid in processes.descendants(os.getpid())
+        assert processes.takes(child.pid, signal.SIGUSR2)
+        assert not processes.takes(child.pid, signal.SIGUSR1)
+        child.stdin.close()
+    assert child.pid not in processes.descendants(os.getpid())
+
+
+def test_halt_flag_restores():
+    before = signal.getsignal(signal.SIGUSR2)
+    flag = HaltFlag().install()
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert flag.is_set
+    assert flag.received == [signal.SIGUSR2]
+    flag.restore()
+    assert signal.getsignal(signal.SIGUSR2) == before
+
+
+def test_signal_at_the_very_end_does_no_harm():
+    code = (
+        "import os, signal; from learner.system.signals import HaltFlag\n"
+        "class Late:\n"
+        "    def __del__(self, kill=os.kill, pid=os.getpid()): kill(pid, 12)\n"
+        "flag = HaltFlag(12).install(); late = Late(); late.me = late\n"
+    )
+    root = REPOSITORY
+    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0

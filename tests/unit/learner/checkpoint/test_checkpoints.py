@@ -1,0 +1,385 @@
+"""Checkpoints of one learner: what they hold, what a crash leaves, what is loaded."""
+
+from __future__ import annotations
+
+import collections
+import errno
+import json
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_tools import (
+    LARGE,
+    SETTINGS,
+    FailingDisk,
+    PowerLoss,
+    make_engine,
+    newest_step,
+    read_state,
+    same,
+    state_of,
+    store,
+)  # fmt: skip
+from repository import REPOSITORY
+
+from learner.checkpoint.engine import Keep
+from learner.checkpoint.load import check_settings
+from learner.checkpoint.partition import parts_of
+from learner.checkpoint.state_tree import Pieces, pack
+from learner.checkpoint_files import layout
+from learner.checkpoint_files.disk import Disk
+from learner.checkpoint_files.publish import remove_leftovers
+from learner.errors import UserFault
+
+DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int64,
+    torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64,
+]  # fmt: skip
+
+
+def test_any_state_comes_back_exactly(tmp_path: Path) -> None:
+    state = {
+        "tensors": {str(d): (torch.arange(6).reshape(2, 3) % 2).to(d) for d in DTYPES},
+        "odd": [torch.tensor(1.5), torch.empty(0, 3), torch.arange(6.0).reshape(2, 3).t()],
+        0: {"lr": 0.1 + 0.2, "betas": (0.9, 0.999), "step": torch.tensor(3.0), "none": None},
+        "numbers": [math.pi, -0.0, math.inf, math.nan, 2**80, True, "ä\n", b"\x00\xff"],
+        "arrays": [np.arange(3, dtype=np.uint32), np.array([True, False]), np.float64(0.1)],
+        "counter": collections.Counter({30: 1, 80: 1}),
+        "large": torch.arange(LARGE).bfloat16(),
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+    }
+    assert make_engine(tmp_path).save(3, state)
+    again = make_engine(tmp_path).load(read_state)
+    assert same(state, again)
+    assert math.copysign(1, again["numbers"][1]) == -1
+
+
+def test_what_a_checkpoint_cannot_hold_is_named() -> None:
+    with pytest.raises(UserFault, match=r"state\['schedule'\]\['f'\].*type function"):
+        pack({"schedule": {"f": lambda step: step}})
+
+
+@pytest.mark.parametrize("learners", [1, 2, 3, 7])
+def test_the_bytes_that_all_hold_are_divided_evenly(learners: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    sizes = torch.randint(0, 90_000, (40,), generator=generator).tolist()
+    packed = pack([torch.zeros(n, dtype=torch.bfloat16 if n % 2 else torch.float64) for n in sizes])
+    seen = [torch.zeros(n, dtype=torch.int8) for n in sizes]
+    written = []
+    for rank in range(learners):
+        parts = parts_of(packed, rank, learners)
+        written.append(sum(part.values.numel() * part.values.itemsize for part in parts))
+        for part in parts:
+            number, start = map(int, part.name.split(":"))
+            item_bytes = packed.leaves[number].item_bytes
+            count = part.values.numel() * part.values.itemsize // item_bytes
+            seen[number][start : start + count] += 1
+    assert all(bool((one == 1).all()) for one in seen)
+    assert max(written) - min(written) < 300_000
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_crash_at_every_write_leaves_a_whole_checkpoint(
+    tmp_path: Path, torn: bool, replace: bool
+) -> None:
+    crashes, crashed = 0, True
+    while crashed:  # at the first write, at the second, … until all were allowed
+        root = tmp_path / str(crashes)
+        for step in (10, 20):
+            store(root, step)
+        if replace:  # a damaged one has the name that the new one gets
+            (store(root, 30) / layout.MARKER_FILE).unlink()
+            store(root, 10)
+        try:
+            store(root, 30, FailingDisk(crashes, PowerLoss, torn=torn))
+        except PowerLoss:
+            crashes += 1
+        else:
+            crashed = False
+        assert newest_step(root) in (10, 20, 30)
+        remove_leftovers(root, Disk())
+        store(root, 40)
+        assert newest_step(root) == 40
+        assert len(list(root.iterdir())) == 2
+    assert crashes > 15
+
+
+@pytest.mark.parametrize("allowed", range(12))
+def test_a_failing_disk_leaves_the_old_ones_and_nothing_else(tmp_path: Path, allowed: int) -> None:
+    class Full(FailingDisk):
+        def remove(self, path: Path) -> None:
+            Disk().remove(path)
+
+    store(tmp_path, 10)
+    said: list[str] = []
+    engine = make_engine(tmp_path, said, disk=Full(allowed, OSError))
+    assert engine.save(20, {"weights": torch.ones(LARGE)})
+    assert not engine.wait()
+    assert said == [said[0]]
+    assert said[0].startswith("WARNING: no checkpoint at step 20: ")
+    assert "no more" in said[0]
+    assert [path.name for path in tmp_path.iterdir()] == [layout.directory_name(10)]
+    assert newest_step(tmp_path) == 10
+
+
+def damage(directory: Path, kind: str) -> str:
+    """Damage a checkpoint; return what the warning has to name."""
+    share, marker = directory / layout.share_file(0), directory / layout.MARKER_FILE
+    content = bytearray(share.read_bytes())
+    if kind == "flip":
+        record = layout.parse_record((directory / layout.record_file(0)).read_bytes())
+        content[record.pieces[1].offset_bytes + 9] ^= 1  # in the second tensor
+        share.write_bytes(content)
+        return "['big']"
+    if kind == "cut":
+        share.write_bytes(content[:-1])
+        return "share-0.h5 has"
+    if kind == "no share":
+        share.unlink()
+        return "share-0.h5 is missing"
+    if kind == "no marker":
+        marker.unlink()
+        return "complete.json is missing"
+    if kind == "bad marker":
+        marker.write_text("{")
+    elif kind == "marker of another kind":
+        marker.write_text("[1]")
+    else:
+        file = directory / kind
+        file.write_text(file.read_text().replace("0", "1", 1))
+        return f"{kind} does not match its checksum"
+    return "complete.json can't be understood"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["flip", "cut", "no share", "no marker", "bad marker", "marker of another kind",
+     layout.TREE_FILE, layout.record_file(0)],
+)  # fmt: skip
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path: Path, kind: str) -> None:
+    store(tmp_path, 10)
+    words = damage(store(tmp_path, 20), kind)
+    said: list[str] = []
+    assert newest_step(tmp_path, said) == 10
+    assert len(said) == 1
+    assert f"WARNING: the checkpoint {layout.directory_name(20)} is skipped" in said[0]
+    assert words in said[0]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "pathlib.Path.iterdir",
+        "os.open",
+        "os.preadv",
+        "pathlib.Path.read_bytes",
+        "pathlib.Path.stat",
+    ],
+)
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_a_file_system_that_fails_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, number: int
+) -> None:
+    for step in (10, 20):
+        store(tmp_path, step)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, fail)
+        with pytest.raises(UserFault, match=rf"can't be read: .*{os.strerror(number)}"):
+            newest_step(tmp_path)
+    store(tmp_path, 30, keep=Keep(3))
+    assert layout.steps_present(tmp_path) == [30, 20, 10]
+
+
+def test_a_training_does_not_begin_anew_where_no_checkpoint_is_whole(tmp_path: Path) -> None:
+    for step in (10, 20):
+        damage(store(tmp_path, step), "flip" if step == 10 else "bad marker")
+    said: list[str] = []
+    with pytest.raises(UserFault, match=r"none of the 2 checkpoints in .* is whole"):
+        newest_step(tmp_path, said)
+    assert len(said) == 2
+    assert layout.steps_present(tmp_path) == [20, 10]
+
+
+def test_only_those_of_later_steps_that_were_found_damaged_are_removed(tmp_path: Path) -> None:
+    for step in (1000, 2000, 3000):
+        store(tmp_path, step, keep=Keep(3))
+    damage(tmp_path / layout.directory_name(3000), "flip")
+    said: list[str] = []
+    for step in (10, 20):  # a script that was started without its load
+        assert make_engine(tmp_path, said).save(step, state_of(step))
+    assert layout.steps_present(tmp_path) == [3000, 2000, 1000, 20, 10]
+    assert said == [f"WARNING: {tmp_path} holds checkpoints of later steps too: they stay, and "
+                    "the next start takes the newest"] * 2  # fmt: skip
+    engine = make_engine(tmp_path, said)
+    assert engine.load(read_state)["step"] == 2000
+    assert engine.save(2010, state_of(2010))
+    assert layout.steps_present(tmp_path) == [2010, 2000]
+
+
+def test_a_writer_of_an_attempt_before_completes_nothing(tmp_path: Path) -> None:
+    class Slow(Disk):
+        def rename(self, source: Path, target: Path) -> None:
+            store(tmp_path, 20)  # the next attempt, before this one's folder has its name
+            super().rename(source, target)
+
+    said: list[str] = []
+    store(tmp_path, 10)
+    make_engine(tmp_path, said, disk=Slow()).save(30, state_of(30))
+    assert "WARNING: no checkpoint at step 30: " in said[0]
+    assert layout.steps_present(tmp_path) == [20, 10]
+    assert newest_step(tmp_path) == 20
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_script_that_only_reads_leaves_a_running_training_alone(tmp_path: Path) -> None:
+    class Read(Disk):
+        def rename(self, source: Path, target: Path) -> None:
+            assert newest_step(tmp_path) == 10
+            super().rename(source, target)
+
+    store(tmp_path, 10)
+    store(tmp_path, 20, Read())
+    assert newest_step(tmp_path) == 20
+
+
+def test_what_a_failed_save_leaves_does_not_spoil_the_next_of_that_step(tmp_path: Path) -> None:
+    class Failing(Disk):
+        fails = True
+
+        def sync(self, descriptor: int) -> None:
+            if self.fails:
+                raise OSError("no sync")
+
+        def remove(self, path: Path) -> None:
+            if self.fails:
+                raise OSError("no removal")
+            super().remove(path)
+
+    said: list[str] = []
+    disk = Failing()
+    engine = make_engine(tmp_path, said, disk=disk)
+    engine.save(10, state_of(10))
+    assert (engine.wait(), len(said)) == (False, 1)
+    disk.fails = False
+    engine.save(10, state_of(10))
+    assert engine.wait()
+    assert newest_step(tmp_path) == 10
+
+
+def test_an_older_layout_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    marker = store(tmp_path, 20) / layout.MARKER_FILE
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "schema_version": 1}))
+    with pytest.raises(UserFault, match=r"step-000000000020 has the layout version 1, and this"):
+        newest_step(tmp_path)
+
+
+def test_at_least_two_are_kept_and_some_for_ever(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        store(tmp_path, step, keep=Keep(1))
+    assert layout.steps_present(tmp_path) == [30, 20]
+    for step in (40, 50, 60, 70, 80):
+        store(tmp_path, step, keep=Keep(2, every_steps=30))
+    assert layout.steps_present(tmp_path) == [80, 70, 60, 40]  # 40: the first after 30
+    kept = [layout.read_marker(tmp_path / layout.directory_name(n)).kept_for_ever for n in (60, 70)]
+    assert kept == [True, False]
+
+
+def test_what_is_kept_for_ever_is_not_read_at_each_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, read_marker = [], layout.read_marker
+
+    def noted(directory: Path) -> layout.Marker:
+        read.append(directory.name)
+        return read_marker(directory)
+
+    for step in range(10, 60, 10):
+        store(tmp_path, step, keep=Keep(2, every_steps=10))
+    monkeypatch.setattr(layout, "read_marker", noted)
+    store(tmp_path, 60, keep=Keep(2, every_steps=10))
+    assert layout.steps_present(tmp_path) == [60, 50, 40, 30, 20, 10]
+    assert read == [layout.directory_name(60)]
+
+
+def test_nothing_there_is_no_checkpoint(tmp_path: Path) -> None:
+    assert newest_step(tmp_path / "none") is None
+
+
+def test_another_data_order_is_refused(tmp_path: Path) -> None:
+    check_settings({**SETTINGS, "learners": 4}, {**SETTINGS, "learners": 2}, tmp_path)
+    with pytest.raises(UserFault, match=r"training\.batch_size 10, and this attempt has 20"):
+        check_settings(SETTINGS, {**SETTINGS, "batch_size": 20}, tmp_path)
+
+
+def test_a_range_is_read_into_memory_that_is_there(tmp_path: Path) -> None:
+    values = torch.arange(5_000_000, dtype=torch.float32)  # several blocks
+    make_engine(tmp_path).save(1, {"a": Pieces((5, 1_000_000), torch.float32, [(0, values)])})
+
+    def use(loaded: Any) -> None:
+        stored = loaded.tree()["a"]
+        assert (stored.shape, stored.dtype) == ((5, 1_000_000), torch.float32)
+        for start, count in ((0, 5_000_000), (1_048_570, 1_048_590), (7, 3), (4_999_999, 1)):
+            out = torch.zeros(count)
+            stored.read_into(out, start)
+            assert torch.equal(out, values[start : start + count])
+        with pytest.raises(ValueError, match="wants contiguous memory"):
+            stored.read_into(torch.zeros(3, dtype=torch.float64), 0)
+        with pytest.raises(ValueError, match="has 20000000 bytes"):
+            stored.read_into(torch.zeros(3), 4_999_998)
+
+    make_engine(tmp_path).load(use)
+
+
+def test_pieces_that_do_not_cover_the_tensor_are_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path, 1)
+    hole = Pieces((9,), torch.bfloat16, [(n, torch.ones(4).bfloat16()) for n in (0, 5)])
+    said: list[str] = []
+    make_engine(tmp_path, said).save(2, {"a": hole})
+    words = "WARNING: no checkpoint at step 2: the learners have 8 of 18 bytes of ['a']"
+    assert said == [words]
+    assert [path.name for path in tmp_path.iterdir()] == [layout.directory_name(1)]
+
+    monkeypatch.setattr("learner.checkpoint_files.publish._check_covered", lambda *_: None)
+    make_engine(tmp_path).save(2, {"a": hole})
+    assert newest_step(tmp_path, said) == 1
+    assert "of ['a'] only the first 8 of 18 bytes" in said[1]
+
+
+def test_the_marker_is_readable_json(tmp_path: Path) -> None:
+    marker = json.loads((store(tmp_path, 10) / layout.MARKER_FILE).read_text())
+    assert marker["step"] == 10
+    assert marker["settings"] == {**SETTINGS, "learners": 1}
+    assert marker["files"][layout.share_file(0)]["size_bytes"] > 0
+
+
+def test_the_program_in_the_page_reads_a_checkpoint_without_us(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "checkpoints.md").read_text()
+    program = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert program is not None
+    assert len(program[1].strip().splitlines()) <= 10
+    directory = store(tmp_path, 10)
+    ending = "\nprint(sorted((k, v.shape, float(v.sum())) for k, v in tensors.items()))"
+    done = subprocess.run(
+        [sys.executable, "-c", program[1] + ending, str(directory)],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stderr == ""
+    expected = [("['big']", (LARGE,), LARGE * 10.0), ("['weights']", (50,), 500.0)]
+    assert done.stdout.strip() == str(expected)

@@ -1,0 +1,355 @@
+"""Servers of several nodes, with real processes: each scenario is a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from repository import SUPPORT
+from server_job import Zygote
+
+from dlctl.contract import (
+    Homes,
+    Parameters,
+    homes_file,
+    parameters_file,
+    server_secret,
+    snapshot_request_file,
+    to_json,
+    write_whole,
+)
+from psrv.errors import ServerError
+from psrv.push.snapshots import request_answered, write_snapshot
+from psrv.server.server import NodeServer, Settings, digest
+from psrv.shard.private_folder import was_removed
+from psrv.solvers.solver import Downpour
+from psrv.transport.base import (
+    Connection,
+    DisconnectedError,
+    Greeting,
+    Purpose,
+    Refuse,
+    Serve,
+    UnknownPlaceError,
+    UnreachableError,
+)
+from psrv.transport.reachability import Reach
+
+PROGRAM = SUPPORT / "node_server_program.py"
+REJOINING = SUPPORT / "rejoining_program.py"
+MOVED = SUPPORT / "moved_home_program.py"
+Play = Callable[..., str]
+
+
+@pytest.fixture
+def play(shm_folder: Path, zygote: Zygote) -> Play:
+    """Runs a scenario of a program; returns what it says."""
+
+    def run(scenario: str, program: Path = PROGRAM) -> str:
+        own = shm_folder / scenario
+        own.mkdir()
+        done = zygote.run(program, scenario, own)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        return done.stdout
+
+    return run
+
+
+def test_learners_of_two_nodes_reach_the_minimum_with_every_solver(play: Play) -> None:
+    names = ("downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco")
+    both = "node 0 at 1: True\nnode 1 at 1: True\n"
+    assert play("solvers") == "".join(f"{name}\n{both}" for name in names)
+
+
+@pytest.mark.parametrize("fault", ["cut", "kill"])
+def test_no_push_is_lost_or_counted_twice(play: Play, fault: str) -> None:
+    faults = "faults while learners pushed: True\n"
+    assert play(f"exact:{fault}") == f"{faults}node 0: 1.0\nnode 1: 1.0\n"
+
+
+def test_rounds_have_the_same_bits_each_time_whatever_is_cut_or_killed(play: Play) -> None:
+    said = [play(f"rounds:{fault}") for fault in ("", "cut", "kill")]
+    faults, first, second = said[0].splitlines()
+    assert faults == "faults while learners pushed: True"
+    assert first.split()[2] == second.split()[2] and len(first.split()[2]) == 64
+    assert said == [said[0]] * 3
+
+
+def test_what_a_learner_has_pushed_in_a_round_is_in_it_though_it_has_left(play: Play) -> None:
+    assert play("left") == "node 0: 2.0\nnode 1: 2.0\n"
+
+
+def test_a_learner_that_comes_again_when_all_have_left_is_in_the_next_round(play: Play) -> None:
+    """It waited for the end of one that nobody was in, for ever, with the last chunk."""
+    assert play("alone", REJOINING) == "node 0: 8.0\nnode 1: 8.0\n"
+
+
+def test_learners_that_come_and_go_lose_no_push_in_rounds(play: Play) -> None:
+    assert play("often", REJOINING) == "node 0: 1.0\nnode 1: 1.0\n"
+
+
+@pytest.mark.parametrize("solver", ["downpour", "elastic", "parallel"])
+def test_a_lost_node_s_shard_goes_on_at_another_one(play: Play, solver: str) -> None:
+    assert play(f"lost:{solver}") == "node 0 at 1: True\nnode 2 at 1: True\n"
+
+
+def test_a_replica_has_the_weights_of_the_new_home_though_it_has_had_as_many_pushes(
+    play: Play,
+) -> None:
+    """Else a learner that only pulls would validate, or save, what the others do not have."""
+    assert play("at_once", MOVED) == "the same on both nodes: True\n"
+
+
+def test_a_round_after_a_shard_has_moved_has_the_sums_of_all_nodes(play: Play) -> None:
+    assert play("in_rounds", MOVED) == "node 0: 25.0\nnode 2: 25.0\n"
+
+
+def test_nothing_comes_from_a_node_that_was_given_up(play: Play) -> None:
+    assert play("fenced") == (
+        "node 0: 15.0\nnode 1: 15.0\nnode 2: 15.0\n"
+        "it says: this node was given up: its server ends\n"
+        "node 0: 25.0\nnode 2: 25.0\n"
+    )
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_learners_wait_for_a_slow_one_on_another_node(play: Play, slow: int) -> None:
+    """The home of the first shard, with all clocks, is node 0."""
+    assert play(f"gate:{slow}") == "ahead by 1 to 3: True\n"
+
+
+def test_strangers_and_those_of_another_training_are_refused(play: Play) -> None:
+    assert play("refused").splitlines() == [
+        "let in",
+        "it does not know the secret of this training's attempt "
+        "(and says it is node 1 of attempt 1)",
+        "it is of attempt 2, and this is attempt 1",
+        "node 1 has another model, or another solver",
+        "node 1 looks for node 1: this is another one",
+        "node 9 looks for node 0: this is another one",
+        "node 1 was given up",
+        "logged: 6 False",
+    ]
+
+
+class NoNetwork:
+    """A transport that says whether it was closed."""
+
+    closed = False
+
+    def open(self, refuse: Refuse, serve: Serve) -> int:
+        return 0
+
+    def start(self) -> None:
+        raise AssertionError
+
+    def dial(self, greeting: Greeting) -> Connection:
+        raise AssertionError
+
+    def close(self) -> None:
+        self.closed = True
+
+
+SETTINGS = Settings(1, 0, [1, 1], Downpour(), "")
+HOMES = Homes(1, [0, 1])
+
+
+class Job:
+    """A server in this process, of node 0; no other runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.directory = folder / "job"
+        self.said: list[str] = []
+        self.transport = NoNetwork()
+        self.write(homes_file(1), to_json(HOMES))
+        settings = replace(SETTINGS, transport=self.transport)
+        self.server = NodeServer(self.directory, folder / "node", settings, self.said.append)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_the_transport_is_closed_where_a_server_ends_well(job: Job) -> None:
+    job.server.run(lambda: True, lambda _: None)
+    assert job.transport.closed
+
+
+def test_a_secret_that_a_full_disk_has_cut_off_lets_nobody_in(job: Job, tmp_path: Path) -> None:
+    job.write(server_secret(1), "\n")
+    server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
+    with pytest.raises(ServerError, match="is empty: the disk was full"):
+        server.run(lambda: False, lambda _: None)
+
+
+def test_mpi_is_not_waited_for_after_an_error_that_nobody_has_been_told_yet(job: Job) -> None:
+    """Its end would end this process, too, with another exit code and without a word."""
+    job.write(parameters_file(1), to_json(Parameters(8, "float32", rows=5, model="model")))
+    with pytest.raises(ServerError, match="snapshots of 5 rows"):
+        job.server.run(lambda: False, lambda _: None)
+    assert not job.transport.closed
+
+
+def test_a_node_that_was_never_reached_ends_the_server(job: Job, tmp_path: Path) -> None:
+    """Behind a firewall each node's learners would train apart to the end, and nobody know."""
+    now = 0.0
+
+    class Walled(NoNetwork):
+        def dial(self, greeting: Greeting) -> Connection:
+            if silent:
+                raise silent
+            if walled:
+                raise UnreachableError("no server answers at n1:4711: Connection timed out")
+            return object()  # type: ignore[return-value]
+
+    def tries(server: NodeServer) -> str:
+        with pytest.raises(ServerError) as caught:
+            server._dial(1, Purpose.CLOCKS, 0)
+        return "waits" if isinstance(caught.value, DisconnectedError) else caught.value.message
+
+    def begin() -> NodeServer:
+        server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
+        server._transport = Walled()
+        server._reach = Reach(30.0, lambda: now)
+        return server
+
+    silent: ServerError | None = None
+    walled, server = True, begin()
+    assert tries(server) == "waits"
+    now = 31.0
+    assert tries(server) == (
+        "the server of node 1 was never reached, for 30 s: no server answers at n1:4711: "
+        "Connection timed out"
+    )
+    server, walled = begin(), False
+    server._dial(1, Purpose.CLOCKS, 0)
+    walled, now = True, 100.0
+    assert [tries(server), tries(server)] == ["waits", "waits"]
+    now = 200.0
+    assert tries(server) == "waits"  # it is gone for a while
+    server, silent = begin(), DisconnectedError("the server at n1:4711 went away: timed out")
+    assert tries(server) == "waits"  # it makes its shards, until its backlog is full
+    silent = None
+    assert tries(server) == "waits"
+    now = 240.0
+    assert tries(server) == "waits"
+    server, silent = begin(), UnknownPlaceError("the server of node 1 has not said where it is")
+    assert tries(server) == "waits"
+    silent = None
+    assert tries(server) == "waits"
+    now = 280.0
+    assert "was never reached" in tries(server)
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node/shard-0").touch()
+    server = begin()
+    assert tries(server) == "waits"
+    now = 320.0
+    assert tries(server) == "waits"  # the server before may have reached it
+
+
+def test_files_that_somebody_removed_are_said_once(job: Job, tmp_path: Path) -> None:
+    server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
+    server._watch_files()
+    server._files = SimpleNamespace(are_there=lambda: False)  # type: ignore[assignment]
+    server._watch_files()
+    server._watch_files()
+    assert [f"somebody has removed {tmp_path}/node: " in line for line in job.said] == [True]
+    assert was_removed(tmp_path / "node")  # whoever starts again there is told at once
+
+
+class Written:
+    """Shards that are told to write snapshots."""
+
+    def __init__(self, answers: list[object]) -> None:
+        self.answers = answers
+        self.requests: list[int] = []
+
+    def follow(self, homes: Homes) -> None:
+        pass
+
+    def write_snapshots(self, request: int, *_: object) -> object:
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def look(server: NodeServer) -> None:
+    """Look for requests, and wait until they are answered."""
+    server._take_snapshots(lambda: False)
+    if server._snapshots is not None:
+        server._snapshots.join()
+
+
+def test_snapshots_that_a_lost_home_owed_are_asked_of_the_new_one(job: Job) -> None:
+    shards = Written([True, True])
+    server = job.server
+    server._shards = shards  # type: ignore[assignment]
+    job.write(snapshot_request_file(1), "3\n")
+    for _ in range(2):
+        look(server)
+        server._follow()
+    assert shards.requests == [3]
+    job.write(homes_file(1), to_json(Homes(2, [0, 0], [1])))
+    server._follow()
+    for _ in range(2):
+        look(server)
+        server._follow()
+    assert shards.requests == [3, 3]
+
+
+def test_snapshots_that_can_not_be_written_are_tried_again_soon(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psrv.server.server._SNAPSHOTS_AGAIN_S", 0.0)
+    shards = Written([False, True])
+    job.server._shards = shards  # type: ignore[assignment]
+    job.write(snapshot_request_file(1), "1\n")
+    for _ in range(3):
+        look(job.server)
+    assert shards.requests == [1, 1]
+
+
+def test_what_ends_the_writing_of_snapshots_ends_the_server(job: Job) -> None:
+    error = MemoryError()
+    job.server._shards = Written([error])  # type: ignore[assignment]
+    job.write(snapshot_request_file(1), "1\n")
+    look(job.server)
+    assert job.server._failures == [error]
+
+
+def test_that_the_job_directory_is_away_is_said_once(job: Job) -> None:
+    job.directory.rename(job.directory.with_name("away"))
+    for _ in range(3):
+        job.server._follow()
+    job.directory.with_name("away").rename(job.directory)
+    job.server._follow()
+    assert len(job.said) == 1 and "there is no" in job.said[0]
+
+
+def test_a_node_that_is_no_home_any_more_replaces_no_snapshot(job: Job) -> None:
+    path = job.directory / "shard-0.rows"
+    old, new = [(0, [torch.zeros(8)])], [(0, [torch.ones(8)])]
+    assert write_snapshot(path, old, 8, 4, lambda: job.server._is_home(0))
+    job.write(homes_file(1), to_json(Homes(2, [1, 1], [0])))
+    assert not write_snapshot(path, new, 8, 5, lambda: job.server._is_home(0))
+    assert request_answered(path) == 4
+    assert {each.name for each in job.directory.iterdir() if each.is_file()} == {path.name}
+
+
+def test_servers_with_other_solvers_have_other_digests() -> None:
+    parameters = Parameters(8, "float32", rows=1, model="model")
+    lines = ["momentum 0.5", "momentum 0.9", "momentum 0.5"]
+    first, other, again = (digest(parameters, line) for line in lines)
+    assert first == again != other

@@ -1,0 +1,296 @@
+"""The parameter server's shards in shared memory: every block whole, whoever is killed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from repository import SUPPORT
+from server_job import Zygote
+from shard_program import done
+
+import psrv.shard.shard
+from psrv.errors import ServerError
+from psrv.shard.format import (
+    BLOCKS_AT,
+    LINE,
+    RELAY,
+    SLOTS,
+    SLOTS_AT,
+    ShardLayout,
+    create_shard,
+    from_snapshot,
+    kind_of,
+)
+from psrv.shard.shard import Rows, Shard, ThreadedShard
+
+LAYOUT = ShardLayout(150_000, (torch.float32, torch.float32), "model")
+PROGRAM = SUPPORT / "shard_program.py"
+
+
+@pytest.fixture
+def path(shm_folder: Path) -> Path:
+    return shm_folder / "shard-0"
+
+
+@pytest.fixture
+def shard(path: Path) -> Iterator[Shard]:
+    create_shard(path, LAYOUT, 3)
+    shard = Shard(path, LAYOUT, 3)
+    yield shard
+    shard.close()
+
+
+def test_every_block_is_worked_on_once(shard: Shard) -> None:
+    seen: list[int] = []
+
+    def work(parts: Sequence[torch.Tensor], block: int) -> None:
+        seen.append(block)
+        parts[0].add_(1)
+        parts[1].sub_(block)
+
+    shard.update(work)
+    assert seen == [0, 1, 2] and LAYOUT.blocks == 3
+    assert [done(shard, block) for block in range(3)] == [1, 1, 1]
+    assert shard.rows[0].eq(1).all() and len(shard.rows[0]) == 150_000
+    assert set(shard.rows[1].tolist()) == {0.0, -1.0, -2.0}
+
+
+def test_work_that_raises_is_undone(shard: Shard) -> None:
+    def fail(parts: Sequence[torch.Tensor], block: int) -> None:
+        parts[0].fill_(7)
+        raise ValueError("no")
+
+    shard.update(lambda parts, block: parts[0].fill_(block + 1))
+    with pytest.raises(ValueError, match="no"):
+        shard.update(fail)
+    assert set(shard.rows[0].tolist()) == {1.0, 2.0, 3.0}
+    assert [done(shard, block) for block in range(3)] == [1, 1, 1]
+
+
+def test_what_is_read_is_finished_work(shard: Shard) -> None:
+    seen: list[tuple[int, set[float]]] = []
+    shard.update(lambda parts, block: parts[0].fill_(block + 1))
+    shard.read(lambda parts, block: seen.append((block, set(parts[0].tolist()))))
+    assert seen == [(0, {1.0}), (1, {2.0}), (2, {3.0})]
+    assert [done(shard, block) for block in range(3)] == [1, 1, 1]
+
+
+def test_what_is_not_this_learners_is_refused(shard: Shard, path: Path) -> None:
+    other = ShardLayout(150_000, (torch.float32, torch.float32), "another model")
+    with pytest.raises(ServerError, match="has another model"):
+        Shard(path, other, 3)
+    with pytest.raises(ServerError, match=r"belongs to attempt 3, and this learner to attempt 2"):
+        Shard(path, LAYOUT, 2)
+    with pytest.raises(ServerError, match="there is no parameter server at"):
+        Shard(path.with_name("shard-1"), LAYOUT, 3)
+    with pytest.raises(ServerError, match="there is no parameter server at"):
+        kind_of(path.with_name("shard-1"))
+    path.with_name("shard-2").write_bytes(bytes(LAYOUT.size_bytes))
+    with pytest.raises(ServerError, match="is no shard"):
+        kind_of(path.with_name("shard-2"))
+    with pytest.raises(ServerError, match="is no shard"):
+        Shard(path.with_name("shard-2"), LAYOUT, 3)
+
+
+@contextmanager
+def locked(path: Path, start: int, words: int) -> Iterator[Callable[[], None]]:
+    """Have another process lock words of a shard, until what this yields is called."""
+    code = (
+        "import fcntl, os, sys\n"
+        "fd = os.open(sys.argv[1], os.O_RDWR)\n"
+        "fcntl.lockf(fd, fcntl.LOCK_EX, int(sys.argv[3]), int(sys.argv[2]))\n"
+        "print(flush=True); sys.stdin.read()"
+    )
+    arguments = [str(path), str(8 * start), str(8 * words)]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None and holder.stdin is not None
+        holder.stdout.readline()
+        yield holder.stdin.close
+
+
+def test_no_more_learners_than_slots(path: Path) -> None:
+    create_shard(path, LAYOUT, 3)
+    with (
+        locked(path, SLOTS_AT, LINE * SLOTS),
+        pytest.raises(ServerError, match="all 64 slots"),
+    ):
+        Shard(path, LAYOUT, 3)
+    Shard(path, LAYOUT, 3).close()
+
+
+def test_a_forked_child_strikes_its_parent_off_nowhere(shard: Shard) -> None:
+    shard.members.enter(shard.slot, 1)
+    if not (child := os.fork()):
+        shard.close()  # as at the end of the `with` in which it was forked
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert [member.slot for member in shard.members.all()] == [shard.slot]
+
+
+def test_a_process_keeps_no_view_of_its_copy_for_each_block(shard: Shard) -> None:
+    """Of 7 billion parameters there are 10⁵ blocks."""
+    assert len(shard._blocks) == len(shard._asides) > 2
+    assert len({id(views) for views in shard._asides}) == 2
+
+
+def test_what_others_have_locked_is_left_for_later(path: Path) -> None:
+    layout = ShardLayout(600_000, (torch.float32,), "model")
+    create_shard(path, layout, 3)
+    shard, seen = Shard(path, layout, 3), list[int]()
+    with locked(path, BLOCKS_AT + 5 * LINE, 1) as release:
+
+        def work(parts: Sequence[torch.Tensor], block: int) -> None:
+            seen.append(block)
+            if len(seen) == 6:
+                release()
+
+        shard.update(work, first=2)
+    assert seen == [2, 3, 6, 7, 8, 9, 0, 1, 4, 5]
+    shard.close()
+
+
+def test_rows_that_an_operation_only_reads_are_not_copied(shard: Shard) -> None:
+    def fail(parts: Sequence[torch.Tensor], block: int) -> None:
+        parts[1].fill_(7)
+        raise ValueError("no")
+
+    shard.update(lambda parts, block: [part.fill_(block + 1) for part in parts])
+    aside = [copy.clone() for copy in shard._asides[0]]
+    shard.update_block(0, lambda parts, block: parts[1].fill_(5), changes=Rows(1, 2))
+    assert torch.equal(shard._asides[0][0], aside[0])
+    with pytest.raises(ValueError, match="no"):
+        shard.update_block(0, fail, changes=Rows(1, 2))
+    assert [set(row[: LAYOUT.block_count].tolist()) for row in shard.rows] == [{1.0}, {5.0}]
+
+
+def test_of_what_an_operation_has_not_copied_yet_nothing_is_put_back(shard: Shard) -> None:
+    """One that copies as it goes: what is in the copy before that is another block's."""
+
+    def fail(parts: Sequence[torch.Tensor], block: int) -> None:
+        raise ValueError("no")
+
+    shard.update(lambda parts, block: [part.fill_(block + 1) for part in parts])
+    assert shard.asides[0].ne(3).any()
+    with pytest.raises(ValueError, match="no"):
+        shard.update_block(2, fail, changes=Rows(copied=False))
+    start = 2 * LAYOUT.block_count
+    assert all(row[start:].eq(3).all() for row in shard.rows)
+    assert done(shard, 2) == 1
+
+
+def test_threads_of_a_process_take_turns(path: Path) -> None:
+    create_shard(path, LAYOUT, 3)
+    shard = ThreadedShard(path, LAYOUT, 3)
+    inside = 0
+
+    def work(parts: Sequence[torch.Tensor], block: int) -> None:
+        nonlocal inside
+        assert (inside := inside + 1) == 1
+        time.sleep(1e-4)
+        parts[0].add_(1)
+        inside -= 1
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(shard.update, work) for _ in range(40)]:
+            done.result()
+    assert shard.rows[0].eq(40).all()
+    shard.close()
+
+
+def test_a_shard_is_filled_from_a_snapshot_before_it_appears(path: Path) -> None:
+    snapshot = path.with_name("snapshot")
+    rows = torch.arange(300_000.0)
+    snapshot.write_bytes(rows.numpy().tobytes() + b"what else may follow")
+    create_shard(path, LAYOUT, 3, learners=5, fill=from_snapshot(snapshot, 2))
+    shard = Shard(path, LAYOUT, 3)
+    assert torch.equal(torch.cat(shard.rows), rows) and shard.expected == 5
+    shard.close()
+    relay = ShardLayout(150_000, (torch.float32, torch.float32), "model", RELAY)
+    create_shard(path, relay, 3, fill=from_snapshot(snapshot, 1))
+    assert kind_of(path) == RELAY
+    with pytest.raises(ServerError, match="has another model"):
+        Shard(path, LAYOUT, 3)
+    shard = Shard(path, relay, 3)
+    assert torch.equal(shard.rows[0], rows[:150_000]) and not shard.rows[1].any()
+    shard.close()
+    path.unlink()
+    snapshot.write_bytes(bytes(1_000_000))
+    with pytest.raises(ServerError, match="row 1 has 400000 of 600000 bytes"):
+        create_shard(path, LAYOUT, 3, fill=from_snapshot(snapshot, 2))
+    assert list(path.parent.iterdir()) == [snapshot]
+
+
+def test_a_shard_of_nothing(path: Path) -> None:
+    layout = ShardLayout(0, (torch.float32,), "model")
+    create_shard(path, layout, 3)
+    shard = Shard(path, layout, 3)
+    shard.update(lambda parts, block: parts[0].fill_(1))
+    assert shard.all_progress() == []
+    shard.close()
+
+
+def test_too_little_shared_memory_is_said_with_both_numbers(path: Path) -> None:
+    free = os.statvfs(path.parent)
+    large = ShardLayout(2 * free.f_blocks * free.f_frsize // 4, (torch.float32,), "large")
+    with pytest.raises(ServerError, match=r"[\d,]+ MiB are needed, [\d,]+ MiB are free"):
+        create_shard(path, large, 1)
+    assert list(path.parent.iterdir()) == []
+
+
+def run(zygote: Zygote, what: str, path: Path) -> str:
+    done = zygote.run(PROGRAM, what, path, timeout_s=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("what", ["kills", "fused_kills", "gather_kills"])
+def test_no_kill_leaves_a_torn_block(path: Path, zygote: Zygote, what: str) -> None:
+    assert run(zygote, what, path) == "whole True True\n"
+
+
+def test_sums_are_exact_under_contention(path: Path, zygote: Zygote) -> None:
+    assert run(zygote, "count", path) == "sums True\n"
+
+
+@pytest.mark.parametrize("call", ["read_block", "update_block"])
+def test_a_deadlock_that_the_kernel_only_thinks_it_sees_is_waited_out(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """To it all locks of a process, of any file, are one owner's."""
+    refusals = [errno.EDEADLK] * 2
+
+    def lockf(descriptor: int, how: int, *rest: int) -> None:
+        if how == fcntl.LOCK_EX and refusals:
+            raise OSError(refusals.pop(), "Resource deadlock avoided")
+        fcntl.lockf(descriptor, how, *rest)
+
+    monkeypatch.setattr(psrv.shard.shard, "_lockf", lockf)
+    seen: list[int] = []
+    getattr(shard, call)(0, lambda parts, block: seen.append(block))
+    assert seen == [0] and not refusals
+
+
+def test_a_shard_can_begin_where_another_one_was(path: Path) -> None:
+    create_shard(path, LAYOUT, 3, had=[7, 8, 9])
+    shard = Shard(path, LAYOUT, 3)
+    assert shard.all_progress() == [(7, 0), (8, 0), (9, 0)]
+    shard.close()
+
+
+def test_a_shard_that_can_t_be_made_is_an_error_in_words(path: Path) -> None:
+    path.touch()
+    with pytest.raises(ServerError, match=r"shard-1 can't be made: File exists"):
+        create_shard(path / "shard-1", LAYOUT, 3)

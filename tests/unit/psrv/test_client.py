@@ -1,0 +1,438 @@
+"""Learners of one node with a parameter server: push, pull, join, leave, and a kill."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from repository import SUPPORT
+from server_job import Zygote
+
+from dlctl import contract
+from dlctl.contract import Parameters
+from psrv.client import Client, Handle, join
+from psrv.errors import LateError, ServerError
+from psrv.push.flow_control import MOST
+from psrv.push.snapshots import fresh_snapshots, write_snapshot
+from psrv.shard.format import COUNT, HOME, RELAY, SLOTS, create_shard
+from psrv.shard.private_folder import tell_removed
+from psrv.solvers.partition import divide, layout_of
+from psrv.solvers.solver import Downpour, ElasticAveraging, ParallelSGD, RoundSolver, Solver
+
+PROGRAM = SUPPORT / "client_program.py"
+PARAMETERS = Parameters(170_000, "float32", 1, "model")
+
+
+def make(folder: Path) -> None:
+    for shard in range(2):
+        layout = layout_of(PARAMETERS, 2, shard, Slow(), HOME)
+        create_shard(folder / f"shard-{shard}", layout, 1)
+
+
+@pytest.fixture
+def client(shm_folder: Path) -> Iterator[Client]:
+    make(shm_folder)
+    client = join(shm_folder, PARAMETERS, 2, Slow(), 1, timeout_s=1)
+    yield client
+    client.leave()
+
+
+class Slow(Downpour):
+    """A solver that can be held up, and that can fail."""
+
+    go = threading.Event()
+    fail = False
+
+    def push(
+        self,
+        server: Sequence[torch.Tensor],
+        mine: torch.Tensor,
+        scratch: torch.Tensor,
+        rate: float,
+    ) -> None:
+        assert self.go.wait(30)
+        if Slow.fail:
+            raise ValueError("no push")
+        super().push(server, mine, scratch, rate)
+
+
+@pytest.fixture(autouse=True)
+def _going() -> Iterator[None]:
+    Slow.fail = False
+    Slow.go.set()
+    yield
+    Slow.go.set()
+
+
+@given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 500))
+def test_shards_are_even_and_make_the_whole(count: int, shards: int, step: int) -> None:
+    ranges = divide(count, shards, step)
+    assert len(ranges) == shards and ranges[0][0] == 0 and ranges[-1][1] == count
+    assert all(a[1] == b[0] for a, b in zip(ranges, ranges[1:], strict=False))
+    blocks = [-(-(stop - start) // step) for start, stop in ranges]
+    assert max(blocks) - min(blocks) <= 1
+
+
+def test_push_and_pull(client: Client) -> None:
+    gradient, weights = torch.arange(170_000.0), torch.empty(170_000, dtype=torch.float64)
+    client.push(gradient, 1.0).wait()
+    client.push_pull(gradient, weights, 1.0).wait()
+    assert torch.equal(weights, -2.0 * torch.arange(170_000.0, dtype=torch.float64))
+    again = torch.empty(170_000, dtype=torch.bfloat16)
+    client.pull(again).wait()
+    assert torch.equal(again, weights.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        torch.zeros(PARAMETERS.count - 1),
+        torch.zeros(1, PARAMETERS.count),
+        torch.zeros(PARAMETERS.count, device="meta"),
+    ],
+    ids=["short", "two dimensions", "another device"],
+)
+def test_a_tensor_that_does_not_fit_changes_nothing(client: Client, wrong: torch.Tensor) -> None:
+    fits = torch.zeros(PARAMETERS.count)
+    client.push(torch.ones(PARAMETERS.count), 0.1).wait()
+    begin = [
+        partial(client.push, wrong, 0.1),
+        partial(client.pull, wrong),
+        partial(client.push_pull, fits, wrong, 0.1),
+        partial(client.push_pull, wrong, fits, 0.1),
+    ]
+    for each in begin:
+        with pytest.raises(ServerError, match=r"does not fit .*\(170000,\) on cpu"):
+            each()
+    client.pull(fits).wait()
+    assert torch.equal(fits, torch.full_like(fits, -0.1))
+
+
+@pytest.mark.parametrize("solver", [Downpour(), ParallelSGD()], ids=["at once", "in rounds"])
+def test_pushes_that_come_to_no_home_are_said_when_a_learner_leaves(
+    shm_folder: Path, solver: Solver | RoundSolver
+) -> None:
+    layout = layout_of(PARAMETERS, 1, 0, solver, RELAY)
+    create_shard(shm_folder / "shard-0", layout, 1)
+    said: list[str] = []
+    client = join(shm_folder, PARAMETERS, 1, solver, 1, timeout_s=0.05, warn=said.append)
+    client.push(torch.ones(170_000), 1.0)
+    client.leave()
+    assert len(said) == 1 and "the last pushes have not come" in said[0]
+
+
+def test_who_leaves_a_round_waits_until_its_home_has_ended_it(shm_folder: Path) -> None:
+    """Learner 0 takes the weights once all others have left: that round is to be in them."""
+    layout = layout_of(PARAMETERS, 1, 0, ParallelSGD(), RELAY)
+    create_shard(shm_folder / "shard-0", layout, 1)
+    client = join(shm_folder, PARAMETERS, 1, ParallelSGD(), 1, timeout_s=30)
+    client.push(torch.ones(170_000), 1.0, wait=True)
+    shard, ended = client._shards[0], []
+
+    def answer() -> None:
+        ended.append(shard.members.all())
+        for block in range(layout.blocks):
+            shard.set_progress(block, 1, 0)
+
+    timer = threading.Timer(0.3, answer)
+    timer.start()
+    client.leave()
+    assert ended == [[]]  # it had left, so that nobody waited for it
+    timer.join()
+
+
+def test_shards_that_are_being_made_are_waited_for(shm_folder: Path) -> None:
+    """Those of a large model take longer than servers are waited for that say nothing."""
+    (unfinished := shm_folder / ".shard-0.77").touch()
+    said: list[str] = []
+
+    def finish() -> None:
+        make(shm_folder)
+        unfinished.unlink()
+
+    threading.Timer(0.3, finish).start()
+    client = join(shm_folder, PARAMETERS, 2, Slow(), 1, timeout_s=0.05, warn=said.append)
+    client.leave()
+    path = shm_folder / "shard-0"
+    assert said == [f"the parameter server is making {path} for 0.05 s now: waiting"]
+
+
+def test_a_shard_that_is_finished_while_it_is_looked_for_one_in_the_making(
+    shm_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def glob(*_: object) -> list[Path]:
+        make(shm_folder)
+        return []
+
+    monkeypatch.setattr(Path, "glob", glob)
+    join(shm_folder, PARAMETERS, 2, Slow(), 1, timeout_s=0.0).leave()
+
+
+def test_who_waits_does_the_work_itself_after_what_was_begun(client: Client) -> None:
+    Slow.go.clear()
+    first = client.push(torch.ones(170_000), 1.0)
+    threading.Timer(0.1, Slow.go.set).start()
+    weights = torch.empty(170_000)
+    assert client.push_pull(torch.ones(170_000), weights, 1.0, wait=True).succeeded
+    assert first.done and weights.eq(-2).all()
+    Slow.fail = True
+    with pytest.raises(ValueError, match="no push"):
+        client.push(torch.ones(170_000), 1.0, wait=True)
+    client.wait()
+
+
+def test_a_solvers_own_timeout_is_told_as_it_is() -> None:
+    ended: Future[None] = Future()
+    ended.set_exception(TimeoutError("of its own"))
+    for limit in (None, 1.0):
+        with pytest.raises(TimeoutError, match="of its own"):
+            Handle(ended).wait(limit)
+
+
+def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None:
+    Slow.go.clear()
+    handle = client.push(torch.ones(170_000), 1.0)
+    assert not handle.done
+    with pytest.raises(ServerError, match=r"has not answered for 0\.01 s"):
+        handle.wait(0.01)
+    with pytest.raises(ServerError):
+        client.wait(0.01)
+    Slow.go.set()
+    client.wait()
+    assert handle.done and handle.succeeded
+    Slow.fail = True
+    client.push(torch.ones(170_000), 1.0)
+    weights = torch.empty(170_000)
+    client.pull(weights).wait()
+    with pytest.raises(ValueError, match="no push"):
+        client.wait()  # an error is told, though something else was begun after it
+    client.wait()
+    assert weights.eq(-1).all()
+
+
+def test_a_server_that_does_not_come_is_said(shm_folder: Path) -> None:
+    with pytest.raises(ServerError, match=r"no parameter server has made .*/shard-0 for 0\.1 s"):
+        join(shm_folder, PARAMETERS, 2, Downpour(), 1, timeout_s=0.1)
+
+
+def test_shards_in_a_folder_where_others_can_write_are_refused(shm_folder: Path) -> None:
+    create_shard(shm_folder / "shard-0", layout_of(PARAMETERS, 1, 0, Downpour(), HOME), 1)
+    shm_folder.chmod(0o777)
+    with pytest.raises(ServerError, match="is not this user's alone"):
+        join(shm_folder, PARAMETERS, 1, Downpour(), 1, 1.0)
+    shm_folder.chmod(0o700)
+    join(shm_folder, PARAMETERS, 1, Downpour(), 1, 1.0).leave()
+
+
+def test_a_learner_waits_for_no_shard_that_somebody_has_removed(shm_folder: Path) -> None:
+    tell_removed(shm_folder)
+    with pytest.raises(ServerError, match=r"/shard-0 is gone, in which .*: somebody has removed"):
+        join(shm_folder, PARAMETERS, 2, Downpour(), 1, timeout_s=60)
+
+
+@pytest.mark.parametrize("how", ["back", "halt"])
+def test_pushes_that_wait_for_a_home_that_is_away_are_bounded(shm_folder: Path, how: str) -> None:
+    """They would arrive as one step, taken with weights that have not moved."""
+    layout = layout_of(PARAMETERS, 1, 0, Downpour(), RELAY)
+    create_shard(shm_folder / "shard-0", layout, 1)
+    late = how == "halt"
+    client = join(
+        shm_folder, PARAMETERS, 1, Downpour(), 1, timeout_s=0.2, late=lambda _: late
+    )  # fmt: skip
+    gradient = torch.ones(170_000)
+    for _ in range(MOST + 1):
+        assert client.wait_for_others() == 0
+        client.push(gradient, 1.0, wait=True)
+    if late:
+        with pytest.raises(LateError, match="the server of another node"):
+            client.wait_for_others()
+    else:
+        threading.Timer(0.3, lambda: client._shards[0].all_added().fill(0)).start()
+        assert 0.2 < client.wait_for_others() < 5
+        assert client.wait_for_others() == 0
+    client.leave()
+
+
+def test_pushes_that_move_a_replica_are_bounded_by_what_their_number_has_room_for(
+    shm_folder: Path,
+) -> None:
+    """One more would be an exchange that nobody has begun: the relay would send no more."""
+    solver = ElasticAveraging(0.1)
+    layout = layout_of(PARAMETERS, 1, 0, solver, RELAY)
+    create_shard(shm_folder / "shard-0", layout, 1)
+    client = join(shm_folder, PARAMETERS, 1, solver, 1, timeout_s=0.1, late=lambda _: True)
+    added, weights = client._shards[0].all_added(), torch.ones(170_000)
+    added.fill(COUNT - SLOTS)  # and each learner has seen that
+    assert client.wait_for_others() == 0
+    for _ in range(SLOTS):
+        client.push(weights, 1.0, wait=True)
+    assert set(added.tolist()) == {COUNT}
+    with pytest.raises(LateError, match="the server of another node"):
+        client.wait_for_others()
+    added.fill(0)
+    client.leave()
+
+
+def test_what_the_solver_keeps_is_read_for_a_checkpoint(shm_folder: Path) -> None:
+    solver = Downpour(momentum=0.5)
+    for shard, kind in enumerate((HOME, RELAY)):
+        layout = layout_of(PARAMETERS, 2, shard, solver, kind)
+        create_shard(shm_folder / f"shard-{shard}", layout, 1)
+        snapshot = torch.full((2, layout.count), 3.0)
+        (shm_folder / f"rows-{shard}").write_bytes(snapshot.numpy().tobytes())
+    client = join(
+        shm_folder, PARAMETERS, 2, solver, 1, timeout_s=0.1,
+        snapshots=lambda shard: shm_folder / f"rows-{shard}",
+    )  # fmt: skip
+    client.push(torch.ones(170_000), 0.1)
+    rows = torch.empty(1, 170_000)
+    client.solver_rows(rows)
+    count = layout_of(PARAMETERS, 2, 0, solver, HOME).count
+    assert rows[0, :count].eq(1).all() and rows[0, count:].eq(3).all()
+    client.leave()  # nobody takes what is to go to the home: it is waited for 0.1 s only
+
+
+def test_a_checkpoint_waits_for_snapshots_that_answer_its_own_request(tmp_path: Path) -> None:
+    (tmp_path / contract.server_dir(1)).mkdir(parents=True)
+    paths = [tmp_path / contract.snapshot_file(1, shard) for shard in (0, 1)]
+    for path in paths:
+        write_snapshot(path, [(0, [torch.zeros(4)])], 4)
+    answered: list[int] = []
+
+    def answer() -> None:
+        for request, path in ((1, paths[0]), (1, paths[1]), (2, paths[1]), (2, paths[0])):
+            time.sleep(0.1)
+            answered.append(request)
+            write_snapshot(path, [(0, [torch.zeros(4)])], 4, request)
+
+    home = threading.Thread(target=answer)
+    home.start()
+    for request in (1, 2):
+        assert fresh_snapshots(tmp_path, 1, 2, 60) == paths
+        assert answered.count(request) == 2
+    home.join()
+
+
+def test_replicas_are_refreshed_when_asked_for(shm_folder: Path) -> None:
+    solver = Downpour()
+    for shard, kind in enumerate((HOME, RELAY)):
+        layout = layout_of(PARAMETERS, 2, shard, solver, kind)
+        create_shard(shm_folder / f"shard-{shard}", layout, 1)
+    client = join(shm_folder, PARAMETERS, 2, solver, 1, timeout_s=1)
+    with pytest.raises(ServerError, match="another node's parameter server has not answered"):
+        client.refresh(0.01)
+    server = client._shards[1]  # one object for a file and a process
+    assert server.refresh_wanted == 1
+    server.refreshed = 2
+    client.refresh(1)
+    client.leave()
+
+
+def test_a_halt_that_leaves_no_more_time_ends_what_waits_for_other_nodes(
+    shm_folder: Path, tmp_path: Path
+) -> None:
+    layout = layout_of(PARAMETERS, 1, 0, Downpour(), RELAY)
+    create_shard(shm_folder / "shard-0", layout, 1)
+    said: list[str] = []
+    client = join(
+        shm_folder, PARAMETERS, 1, Downpour(), 1, 60, warn=said.append, late=lambda _: True
+    )
+    began = time.monotonic()
+    with pytest.raises(ServerError, match="has not answered for as long as the halt leaves time"):
+        client.refresh(60)
+    client.push(torch.ones(170_000), 1.0)
+    client.leave()
+    assert "have not come to another node's server for as long as the halt" in said[0]
+    (tmp_path / "attempts/1").mkdir(parents=True)
+    with pytest.raises(ServerError, match="no snapshot of shard 0 .* as long as the halt"):
+        fresh_snapshots(tmp_path, 1, 1, 60, lambda _: True)
+    assert time.monotonic() - began < 5
+
+
+def test_pushes_of_others_are_counted_where_the_first_shards_are_empty(shm_folder: Path) -> None:
+    """A small model in many shards: the first has no block, and nothing to count on."""
+    shards = 5
+    for shard in range(shards):
+        layout = layout_of(PARAMETERS, shards, shard, Downpour(), HOME)
+        create_shard(shm_folder / f"shard-{shard}", layout, 1, learners=2)
+    here, other = (
+        join(shm_folder, PARAMETERS, shards, Downpour(), 1, 10, rank=rank, learners=2)
+        for rank in range(2)
+    )
+    assert not here._shards[0].layout.blocks
+    for _ in range(3):
+        other.push(torch.ones(170_000), 1.0, wait=True)
+    assert here.pushes_by_others() == 3
+    other.leave()
+    here.leave()
+
+
+def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[str]:
+    code = (
+        "import sys, torch; from pathlib import Path; sys.path.insert(0, sys.argv[4])\n"
+        "from test_client import *\n"
+        "client = join(Path(sys.argv[1]), PARAMETERS, 2, Downpour(), 1, 10, rank=1, learners=2,\n"
+        "              staleness=int(sys.argv[2]))\n"
+        "for n in range(int(sys.argv[3])):\n"
+        "    client.wait_for_others()\n"
+        "    client.push(torch.ones(170_000), 1.0).wait()\n"
+        "    print(client._gate.pushes, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(folder), str(staleness), str(pushes),
+         str(SUPPORT)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_nobody_is_further_ahead_than_the_staleness_and_the_dead_are_not_waited_for(
+    shm_folder: Path,
+) -> None:
+    make(shm_folder)
+    client = join(shm_folder, PARAMETERS, 2, Downpour(), 1, 10, rank=0, learners=2, staleness=2)
+    members, gradient = client._shards[0].members, torch.ones(170_000)
+    with fork_learner(shm_folder, staleness=2, pushes=4) as other:
+        assert other.stdout is not None
+        assert [other.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
+        assert client.pushes_by_others() == 3
+        time.sleep(0.1)
+        assert client.pushes_by_others() == 3  # it waits
+        client.push_pull(gradient, gradient, 0.0).wait()
+        assert other.stdout.readline() == "4\n"
+        assert client.pushes_by_others() == 1
+        other_slot = 1 - client._shards[0].slot
+        assert members.clock(other_slot) == 4 and members.slowest(but=client._shards[0].slot) == 4
+        for _ in range(5):
+            client.push(gradient, 0.0).wait()
+        assert client.wait_for_others() == 0
+        client.push(gradient, 0.0).wait()
+        threading.Timer(0.2, other.kill).start()
+        assert 0.1 < client.wait_for_others() < 5
+    with fork_learner(shm_folder, staleness=2, pushes=1) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "8\n"  # it begins where the slowest is
+        other.kill()
+    client.leave()
+
+
+@pytest.mark.parametrize(
+    "solver",
+    ["downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco"],
+)
+def test_learners_that_come_and_go_and_are_killed(
+    shm_folder: Path, solver: str, zygote: Zygote
+) -> None:
+    done = zygote.run(PROGRAM, solver, shm_folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "at 1: True\npushes: True True\n"
