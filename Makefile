@@ -6,7 +6,7 @@ demo: .venv/.ready ; .venv/bin/dlctl submit examples/digits/manifest.yml --follo
 test: system-packages .venv/.ready ; @.ci/test
 check: .venv/.ready ; @.ci/check
 bench: .venv/.ready ; .venv/bin/python -m benchmarks
-docs: .venv/.ready ; .venv/bin/python docs/make_commands.py
+docs: .venv/.ready ; .venv/bin/python docs/make_commands.py && .venv/bin/python docs/make_architecture.py
 cluster-deps: ; .ci/system-packages
 system-packages: ; @.ci/system-packages --if-harmless
 .venv/.ready: pyproject.toml constraints.txt ; .ci/make-venv .venv

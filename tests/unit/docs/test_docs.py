@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.util
 import re
@@ -247,13 +248,22 @@ def test_the_page_of_the_job_directory_names_every_file():
         assert contract.metrics_file(number, rank) in named
 
 
+def test_rooms_and_layers_are_listed_and_drawn_as_they_are(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    import make_architecture
+
+    hint = "run: make docs"
+    assert make_architecture.PAGE.read_text() == make_architecture.page(), hint
+    assert make_architecture.PICTURE.read_text() == make_architecture.picture(), hint
+
+
 @pytest.mark.parametrize("package", ["dlctl", "learner", "psrv"])
-def test_the_page_of_the_architecture_names_every_module(package):
-    page = (DOCS / "architecture.md").read_text()
-    folder = REPOSITORY / package
-    for path in sorted(folder.rglob("*.py")):
-        if not path.name.startswith("__"):
-            assert f"`{path.relative_to(folder).as_posix()}`" in page, path
+def test_a_room_has_a_docstring_and_at_most_15_modules(package):
+    for folder in {path.parent for path in (REPOSITORY / package).rglob("*.py")}:
+        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        doc = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+        assert doc and doc.count(".") >= 1, folder
+        assert len(modules) <= 15, folder
 
 
 def test_the_page_of_training_names_every_variable():
