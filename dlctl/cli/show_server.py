@@ -7,7 +7,6 @@ from typing import Any
 
 from dlctl.cli import output
 from dlctl.cli.common import ago
-from dlctl.contract import learner_batch
 
 METRICS = ("staleness", "pushes", "pushes_per_s", "wait_share", "batches", "restarts")
 """Of learners' metrics, those that stand in columns of their own."""
@@ -110,6 +109,9 @@ def rates(learners: list[dict[str, Any]], plan: dict[str, Any]) -> str:
     pushes = f"{sum(running):.3g} pushes/s in all" if sum(running) else ""
     if not plan["framework"]["job"] or not pushes:
         return pushes
-    batch = learner_batch(plan["training"]["batch_size"], plan["resources"]["learners"])
+    # Plans made before batch_samples was decided there have none.
+    batch = plan["parameter_server"].get("batch_samples") or -(
+        -plan["training"]["batch_size"] // plan["resources"]["learners"]
+    )
     samples = sum(running) * plan["parameter_server"]["push_every"] * batch
     return f"{samples:.0f} samples/s · {pushes}"

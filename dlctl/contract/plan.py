@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,13 @@ class Resources:
     time_s: int | None
     halt_margin_s: int
     """This long before the time limit the training is saved and halted."""
+    first_ranks: list[int] = field(default_factory=list)
+    """The rank of the first learner of each node: learners are placed in blocks."""
+
+    def node_of(self, rank: int) -> tuple[int, int]:
+        """Return the node of a rank, and the first rank there."""
+        node = max(0, bisect_right(self.first_ranks, rank) - 1)
+        return node, self.first_ranks[node]
 
 
 @dataclass(frozen=True)
@@ -47,9 +55,12 @@ class Launch:
     """How N processes are started: `argv` goes before the program."""
 
     kind: str
-    """`srun`, `mpirun`, `direct` (one learner, no MPI), or `each`: with a parameter server every
-    learner is a step of its own, and shares no MPI world with the others."""
+    """The launcher: a name in `dlctl.contract.launchers`. (Before 0.2 also `each`, for a step per
+    learner.)"""
     argv: list[str]
+    step_per_learner: bool = False
+    """With a parameter server every learner is a job step of its own, and shares no MPI world with
+    the others."""
 
 
 @dataclass(frozen=True)
@@ -137,22 +148,10 @@ class CheckpointPolicy:
     those whose loss ends it."""
 
 
-EACH = "each"
-"""The kind of a launch in which every learner is a step of its own."""
 ELASTICITY = 0.9
 """β = p·α, of p learners: Zhang, Choromanska, LeCun, 2015, section 5.1."""
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = 0.7, 0.9
 """DiLoCo's: Douillard et al., 2023, section 3.1."""
-
-
-def learner_batch(batch_size: int, learners: int) -> int:
-    """Return the samples of a learner's batch, with a parameter server.
-
-    Args:
-        batch_size: of all learners together.
-        learners: how many there are.
-    """
-    return -(-batch_size // learners)
 
 
 @dataclass(frozen=True)
@@ -189,6 +188,11 @@ class ParameterServer:
     timeout_s: float = 120.0
     """How long servers, and at the start other learners, are waited for."""
     snapshot_every_s: float = 60.0
+    batch_samples: int = 0
+    """Samples of one learner's batch in the built-in loop."""
+    rejoin_argv: list[list[str]] = field(default_factory=list)
+    """For each node what goes before a learner that is started again there: its step shares CPUs,
+    and all GPUs of the job on the node, with other steps."""
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ rank count, a node count or a path again.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from dlctl import __version__
 from dlctl.contract import (
-    EACH,
     Batch,
     CheckpointPolicy,
     Environment,
@@ -22,6 +22,7 @@ from dlctl.contract import (
     Plan,
     Resources,
 )
+from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import PlanError
 from dlctl.plan.parameter_server import (
     alone_on_server,
@@ -253,6 +254,7 @@ def _resources(manifest: Manifest, placement: Placement) -> Resources:
         gpus_per_node=manifest.gpus * fullest,
         time_s=time_s,
         halt_margin_s=HALT_MARGIN_S if time_s is None else max(5, min(HALT_MARGIN_S, time_s // 4)),
+        first_ranks=list(itertools.accumulate(placement.learners_per_node[:-1], initial=0)),
     )
 
 
@@ -288,18 +290,17 @@ def _checkpoint(
 
 
 def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
-    learners, launcher = str(manifest.learners), site.launcher
     if manifest.learners == 1:
         return Launch("direct", [])
     if wanted(manifest):
-        return Launch(EACH, learner_argv(manifest, site))
-    program = launcher.executable or launcher.kind
-    if launcher.kind == "mpirun":
-        return Launch("mpirun", [program, "-n", learners, *launcher.extra])
-    mpi = [f"--mpi={launcher.mpi}"] if launcher.mpi else []
-    shape = [f"--nodes={len(placement.learners_per_node)}", f"--ntasks={learners}",
-             f"--cpus-per-task={manifest.cpus_per_learner()}"]  # fmt: skip
-    return Launch("srun", [program, *mpi, *shape, "--kill-on-bad-exit=1", *launcher.extra])
+        argv = learner_argv(manifest, site)
+        return Launch("srun" if argv else "direct", argv, step_per_learner=True)
+    settings = site.launcher
+    request = LaunchRequest(
+        manifest.learners, len(placement.learners_per_node), manifest.cpus_per_learner(),
+        settings.executable, settings.mpi, settings.extra,
+    )  # fmt: skip
+    return Launch(settings.kind, LAUNCHERS[settings.kind].argv(request))
 
 
 def _environment(site: Site, local_python: str) -> Environment:

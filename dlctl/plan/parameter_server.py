@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SLOTS = 64
 """Of a shard at its home: its node's learners, its server and the other nodes have one each."""
+_BESIDE = ["--overlap", "--cpu-bind=none"]
 _SERVER_MEMORY_BYTES = 512 * 2**20
 """Of a node's server, beside the shards, which the learners' memory has to hold."""
 
@@ -57,8 +58,9 @@ def parameter_server(
             hint="ask for fewer learners, or let them average by allreduce: no parameter_server",
         )
     return replace(
-        _settings(asked, learners, nodes),
+        _settings(manifest, asked, learners, nodes),
         argv=server_argv(site, nodes, asked.transport),
+        rejoin_argv=[_rejoin_argv(manifest, site, count) for count in per_node],
         transport=asked.transport if nodes > 1 else "tcp",
         network=site.network if nodes > 1 and asked.transport == "tcp" else None,
     )
@@ -67,10 +69,12 @@ def parameter_server(
 def alone_on_server(manifest: Manifest) -> contract.ParameterServer | None:
     """Return what the manifest says of a server that one learner does not need; or else None."""
     asked = manifest.parameter_server
-    return None if asked is None or wanted(manifest) else _settings(asked, learners=1, nodes=1)
+    return None if asked is None or wanted(manifest) else _settings(manifest, asked, 1, 1)
 
 
-def _settings(asked: ParameterServer, learners: int, nodes: int) -> contract.ParameterServer:
+def _settings(
+    manifest: Manifest, asked: ParameterServer, learners: int, nodes: int
+) -> contract.ParameterServer:
     """Return what follows from the manifest alone."""
     return contract.ParameterServer(
         solver=asked.solver,
@@ -85,6 +89,7 @@ def _settings(asked: ParameterServer, learners: int, nodes: int) -> contract.Par
         moving_rate=_or(asked.moving_rate, asked, elastic_averaging=contract.ELASTICITY / learners),
         timeout_s=parse_duration(asked.timeout),
         snapshot_every_s=parse_duration(asked.snapshot_every),
+        batch_samples=-(-manifest.training.batch_size // learners),
     )
 
 
@@ -112,6 +117,16 @@ def learner_argv(manifest: Manifest, site: Site) -> list[str]:
     return _step(site, [cpus, "--exact", gpus])
 
 
+def _rejoin_argv(manifest: Manifest, site: Site, learners: int) -> list[str]:
+    """Return what goes before a learner that is started again on a node of so many learners.
+
+    Once a job has lost a node, Slurm 22.05 counts the cores and GPUs of steps that have ended as
+    taken: a step that wants its own would wait for ever, so this one shares all of them.
+    """
+    gpus = manifest.gpus * learners
+    return _step(site, [*_BESIDE, f"--gres=gpu:{gpus}" if gpus else "--gres=none"])
+
+
 def server_argv(site: Site, nodes: int, transport: str) -> list[str]:
     """Return what goes before the server of one node; with MPI before those of all nodes together.
 
@@ -121,7 +136,7 @@ def server_argv(site: Site, nodes: int, transport: str) -> list[str]:
     Raises:
         PlanError: MPI, but the site starts worlds by mpirun, whose own step would take all CPUs.
     """
-    beside = ["--overlap", "--cpu-bind=none", "--gres=none"]
+    beside = [*_BESIDE, "--gres=none"]
     if transport != "mpi" or nodes == 1:
         return _step(site, beside)
     launcher = site.launcher

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import DlctlError, SiteError, TransportError
 from dlctl.site_admin.discovery import MINIMUM_PYTHON, Discovered, discovery_script, parse_discovery
 from dlctl.site_admin.draft import make_site
@@ -225,18 +226,13 @@ def _python_checks(site: Site, answers: dict[str, list[str]]) -> list[Check]:
 
 
 def _launcher(site: Site, found: Discovered, answers: dict[str, list[str]]) -> Check:
-    launcher = site.launcher
-    if launcher.kind == "srun":
-        if launcher.mpi and found.mpi_types and launcher.mpi not in found.mpi_types:
-            hint = f"set launcher.mpi to one of {', '.join(found.mpi_types)}"
-            return Check("launcher", FAILED, f"srun has no --mpi={launcher.mpi}", hint)
-        kind = f" --mpi={launcher.mpi}" if launcher.mpi else ""
-        return Check("launcher", OK, f"srun{kind}")
-    path = answers.get("mpirun", [""])[0]
-    if path:
-        return Check("launcher", OK, path)
-    hint = f"dlctl sites setup {site.name}, or launcher.executable in its file"
-    return Check("launcher", WARNING, "no mpirun; one learner needs none", hint)
+    settings, path = site.launcher, answers.get("mpirun", [""])[0]
+    request = LaunchRequest(1, 1, 1, settings.executable, settings.mpi, settings.extra)
+    lack = LAUNCHERS[settings.kind].lack(request, found.mpi_types, path, site.name)
+    if lack is not None:
+        return Check("launcher", FAILED if lack.fatal else WARNING, lack.what, lack.hint)
+    told = f" --mpi={settings.mpi}" if settings.mpi else ""
+    return Check("launcher", OK, path if settings.kind == "mpirun" else f"{settings.kind}{told}")
 
 
 def check_here() -> list[Check]:

@@ -6,7 +6,7 @@ from dlctl.errors import SiteError
 from dlctl.site_admin.discovery import Discovered, FoundPartition
 from dlctl.sites.files import (
     EnvironmentSettings,
-    Launcher,
+    LauncherSettings,
     Partition,
     SchedulerSettings,
     Site,
@@ -55,17 +55,17 @@ def make_site(
             accounting=found.accounting if slurm else False,
         ),
         partitions=partitions if slurm else {},
-        launcher=choose_launcher(found) if slurm else Launcher(kind="mpirun"),
+        launcher=choose_launcher(found) if slurm else LauncherSettings(kind="mpirun"),
         environment=EnvironmentSettings(python=python),
     )
 
 
-def choose_launcher(found: Discovered) -> Launcher:
+def choose_launcher(found: Discovered) -> LauncherSettings:
     """Return srun with the PMI that Open MPI speaks, else mpirun."""
     pmix = next((kind for kind in found.mpi_types if kind.startswith("pmix")), None)
     if pmix:
-        return Launcher(kind="srun", mpi="pmix" if "pmix" in found.mpi_types else pmix)
-    return Launcher(kind="mpirun")
+        return LauncherSettings(kind="srun", mpi="pmix" if "pmix" in found.mpi_types else pmix)
+    return LauncherSettings(kind="mpirun")
 
 
 def _limits(found: FoundPartition) -> Partition:
@@ -100,7 +100,7 @@ def site_text(site: Site, found: Discovered) -> str:
     return "".join(parts)
 
 
-def _set(settings: TransportSettings | SchedulerSettings | Launcher) -> list[str]:
+def _set(settings: TransportSettings | SchedulerSettings | LauncherSettings) -> list[str]:
     given = settings.model_dump(exclude_defaults=True)
     if isinstance(settings, SchedulerSettings):
         given["accounting"] = settings.accounting

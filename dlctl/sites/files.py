@@ -21,7 +21,7 @@ from dlctl.sites.model import (
     NAME_RULE,
     EnvironmentSettings,
     Failures,
-    Launcher,
+    LauncherSettings,
     Partition,
     SchedulerSettings,
     Site,
@@ -31,14 +31,14 @@ from dlctl.sites.model import (
 from dlctl.yaml_source import Document, Trail, YamlError, load_bytes, load_file
 
 __all__ = [
-    "EnvironmentSettings", "Launcher", "Partition", "SchedulerSettings", "Site", "SiteFile",
+    "EnvironmentSettings", "LauncherSettings", "Partition", "SchedulerSettings", "Site", "SiteFile",
     "TransportSettings", "find_site", "list_sites", "load_site", "parse_site", "remove_site",
     "save_site", "set_python",
 ]  # fmt: skip
 
 _MODELS: dict[str, type[BaseModel]] = {
     "": Site, "transport": TransportSettings, "scheduler": SchedulerSettings,
-    "launcher": Launcher, "environment": EnvironmentSettings, "partitions": Partition,
+    "launcher": LauncherSettings, "environment": EnvironmentSettings, "partitions": Partition,
     "failures": Failures,
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from dlctl.contract.launchers import SITE_LAUNCHERS
 from dlctl.units import parse_duration, parse_size
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -133,10 +134,10 @@ class SchedulerSettings(_Settings):
         return value
 
 
-class Launcher(_Settings):
+class LauncherSettings(_Settings):
     """How the learners of one job are started."""
 
-    kind: Literal["srun", "mpirun"]
+    kind: Literal[SITE_LAUNCHERS]  # type: ignore[valid-type]
     mpi: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_]+$")
     """srun's `--mpi`: `pmix`, `pmi2`, `none`, …; None leaves it to the site's MpiDefault."""
     executable: Line | None = None
@@ -224,7 +225,7 @@ class Site(_Settings):
     scheduler: SchedulerSettings
     partitions: dict[str, Partition] = {}
     """Empty: unknown, nothing is refused before submission."""
-    launcher: Launcher
+    launcher: LauncherSettings
     environment: EnvironmentSettings
     network: Line | None = None
     """By which parameter servers of several nodes talk: an interface, or addresses as 10.1.0.0/16.

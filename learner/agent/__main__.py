@@ -18,7 +18,6 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import (
-    EACH,
     ContractError,
     Plan,
     Preflight,
@@ -28,6 +27,7 @@ from dlctl.contract import (
     learner_log,
     preflight_file,
 )
+from dlctl.contract.launchers import LAUNCHERS, Ranks
 from learner.agent.watchdog import Program, Watchdog
 from learner.errors import EXIT_HALTED, UserFault
 from learner.job.context import (
@@ -41,7 +41,7 @@ from learner.job.context import (
 from learner.job.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
 from learner.job.environment import PROGRESS_FILE, learner_environment, quiet_mpi, resolve_secrets
 from learner.job.gpu_visibility import own_gpus, visible_devices
-from learner.job.ranks import Place, find_place
+from learner.job.ranks import find_ranks
 from learner.job.slurm import beside, first_node_is_lost
 from learner.job.status import Heartbeat
 from learner.system import processes
@@ -50,8 +50,8 @@ from learner.system.signals import HaltFlag
 
 _PRELUDE = f"trap 'exit {EXIT_HALTED}' USR2\n"
 """The shell outlives the signal, lets the running program save, and starts no further one."""
-_ENDED_GRACE_S = {"srun": 20.0, "mpirun": 0.4, "direct": 5.0, EACH: 20.0}
-"""From SIGTERM on: Slurm waits KillWait (30 s), OpenMPI's mpirun one second until SIGKILL."""
+_STEP_ENDED_GRACE_S = 20.0
+"""What a learner that is a step of its own has from SIGTERM on: Slurm's KillWait is 30 s."""
 
 _SLURM_KNOWS_S = 600.0
 """Slurm's own limit (SlurmdTimeout) is 300 s where nobody has set another."""
@@ -66,33 +66,33 @@ def main(arguments: list[str]) -> int:
     ended = HaltFlag(signal.SIGTERM, signal.SIGHUP, signal.SIGINT).install()
     try:
         plan = read_plan(job_dir, attempt)
-        place = find_place(plan)
+        ranks = find_ranks(plan)
     except UserFault as fault:
         print(f"dlctl: {fault.message} {fault.hint}", file=sys.stderr)
         return 1
-    heart = Heartbeat(job_dir, "learner", place.rank, attempt)
+    heart = Heartbeat(job_dir, "learner", ranks.rank, attempt)
     per_learner = plan.resources.gpus_per_learner
-    gpus = own_gpus(os.environ, _gpus_before(heart.path), per_learner, place.local_rank)
+    gpus = own_gpus(os.environ, _gpus_before(heart.path), per_learner, ranks.local_rank)
     heart.set(reason="starting", gpus=gpus)
     scratch = Path(tempfile.mkdtemp(prefix="dlctl-"))
     try:
         os.environ.update(visible_devices(os.environ, gpus))
-        program = make_program(plan, job_dir, attempt, place, scratch)
+        program = make_program(plan, job_dir, attempt, ranks, scratch)
         processes.adopt_orphans()
-        outside = _outside(plan, job_dir, attempt, place)
+        outside = _outside(plan, job_dir, attempt, ranks)
         code = Watchdog(program, heart, outside, ended).run()
-        if outside.supervisor_is_lost and plan.launch.kind == EACH and plan.launch.argv:
+        if outside.supervisor_is_lost and plan.launch.step_per_learner and plan.launch.argv:
             if is_one_world(plan):  # this node's server was killed with that of the first one
                 remove_segment_folder(plan.training_id, attempt)
             _end_without_supervisor(plan, job_dir, attempt, ended)
         return code
     except (UserFault, OSError) as fault:
         heart.set(state=State.FAILED, exit_code=1, reason=str(fault), last_lines=[str(fault)])
-        print(f"dlctl: learner {place.rank}: {fault}", file=sys.stderr)
+        print(f"dlctl: learner {ranks.rank}: {fault}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        if plan.launch.kind != EACH:  # there it is the server's
+        if not plan.launch.step_per_learner:  # there it is the server's
             remove_segment_folder(plan.training_id, attempt)
 
 
@@ -104,14 +104,14 @@ def _gpus_before(path: Path) -> str:
     return ""
 
 
-def make_program(plan: Plan, job_dir: Path, attempt: int, place: Place, scratch: Path) -> Program:
+def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch: Path) -> Program:
     """Return what is to run for this rank."""
     meeting_point = contract.read_record(Preflight, job_dir / preflight_file(attempt, 0))
     if meeting_point is None:
         raise UserFault("The preflight's report of rank 0 is gone.", hint="Submit again.")
     secrets = resolve_secrets(plan, os.environ)
-    env = learner_environment(plan, job_dir, place, meeting_point, os.environ, secrets)
-    if plan.launch.kind != EACH:
+    env = learner_environment(plan, job_dir, ranks, meeting_point, os.environ, secrets)
+    if not plan.launch.step_per_learner:
         env.update(make_segment_folder(plan.training_id, attempt))
     env.update(quiet_mpi(env))
     env[PROGRESS_FILE] = str(scratch / "progress.json")
@@ -126,13 +126,19 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, place: Place, scratch:
         argv=argv,
         env=env,
         cwd=Path(plan.runtime_dir) if command is None else job_dir / contract.CODE,
-        log=job_dir / learner_log(attempt, place.rank),
+        log=job_dir / learner_log(attempt, ranks.rank),
         is_command=command is not None,
         progress=scratch / "progress.json",
-        ended_grace_s=_ENDED_GRACE_S[plan.launch.kind],
+        ended_grace_s=_ended_grace_s(plan),
         secrets=list(secrets.values()),
         metrics=_restarts(),
     )
+
+
+def _ended_grace_s(plan: Plan) -> float:
+    if plan.launch.step_per_learner:
+        return _STEP_ENDED_GRACE_S
+    return LAUNCHERS[plan.launch.kind].ended_grace_s
 
 
 def _restarts() -> dict[str, float]:
@@ -140,9 +146,9 @@ def _restarts() -> dict[str, float]:
     return {"restarts": float(count)} if count else {}
 
 
-def _outside(plan: Plan, job_dir: Path, attempt: int, place: Place) -> Outside:
+def _outside(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks) -> Outside:
     lost_s = float(os.environ.get(SUPERVISOR_LOST_VARIABLE) or SUPERVISOR_LOST_S)
-    node = place.node_rank if plan.launch.kind == EACH else None
+    node = ranks.node_rank if plan.launch.step_per_learner else None
     return Outside(job_dir, attempt, lost_s, node)
 
 

@@ -18,11 +18,11 @@ import sys
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import EACH, MPI_PENDING, Plan, Preflight, preflight_file, to_json, write_whole
+from dlctl.contract import MPI_PENDING, Plan, Preflight, preflight_file, to_json, write_whole
 from learner.errors import UserFault
-from learner.job.context import read_plan
+from learner.job.context import read_plan, starts_mpi
 from learner.job.environment import resolve_secrets
-from learner.job.ranks import find_place
+from learner.job.ranks import find_ranks
 from learner.system.networks import address_on, own_addresses
 from learner.system.segments import make_segment_folder, remove_earlier
 
@@ -32,23 +32,23 @@ def main(arguments: list[str]) -> int:
     job_dir, attempt = Path(arguments[0]), int(arguments[1])
     try:
         plan = read_plan(job_dir, attempt)
-        place = find_place(plan)
+        ranks = find_ranks(plan)
     except UserFault as fault:
         print(f"dlctl: on {socket.gethostname()}: {fault.message} {fault.hint}", file=sys.stderr)
         return 1
     report = Preflight(
-        rank=place.rank,
+        rank=ranks.rank,
         host=socket.gethostname(),
         python="{}.{}.{}".format(*sys.version_info[:3]),
-        launcher_size=place.size,
+        launcher_size=ranks.size,
         mpi_size=None,
         mpi_rank=None,
         port=free_port(),
         address=own_address(plan),
         problems=find_problems(plan, job_dir),
     )
-    path = job_dir / preflight_file(attempt, place.rank)
-    if plan.launch.kind == EACH:
+    path = job_dir / preflight_file(attempt, ranks.rank)
+    if plan.launch.step_per_learner:
         remove_earlier(plan.training_id, attempt)
     if wants_mpi(plan):
         write_whole(path, to_json(dataclasses.replace(report, mpi_library=MPI_PENDING)))
@@ -78,7 +78,7 @@ def find_problems(plan: Plan, job_dir: Path) -> list[str]:
 
 def wants_mpi(plan: Plan) -> bool:
     """Return whether the world's size is to be compared."""
-    if plan.launch.kind in ("direct", EACH) or plan.resources.learners == 1:
+    if not starts_mpi(plan) or plan.resources.learners == 1:
         return False
     return importlib.util.find_spec("mpi4py") is not None
 
@@ -163,7 +163,7 @@ def _route_address() -> str | None:
 def _check_modules(plan: Plan) -> list[str]:
     if plan.framework.kind == "command":
         return []
-    needed = ["numpy", "torch", "h5py"] + ["mpi4py"] * (plan.launch.kind not in ("direct", EACH))
+    needed = ["numpy", "torch", "h5py"] + ["mpi4py"] * starts_mpi(plan)
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if not missing:
         return []

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import EACH, Plan
+from dlctl.contract import Plan
+from dlctl.contract.launchers import LAUNCHERS
 from learner.errors import UserFault
 
 JOB_VARIABLE = "DLCTL_JOB_DIR"
@@ -59,14 +60,19 @@ RESTARTS_VARIABLE = "DLCTL_RESTARTS"
 
 def launcher_name(plan: Plan) -> str:
     """Return what people call the plan's launcher."""
-    if plan.launch.kind != EACH:
+    if not plan.launch.step_per_learner:
         return plan.launch.kind
     return Path(plan.launch.argv[0]).name if plan.launch.argv else "its process"
 
 
 def how_started(plan: Plan) -> str:
     """Return how the learners are started, in a word or two."""
-    return "a step each" if plan.launch.kind == EACH else plan.launch.kind
+    return "a step each" if plan.launch.step_per_learner else plan.launch.kind
+
+
+def starts_mpi(plan: Plan) -> bool:
+    """Return whether the learners share an MPI world."""
+    return not plan.launch.step_per_learner and LAUNCHERS[plan.launch.kind].starts_mpi
 
 
 def is_one_world(plan: Plan) -> bool:

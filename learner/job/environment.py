@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan, Preflight
+from dlctl.contract.launchers import Ranks
 from learner.errors import UserFault
-from learner.job.ranks import Place
 
 PROGRESS_FILE = "DLCTL_PROGRESS_FILE"
 """Variable that names the file in which the built-in loop tells its watchdog where it is."""
@@ -24,7 +24,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 def learner_environment(
     plan: Plan,
     job_dir: Path,
-    place: Place,
+    ranks: Ranks,
     meeting_point: Preflight,
     base: Mapping[str, str],
     secrets: Mapping[str, str],
@@ -38,12 +38,12 @@ def learner_environment(
         env.pop("PYTHONSAFEPATH", None)
     env.update(plan.env)
     env.update(secrets)
-    env.update(service_variables(job_dir, place))
-    env.update(torchrun_variables(place, meeting_point))
+    env.update(service_variables(job_dir, ranks))
+    env.update(torchrun_variables(ranks, meeting_point))
     return env
 
 
-def service_variables(job_dir: Path, place: Place) -> dict[str, str]:
+def service_variables(job_dir: Path, ranks: Ranks) -> dict[str, str]:
     """Return what the service promises every learner."""
     return {
         "DATA_DIR": str(job_dir / contract.DATA),
@@ -52,20 +52,20 @@ def service_variables(job_dir: Path, place: Place) -> dict[str, str]:
         "CHECKPOINT_DIR": str(job_dir / contract.CHECKPOINTS),
         "LOG_DIR": str(job_dir / contract.LOGS),
         "JOB_STATE_DIR": str(job_dir / contract.JOB_STATE),
-        "LEARNER_ID": str(place.rank + 1),
-        "NUM_LEARNERS": str(place.size),
+        "LEARNER_ID": str(ranks.rank + 1),
+        "NUM_LEARNERS": str(ranks.size),
     }
 
 
-def torchrun_variables(place: Place, meeting_point: Preflight) -> dict[str, str]:
+def torchrun_variables(ranks: Ranks, meeting_point: Preflight) -> dict[str, str]:
     """Return what torchrun would set, so that its scripts run unchanged."""
     return {
-        "RANK": str(place.rank),
-        "WORLD_SIZE": str(place.size),
-        "LOCAL_RANK": str(place.local_rank),
-        "LOCAL_WORLD_SIZE": str(place.local_size),
-        "GROUP_RANK": str(place.node_rank),
-        "NODE_RANK": str(place.node_rank),
+        "RANK": str(ranks.rank),
+        "WORLD_SIZE": str(ranks.size),
+        "LOCAL_RANK": str(ranks.local_rank),
+        "LOCAL_WORLD_SIZE": str(ranks.local_size),
+        "GROUP_RANK": str(ranks.node_rank),
+        "NODE_RANK": str(ranks.node_rank),
         "MASTER_ADDR": meeting_point.address,
         "MASTER_PORT": str(meeting_point.port),
     }

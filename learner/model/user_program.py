@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from dlctl import contract
+from dlctl.contract.launchers import Ranks
 from learner.checkpoint.rng import seed_all
 from learner.job.environment import resolve_secrets, service_variables
-from learner.job.ranks import Place
 from learner.model.user_model import Parts, build_parts, load_build
 
 
@@ -32,7 +32,7 @@ def run_build(plan: contract.Plan, code_dir: Path) -> Parts:
 
 def build_alone(plan: contract.Plan, job_dir: Path) -> Parts:
     """Run the user's file as the first learner would, without the other learners."""
-    alone = service_variables(job_dir, Place(0, 1, 0, 1, 0))
+    alone = service_variables(job_dir, Ranks(0, 1, 0, 1, 0))
     ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     os.environ.update(plan.env | resolve_secrets(plan, dict(os.environ)) | alone | ranks)
     torch.set_num_threads(max(1, plan.resources.threads_per_learner))

@@ -155,7 +155,7 @@ class _Learner:
 
     def _loop(self, cursor: FileCursor, first: FirstLearner | None) -> ServerLoop:
         training = self._job.plan.training
-        batch = contract.learner_batch(training.batch_size, self._learners)
+        batch = self._server.batch_samples
         sizes = (batch * self._server.push_every, batch)
         return ServerLoop(
             training, self._trained, self._served, self._saved, self._rate,

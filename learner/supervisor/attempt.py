@@ -111,7 +111,7 @@ class Supervisor:
 
         log = step_log(self.job_dir, self.attempt, "preflight")
         step: Running
-        if self.plan.launch.kind == contract.EACH:
+        if self.plan.launch.step_per_learner:
             self._hosts = job_hosts(self.plan)
             step = preflight_steps(self.plan, self.job_dir, self.attempt, self._hosts, log)
         else:
@@ -187,7 +187,7 @@ class Supervisor:
         from learner.supervisor.steps import step_log, whole_step
 
         self._enter(State.TRAINING, self.plan.framework.command or str(self.plan.framework.job))
-        if self.plan.launch.kind == contract.EACH:
+        if self.plan.launch.step_per_learner:
             return self._train_each()
         log = step_log(self.job_dir, self.attempt, "launcher")
         step = whole_step(self.plan, "learner.agent", self.job_dir, self.attempt, log)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dlctl.contract import MPI_PENDING, Guilty, Plan, Preflight
+from dlctl.contract.launchers import LAUNCHERS
 from learner.job.context import launcher_name
 from learner.job.slurm import says_lost
 
@@ -134,17 +135,7 @@ def _worlds(plan: Plan, report: Preflight) -> str:
 
 
 def _pmi_hint(plan: Plan) -> str:
-    if plan.launch.kind == "srun":
-        return (
-            "srun and the MPI library speak different PMIs; set `launcher.mpi` in the site "
-            f"file of {plan.site} to a type that `srun --mpi=list` shows there (pmix for OpenMPI, "
-            "pmi2 for MPICH), or use mpirun."
-        )
-    return (
-        "This mpirun belongs to another MPI library than mpi4py's; name the right one under "
-        f"`launcher` in the site file of {plan.site} (with srun: set `launcher.mpi`, see "
-        "`srun --mpi=list`)."
-    )
+    return LAUNCHERS[plan.launch.kind].pmi_hint(plan.site)
 
 
 def _where(reports: list[Preflight], first: Preflight) -> str:

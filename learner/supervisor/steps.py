@@ -17,7 +17,7 @@ from dlctl.contract import Plan, attempt_dir, server_log
 from learner.errors import UserFault
 from learner.job.context import RESTARTS_VARIABLE, TAKES_OVER, is_one_world
 from learner.job.gpu_visibility import SHARED_VARIABLE
-from learner.job.ranks import RANK_VARIABLE, place_of
+from learner.job.ranks import RANK_VARIABLE, ranks_of
 from learner.job.status import last_lines
 from learner.system import processes
 
@@ -165,17 +165,14 @@ def learner_step(
 
     Args:
         overlaps: Whether it shares CPUs with other steps, as servers do, and all GPUs of the job
-            on its node; see learner.job.gpu_visibility. Once a job has lost a node, Slurm 22.05
-            counts those of steps that have ended as taken: one that wants its own would wait for
-            ever.
+            on its node; see learner.job.gpu_visibility.
     """
     program = [module, str(job_dir), str(attempt)]
     variables = {RANK_VARIABLE: str(rank), RESTARTS_VARIABLE: str(restarts)}
     argv = plan.launch.argv
     if overlaps and plan.parameter_server:
-        argv = plan.parameter_server.argv
-        if gpus := plan.resources.gpus_per_learner * place_of(plan, rank).local_size:
-            argv = [*argv, f"--gres=gpu:{gpus}"]  # of options said twice srun takes the last
+        argv = plan.parameter_server.rejoin_argv[plan.resources.node_of(rank)[0]]
+        if plan.resources.gpus_per_learner:
             variables[SHARED_VARIABLE] = "1"
     return Step(plan, on_host(argv, host), program, log, variables)
 
@@ -189,7 +186,7 @@ def preflight_steps(
         [
             learner_step(plan, module, job_dir, attempt, rank, hosts[node], log)
             for rank in learners
-            for node in (place_of(plan, rank).node_rank,)
+            for node in (ranks_of(plan, rank).node_rank,)
         ]
     )
 

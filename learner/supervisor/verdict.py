@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 
-from dlctl.contract import EACH, Guilty, Plan, State, Status, Verdict
+from dlctl.contract import Guilty, Plan, State, Status, Verdict
 from learner.job.context import launcher_name
 from learner.job.slurm import says_full
 from learner.job.status import UNFINISHED, UNSAVED
@@ -47,7 +47,7 @@ def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
         return Verdict(attempt, job_id, State.COMPLETED, reason)
     if _halted(ending, complete):
         wish = ending.wish.reason.rstrip(".") if ending.wish else "the learners saved and stopped"
-        makers = ending.statuses[:1] if plan.launch.kind == EACH else ending.statuses
+        makers = ending.statuses[:1] if plan.launch.step_per_learner else ending.statuses
         saved = bool(makers) and all(has_saved(status) for status in makers)
         reason = wish + ("" if saved else ", before all was saved") + _tell_lost(ending.lost)
         hint = f"Go on with: dlctl resume {plan.training_id}" if saved else go_on(plan)

@@ -17,7 +17,7 @@ from dlctl.contract import Plan, State, Status
 from learner.errors import EXIT_NO_RESTART, UserFault
 from learner.job.context import is_one_world
 from learner.job.directives import is_gone
-from learner.job.ranks import place_of
+from learner.job.ranks import ranks_of
 from learner.job.slurm import says_full, says_lost
 from learner.supervisor.cleanup import Cleaning
 from learner.supervisor.control import Wish
@@ -90,7 +90,7 @@ class Crew:
             self._start(server, clock())
 
     def _learner(self, rank: int) -> LearnerMember:
-        node = place_of(self.plan, rank).node_rank
+        node = ranks_of(self.plan, rank).node_rank
         host = self._nodes.hosts[node]
         log = step_log(self._job_dir, self._attempt, f"launcher-{rank}")
 

@@ -115,7 +115,8 @@ def make_plan(directory: Path, learners: int, arguments: dict[str, Any]) -> cont
         root=str(directory), job_dir=str(directory), runtime_dir=str(REPOSITORY), code_digest="",
         created_at="2026-01-01T00:00:00Z", dlctl_version="0", retries=0,
         resources=contract.Resources(
-            learners=learners, nodes=1, learners_per_node=[learners], cpus_per_learner=1,
+            learners=learners, nodes=1, learners_per_node=[learners], first_ranks=[0],
+            cpus_per_learner=1,
             threads_per_learner=1, gpus_per_learner=0, memory_bytes_per_learner=None,
             memory_bytes_per_node=None, gpus_per_node=0, time_s=None, halt_margin_s=60,
         ),

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from node_job import REPO, Job, alive, wait_until
+from node_job import REPO, Job, alive, on_nodes, wait_until
 
 from dlctl import contract
 from dlctl.contract import Homes
@@ -126,17 +126,16 @@ class CrewJob(Job):
         per_node = [learners // nodes] * nodes
         super().__init__(
             root, f"exec {{python}} learn.py {samples}",
-            launch=contract.Launch("each", []), parameter_server=server,
+            launch=contract.Launch("direct", [], step_per_learner=True), parameter_server=server,
             resources={"learners": learners, "nodes": nodes}, **changes,
         )  # fmt: skip
         self.samples = samples
         command = self.plan.framework.command.format(python=self.plan.environment.python)
-        resources = {**vars(self.plan.resources), "learners_per_node": per_node}
         self.write_plan(
             training_id=f"t-{os.getpid()}-{root.name}",
             runtime_dir=str(self._runtime(root)),
             framework=contract.Framework("pytorch", None, command, None),
-            resources=contract.Resources(**resources),
+            resources=on_nodes(self.plan.resources, per_node),
         )
         self.write("learn.py", LEARNER)
 
@@ -151,9 +150,9 @@ class CrewJob(Job):
             (programs / name).chmod(0o755)
         argv = [str(programs / "srun"), "--nodes=1"]
         job.write_plan(
-            launch=contract.Launch("each", argv),
+            launch=contract.Launch("srun", argv, step_per_learner=True),
             parameter_server=contract.ParameterServer(**{
-                **vars(job.plan.parameter_server), "argv": argv
+                **vars(job.plan.parameter_server), "argv": argv, "rejoin_argv": [argv] * nodes
             }),
         )  # fmt: skip
         hosts = ",".join(f"n{node + 1}" for node in range(nodes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import signal
 import subprocess
@@ -36,6 +37,12 @@ sys.exit(max(p.wait() for p in run))
 """What srun with a wrong PMI is to MPI: N processes that know nothing of each other."""
 
 
+def on_nodes(resources: contract.Resources, per_node: list[int]) -> contract.Resources:
+    """Return resources whose learners are placed in blocks of these sizes."""
+    first = list(itertools.accumulate(per_node[:-1], initial=0))
+    return dataclasses.replace(resources, learners_per_node=per_node, first_ranks=first)
+
+
 class Job:
     """One hand-made training."""
 
@@ -55,7 +62,7 @@ class Job:
             "halt_margin_s": 20,
             **changes.pop("resources", {}),
         }  # fmt: skip
-        resources["learners_per_node"] = [resources["learners"]]
+        resources |= {"learners_per_node": [resources["learners"]], "first_ranks": [0]}
         self.plan = Plan(
             training_id="t-1", name="test", version="1", description="", site="here",
             root=str(root), job_dir=str(self.dir), runtime_dir=str(REPO), code_digest="",

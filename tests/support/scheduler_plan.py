@@ -12,7 +12,8 @@ def make_plan(*, training_id="t-1", job_dir="/jobs/t-1", root="/root", runtime_d
         job_dir=job_dir, runtime_dir=runtime_dir, code_digest="", created_at="",
         dlctl_version="0",
         resources=contract.Resources(
-            learners=learners, nodes=1, learners_per_node=[learners], cpus_per_learner=cpus,
+            learners=learners, nodes=1, learners_per_node=[learners], first_ranks=[0],
+            cpus_per_learner=cpus,
             threads_per_learner=1, gpus_per_learner=0, memory_bytes_per_learner=None,
             memory_bytes_per_node=None, gpus_per_node=0, time_s=time_s,
             halt_margin_s=halt_margin_s,

@@ -107,7 +107,11 @@ class ServedJob:
         """Set the plan of an attempt."""
         self.attempt = attempt
         self.pids.clear()
-        self.plan = replace(self.plan, **fields)
+        self.plan = plan = replace(self.plan, **fields)
+        if plan.parameter_server is not None:  # as dlctl.plan decides it
+            batch_samples = -(-plan.training.batch_size // plan.resources.learners)
+            server = replace(plan.parameter_server, batch_samples=batch_samples)
+            self.plan = replace(plan, parameter_server=server)
         self.file(contract.attempt_dir).mkdir(parents=True, exist_ok=True)
         contract.write_whole(
             self.directory / contract.plan_file(attempt), contract.to_json(self.plan)
@@ -252,7 +256,8 @@ def make_served_job(
         site="local", root=str(directory), job_dir=str(directory), runtime_dir=str(REPOSITORY),
         code_digest="", created_at="2026-01-01T00:00:00Z", dlctl_version="0", retries=0,
         resources=resources(learners), batch=contract.Batch("local"),
-        launch=contract.Launch("each", []), environment=contract.Environment(sys.executable),
+        launch=contract.Launch("direct", [], step_per_learner=True),
+        environment=contract.Environment(sys.executable),
         framework=contract.Framework("pytorch", None, None, "train.py", {}),
         training=contract.Training(epochs=3, batch_size=12, seed=5, log_every_steps=2),
         checkpoint=contract.CheckpointPolicy(), parameter_server=server,
@@ -265,7 +270,8 @@ def make_served_job(
 def resources(learners: int) -> contract.Resources:
     """Return the resources of learners on one node."""
     return contract.Resources(
-        learners=learners, nodes=1, learners_per_node=[learners], cpus_per_learner=1,
+        learners=learners, nodes=1, learners_per_node=[learners], first_ranks=[0],
+        cpus_per_learner=1,
         threads_per_learner=1, gpus_per_learner=0, memory_bytes_per_learner=None,
         memory_bytes_per_node=None, gpus_per_node=0, time_s=None, halt_margin_s=60,
     )  # fmt: skip

@@ -268,10 +268,10 @@ def test_a_room_has_a_docstring_and_at_most_15_modules(package):
 
 def test_the_page_of_training_names_every_variable():
     from learner.job import environment
-    from learner.job.ranks import Place
+    from learner.job.ranks import Ranks
 
     page = (DOCS / "training.md").read_text()
-    place = Place(0, 1, 0, 1, 0)
+    place = Ranks(0, 1, 0, 1, 0)
     meeting_point = contract.Preflight(0, "host", "3.11", 1, 1, 0)
     for name in (
         *environment.service_variables(Path("/job"), place),

@@ -166,7 +166,7 @@ SERVER = MANIFEST + "parameter_server: {}\n"
 def test_with_a_parameter_server_each_learner_is_a_step_of_its_own():
     site = make_site(more=TWO, launcher="{kind: srun, mpi: pmix, executable: /s/srun, extra: [-v]}")
     plan = plan_of(SERVER, site=site, learners=6, gpus=2, cpus=2, memory="3GiB")
-    assert plan.launch.kind == "each"
+    assert plan.launch.step_per_learner
     alone = ["/s/srun", "--mpi=none", "--nodes=1", "--ntasks=1", "--no-kill", "--mem=0"]
     assert plan.launch.argv == [*alone, "--cpus-per-task=2", "--exact", "--gres=gpu:2", "-v"]
     assert plan.parameter_server.argv == [
@@ -201,7 +201,7 @@ def test_a_node_has_memory_for_its_server_beside_its_learners():
 def test_the_local_queue_starts_each_learner_itself():
     site = make_site(scheduler="{kind: local}", launcher="{kind: mpirun}")
     plan = plan_of(SERVER, site=site, learners=3)
-    assert (plan.launch.kind, plan.launch.argv) == ("each", [])
+    assert (plan.launch.kind, plan.launch.argv) == ("direct", [])
     assert plan.parameter_server.argv == []
     assert plan.parameter_server.shard_nodes == [0]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import shutil
@@ -11,14 +10,15 @@ import subprocess
 import sys
 
 import pytest
-from node_job import REPO, SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_until
+from node_job import REPO, SAVER, SLEEPER, Job, alive, kill, on_nodes, printed_pid, wait_until
 
 from dlctl import contract
 from dlctl.contract import Directive, Preflight, State
+from dlctl.contract.launchers import Ranks
 from learner.errors import UserFault
 from learner.job.directives import SUPERVISOR_LOST_VARIABLE
 from learner.job.environment import quiet_mpi, resolve_secret, users_python_path
-from learner.job.ranks import RANK_VARIABLE, Place, find_place, node_of, tasks_per_node
+from learner.job.ranks import RANK_VARIABLE, find_ranks
 from learner.system.segments import segment_folder
 
 PY = shlex.quote(sys.executable)
@@ -33,19 +33,6 @@ def launch(job: Job, **env: str) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "tasks"), [("2(x3),1", [2, 2, 2, 1]), ("4", [4]), ("", []), ("1,2(x2)", [1, 2, 2])]
-)
-def test_tasks_per_node(text, tasks):
-    assert tasks_per_node(text) == tasks
-
-
-def test_node_of_block_placement():
-    assert [node_of(rank, [2, 1, 3]) for rank in range(6)] == [
-        (0, 0), (0, 0), (1, 2), (2, 3), (2, 3), (2, 3),
-    ]  # fmt: skip
-
-
 def test_the_plans_launcher_decides_which_variables_count(tmp_path):
     env = {
         "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
@@ -54,14 +41,14 @@ def test_the_plans_launcher_decides_which_variables_count(tmp_path):
         "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
     }  # fmt: skip
     job = Job(tmp_path, "true", launch=contract.Launch("mpirun", ["mpirun"]))
-    assert find_place(job.plan, env) == Place(3, 4, 1, 2, 0)
+    assert find_ranks(job.plan, env) == Ranks(3, 4, 1, 2, 0)
     job.write_plan(launch=contract.Launch("srun", ["srun"]))
-    assert find_place(job.plan, env) == Place(0, 4, 0, 3, 1)
+    assert find_ranks(job.plan, env) == Ranks(0, 4, 0, 3, 1)
     job.write_plan(launch=contract.Launch("direct", []))
-    assert find_place(job.plan, env) == Place(0, 1, 0, 1, 0)
+    assert find_ranks(job.plan, env) == Ranks(0, 1, 0, 1, 0)
     job.write_plan(launch=contract.Launch("mpirun", ["mpirun"]))
     with pytest.raises(UserFault, match="OMPI_COMM_WORLD_RANK"):
-        find_place(job.plan, {"SLURM_PROCID": "0"})
+        find_ranks(job.plan, {"SLURM_PROCID": "0"})
 
 
 def test_users_python_path_has_ours_last():
@@ -195,12 +182,13 @@ def test_what_a_server_left_that_was_killed_with_the_supervisors_node(tmp_path):
     """Of servers that are one MPI world: others live, and remove their memory themselves."""
     server = contract.ParameterServer("downpour_sgd", [0, 1], transport="mpi")
     job = Job(
-        tmp_path, f'{PY} -c "{SLEEPER}"', launch=contract.Launch("each", ["srun"]),
+        tmp_path, f'{PY} -c "{SLEEPER}"',
+        launch=contract.Launch("srun", ["srun"], step_per_learner=True),
         resources={"learners": 2, "nodes": 2}, parameter_server=server,
     )  # fmt: skip
     job.write_plan(
         training_id=f"t-{os.getpid()}-{tmp_path.name}",
-        resources=dataclasses.replace(job.plan.resources, learners_per_node=[1, 1]),
+        resources=on_nodes(job.plan.resources, [1, 1]),
     )
     contract.write_whole(job.dir / contract.status_file(1, "supervisor", 0), "{}")
     folder = segment_folder(job.plan.training_id, 1)

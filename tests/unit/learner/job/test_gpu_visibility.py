@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from node_job import on_nodes
 from scheduler_plan import make_plan
 
 from dlctl.contract import ParameterServer
@@ -44,17 +45,18 @@ def test_it_sees_no_others() -> None:
     assert visible_devices({"SLURM_STEP_GPUS": "1,2"} | devices, "1") == {}
 
 
-@pytest.mark.parametrize(("gpus", "asked"), [(0, "--gres=none"), (2, "--gres=gpu:6")])
-def test_a_step_that_overlaps_asks_for_all_gpus_of_its_node(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: int, asked: str
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_a_step_that_overlaps_has_the_command_of_its_node(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: int
 ) -> None:
     plan = make_plan(job_dir=str(tmp_path))
-    resources = replace(plan.resources, learners=5, learners_per_node=[2, 3], gpus_per_learner=gpus)
-    server = ParameterServer("downpour_sgd", [0, 1], argv=["srun", "--overlap", "--gres=none"])
+    resources = replace(on_nodes(plan.resources, [2, 3]), learners=5, gpus_per_learner=gpus)
+    argv = [["srun", f"--gres=gpu:{node}"] for node in range(2)]
+    server = ParameterServer("downpour_sgd", [0, 1], rejoin_argv=argv)
     plan = replace(plan, resources=resources, parameter_server=server)
     made: list[Any] = []
     monkeypatch.setattr(steps, "Step", lambda *arguments: made.append(arguments))
     steps.learner_step(plan, "m", tmp_path, 1, 3, "n2", tmp_path / "log", overlaps=True)
     _, argv, _, _, variables = made[0]
-    assert [option for option in argv if option.startswith("--gres")][-1] == asked
+    assert argv == ["srun", "--gres=gpu:1", "--nodelist=n2"]
     assert (SHARED_VARIABLE in variables) == bool(gpus)

@@ -16,7 +16,7 @@ from dlctl.contract import Directive, Guilty, Homes, State
 from learner.agent.preflight import wants_mpi
 from learner.errors import UserFault
 from learner.job.directives import HaltTime, Outside
-from learner.job.ranks import Place, find_place
+from learner.job.ranks import Ranks, find_ranks
 from learner.job.slurm import job_hosts, says_lost
 from learner.job.status import UNSAVED
 from learner.supervisor.control import Wish
@@ -133,14 +133,14 @@ def test_a_learner_knows_how_much_of_a_halt_is_over(tmp_path, monkeypatch):
 def test_places_of_learners_that_are_steps(tmp_path):
     plan = CrewJob(tmp_path, 4, nodes=2).plan
     assert first_homes(plan) == Homes(1, [0, 1])
-    places = [find_place(plan, {"DLCTL_RANK": str(rank)}) for rank in range(4)]
+    places = [find_ranks(plan, {"DLCTL_RANK": str(rank)}) for rank in range(4)]
     assert places == [
-        Place(0, 4, 0, 2, 0), Place(1, 4, 1, 2, 0), Place(2, 4, 0, 2, 1), Place(3, 4, 1, 2, 1),
+        Ranks(0, 4, 0, 2, 0), Ranks(1, 4, 1, 2, 0), Ranks(2, 4, 0, 2, 1), Ranks(3, 4, 1, 2, 1),
     ]  # fmt: skip
     assert not wants_mpi(plan)
     for env in ({}, {"DLCTL_RANK": "4"}, {"SLURM_PROCID": "1", "SLURM_NTASKS": "4"}):
         with pytest.raises(UserFault, match="DLCTL_RANK"):
-            find_place(plan, env)
+            find_ranks(plan, env)
 
 
 def test_hosts_of_a_job(tmp_path, monkeypatch):
@@ -150,7 +150,9 @@ def test_hosts_of_a_job(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
     with pytest.raises(UserFault, match="The plan has 2 nodes, but the job's list 'n1' has 1"):
         job_hosts(job.plan)
-    alone = Job(tmp_path / "b", "true", launch=contract.Launch("each", [])).plan
+    alone = Job(
+        tmp_path / "b", "true", launch=contract.Launch("direct", [], step_per_learner=True)
+    ).plan
     assert job_hosts(alone) == [os.uname().nodename]
 
 

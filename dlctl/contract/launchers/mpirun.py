@@ -1,0 +1,66 @@
+"""The mpirun of Open MPI or MPICH, started in the job script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dlctl.contract.launchers.base import Lack, LaunchError, LaunchRequest, Ranks, number
+
+if TYPE_CHECKING:
+    from dlctl.contract.plan import Resources
+
+
+class Mpirun:
+    """Starts one process for each learner, in blocks."""
+
+    kind = "mpirun"
+    for_sites = True
+    starts_mpi = True
+    ended_grace_s = 0.4
+    """Open MPI's mpirun waits one second between SIGTERM and SIGKILL."""
+
+    def argv(self, request: LaunchRequest) -> list[str]:
+        """Return mpirun with the number of processes."""
+        return [request.executable or self.kind, "-n", str(request.learners), *request.extra]
+
+    def ranks(self, env: Mapping[str, str], resources: Resources) -> Ranks:
+        """Read Open MPI's variables or MPICH's; not Slurm's, which mean the batch script."""
+        rank = number(env, "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+        size = number(env, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+        if rank is None or size is None:
+            raise LaunchError(
+                "mpirun set neither OMPI_COMM_WORLD_RANK nor PMI_RANK for the learners.",
+                hint="Check `launcher` in the site file: it knows OpenMPI's and MPICH's mpirun.",
+            )
+        node, first = resources.node_of(rank)
+        local = number(env, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+        local_size = number(env, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+        return Ranks(
+            rank,
+            size,
+            rank - first if local is None else local,
+            resources.learners_per_node[node] if local_size is None else local_size,
+            node,
+        )
+
+    def pmi_hint(self, site: str) -> str:
+        """Return that another mpirun is needed."""
+        return (
+            "This mpirun belongs to another MPI library than mpi4py's; name the right one under "
+            f"`launcher` in the site file of {site} (with srun: set `launcher.mpi`, see "
+            "`srun --mpi=list`)."
+        )
+
+    def lack(
+        self,
+        request: LaunchRequest,  # noqa: ARG002
+        mpi_types: Sequence[str],  # noqa: ARG002
+        program: str,
+        site: str,
+    ) -> Lack | None:
+        """Return a Lack if the site has no mpirun."""
+        if program:
+            return None
+        hint = f"dlctl sites setup {site}, or launcher.executable in its file"
+        return Lack("no mpirun; one learner needs none", hint, fatal=False)

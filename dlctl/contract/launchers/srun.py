@@ -1,0 +1,76 @@
+"""Slurm's srun: all learners are tasks of one job step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dlctl.contract.launchers.base import Lack, LaunchError, LaunchRequest, Ranks, number
+
+if TYPE_CHECKING:
+    from dlctl.contract.plan import Resources
+
+
+class Srun:
+    """Starts one task for each learner."""
+
+    kind = "srun"
+    for_sites = True
+    starts_mpi = True
+    ended_grace_s = 20.0
+    """Slurm's KillWait is 30 s."""
+
+    def argv(self, request: LaunchRequest) -> list[str]:
+        """Return srun with the shape of the step; one learner's end ends the step."""
+        mpi = [f"--mpi={request.mpi}"] if request.mpi else []
+        shape = [
+            f"--nodes={request.nodes}",
+            f"--ntasks={request.learners}",
+            f"--cpus-per-task={request.cpus_per_learner}",
+        ]
+        return [request.executable or self.kind, *mpi, *shape, "--kill-on-bad-exit=1",
+                *request.extra]  # fmt: skip
+
+    def ranks(self, env: Mapping[str, str], resources: Resources) -> Ranks:  # noqa: ARG002
+        """Read SLURM_PROCID and its like."""
+        rank = number(env, "SLURM_PROCID")
+        size = number(env, "SLURM_NTASKS", "SLURM_NPROCS")
+        if rank is None or size is None:
+            raise LaunchError(
+                "srun set no SLURM_PROCID and SLURM_NTASKS for the learners.",
+                hint="Check `launcher` in the site file: its argv has to start with srun.",
+            )
+        node = number(env, "SLURM_NODEID") or 0
+        tasks = tasks_per_node(env.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        local_size = tasks[node] if node < len(tasks) else size
+        return Ranks(rank, size, number(env, "SLURM_LOCALID") or 0, local_size, node)
+
+    def pmi_hint(self, site: str) -> str:
+        """Return the PMI types to choose from."""
+        return (
+            "srun and the MPI library speak different PMIs; set `launcher.mpi` in the site "
+            f"file of {site} to a type that `srun --mpi=list` shows there (pmix for OpenMPI, "
+            "pmi2 for MPICH), or use mpirun."
+        )
+
+    def lack(
+        self,
+        request: LaunchRequest,
+        mpi_types: Sequence[str],
+        program: str,  # noqa: ARG002
+        site: str,  # noqa: ARG002
+    ) -> Lack | None:
+        """Return a Lack if this Slurm does not know the PMI type."""
+        if not request.mpi or not mpi_types or request.mpi in mpi_types:
+            return None
+        hint = f"set launcher.mpi to one of {', '.join(mpi_types)}"
+        return Lack(f"srun has no --mpi={request.mpi}", hint, fatal=True)
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Return the tasks on each node from Slurm's words, e.g. `2(x3),1` → [2, 2, 2, 1]."""
+    found: list[int] = []
+    for count, repeat in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        found += [int(count)] * int(repeat or 1)
+    return found
