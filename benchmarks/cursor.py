@@ -1,12 +1,10 @@
 """Chunks that two learners take from the global cursor (`python -m benchmarks.cursor`).
 
-    cursor_2       a job of two: a counter in an MPI window. The floor draws from the same counter
-                   in a bare loop; `mpi_lock_per_op` locks the window for each draw.
     cursor_file_2  two processes: a locked file with leases. The floor counts in a locked file and
                    knows no leases; `sqlite` counts in a database (WAL).
 
-Each chunk is taken, and reported done with the next one. `zookeeper` increments a counter, as the
-paper's cursor does; it is there where Debian's `zookeeper` and Python's `kazoo` are installed.
+Each chunk is reported done in the call that takes the next one. `zookeeper` increments a counter,
+as the paper's cursor does; it runs where Debian's `zookeeper` and Python's `kazoo` are installed.
 
     python -m benchmarks.cursor --accounting 50    kill learners instead (see cursor_accounting)
 """
@@ -24,7 +22,7 @@ from types import TracebackType
 
 from benchmarks import cursor_accounting, zookeeper
 from benchmarks.cursor_process import COUNTS
-from benchmarks.learners import REPOSITORY, run_learners
+from benchmarks.learners import REPOSITORY
 from benchmarks.report import Result, compare, end_in_order
 
 PROCESSES = 2
@@ -76,16 +74,7 @@ class Processes:
 
 
 def measure(quick: bool = False) -> Iterator[Result]:
-    """Yield both results."""
-    runs = 1 if quick else 11
-    files = _files(runs, 0 if quick else 2)
-    peers = {name: value for name, value in files.peers.items() if name == "zookeeper"}
-    (job,) = run_learners(PROCESSES, "benchmarks.cursor_learner", str(runs))
-    yield Result("cursor_2", UNIT, job.pop("ours"), job.pop("floor"), {**job, **peers}, runs)
-    yield files
-
-
-def _files(runs: int, warm_up: int) -> Result:
+    """Yield the one result."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dlctl-bench-")))
         places = {kind: str(folder / kind) for kind in ("ours", "floor", "sqlite")}
@@ -97,18 +86,15 @@ def _files(runs: int, warm_up: int) -> Result:
             kind: stack.enter_context(Processes(kind, where)).chunks_per_s
             for kind, where in places.items()
         }
-        return compare("cursor_file_2", ways.pop("ours"), ways.pop("floor"), ways,
-                       runs=runs, warm_up=warm_up, unit=UNIT)  # fmt: skip
+        yield compare("cursor_file_2", ways.pop("ours"), ways.pop("floor"), ways,
+                      runs=1 if quick else 11, warm_up=0 if quick else 2, unit=UNIT)  # fmt: skip
 
 
 def account(rounds: int) -> bool:
-    """Kill learners for so many rounds of each kind; say what came out and whether it is right."""
-    right = True
-    for kind in (cursor_accounting.account_file, cursor_accounting.account_window):
-        result = kind(rounds)
-        print(result.to_json(), flush=True)
-        right = right and result.missing == result.twice == 0 and result.passes_finished > 0
-    return right
+    """Kill learners for `rounds` rounds, print the account, and return whether it balances."""
+    result = cursor_accounting.account_file(rounds)
+    print(result.to_json(), flush=True)
+    return result.missing == result.twice == 0 and result.passes_finished > 0
 
 
 def main() -> None:

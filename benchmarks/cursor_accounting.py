@@ -1,14 +1,11 @@
 """Kill learners with -9 at random, and account for every sample that they trained on.
 
-The *surviving history* of a training is what it would tell of itself after a crash:
-
-- Independent learners on a FileCursor: a learner trains on a chunk, writes it to its journal
-  (fsync) and then reports it done; the cursor's file counts what each learner reported. Of a killed
-  learner's journal, as many chunks survive as its count says. What it had trained on, but not yet
-  reported, is lost with it, and is given out again. (So a learner whose weights survive it would go
-  on from those that it had when it reported that many.)
-- A job on a WindowCursor: its learners save the cursor's state together with what they have
-  consumed. The newest whole checkpoint survives a kill, and all that was done after it is lost.
+The *surviving history* of a training is what it would tell of itself after a crash. A learner on a
+FileCursor trains on a chunk, writes it to its journal (fsync) and then reports it done; the
+cursor's file counts what each learner reported. Of a killed learner's journal, as many chunks
+survive as its count says. What it had trained on, but not yet reported, is lost with it, and is
+given out again. (So a learner whose weights survive it would go on from those that it had when it
+reported that many.)
 
 The history must be exactly what the cursor says was done: each sample of each finished pass once,
 and of the passes in progress, each sample that is not given out again once.
@@ -21,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +28,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from psrv.cursor.base import Chunk, CursorState, read_state
 from psrv.cursor.file import FileCursor
@@ -40,7 +35,6 @@ from psrv.cursor.file import FileCursor
 SAMPLES = 997  # no chunk size divides it
 PASSES = 10**6  # more than are ever finished: no learner ends by itself
 LEARNERS = 3
-STEPS_PER_CHECKPOINT = 7
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -77,9 +71,6 @@ def settle(state: CursorState, history: Iterable[Chunk]) -> dict[str, int]:
     finished = min([state.next, *undone]) // state.samples
     return {"passes_finished": finished, "samples_in_history": seen.total(),
             "missing": (expected - seen).total(), "twice": (seen - expected).total()}  # fmt: skip
-
-
-# Independent learners ----------------------------------------------------------------------------
 
 
 def file_learner(path: str, journals: str, size: str) -> None:
@@ -183,116 +174,9 @@ def _surviving(cursor: FileCursor, journals: Path) -> tuple[list[Chunk], int]:
     return history, lost
 
 
-# A job -------------------------------------------------------------------------------------------
-
-
-def window_learner(folder: str) -> None:
-    """Train for ever from the newest checkpoint; a checkpoint every few chunks of each learner."""
-    from mpi4py import MPI
-
-    from psrv.cursor.mpi_window import WindowCursor
-
-    comm, file = MPI.COMM_WORLD, Path(folder) / "checkpoint"
-    (Path(folder) / f"pid-{comm.rank}").write_text(str(os.getpid()))
-    cursor = WindowCursor(SAMPLES, PASSES)
-    saved = json.loads(file.read_text()) if file.exists() else None
-    if saved is not None:
-        cursor.restore(saved["state"])
-    consumed: list[Chunk] = [Chunk(*chunk) for chunk in saved["consumed"]] if saved else []
-    mine: list[Chunk] = []
-    size = (64, 32, 9)[comm.rank % 3]
-    chunk, ahead = cursor.take(size), cursor.take(size)
-    comm.Barrier()
-    (Path(folder) / f"ready-{comm.rank}").touch()
-    while chunk is not None:
-        for _ in range(STEPS_PER_CHECKPOINT):
-            assert chunk is not None
-            mine.append(chunk)
-            chunk, ahead = ahead, cursor.take(size, chunk)
-            with (Path(folder) / f"trained-{comm.rank}").open("a") as trained:
-                trained.write(".")
-        state = cursor.state()
-        everyone = comm.gather(mine)
-        mine = []
-        if everyone is not None:
-            consumed += [chunk for chunks in everyone for chunk in chunks]
-            _write_whole(file, {"state": state, "consumed": consumed})
-
-
-def _write_whole(path: Path, content: Any) -> None:
-    temporary = path.with_suffix(".new")
-    with temporary.open("w") as stream:
-        json.dump(content, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-
-
-def account_window(rounds: int, seed: int = 0) -> Account:
-    """Kill a random learner of a job, `rounds` times, and start the job again."""
-    draw = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(rounds):
-            _run_job_and_kill(Path(folder), draw, last=number == rounds - 1)
-        checkpoint = Path(folder) / "checkpoint"
-        saved = json.loads(checkpoint.read_text())
-        trained = sum(file.stat().st_size for file in Path(folder).glob("trained-*"))
-    state = read_state(saved["state"], SAMPLES, PASSES)
-    history = [Chunk(*chunk) for chunk in saved["consumed"]]
-    lost = trained - len(history)
-    return Account("cursor", rounds, rounds, lost, **settle(state, history))
-
-
-def _run_job_and_kill(folder: Path, draw: random.Random, last: bool) -> None:
-    ranks = draw.choice([2, LEARNERS])
-    segments = Path(tempfile.mkdtemp(prefix="dlctl-accounting-", dir="/dev/shm"))
-    for file in [*folder.glob("ready-*"), *folder.glob("pid-*")]:
-        file.unlink()
-    program = "from benchmarks.cursor_accounting import window_learner as f; import sys; "
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    job = subprocess.Popen(
-        [str(mpiexec), "-n", str(ranks), "--oversubscribe", sys.executable, "-c",
-         program + "f(*sys.argv[1:])", str(folder)],
-        cwd=REPOSITORY, env=mpi_environment(segments),
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-
-        def runs(files: list[Path]) -> bool:
-            if job.poll() is not None:
-                said = job.stderr.read().decode() if job.stderr else ""
-                raise RuntimeError(f"a job ended by itself, with code {job.returncode}: {said}")
-            return all(file.exists() for file in files)
-
-        ready = [folder / f"ready-{rank}" for rank in range(ranks)]
-        _wait(lambda: runs(ready))
-        if last:
-            _wait(lambda: runs([folder / "checkpoint"]))
-        time.sleep(draw.uniform(0.0, 0.3))
-        os.kill(int((folder / f"pid-{draw.randrange(ranks)}").read_text()), signal.SIGKILL)
-        job.communicate(timeout=60)
-    finally:
-        job.kill()
-        job.wait()
-        shutil.rmtree(segments, ignore_errors=True)
-
-
 def _wait(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > end:
             raise RuntimeError(f"learners did not come so far within {limit_s:g} s")
         time.sleep(0.005)
-
-
-def mpi_environment(segments: Path) -> dict[str, str]:
-    """Return the environment of Open MPI on a small machine, its segments in a folder of ours."""
-    return {
-        **os.environ,
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-        "OMPI_MCA_btl_sm_backing_directory": str(segments),
-        "OMPI_MCA_osc_sm_backing_directory": str(segments),
-        "OMP_NUM_THREADS": "1",
-    }

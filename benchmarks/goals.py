@@ -86,7 +86,6 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "checkpoint_save_2gb": (Speed(0.8), Speed(1.7, ("dcp",))),
     "checkpoint_restore_2gb": (Speed(1.2, ("dcp",)),),
     "checkpoint_kills": (Bound(0),),
-    "cursor_2": (Bound(1e6),),
     "cursor_file_2": (Bound(1e5),),
     "psrv_2": (
         Speed(0.85),

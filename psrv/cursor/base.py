@@ -2,8 +2,9 @@
 
 Each learner takes as many samples as it can use, so that a slow one takes fewer. A position counts
 samples over all passes: position = pass number x samples of the data set + place in the pass.
-What place stands for which sample is not the cursor's business (see learner.chunks). The cursor of
-one MPI job is in psrv.cursor.mpi_window, that of independent processes in psrv.cursor_file.
+The cursor does not decide which sample a place stands for (see learner.chunks). Its implementation
+for independent processes is psrv.cursor.file; learner.parameter_server.ordered_cursor hands chunks
+out in rank order.
 """
 
 from __future__ import annotations
