@@ -55,8 +55,9 @@ def run_on_terminal(argv: list[str], folder: Path, env: dict[str, str]) -> str:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     with subprocess.Popen(
-        argv, cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-    ) as process:
+        argv, cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs,
+        start_new_session=True,
+    ) as process:  # fmt: skip
         os.close(theirs)
         text = b"".join(_chunks(ours)).decode()
         status = process.wait(LONGEST_RUN_S)
