@@ -1,12 +1,13 @@
 # demo: train the example on this machine.  test: everything the tests need, and all tests.
 # TORCH_SOURCE says where torch comes from: `--find-links DIR` or `--index-url URL` (see README.md).
-.PHONY: demo test check bench docs cluster-deps system-packages
+.PHONY: demo test check bench docs picture cluster-deps system-packages
 
 demo: .venv/.ready ; .venv/bin/dlctl submit examples/digits/manifest.yml --follow && .venv/bin/dlctl fetch results
 test: system-packages .venv/.ready ; @.ci/test
 check: .venv/.ready ; @.ci/check
 bench: .venv/.ready ; .venv/bin/python -m benchmarks
 docs: .venv/.ready ; .venv/bin/python docs/make_commands.py && .venv/bin/python docs/make_architecture.py
+picture: .venv/.ready ; .venv/bin/python docs/make_picture.py
 cluster-deps: ; .ci/system-packages
 system-packages: ; @.ci/system-packages --if-harmless
 .venv/.ready: pyproject.toml constraints.txt ; .ci/make-venv .venv

@@ -39,7 +39,11 @@ def shell_lines():
 
 def test_the_first_screen_is_as_promised():
     assert first_block() == FIRST_SCREEN
-    assert len(README.read_text().partition("    make demo")[0].splitlines()) < 10
+    text = README.read_text(encoding="utf-8")
+    before = text.partition("    make demo")[0]
+    assert len(before.splitlines()) < 10
+    assert "](docs/training.svg)" in before
+    assert len(text.splitlines()) < 200
 
 
 def run_as_printed(lines, xdg, folder):
