@@ -94,6 +94,8 @@ class Verdict:
     """One sentence: what to do next."""
     guilty: Guilty | None = None
     finished_at: float = 0.0
+    kind: str = ""
+    """A `VerdictKind`: why, for programs. Empty where nothing went wrong, and before 0.2."""
     schema_version: int = SCHEMA_VERSION
 
 

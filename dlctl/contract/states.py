@@ -36,3 +36,34 @@ class State(str, enum.Enum):
 
 
 _FINAL = {State.COMPLETED, State.FAILED, State.HALTED, State.CANCELLED}
+
+
+class VerdictKind(str, enum.Enum):
+    """Why an attempt ended, for programs; its `reason` says it for people."""
+
+    NONE = ""
+    """It completed."""
+    USER_ERROR = "user_error"
+    """The program, its data or the manifest: the same happens again."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """On the host, in /dev/shm, or on a GPU."""
+    DISK_FULL = "disk_full"
+    """A file system is full, or a quota used up."""
+    NODE_LOST = "node_lost"
+    NETWORK = "network"
+    TIME_LIMIT = "time_limit"
+    """The time limit is near, or saving took longer than there was time."""
+    SCHEDULER = "scheduler"
+    """The scheduler ended the job or a step: preemption, scancel, a time limit it did not name."""
+    SITE = "site"
+    """Launcher, MPI, Python or file system of the site: see `dlctl sites check`."""
+    REQUESTED = "requested"
+    """A person halted or cancelled it."""
+    SUPERSEDED = "superseded"
+    """A later attempt has taken over, or the job directory is gone."""
+    INTERNAL = "internal"
+    """A fault in dlctl."""
+    UNKNOWN = "unknown"
+
+    def __str__(self) -> str:
+        return self.value

@@ -7,6 +7,7 @@ its watchdog. No torch and no MPI here: the learner calls MPI_Init itself.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ from dlctl.contract import (
     Preflight,
     State,
     Status,
-    Verdict,
+    VerdictKind,
     learner_log,
     preflight_file,
 )
@@ -35,12 +36,12 @@ from learner.job.context import (
     JOB_VARIABLE,
     RESTARTS_VARIABLE,
     is_one_world,
-    job_id,
     read_plan,
 )
 from learner.job.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
 from learner.job.environment import PROGRESS_FILE, learner_environment, quiet_mpi, resolve_secrets
 from learner.job.gpu_visibility import own_gpus, visible_devices
+from learner.job.outcome import failed, verdict_of
 from learner.job.ranks import find_ranks
 from learner.job.slurm import beside, first_node_is_lost
 from learner.job.status import Heartbeat
@@ -168,8 +169,9 @@ def _end_without_supervisor(plan: Plan, job_dir: Path, attempt: int, ended: Halt
     hint = f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         if path.parent.is_dir() and not path.exists():
-            verdict = Verdict(attempt, job_id(job_dir, attempt), State.FAILED, reason, hint,
-                              finished_at=time.time())  # fmt: skip
+            outcome = failed(VerdictKind.NODE_LOST, reason, hint)
+            verdict = verdict_of(job_dir, attempt, outcome)
+            verdict = dataclasses.replace(verdict, finished_at=time.time())
             contract.write_whole(path, contract.to_json(verdict))
         argv = [beside(plan.launch.argv[0], "scancel"), os.environ["SLURM_JOB_ID"]]
         subprocess.run(argv, timeout=30, capture_output=True, check=False)

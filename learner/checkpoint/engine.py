@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from learner.checkpoint.load import Loaded
-from learner.checkpoint.memory_budget import Wish, have_room
+from learner.checkpoint.memory_budget import MemoryRequest, have_room
 from learner.checkpoint.newest import Learners, use_newest
 from learner.checkpoint.partition import parts_of, rank_parts, shapes
 from learner.checkpoint.snapshot import Snapshot
@@ -183,7 +183,7 @@ class CheckpointEngine:
         more_bytes, writes = 0, self._writer is not None and self._writer.death is None
         if writes and self._writer is not None:
             more_bytes = self._writer.missing_bytes(snapshot.size_bytes)
-        wish = Wish(more_bytes, memory_left() if more_bytes else {})
+        wish = MemoryRequest(more_bytes, memory_left() if more_bytes else {})
         answers = self._learners.collect((digest, wish))
         if len({digest for digest, _ in answers}) > 1:
             self._name_difference(mine)

@@ -14,7 +14,7 @@ _LARGEST_PART = 0.8
 
 
 @dataclass(frozen=True)
-class Wish:
+class MemoryRequest:
     """What one learner wants."""
 
     more_bytes: int
@@ -22,13 +22,13 @@ class Wish:
     """Of each limit that it is under. Learners under the same limit have the same name for it."""
 
 
-def have_room(wishes: Sequence[Wish]) -> list[bool]:
+def have_room(requests: Sequence[MemoryRequest]) -> list[bool]:
     """Return of each learner whether there is room for what it wants."""
     wanted: Counter[str] = Counter()
     left: dict[str, int] = {}
-    for wish in wishes:
+    for wish in requests:
         for name, left_bytes in wish.left_bytes.items():
             wanted[name] += wish.more_bytes
             left[name] = min(left_bytes, left.get(name, left_bytes))
     full = {name for name in left if wanted[name] > _LARGEST_PART * left[name]}
-    return [wish.more_bytes == 0 or not full & wish.left_bytes.keys() for wish in wishes]
+    return [wish.more_bytes == 0 or not full & wish.left_bytes.keys() for wish in requests]

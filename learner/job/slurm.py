@@ -17,7 +17,7 @@ _AWAY = re.compile(
     r"Unable to contact slurm controller|Socket timed out on send/recv operation", re.IGNORECASE
 )
 _BUSY = re.compile(r"Memory required by task is not available", re.IGNORECASE)
-_FULL = re.compile(r"exceeded (job )?memory limit|oom.?kill|out of memory", re.IGNORECASE)
+OVER_MEMORY = re.compile(r"exceeded (job )?memory limit|oom.?kill|out of memory", re.IGNORECASE)
 _LOST = re.compile(r"node fail(ure)?\b", re.IGNORECASE)
 
 
@@ -62,7 +62,7 @@ def says_busy(words: list[str]) -> bool:
 
 def says_full(words: list[str]) -> str:
     """Return the line in which Slurm says that a step was killed for want of memory, or nothing."""
-    return next((line.strip() for line in words if _FULL.search(line)), "")
+    return next((line.strip() for line in words if OVER_MEMORY.search(line)), "")
 
 
 def first_node_is_lost(plan: Plan) -> bool:

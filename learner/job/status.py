@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
 import socket
 import time
 from pathlib import Path
@@ -14,7 +15,6 @@ from dlctl.contract import (
     ContractError,
     State,
     Status,
-    Verdict,
     read_record,
     status_file,
     to_json,
@@ -88,14 +88,13 @@ def read_statuses(job_dir: Path, attempt: int, learners: int) -> list[Status]:
     return found
 
 
-def close_statuses(job_dir: Path, statuses: list[Status], verdict: Verdict) -> None:
+def close_statuses(job_dir: Path, statuses: list[Status], failed_rank: int | None) -> None:
     """Say how the learners ended whose watchdogs were killed before they could."""
-    guilty = verdict.guilty.rank if verdict.guilty and verdict.guilty.role == "learner" else None
     for status in statuses:
         if status.state.final:
             continue
         ended = dataclasses.replace(status, state=State.CANCELLED, reason="ended with the others")
-        if status.rank == guilty and verdict.state is State.FAILED:
+        if status.rank == failed_rank:
             ended = dataclasses.replace(ended, state=State.FAILED, reason="killed from outside")
         # A disk that is full: the verdict matters more.
         with contextlib.suppress(OSError):
@@ -139,3 +138,17 @@ UNFINISHED = "ended before the training loop had finished"
 
 UNSAVED = "did not save its state within the grace period and was killed"
 """It was asked to save and stop, and was still there when its time was over."""
+
+
+def has_saved(status: Status | None) -> bool:
+    """Return whether a learner has come to its own end, with all it had to save.
+
+    HALTED is told of others, too: of a program that had to be killed, which a signal has ended, and
+    of a learner that died while all were stopping: of that no exit code is known. (SIGUSR2 is the
+    halt itself, to a process that had nothing left to do.)
+    """
+    if status is None or status.state is not State.HALTED:
+        return status is not None and status.state is State.COMPLETED
+    if status.signal is not None:
+        return status.signal == signal.SIGUSR2
+    return status.exit_code is not None

@@ -13,7 +13,8 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ContractError, Plan
 from learner.errors import UserFault
-from learner.supervisor.finish import crash_verdict, fault_verdict, leave
+from learner.job.outcome import fault_outcome
+from learner.supervisor.finish import crash_outcome, leave
 from learner.system.signals import HaltFlag
 
 MINIMUM_PYTHON = (3, 10)
@@ -27,11 +28,11 @@ def main(arguments: list[str]) -> int:
         _check_python(job_dir)
         return _supervise(job_dir, attempt)
     except UserFault as fault:
-        verdict = fault_verdict(job_dir, attempt, fault)
+        outcome = fault_outcome(fault)
     except BaseException as error:  # the last resort: no attempt ends without a verdict
         traceback.print_exc()
-        verdict = crash_verdict(job_dir, attempt, error)
-    return leave(job_dir, verdict)
+        outcome = crash_outcome(error)
+    return leave(job_dir, attempt, outcome)
 
 
 def _check_python(job_dir: Path) -> None:
@@ -69,12 +70,12 @@ def _supervise(job_dir: Path, attempt: int) -> int:
     with Control(job_dir, plan, signals, attempt=attempt) as control:
         supervisor = Supervisor(job_dir, attempt, plan, control)
         try:
-            verdict = supervisor.run()
+            outcome = supervisor.run()
         except UserFault as fault:
-            verdict = supervisor.ended_early() or fault_verdict(job_dir, attempt, fault)
-        code = leave(job_dir, verdict)
+            outcome = supervisor.ended_early() or fault_outcome(fault)
+        code = leave(job_dir, attempt, outcome)
         # After the verdict: a final state without a verdict would look like a crash.
-        supervisor.heart.set(state=verdict.state, reason=verdict.reason)
+        supervisor.heart.set(state=outcome.state, reason=outcome.reason)
         remove_segment_folder(plan.training_id, attempt)  # a preflight's that was ended
         return code
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.contract import Directive, Plan, State, Status, Verdict, to_json
+from dlctl.contract import Directive, Plan, State, Status, VerdictKind, to_json
 from learner.errors import UserFault
-from learner.job.context import job_id
+from learner.job.outcome import Outcome, failed, fault_outcome
 from learner.job.status import Heartbeat, close_statuses, last_lines, read_statuses
 from learner.supervisor.finish import (
     any_checkpoints,
-    fault_verdict,
     left_undone,
     reserve_file,
     say,
@@ -51,25 +50,24 @@ class Supervisor:
         self.attempt = attempt
         self.plan = plan
         self.control = control
-        self.job_id = job_id(job_dir, attempt)
         self.heart = Heartbeat(job_dir, "supervisor", 0, attempt)
         self._hosts: list[str] = []
         self._silent: dict[int, tuple[float, float]] = {}
         self._warned = ""
 
-    def run(self) -> Verdict:
-        """Go through the states; return the verdict."""
+    def run(self) -> Outcome:
+        """Go through the states; return how it ended."""
         from learner.job.context import how_started
 
         learners = _learners(self.plan.resources.learners)
         self._enter(State.DEPLOYING, f"preflight of {learners} ({how_started(self.plan)})")
         self._make_folders()
-        verdict = self._preflight() or self._early_end()
-        if verdict is None:
+        outcome = self._preflight() or self._early_end()
+        if outcome is None:
             self._enter(State.DOWNLOADING, "training data")
             self._load()
-            verdict = self._early_end() or self._train()
-        return verdict
+            outcome = self._early_end() or self._train()
+        return outcome
 
     def _enter(self, state: State, text: str) -> None:
         say(f"{state}: {text}")
@@ -84,27 +82,27 @@ class Supervisor:
 
     def _remove_what_others_left(self) -> None:
         """Remove what earlier attempts left of whose supervisor was killed."""
-        from learner.supervisor.shard_placement import remove_what_is_of_no_use
+        from learner.supervisor.worker_group.shard_placement import remove_what_is_of_no_use
 
         for earlier in range(1, self.attempt):
             with contextlib.suppress(OSError):
                 remove_what_is_of_no_use(self.job_dir, earlier)
 
-    def ended_early(self) -> Verdict | None:
+    def ended_early(self) -> Outcome | None:
         """Return the verdict over a fault that came as the whole job was being ended."""
         return self._early_end() if self._is_terminated() else None
 
-    def _early_end(self) -> Verdict | None:
+    def _early_end(self) -> Outcome | None:
         """Return the verdict if the end is wanted before the learners have started."""
-        wish = self.control.wish()
-        if wish is None:
+        request = self.control.request()
+        if request is None:
             return None
-        reason = f"{wish.reason[:1].upper()}{wish.reason[1:]}, before the learners started."
+        reason = f"{request.reason[:1].upper()}{request.reason[1:]}, before the learners started."
         hint = f"Go on with: dlctl resume {self.plan.training_id}"
-        halted = wish.state is State.HALTED
-        return Verdict(self.attempt, self.job_id, wish.state, reason, hint if halted else "")
+        halted = request.state is State.HALTED
+        return Outcome(request.state, request.kind, reason, hint if halted else "")
 
-    def _preflight(self) -> Verdict | None:
+    def _preflight(self) -> Outcome | None:
         from learner.job.slurm import job_hosts
         from learner.supervisor.preflight_check import Findings, judge
         from learner.supervisor.steps import preflight_steps, step_log, whole_step
@@ -118,7 +116,7 @@ class Supervisor:
             step = whole_step(self.plan, "learner.agent.preflight", self.job_dir, self.attempt, log)
         limit_s = float(os.environ.get(PREFLIGHT_VARIABLE) or PREFLIGHT_S)
         exit_code = self._wait_for(step, time.monotonic() + limit_s)
-        if exit_code is None and self.control.wish() is not None:
+        if exit_code is None and self.control.request() is not None:
             return None
         findings = Findings(self._reports(), exit_code, last_lines(log))
         objection = judge(self.plan, findings)
@@ -126,11 +124,7 @@ class Supervisor:
             return None
         if objection is None:
             self._tell_hosts(findings.reports)
-            return None
-        return Verdict(
-            self.attempt, self.job_id, State.FAILED, objection.reason, objection.hint,
-            objection.guilty,
-        )  # fmt: skip
+        return objection
 
     def _is_terminated(self) -> bool:
         """Return whether the whole job is being ended: what failed may have failed by that.
@@ -138,7 +132,7 @@ class Supervisor:
         SIGTERM may come to its steps, on other nodes, a moment before it comes to this process.
         """
         until = time.monotonic() + _LATE_SIGNAL_S
-        while not ((wish := self.control.wish()) and wish.terminated):
+        while not ((request := self.control.request()) and request.terminated):
             if time.monotonic() > until:
                 return False
             self.control.wait(0.05)
@@ -149,7 +143,7 @@ class Supervisor:
         while step.exit_code is None:
             self.control.wait(0.05)
             self._beat()
-            if time.monotonic() > until or self.control.wish() is not None:
+            if time.monotonic() > until or self.control.request() is not None:
                 self._end(step)
                 return None
         return step.exit_code
@@ -183,7 +177,7 @@ class Supervisor:
         for line in mounted.load(self.plan, self.job_dir):
             say(f"  {line}")
 
-    def _train(self) -> Verdict:
+    def _train(self) -> Outcome:
         from learner.supervisor.steps import step_log, whole_step
 
         self._enter(State.TRAINING, self.plan.framework.command or str(self.plan.framework.job))
@@ -194,42 +188,42 @@ class Supervisor:
         self._watch(step)
         return self._conclude(step, last_lines(log), {})
 
-    def _train_each(self) -> Verdict:
+    def _train_each(self) -> Outcome:
         """Train with a parameter server, learners and servers in steps of their own."""
-        from learner.supervisor.nodes import Nodes
-        from learner.supervisor.worker_group import Crew
+        from learner.supervisor.worker_group.group import WorkerGroup
+        from learner.supervisor.worker_group.nodes import Nodes
 
         slurm_id = os.environ.get("SLURM_JOB_ID", "")
         nodes = Nodes(self.plan, self._hosts, slurm_id)
-        crew = Crew(self.plan, self.job_dir, self.attempt, nodes, say)
-        with contextlib.closing(crew):
-            self._watch(crew)
-        return self._conclude(crew, crew.words(), crew.lost)
+        group = WorkerGroup(self.plan, self.job_dir, self.attempt, nodes, say)
+        with contextlib.closing(group):
+            self._watch(group)
+        return self._conclude(group, group.words(), group.lost)
 
-    def _conclude(self, step: Running, words: list[str], lost: dict[int, str]) -> Verdict:
+    def _conclude(self, step: Running, words: list[str], lost: dict[int, str]) -> Outcome:
         """Judge how the learners ended, close their statuses, store the results."""
-        from learner.supervisor.outcome import Ending
+        from learner.supervisor.evidence import Evidence
         from learner.supervisor.verdict import decide
 
         if self.control.removed():
-            return Verdict(self.attempt, self.job_id, State.FAILED, "Its job directory is gone.")
+            return failed(VerdictKind.SUPERSEDED, "Its job directory is gone.")
         statuses = [status for status in self._statuses() if status.rank not in lost]
         if any(status.state not in (State.COMPLETED, State.HALTED) for status in statuses):
             self._is_terminated()  # gives its signal the time to come
-        ending = Ending(
+        seen = Evidence(
             statuses,
             step.exit_code,
             words,
-            self.control.wish(),
+            self.control.request(),
             {s.rank: last_lines(self._log(s.rank)) for s in statuses if not s.state.final},
             lost,
             step.failure,
             any_checkpoints(self.job_dir),
             left_undone(self.plan, self.job_dir, self.attempt),
         )
-        verdict = decide(self.plan, self.attempt, self.job_id, ending)
-        close_statuses(self.job_dir, statuses, verdict)
-        return self._store(verdict)
+        outcome = decide(self.plan, seen)
+        close_statuses(self.job_dir, statuses, outcome.failed_rank)
+        return self._store(outcome)
 
     def _watch(self, step: Running) -> None:
         """Wait for the learners' end; pass on what is wanted of them, and see to it."""
@@ -240,16 +234,16 @@ class Supervisor:
         while step.exit_code is None:
             self.control.wait(TICK_S)
             now = time.monotonic()
-            wish = self.control.wish()
-            step.poll(wish, silent=bool(self.heart.status.reason))
-            if wish is not None and wish.action != delivered:
-                if not delivered or end_at == float("inf") or wish.action == "stop":
-                    end_at = now + wish.grace_s + OVERTIME_S
+            request = self.control.request()
+            step.poll(request, silent=bool(self.heart.status.reason))
+            if request is not None and request.action != delivered:
+                if not delivered or end_at == float("inf") or request.action == "stop":
+                    end_at = now + request.grace_s + OVERTIME_S
                 if self.control.gone:
                     end_at = now  # the watchdogs can't be told otherwise
-                    delivered = wish.action
-                elif self._direct(wish.action, wish.reason, wish.grace_s):
-                    delivered = wish.action
+                    delivered = request.action
+                elif self._direct(request.action, request.reason, request.grace_s):
+                    delivered = request.action
             if now >= end_at:
                 say(f"The launcher did not end in time: ending {launcher_name(self.plan)}.")
                 step.terminate()
@@ -299,31 +293,31 @@ class Supervisor:
     def _log(self, rank: int) -> Path:
         return self.job_dir / contract.learner_log(self.attempt, rank)
 
-    def _store(self, verdict: Verdict) -> Verdict:
+    def _store(self, outcome: Outcome) -> Outcome:
         """Index the results, and copy those of a completed training to its stores."""
         from learner.storage import mounted
 
         self._enter(State.STORING, "results")
-        if self.control.cancelled() and verdict.state is not State.COMPLETED:
-            verdict = Verdict(self.attempt, self.job_id, State.CANCELLED, "Cancelled on request.")
+        if self.control.cancelled() and outcome.state is not State.COMPLETED:
+            outcome = Outcome(State.CANCELLED, VerdictKind.REQUESTED, "Cancelled on request.")
         try:
             index = mounted.write_index(self.job_dir)
             for line in mounted.tell_index(index):
                 say(f"  {line}")
-            if verdict.state is State.COMPLETED:
+            if outcome.state is State.COMPLETED:
                 for line in mounted.store(self.plan, self.job_dir, index):
                     say(f"  {line}")
         except (UserFault, OSError) as error:
-            return self._not_stored(verdict, error)
-        return verdict
+            return self._not_stored(outcome, error)
+        return outcome
 
-    def _not_stored(self, verdict: Verdict, error: Exception) -> Verdict:
+    def _not_stored(self, outcome: Outcome, error: Exception) -> Outcome:
         say(f"Warning: {error}")
-        if verdict.state is not State.COMPLETED:
-            return verdict
+        if outcome.state is not State.COMPLETED:
+            return outcome
         fault = error if isinstance(error, UserFault) else UserFault(
             f"Training ended well, but its results can't be indexed: {error}.",
             hint=f"Make room on the site's file system, and then: "
             f"dlctl resume {self.plan.training_id}",
         )  # fmt: skip
-        return fault_verdict(self.job_dir, self.attempt, fault)
+        return fault_outcome(fault)

@@ -1,4 +1,4 @@
-"""What is wanted of an attempt: requests in `control/`, the scheduler's signals, the clock.
+"""Requests to end an attempt: files in `control/`, the scheduler's signals, the clock.
 
 Only the supervisor asks here; it alone decides on halting.
 """
@@ -17,7 +17,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers.polling import PollingObserver
 
 from dlctl import contract
-from dlctl.contract import Plan, State
+from dlctl.contract import Plan, State, VerdictKind
 from learner.job.directives import is_there, refresh
 from learner.system.signals import HaltFlag
 
@@ -31,24 +31,25 @@ _GONE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Wish:
-    """The end that somebody wants."""
+class EndRequest:
+    """A request to end the attempt: a person's, the scheduler's, or the clock's."""
 
     action: str
     """`halt` or `stop`, as in a directive."""
     reason: str
     grace_s: float
+    kind: VerdictKind = VerdictKind.REQUESTED
     terminated: bool = False
     """The scheduler ends the whole job: SIGTERM may have come to each of its processes."""
 
     @property
     def state(self) -> State:
-        """Return how the attempt ends if the wish comes true."""
+        """Return how the attempt ends if the request is met."""
         return State.CANCELLED if self.action == "stop" else State.HALTED
 
 
 class Control:
-    """Watches for wishes. A wish once seen stays, a cancel outweighs a halt."""
+    """Watches for requests to end. One once seen stays; a cancel outweighs a halt."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Control:
         self._signals = signals
         self._clock = clock
         self._ends_at = _deadline(plan, clock())
-        self._wish: Wish | None = None
+        self._request: EndRequest | None = None
         self._changed = threading.Event()
         self._look_at = 0.0
         self._missing_since: float | None = None
@@ -90,28 +91,29 @@ class Control:
             self._changed.clear()
             self._look_at = 0.0
 
-    def wish(self) -> Wish | None:
-        """Return what is wanted now."""
-        if self._wish is None or self._wish.action != "stop":
-            self._wish = self._cancel() or self._wish or self._halt()
-        if self._wish is not None and signal.SIGTERM in self._signals.received:
-            self._wish = replace(self._wish, terminated=True)
-        return self._wish
+    def request(self) -> EndRequest | None:
+        """Return the request that counts now, or None."""
+        if self._request is None or self._request.action != "stop":
+            self._request = self._cancel() or self._request or self._halt()
+        if self._request is not None and signal.SIGTERM in self._signals.received:
+            self._request = replace(self._request, terminated=True)
+        return self._request
 
     def cancelled(self) -> bool:
         """Return whether there is a cancel request, looking at the file system itself."""
         return self._there(contract.CANCEL_REQUEST)
 
-    def _cancel(self) -> Wish | None:
+    def _cancel(self) -> EndRequest | None:
         if self._clock() < self._look_at and not self._signals:
             return None
         if self._removed():
-            return Wish("stop", "its job directory is gone", 0.0)
+            return EndRequest("stop", "its job directory is gone", 0.0, VerdictKind.SUPERSEDED)
         if self.cancelled():
-            return Wish("stop", "cancelled on request", CANCEL_GRACE_S)
+            return EndRequest("stop", "cancelled on request", CANCEL_GRACE_S)
         if self._there(self._successor):
             # A node that was cut off goes on with an attempt that was given up.
-            return Wish("stop", "a later attempt has taken over", 0.0)
+            reason = "a later attempt has taken over"
+            return EndRequest("stop", reason, 0.0, VerdictKind.SUPERSEDED)
         return None
 
     def _removed(self) -> bool:
@@ -134,19 +136,22 @@ class Control:
             time.sleep(0.1)
         return self.gone
 
-    def _halt(self) -> Wish | None:
+    def _halt(self) -> EndRequest | None:
         if signal.SIGTERM in self._signals.received:
             reason = "the scheduler ended the job (time limit, preemption or scancel)"
-            return Wish("halt", reason, min(SIGTERM_GRACE_S, self._grace_s()))
+            grace_s = min(SIGTERM_GRACE_S, self._grace_s())
+            return EndRequest("halt", reason, grace_s, VerdictKind.SCHEDULER)
         if self._signals:
-            return Wish("halt", "the scheduler says that the time limit is near", self._grace_s())
+            reason = "the scheduler says that the time limit is near"
+            return EndRequest("halt", reason, self._grace_s(), VerdictKind.TIME_LIMIT)
         now = self._clock()
         if self._ends_at is not None and now >= self._ends_at - self._margin_s():
-            return Wish("halt", "the time limit is near", self._grace_s())
+            reason = "the time limit is near"
+            return EndRequest("halt", reason, self._grace_s(), VerdictKind.TIME_LIMIT)
         if now >= self._look_at:
             self._look_at = now + POLL_S
             if self._there(contract.HALT_REQUEST):
-                return Wish("halt", "halted on request", self._grace_s())
+                return EndRequest("halt", "halted on request", self._grace_s())
         return None
 
     def _there(self, name: str) -> bool:

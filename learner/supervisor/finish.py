@@ -9,11 +9,10 @@ import traceback
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import Plan, State, Verdict, to_json
-from learner.errors import UserFault
-from learner.job.context import job_id
+from dlctl.contract import Plan, State, Verdict, VerdictKind, to_json
 from learner.job.directives import is_gone, is_there
 from learner.job.metrics import tell
+from learner.job.outcome import Outcome, failed, verdict_of
 from learner.job.status import write_patiently
 
 
@@ -22,11 +21,11 @@ def say(text: str) -> None:
     tell(f"{time.strftime('%H:%M:%S')} {text}")
 
 
-def leave(job_dir: Path, verdict: Verdict) -> int:
-    """Write the verdict, tell of it, and return the exit code that goes with it."""
-    if is_gone(job_dir / contract.PLAN) and is_gone(attempt_folder(job_dir, verdict.attempt)):
+def leave(job_dir: Path, attempt: int, outcome: Outcome) -> int:
+    """Write the verdict, print it, and return the exit code that goes with it."""
+    if is_gone(job_dir / contract.PLAN) and is_gone(attempt_folder(job_dir, attempt)):
         return 1  # somebody removed the job directory: it stays so
-    verdict = dataclasses.replace(verdict, finished_at=time.time())
+    verdict = dataclasses.replace(verdict_of(job_dir, attempt, outcome), finished_at=time.time())
     path = job_dir / contract.verdict_file(verdict.attempt)
     with contextlib.suppress(OSError):
         reserve_file(job_dir, verdict.attempt).unlink()
@@ -92,16 +91,10 @@ def left_undone(plan: Plan, job_dir: Path, attempt: int) -> str:
     return ""
 
 
-def fault_verdict(job_dir: Path, attempt: int, fault: UserFault) -> Verdict:
-    """Return the verdict over an attempt that a fault of the user's ended."""
-    number = job_id(job_dir, attempt)
-    return Verdict(attempt, number, State.FAILED, fault.message, fault.hint)
-
-
-def crash_verdict(job_dir: Path, attempt: int, error: BaseException) -> Verdict:
-    """Return the verdict over an attempt whose supervisor failed."""
+def crash_outcome(error: BaseException) -> Outcome:
+    """Return the outcome of an attempt whose supervisor failed."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     reason = f"The supervisor failed: {type(error).__name__}: {error}{where}."
     hint = "This is a fault of dlctl or of the file system: see the job's output, dlctl logs."
-    return Verdict(attempt, job_id(job_dir, attempt), State.FAILED, reason, hint)
+    return failed(VerdictKind.INTERNAL, reason, hint)

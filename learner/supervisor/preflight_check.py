@@ -8,19 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dlctl.contract import MPI_PENDING, Guilty, Plan, Preflight
+from dlctl.contract import MPI_PENDING, Guilty, Plan, Preflight, VerdictKind
 from dlctl.contract.launchers import LAUNCHERS
 from learner.job.context import launcher_name
+from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_lost
-
-
-@dataclass(frozen=True)
-class Objection:
-    """Why the learners can't be started."""
-
-    reason: str
-    hint: str
-    guilty: Guilty | None = None
 
 
 @dataclass(frozen=True)
@@ -35,7 +27,7 @@ class Findings:
     """The end of what launcher and ranks printed."""
 
 
-def judge(plan: Plan, findings: Findings) -> Objection | None:
+def judge(plan: Plan, findings: Findings) -> Outcome | None:
     """Return what ends the attempt, or None where everything agrees."""
     return (
         _judge_sizes(plan, findings)
@@ -46,31 +38,34 @@ def judge(plan: Plan, findings: Findings) -> Objection | None:
     )
 
 
-def _judge_sizes(plan: Plan, findings: Findings) -> Objection | None:
+def _judge_sizes(plan: Plan, findings: Findings) -> Outcome | None:
     learners = plan.resources.learners
     for report in findings.reports:
         if report.launcher_size != learners:
-            return Objection(
+            return failed(
+                VerdictKind.SITE,
                 f"The plan has {learners} learners, but {plan.launch.kind} started "
                 f"{report.launcher_size} processes.",
                 "Check `launcher` in the site file: it has to start one process per learner.",
                 _guilty(findings, report),
             )
         if report.mpi_size is not None and report.mpi_size != learners:
-            return Objection(_worlds(plan, report), _pmi_hint(plan), _guilty(findings, report))
+            return failed(
+                VerdictKind.SITE, _worlds(plan, report), _pmi_hint(plan), _guilty(findings, report)
+            )
     return None
 
 
-def _judge_problems(findings: Findings) -> Objection | None:
+def _judge_problems(findings: Findings) -> Outcome | None:
     for report in findings.reports:
         if report.problems:
             what, _, hint = report.problems[0].partition("\n")
             where = _where(findings.reports, report)
-            return Objection(what + where, hint, _guilty(findings, report))
+            return failed(VerdictKind.SITE, what + where, hint, _guilty(findings, report))
     return None
 
 
-def _judge_loss(plan: Plan, findings: Findings) -> Objection | None:
+def _judge_loss(plan: Plan, findings: Findings) -> Outcome | None:
     """Before what its loss left undone is called a fault of the site."""
     lost = says_lost(findings.words)
     late = [*_silent(plan, findings), *(report.rank for report in _pending(findings))]
@@ -78,21 +73,22 @@ def _judge_loss(plan: Plan, findings: Findings) -> Objection | None:
         return None
     guilty = Guilty("learner", late[0], "", findings.exit_code, None, findings.words)
     hint = f"Begin anew, on nodes that are there: dlctl resume {plan.training_id}"
-    return Objection(f"A node was lost in the preflight: {lost}", hint, guilty)
+    return failed(VerdictKind.NODE_LOST, f"A node was lost in the preflight: {lost}", hint, guilty)
 
 
-def _judge_mpi_start(plan: Plan, findings: Findings) -> Objection | None:
+def _judge_mpi_start(plan: Plan, findings: Findings) -> Outcome | None:
     if not (pending := _pending(findings)):
         return None
     how = "did not come up in time" if findings.exit_code is None else "ended the process"
-    return Objection(
+    return failed(
+        VerdictKind.SITE,
         f"MPI_Init {how} on {pending[0].host} (learner {pending[0].rank}).",
         _pmi_hint(plan),
         _guilty(findings, pending[0]),
     )
 
 
-def _judge_silence(plan: Plan, findings: Findings) -> Objection | None:
+def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
     learners, silent = plan.resources.learners, _silent(plan, findings)
     if not silent:
         return None
@@ -101,7 +97,8 @@ def _judge_silence(plan: Plan, findings: Findings) -> Objection | None:
     said = f": {words[0]}" if words else "."
     code = findings.exit_code
     how = "in time" if code is None else f"({launcher_name(plan)} ended with exit code {code})"
-    return Objection(
+    return failed(
+        VerdictKind.SITE,
         f"The preflight got no report of learner {silent[0]}, one of {learners}, {how}{said}",
         "Check that every node has the site's Python and sees its root folder: "
         f"dlctl sites check {plan.site}",

@@ -22,22 +22,22 @@ from learner.job.status import last_lines
 from learner.system import processes
 
 if TYPE_CHECKING:
-    from learner.supervisor.control import Wish
-    from learner.supervisor.outcome import Failure
+    from learner.job.outcome import Outcome
+    from learner.supervisor.control import EndRequest
 
 
 class Running(Protocol):
     """One step, or several that the supervisor watches as one."""
 
-    failure: Failure | None
+    failure: Outcome | None
     """Why they were ended, where nobody's status says so."""
 
     @property
     def exit_code(self) -> int | None:
         """Return how it ended, None while it runs."""
 
-    def poll(self, wish: Wish | None, *, silent: bool) -> None:
-        """Do what is to be done now; see learner.supervisor.worker_group."""
+    def poll(self, request: EndRequest | None, *, silent: bool) -> None:
+        """Do what is to be done now; see learner.supervisor.worker_group.group."""
 
     def terminate(self) -> None:
         """Ask for its end."""
@@ -76,7 +76,7 @@ class Step:
         self, plan: Plan, prefix: list[str], program: list[str], log: Path,
         variables: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self.failure: Failure | None = None
+        self.failure: Outcome | None = None
         argv = [*prefix, *plan.environment.container, plan.environment.python, "-m", *program]
         self._log = log
         try:
@@ -109,7 +109,7 @@ class Step:
         """Return the last lines that were printed since it was started."""
         return last_lines(self._log, since=self._from)
 
-    def poll(self, wish: Wish | None, *, silent: bool) -> None:
+    def poll(self, request: EndRequest | None, *, silent: bool) -> None:
         """Do nothing: one step needs nobody."""
 
     def terminate(self) -> None:
@@ -129,7 +129,7 @@ class Steps:
     """Several steps as one, which has ended when all have."""
 
     def __init__(self, steps: list[Step]) -> None:
-        self.failure: Failure | None = None
+        self.failure: Outcome | None = None
         self._steps = steps
 
     @property
@@ -138,7 +138,7 @@ class Steps:
         codes = [step.exit_code for step in self._steps]
         return None if None in codes else next(filter(None, codes), 0)
 
-    def poll(self, wish: Wish | None, *, silent: bool) -> None:
+    def poll(self, request: EndRequest | None, *, silent: bool) -> None:
         """Do nothing: whatever ends stays so."""
 
     def terminate(self) -> None:

@@ -1,61 +1,61 @@
 """How an attempt ended, judged from what the watchdogs wrote. Pure.
 
-The guilty one is the learner that failed first; those that the launcher ended because of it are
-CANCELLED in their status and are not looked at.
+The guilty learner is the one that failed first; those that the launcher ended because of it are
+CANCELLED in their status and are not looked at. Which line means which kind of failure is data, in
+`learner.supervisor.verdict_rules`.
 """
 
 from __future__ import annotations
 
 import re
 import signal
+from typing import NamedTuple
 
-from dlctl.contract import Guilty, Plan, State, Status, Verdict
+from dlctl.contract import Guilty, Plan, State, Status, VerdictKind
 from learner.job.context import launcher_name
+from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_full
-from learner.job.status import UNFINISHED, UNSAVED
-from learner.supervisor.outcome import Ending
-from learner.supervisor.restart_policy import has_saved
-
-SEE_LOG = "See its log: dlctl logs"
-_SIGNALS = {
-    4: "illegal instruction: the program is built for another kind of CPU",
-    6: "abort",
-    7: "bus error: often a full /dev/shm",
-    11: "segmentation fault",
-    15: "SIGTERM",
-}
-
-_ENDS_OF_STEPS = {
-    r"node failure|node fail|lost connection to node": "A node was lost",
-    r"\*\*\* STEP \S+ ON \S+ CANCELLED AT": "Slurm ended the learners' step",
-}
+from learner.job.status import UNFINISHED, UNSAVED, has_saved
+from learner.supervisor.evidence import Evidence
+from learner.supervisor.verdict_rules import (
+    EXIT_CODES,
+    GO_ON,
+    LAUNCHER_LINES,
+    LEARNER_LINES,
+    OTHER_SIGNAL,
+    SEE_LOG,
+    SIGNALS,
+    first_match,
+)
 
 
-def decide(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
-    """Return the verdict over an attempt whose learners ran."""
-    states = [status.state for status in ending.statuses]
-    complete = len(states) + len(ending.lost) == plan.resources.learners
-    if ending.wish is not None and ending.wish.state is State.CANCELLED:
-        return Verdict(attempt, job_id, State.CANCELLED, _sentence(ending.wish.reason))
-    if (why := ending.failure) is not None:
-        return Verdict(attempt, job_id, State.FAILED, why.reason, why.hint, why.guilty)
+def decide(plan: Plan, seen: Evidence) -> Outcome:
+    """Return how an attempt ended whose learners ran."""
+    states = [status.state for status in seen.statuses]
+    complete = len(states) + len(seen.lost) == plan.resources.learners
+    request = seen.request
+    if request is not None and request.state is State.CANCELLED:
+        return Outcome(State.CANCELLED, request.kind, _sentence(request.reason))
+    if seen.failure is not None:
+        return seen.failure
     if complete and all(state is State.COMPLETED for state in states):
         learners = _how_many(len(states), plan.resources.learners)
-        warning = next((f"; {s.reason}" for s in ending.statuses if s.reason), "")
-        warning += f"; {ending.undone}" if ending.undone else ""
-        reason = f"{learners} ended with exit code 0{warning}{_tell_lost(ending.lost)}."
-        return Verdict(attempt, job_id, State.COMPLETED, reason)
-    if _halted(ending, complete):
-        wish = ending.wish.reason.rstrip(".") if ending.wish else "the learners saved and stopped"
-        makers = ending.statuses[:1] if plan.launch.step_per_learner else ending.statuses
+        warning = next((f"; {s.reason}" for s in seen.statuses if s.reason), "")
+        warning += f"; {seen.undone}" if seen.undone else ""
+        reason = f"{learners} ended with exit code 0{warning}{_tell_lost(seen.lost)}."
+        return Outcome(State.COMPLETED, VerdictKind.NONE, reason)
+    if _halted(seen, complete):
+        why = request.reason.rstrip(".") if request else "the learners saved and stopped"
+        makers = seen.statuses[:1] if plan.launch.step_per_learner else seen.statuses
         saved = bool(makers) and all(has_saved(status) for status in makers)
-        reason = wish + ("" if saved else ", before all was saved") + _tell_lost(ending.lost)
+        reason = why + ("" if saved else ", before all was saved") + _tell_lost(seen.lost)
         hint = f"Go on with: dlctl resume {plan.training_id}" if saved else go_on(plan)
         # The built-in loop's learners leave as well as that before the training has begun.
-        if not ending.checkpoints and (not saved or plan.framework.kind == "job"):
+        if not seen.checkpoints and (not saved or plan.framework.kind == "job"):
             hint = f"There is no checkpoint yet; begin anew: dlctl resume {plan.training_id}"
-        return Verdict(attempt, job_id, State.HALTED, _sentence(reason), hint)
-    return _failed(plan, attempt, job_id, ending)
+        kind = request.kind if request else VerdictKind.REQUESTED
+        return Outcome(State.HALTED, kind, _sentence(reason), hint)
+    return _failed(plan, seen)
 
 
 def _how_many(count: int, learners: int) -> str:
@@ -77,34 +77,33 @@ def _tell_lost(lost: dict[int, str]) -> str:
     return "".join(parts)
 
 
-def _halted(ending: Ending, complete: bool) -> bool:
-    states = {status.state for status in ending.statuses}
+def _halted(seen: Evidence, complete: bool) -> bool:
+    states = {status.state for status in seen.statuses}
     fine = {State.COMPLETED, State.HALTED}
-    if ending.wish is not None:
+    if seen.request is not None:
         fine.add(State.CANCELLED)  # the launcher was ended after the grace period
     if complete and states <= fine:
-        return ending.wish is not None or State.HALTED in states
-    if ending.wish is None or not ending.wish.terminated:
+        return seen.request is not None or State.HALTED in states
+    if seen.request is None or not seen.request.terminated:
         return False
-    failed = [status for status in ending.statuses if status.state is State.FAILED]
-    return not says_full(ending.launcher_words) and all(
+    failed = [status for status in seen.statuses if status.state is State.FAILED]
+    return not says_full(seen.launcher_words) and all(
         status.signal == signal.SIGTERM for status in failed
     )
 
 
-def _failed(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
-    failed = [status for status in ending.statuses if status.state is State.FAILED]
-    lost = [status for status in ending.statuses if not status.state.final]
-    spoke = [status for status in lost if _spoke(status, ending.logs.get(status.rank, []))]
+def _failed(plan: Plan, seen: Evidence) -> Outcome:
+    failed = [status for status in seen.statuses if status.state is State.FAILED]
+    lost = [status for status in seen.statuses if not status.state.final]
+    spoke = [status for status in lost if _spoke(status, seen.logs.get(status.rank, []))]
     if spoke and not any(_spoke(status, status.last_lines) for status in failed):
-        return _cut_short(plan, attempt, job_id, ending, spoke[0])
+        return _cut_short(plan, seen, spoke[0])
     if failed:
         first = min(failed, key=lambda status: status.heartbeat_at)
-        reason, hint = explain(plan, first)
-        return Verdict(attempt, job_id, State.FAILED, reason, hint, _guilty(first))
+        return explain(plan, first)
     if lost:
-        return _vanished(plan, attempt, job_id, ending, min(lost, key=lambda s: s.heartbeat_at))
-    return _launcher_failed(plan, attempt, job_id, ending)
+        return _vanished(plan, seen, min(lost, key=lambda s: s.heartbeat_at))
+    return _launcher_failed(plan, seen)
 
 
 def _spoke(status: Status, lines: list[str]) -> bool:
@@ -112,121 +111,78 @@ def _spoke(status: Status, lines: list[str]) -> bool:
     return any(line.startswith(f"[rank {status.rank} on ") for line in _own_words(lines))
 
 
-def _cut_short(
-    plan: Plan, attempt: int, job_id: str, ending: Ending, status: Status
-) -> Verdict:  # fmt: skip
+def _cut_short(plan: Plan, seen: Evidence, status: Status) -> Outcome:
     # On MPI_Abort Slurm kills the whole step at once: the watchdog may not live to tell of it.
-    words = ending.logs[status.rank]
-    what, hint = read_words(plan, words, None)
+    words = seen.logs[status.rank]
+    kind, what, hint = read_words(plan, words, None)
     guilty = Guilty("learner", status.rank, status.host, None, None, words)
-    return Verdict(attempt, job_id, State.FAILED, f"{_who(status)} failed: {what}", hint, guilty)
+    return failed(kind, f"{_who(status)} failed: {what}", hint, guilty)
 
 
-def _vanished(
-    plan: Plan, attempt: int, job_id: str, ending: Ending, status: Status
-) -> Verdict:  # fmt: skip
-    words = [*ending.logs.get(status.rank, []), *ending.launcher_words][-20:]
+def _vanished(plan: Plan, seen: Evidence, status: Status) -> Outcome:
+    words = [*seen.logs.get(status.rank, []), *seen.launcher_words][-20:]
     guilty = Guilty("learner", status.rank, status.host, status.exit_code, status.signal, words)
-    if told := _told_by_slurm(plan, ending.launcher_words):
-        return Verdict(attempt, job_id, State.FAILED, *told, guilty)
-    said = (
-        f" {launcher_name(plan)} said: {ending.launcher_words[-1]}" if ending.launcher_words else ""
-    )
+    if found := first_match(LAUNCHER_LINES, seen.launcher_words):
+        rule, line = found
+        hint = rule.hint.format(id=plan.training_id, site=plan.site) or _memory_hint(plan)
+        return failed(rule.kind, f"{rule.reason}: {line.strip()}", hint, guilty)
+    last = seen.launcher_words[-1:]
+    said = f" {launcher_name(plan)} said: {last[0]}" if last else ""
     reason = f"{_who(status)} vanished with its watchdog; killed from outside.{said}"
-    return Verdict(attempt, job_id, State.FAILED, reason, _memory_hint(plan), guilty)
-
-
-def _told_by_slurm(plan: Plan, words: list[str]) -> tuple[str, str] | None:
-    """Return why Slurm killed a whole step, watchdogs and all, and what to do next."""
-    if line := says_full(words):
-        why = f"The learners were killed for using more memory than asked for: {line}"
-        return why, _memory_hint(plan)
-    for pattern, what in _ENDS_OF_STEPS.items():
-        for line in words:
-            if re.search(pattern, line, re.IGNORECASE):
-                return f"{what}: {line.strip()}", go_on(plan)
-    return None
+    return failed(VerdictKind.UNKNOWN, reason, _memory_hint(plan), guilty)
 
 
 def go_on(plan: Plan) -> str:
-    """Return what to do next where a training has ended before its end."""
-    return f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
+    """Return the hint that the training can go on."""
+    return GO_ON.format(id=plan.training_id)
 
 
-def _launcher_failed(plan: Plan, attempt: int, job_id: str, ending: Ending) -> Verdict:
-    words = ending.launcher_words
+def _launcher_failed(plan: Plan, seen: Evidence) -> Outcome:
+    words = seen.launcher_words
     said = f": {words[-1]}" if words else "."
-    started = len(ending.statuses)
+    started = len(seen.statuses)
     reason = (
-        f"The launcher ended with exit code {ending.launcher_exit} after {started} of "
+        f"The launcher ended with exit code {seen.launcher_exit} after {started} of "
         f"{plan.resources.learners} learners had started{said}"
     )
-    first = ending.statuses[0] if ending.statuses else None
+    first = seen.statuses[0] if seen.statuses else None
     guilty = Guilty(
         "learner", first.rank if first else 0, first.host if first else "",
-        ending.launcher_exit, None, words,
+        seen.launcher_exit, None, words,
     )  # fmt: skip
     hint = f"See the launcher's log, and check the site: dlctl sites check {plan.site}"
-    return Verdict(attempt, job_id, State.FAILED, reason, hint, guilty)
+    return failed(VerdictKind.SITE, reason, hint, guilty)
 
 
-def explain(plan: Plan, status: Status) -> tuple[str, str]:
-    """Return one sentence on why a learner failed, and what to do next."""
-    who = _who(status)
+def explain(plan: Plan, status: Status) -> Outcome:
+    """Return the outcome of an attempt that this learner's failure ended."""
+    who, guilty = _who(status), _guilty(status)
     if status.reason == UNFINISHED:
-        return f"{who} {UNFINISHED}.", (
-            "Let `build` return, and leave the end to the loop: no exit in the program."
-        )
+        hint = "Let `build` return, and leave the end to the loop: no exit in the program."
+        return failed(VerdictKind.USER_ERROR, f"{who} {UNFINISHED}.", hint, guilty)
     if status.exit_code is None and status.signal is None or not status.last_lines:
         told = status.reason or "failed"
-        if status.signal is None and status.exit_code not in (126, 127):
-            return f"{who}: {told.rstrip('.')}.", SEE_LOG
+        if status.signal is None and status.exit_code not in EXIT_CODES:
+            kind = VerdictKind.UNKNOWN if status.exit_code is None else VerdictKind.USER_ERROR
+            return failed(kind, f"{who}: {told.rstrip('.')}.", SEE_LOG, guilty)
     if status.reason == UNSAVED:
-        return f"{who} {UNSAVED}.", "Raise the time, or checkpoint more often."
+        hint = "Raise the time, or checkpoint more often."
+        return failed(VerdictKind.TIME_LIMIT, f"{who} {UNSAVED}.", hint, guilty)
     if status.signal is not None:
-        return _explain_signal(plan, who, status.signal)
-    what, hint = read_words(plan, status.last_lines, status.exit_code)
-    return f"{who} failed with exit code {status.exit_code}: {what}", hint
+        return _killed(plan, status, status.signal)
+    kind, what, hint = read_words(plan, status.last_lines, status.exit_code)
+    return failed(kind, f"{who} failed with exit code {status.exit_code}: {what}", hint, guilty)
 
 
-def _explain_signal(plan: Plan, who: str, number: int) -> tuple[str, str]:
-    if number == 9:
-        return (
-            f"{who} was killed by signal 9, probably by its memory limit ({_memory(plan)}).",
-            _memory_hint(plan),
-        )
-    what = _SIGNALS.get(number, "see its log")
-    hint = go_on(plan) if number == signal.SIGTERM else SEE_LOG  # somebody wanted it
-    return f"{who} was killed by signal {number} ({what}).", hint
-
-
-_WORDS: list[tuple[str, str]] = [
-    (
-        r"ModuleNotFoundError: No module named",
-        "Add the module to `requirements` in the manifest, then run: dlctl sites setup {site}",
-    ),
-    (r"ImportError:", "Check the module's version on the node, or run: dlctl sites setup {site}"),
-    (r"(SyntaxError|IndentationError|TabError):", "Correct the program and submit again."),
-    (
-        r"FileNotFoundError:|No such file or directory",
-        "Check the path; training data is below $DATA_DIR, the program's own files in $MODEL_DIR.",
-    ),
-    (
-        r"OutOfMemoryError|CUDA out of memory|MemoryError|[Cc]annot allocate memory",
-        "Make the batch smaller, or ask for more with --memory or --gpus.",
-    ),
-    (
-        r"shared memory ?\(shm\)|out of shared memory",  # of DataLoaders' workers
-        "Free /dev/shm on that node, or have the DataLoader use fewer workers, then go on from the "
-        "newest checkpoint: dlctl resume {id}",
-    ),
-    (
-        r"No space left on device|Disk quota exceeded",
-        "Free space on the node's file system (dlctl delete removes old trainings), then go on "
-        "from the newest checkpoint: dlctl resume {id}",
-    ),
-    (r"Address already in use", "Another job took the port: submit again."),
-]
+def _killed(plan: Plan, status: Status, number: int) -> Outcome:
+    who, guilty = _who(status), _guilty(status)
+    if number == signal.SIGKILL:
+        memory = f"probably by its memory limit ({_memory(plan)})"
+        reason = f"{who} was killed by signal 9, {memory}."
+        return failed(VerdictKind.OUT_OF_MEMORY, reason, _memory_hint(plan), guilty)
+    rule = SIGNALS.get(number, OTHER_SIGNAL)
+    reason = f"{who} was killed by signal {number} ({rule.words})."
+    return failed(rule.kind, reason, rule.hint.format(id=plan.training_id), guilty)
 
 
 _OUR_ERROR = re.compile(r"(learner\.(?:errors|faults)|psrv\.errors)\.\w+: ")
@@ -240,30 +196,36 @@ def _own_words(lines: list[str]) -> list[str]:
     return [line for line, said in spoken if said and not line.startswith("WARNING:", said.end())]
 
 
-def read_words(plan: Plan, lines: list[str], exit_code: int | None) -> tuple[str, str]:
+class Reading(NamedTuple):
+    """What a program's last lines say."""
+
+    kind: VerdictKind
+    what: str
+    hint: str
+
+
+def read_words(plan: Plan, lines: list[str], exit_code: int | None) -> Reading:
     """Return what a program's last lines say, and a hint."""
     # MPI may have had the very last word; who speaks is told before the reason already.
     lines = [_SPEAKER.sub("", line, count=1) for line in _own_words(lines)] or lines
     told = _told_by_us(lines)
     if told is not None:
-        return told
-    if exit_code == 127:
-        return f"command not found: {lines[-1]}" if lines else "command not found.", (
-            "Check `framework.command`, and the modules of the site file."
-        )
-    if exit_code == 126:
-        return "the program is not executable.", "Run: chmod +x on it, and submit again."
-    for pattern, hint in _WORDS:
-        for line in reversed(lines):
-            if re.search(pattern, line):
-                return _place(lines, line) + line.strip(), hint.format(
-                    site=plan.site, id=plan.training_id
-                )
+        return Reading(VerdictKind.USER_ERROR, *told)
+    if exit_code in EXIT_CODES:
+        what, hint = EXIT_CODES[exit_code]
+        if exit_code == 127:
+            what += f": {lines[-1]}" if lines else "."
+        return Reading(VerdictKind.USER_ERROR, what, hint)
+    if found := first_match(LEARNER_LINES, lines):
+        rule, line = found
+        hint = rule.hint.format(site=plan.site, id=plan.training_id)
+        return Reading(rule.kind, _place(lines, line) + line.strip(), hint)
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     if not lines:
-        return "it printed nothing.", SEE_LOG
+        return Reading(VerdictKind.USER_ERROR, "it printed nothing.", SEE_LOG)
     last = (errors or lines)[-1]
-    return (_place(lines, last) if errors else "") + last.strip(), SEE_LOG
+    what = (_place(lines, last) if errors else "") + last.strip()
+    return Reading(VerdictKind.USER_ERROR, what, SEE_LOG)
 
 
 def _told_by_us(lines: list[str]) -> tuple[str, str] | None:

@@ -35,7 +35,7 @@ from served import (
 from trainings import REPOSITORY, WITHOUT_COMPILER, change_site, run, submit, wait_for_state
 
 from dlctl import contract
-from learner.supervisor.worker import LEARNER_DEATHS
+from learner.supervisor.worker_group.worker import LEARNER_DEATHS
 from psrv.server.link import MOST_STRIPES
 
 DIGITS, DIGITS_SAMPLES = REPOSITORY / "examples/digits", 1437

@@ -17,8 +17,8 @@ from learner.agent.watchdog import Program, Stop, Watchdog, conclude, decode_exi
 from learner.job import status as heartbeat
 from learner.job.metrics import finished_file
 from learner.job.status import Heartbeat, last_lines
-from learner.supervisor.restart_policy import is_too_slow
 from learner.supervisor.verdict import explain
+from learner.supervisor.worker_group.restart_policy import is_too_slow
 from learner.system import processes
 from learner.system.signals import HaltFlag
 
@@ -149,7 +149,8 @@ def test_a_loop_that_does_not_save_in_time_is_said_to_be_too_slow(tmp_path):
     assert Watchdog(program, heart, Halts(), HaltFlag()).run() == 128 + signal.SIGTERM
     status = read_record(Status, heart.path)
     assert is_too_slow(status) and status.signal == signal.SIGTERM
-    told, hint = explain(None, status)
+    outcome = explain(None, status)
+    told, hint = outcome.reason, outcome.hint
     assert told.endswith("did not save its state within the grace period and was killed.")
     assert hint == "Raise the time, or checkpoint more often."
 

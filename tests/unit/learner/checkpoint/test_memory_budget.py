@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.checkpoint.memory_budget import Wish, have_room
+from learner.checkpoint.memory_budget import MemoryRequest, have_room
 from learner.system.memory import memory_left
 
 BOOT = "0b3c"
@@ -63,15 +63,18 @@ def test_a_container_sees_its_part_of_the_tree_as_the_root(tmp_path: Path, seen:
 
 def test_nothing_is_known_on_another_system(tmp_path: Path) -> None:
     assert memory_left(tmp_path, tmp_path) == {}
-    assert have_room([Wish(10**15)]) == [True]
+    assert have_room([MemoryRequest(10**15)]) == [True]
 
 
 def test_the_learners_of_a_node_share_what_is_left() -> None:
-    four = [Wish(10, {"node": 49 + n}) for n in range(4)]
+    four = [MemoryRequest(10, {"node": 49 + n}) for n in range(4)]
     assert have_room(four[:3]) == [True] * 3
     assert have_room(four) == [False] * 4
-    assert have_room([*four, Wish(10, {"other node": 50}), Wish(0, {})]) == [False] * 4 + [True] * 2
-    own = [Wish(10, {"node": 100, f"cgroup {n}": 13}) for n in range(4)]
+    assert (
+        have_room([*four, MemoryRequest(10, {"other node": 50}), MemoryRequest(0, {})])
+        == [False] * 4 + [True] * 2
+    )
+    own = [MemoryRequest(10, {"node": 100, f"cgroup {n}": 13}) for n in range(4)]
     assert have_room(own) == [True] * 4
 
 

@@ -1008,5 +1008,5 @@ def test_a_script_that_joins_again(make_job: Callable[..., ServedJob]) -> None:
     assert job.codes() == [1, 1]
     for rank in (0, 1):
         assert "parameter_server.join() was called before" in job.say(rank)
-        told, hint = read_words(job.plan, job.say(rank).splitlines(), 1)
+        _, told, hint = read_words(job.plan, job.say(rank).splitlines(), 1)
         assert told.startswith("parameter_server.join() was") and hint.startswith("join once")

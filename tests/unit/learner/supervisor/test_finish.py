@@ -14,8 +14,9 @@ import pytest
 from scheduler_plan import make_plan
 
 from dlctl import contract
-from dlctl.contract import Guilty, State, Verdict
+from dlctl.contract import Guilty, State, Verdict, VerdictKind
 from learner.job.directives import Outside, is_gone, is_there
+from learner.job.outcome import Outcome, failed
 from learner.supervisor.control import Control
 from learner.supervisor.finish import any_checkpoints, leave, say
 from learner.system.signals import HaltFlag
@@ -34,7 +35,7 @@ def test_lines_that_find_no_space_are_lost_and_nothing_else(tmp_path: Path) -> N
     with redirect_stdout(FullDisk()), redirect_stderr(FullDisk()):
         say("learner 1 was killed by signal 9: starting it again in 0.5 s.")
         to_standard_error("waits for learner 1")
-        assert leave(tmp_path, Verdict(1, "7", State.FAILED, "It failed.", "Look.", guilty)) == 1
+        assert leave(tmp_path, 1, failed(VerdictKind.UNKNOWN, "It failed.", "Look.", guilty)) == 1
     assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
 
 
@@ -54,7 +55,7 @@ def no_answer(folder: Path, number: int, times: int = 1000) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
-def test_a_file_system_that_fails_for_a_moment_is_no_wish_and_no_end(
+def test_a_file_system_that_fails_for_a_moment_is_no_request_and_no_end(
     tmp_path: Path, number: int
 ) -> None:
     """`Path.exists` raises then: the supervisor died of it, and left no verdict."""
@@ -62,11 +63,11 @@ def test_a_file_system_that_fails_for_a_moment_is_no_wish_and_no_end(
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     control, outside = Control(tmp_path, plan, HaltFlag()), Outside(tmp_path, 1, 60.0, 0)
     with no_answer(tmp_path, number):
-        assert control.wish() is None and not control.gone
+        assert control.request() is None and not control.gone
         assert not outside.expelled() and not outside.abandoned()
         assert not is_there(tmp_path) and not is_gone(tmp_path)
     with no_answer(tmp_path, number, times=3):
-        assert leave(tmp_path, Verdict(1, "7", State.COMPLETED, "It ended.")) == 0
+        assert leave(tmp_path, 1, Outcome(State.COMPLETED, VerdictKind.NONE, "It ended.")) == 0
     assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
     assert is_there(tmp_path) and is_gone(tmp_path / "other")
 

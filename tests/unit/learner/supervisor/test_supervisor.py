@@ -16,7 +16,7 @@ from node_job import SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_until
 from dlctl import contract
 from dlctl.contract import DataStore, ResultsIndex, State
 from learner.supervisor.attempt import Supervisor
-from learner.supervisor.control import Wish
+from learner.supervisor.control import EndRequest
 
 PY = shlex.quote(sys.executable)
 
@@ -215,15 +215,17 @@ def test_a_learner_that_gets_sigterm_with_the_whole_job_has_not_failed(tmp_path)
 
 
 class LateControl:
-    """A control whose wish comes late, as the job's SIGTERM comes after that of its steps."""
+    """A control whose request comes late, as the job's SIGTERM comes after that of its steps."""
 
     def __init__(self, terminated: bool) -> None:
         self.looks = 0
-        self.wishes = Wish("halt", "the scheduler ended the job", 9.0, terminated)
+        self.requested = EndRequest(
+            "halt", "the scheduler ended the job", 9.0, terminated=terminated
+        )
 
-    def wish(self) -> Wish | None:
+    def request(self) -> EndRequest | None:
         self.looks += 1
-        return self.wishes if self.looks > 3 else None
+        return self.requested if self.looks > 3 else None
 
     def wait(self, timeout_s: float) -> None:
         pass

@@ -11,7 +11,7 @@ from node_job import Job
 from dlctl.contract import Launch, State, Status, attempt_dir, read_record, status_file
 from learner.errors import UserFault, explain
 from learner.job.status import UNFINISHED, close_statuses
-from learner.supervisor.outcome import Ending
+from learner.supervisor.evidence import Evidence
 from learner.supervisor.verdict import decide
 
 SPOKE = [
@@ -33,7 +33,7 @@ def plan(tmp_path: Path):
 
 
 def judge(plan, statuses, words, logs):
-    return decide(plan, 1, "7", Ending(statuses, 137, words, None, logs))
+    return decide(plan, Evidence(statuses, 137, words, None, logs))
 
 
 def test_the_one_that_spoke_is_named_not_the_one_killed_with_it(plan):
@@ -172,7 +172,7 @@ def test_no_learner_of_an_attempt_that_has_ended_is_said_to_train(plan, tmp_path
     (tmp_path / attempt_dir(1)).mkdir(parents=True)
     known = [status(0), status(1), status(2, State.COMPLETED, exit_code=0)]
     verdict = judge(plan, known, [], {1: SPOKE})
-    close_statuses(tmp_path, known, verdict)
+    close_statuses(tmp_path, known, verdict.failed_rank)
     closed = [read_record(Status, tmp_path / status_file(1, "learner", rank)) for rank in (0, 1)]
     assert [(s.state, s.reason) for s in closed] == [
         (State.CANCELLED, "ended with the others"),

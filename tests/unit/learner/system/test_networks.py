@@ -6,7 +6,7 @@ import ipaddress
 from pathlib import Path
 
 import pytest
-from crew_job import CrewJob
+from worker_group_job import WorkerGroupJob
 
 from dlctl import contract
 from learner.agent.preflight import bound_address, find_problems
@@ -58,7 +58,7 @@ def test_real_interfaces_are_found(tmp_path: Path) -> None:
 
 
 def test_it_is_where_servers_are_bound_and_preflight_looks(tmp_path: Path) -> None:
-    job = CrewJob(tmp_path, 4, nodes=2)
+    job = WorkerGroupJob(tmp_path, 4, nodes=2)
 
     def problems(network: str) -> list[str]:
         asked = {**vars(job.plan.parameter_server), "network": network}

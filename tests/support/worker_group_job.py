@@ -114,7 +114,7 @@ print(",".join(h for h in hosts if not os.path.exists(os.path.join(state, "gone-
 SCONTROL = "import sys; print(*sys.argv[3].split(','), sep='\\n')\n"
 
 
-class CrewJob(Job):
+class WorkerGroupJob(Job):
     """Learners that take chunks of a cursor, each in a step of its own."""
 
     def __init__(
@@ -140,7 +140,7 @@ class CrewJob(Job):
         self.write("learn.py", LEARNER)
 
     @classmethod
-    def on_fake_slurm(cls, root: Path, learners: int, nodes: int, **changes: Any) -> CrewJob:
+    def on_fake_slurm(cls, root: Path, learners: int, nodes: int, **changes: Any) -> WorkerGroupJob:
         """Return a job on nodes n1, n2, … whose srun, squeue and scontrol are scripts."""
         job = cls(root, learners, nodes=nodes, **changes)
         programs = root / "bin"

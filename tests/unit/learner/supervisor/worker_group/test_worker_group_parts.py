@@ -1,4 +1,4 @@
-"""What the crew decides by: restarts, homes, places, what is told; pure, or files alone."""
+"""What the group decides by: restarts, homes, places, what is told; pure, or files alone."""
 
 from __future__ import annotations
 
@@ -7,22 +7,29 @@ import os
 import stat
 
 import pytest
-from crew_job import CrewJob
 from node_job import Job
 from test_verdict_lost_learners import status
+from worker_group_job import WorkerGroupJob
 
 from dlctl import contract
-from dlctl.contract import Directive, Guilty, Homes, State
+from dlctl.contract import Directive, Guilty, Homes, State, VerdictKind
 from learner.agent.preflight import wants_mpi
 from learner.errors import UserFault
 from learner.job.directives import HaltTime, Outside
+from learner.job.outcome import failed as failure_of
 from learner.job.ranks import Ranks, find_ranks
 from learner.job.slurm import job_hosts, says_lost
 from learner.job.status import UNSAVED
-from learner.supervisor.control import Wish
-from learner.supervisor.outcome import Ending, Failure
-from learner.supervisor.restart_policy import Restarts, how_it_died, is_too_slow, is_user_error
-from learner.supervisor.shard_placement import (
+from learner.supervisor.control import EndRequest
+from learner.supervisor.evidence import Evidence
+from learner.supervisor.verdict import decide
+from learner.supervisor.worker_group.restart_policy import (
+    Restarts,
+    how_it_died,
+    is_too_slow,
+    is_user_error,
+)
+from learner.supervisor.worker_group.shard_placement import (
     at_the_end,
     first_homes,
     make_secret,
@@ -30,14 +37,13 @@ from learner.supervisor.shard_placement import (
     without_node,
     write_homes,
 )
-from learner.supervisor.verdict import decide
-from learner.supervisor.worker import LearnerMember
+from learner.supervisor.worker_group.worker import LearnerWorker
 
 
 def test_a_learner_that_waits_for_its_restart_tells_how_often(tmp_path):
     path = tmp_path / contract.status_file(1, "learner", 0)
     path.parent.mkdir(parents=True)
-    learner = LearnerMember(0, 0, "n1", lambda starts: None, tmp_path, 1)
+    learner = LearnerWorker(0, 0, "n1", lambda starts: None, tmp_path, 1)
     learner.start_if_due(0.0)
     learner.say_waiting("was killed by signal 9; starting again")
     assert learner.status().metrics == {"restarts": 1.0}
@@ -131,7 +137,7 @@ def test_a_learner_knows_how_much_of_a_halt_is_over(tmp_path, monkeypatch):
 
 
 def test_places_of_learners_that_are_steps(tmp_path):
-    plan = CrewJob(tmp_path, 4, nodes=2).plan
+    plan = WorkerGroupJob(tmp_path, 4, nodes=2).plan
     assert first_homes(plan) == Homes(1, [0, 1])
     places = [find_ranks(plan, {"DLCTL_RANK": str(rank)}) for rank in range(4)]
     assert places == [
@@ -144,7 +150,7 @@ def test_places_of_learners_that_are_steps(tmp_path):
 
 
 def test_hosts_of_a_job(tmp_path, monkeypatch):
-    job = CrewJob.on_fake_slurm(tmp_path, 2, 2)
+    job = WorkerGroupJob.on_fake_slurm(tmp_path, 2, 2)
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n1,n2")
     assert job_hosts(job.plan) == ["n1", "n2"]
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
@@ -173,19 +179,19 @@ def test_words_of_srun(line, lost):
 
 @pytest.fixture
 def plan(tmp_path):
-    return CrewJob(tmp_path, 4).plan
+    return WorkerGroupJob(tmp_path, 4).plan
 
 
 def ending(states, lost, **more):
     statuses = [status(rank, state) for rank, state in enumerate(states)]
-    return Ending(statuses, 0, [], more.pop("wish", None), {}, lost, **more)
+    return Evidence(statuses, 0, [], more.pop("request", None), {}, lost, **more)
 
 
 LOST = {2: "was lost with node n2", 3: "was lost with node n2"}
 
 
 def test_lost_learners_are_told_of_in_a_completed_training(plan):
-    verdict = decide(plan, 1, "7", ending([State.COMPLETED] * 2, LOST))
+    verdict = decide(plan, ending([State.COMPLETED] * 2, LOST))
     assert (verdict.state, verdict.reason) == (
         State.COMPLETED,
         "2 of 4 learners ended with exit code 0; learners 2 and 3 were lost with node n2.",
@@ -193,10 +199,10 @@ def test_lost_learners_are_told_of_in_a_completed_training(plan):
 
 
 def test_and_in_a_halted_one(plan):
-    wish = Wish("halt", "halted on request", 9.0)
-    told = ending([State.HALTED] * 3, {3: "vanished"}, wish=wish)
+    request = EndRequest("halt", "halted on request", 9.0)
+    told = ending([State.HALTED] * 3, {3: "vanished"}, request=request)
     saved = [dataclasses.replace(one, exit_code=85) for one in told.statuses]
-    verdict = decide(plan, 1, "7", dataclasses.replace(told, statuses=saved))
+    verdict = decide(plan, dataclasses.replace(told, statuses=saved))
     assert verdict.state is State.HALTED
     assert verdict.reason == "Halted on request; learner 3 vanished."
 
@@ -209,11 +215,11 @@ def test_and_in_a_halted_one(plan):
 def test_a_program_that_was_killed_has_not_saved(tmp_path, ends, saved):
     plan = Job(tmp_path, "python train.py").plan
     halted = [status(0, State.HALTED, **ends)]
-    verdict = decide(plan, 1, "7", Ending(halted, 0, [], Wish("halt", "halted on request", 9.0)))
+    verdict = decide(plan, Evidence(halted, 0, [], EndRequest("halt", "halted on request", 9.0)))
     assert verdict.state is State.HALTED
     assert verdict.reason == f"Halted on request{'' if saved else ', before all was saved'}."
     assert ("newest checkpoint" in verdict.hint) is not saved
-    verdict = decide(plan, 1, "7", Ending(halted, 0, [], Wish("halt", "on request", 9.0),
+    verdict = decide(plan, Evidence(halted, 0, [], EndRequest("halt", "on request", 9.0),
                                           checkpoints=False))  # fmt: skip
     assert ("no checkpoint yet; begin anew: dlctl resume" in verdict.hint) is not saved
 
@@ -221,11 +227,11 @@ def test_a_program_that_was_killed_has_not_saved(tmp_path, ends, saved):
 def test_learners_that_halted_before_the_training_began_have_nothing_to_go_on_from(plan):
     loop = dataclasses.replace(plan.framework, command=None, job="train.py")
     plan = dataclasses.replace(plan, framework=loop)
-    told = ending([State.HALTED] * 4, {}, wish=Wish("halt", "halted on request", 9.0))
+    told = ending([State.HALTED] * 4, {}, request=EndRequest("halt", "halted on request", 9.0))
     saved = [dataclasses.replace(one, exit_code=85) for one in told.statuses]
     told = dataclasses.replace(told, statuses=saved)
-    assert decide(plan, 1, "7", told).hint.startswith("Go on with: dlctl resume")
-    verdict = decide(plan, 1, "7", dataclasses.replace(told, checkpoints=False))
+    assert decide(plan, told).hint.startswith("Go on with: dlctl resume")
+    verdict = decide(plan, dataclasses.replace(told, checkpoints=False))
     assert verdict.reason == "Halted on request."
     assert verdict.hint.startswith("There is no checkpoint yet; begin anew: dlctl resume")
 
@@ -235,7 +241,7 @@ def test_a_step_that_somebody_cancelled_is_no_want_of_memory(tmp_path):
     plan = Job(tmp_path, "python train.py").plan
     words = ["slurmstepd-n1: error: *** STEP 65.1 ON n1 CANCELLED AT 2026-11-22T14:40:10 ***",
              "srun: error: n1: task 0: Killed"]  # fmt: skip
-    verdict = decide(plan, 1, "7", Ending([status(0, State.TRAINING)], 137, words, None))
+    verdict = decide(plan, Evidence([status(0, State.TRAINING)], 137, words, None))
     assert verdict.state is State.FAILED
     assert verdict.reason.startswith("Slurm ended the learners' step: ")
     assert verdict.hint == f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
@@ -247,8 +253,8 @@ def test_a_step_that_somebody_cancelled_is_no_want_of_memory(tmp_path):
 ])  # fmt: skip
 def test_memory_that_lacked_is_told_though_the_job_is_being_ended(tmp_path, line, state):
     plan = Job(tmp_path, "python train.py").plan
-    wish = Wish("halt", "the scheduler ended the job", 9.0, terminated=True)
-    verdict = decide(plan, 1, "7", Ending([status(0, State.TRAINING)], 137, [line], wish))
+    request = EndRequest("halt", "the scheduler ended the job", 9.0, terminated=True)
+    verdict = decide(plan, Evidence([status(0, State.TRAINING)], 137, [line], request))
     assert verdict.state is state
 
 
@@ -260,9 +266,9 @@ def test_memory_that_lacked_is_told_though_the_job_is_being_ended(tmp_path, line
 def test_who_ends_with_the_whole_job_has_not_failed(plan, terminated, number, state):
     told = ending([State.CANCELLED, State.TRAINING, State.HALTED], {3: "vanished"})
     killed = status(0, State.FAILED, signal=number, reason="ended")
-    wish = Wish("halt", "the scheduler ended the job", 9.0, terminated)
-    told = dataclasses.replace(told, statuses=[killed, *told.statuses[1:]], wish=wish)
-    verdict = decide(plan, 1, "7", told)
+    request = EndRequest("halt", "the scheduler ended the job", 9.0, terminated=terminated)
+    told = dataclasses.replace(told, statuses=[killed, *told.statuses[1:]], request=request)
+    verdict = decide(plan, told)
     assert verdict.state is state
     if state is State.HALTED:
         assert verdict.reason == (
@@ -272,9 +278,11 @@ def test_who_ends_with_the_whole_job_has_not_failed(plan, terminated, number, st
 
 
 def test_a_failure_that_is_known_outweighs_what_it_led_to(plan):
-    failure = Failure("The server on n1 failed.", "Look.", Guilty("server", 0, "n1", 1, None))
+    failure = failure_of(
+        VerdictKind.UNKNOWN, "The server on n1 failed.", "Look.", Guilty("server", 0, "n1", 1, None)
+    )
     states = [State.FAILED, State.CANCELLED, State.COMPLETED]
-    verdict = decide(plan, 1, "7", ending(states, {3: "vanished"}, failure=failure))
+    verdict = decide(plan, ending(states, {3: "vanished"}, failure=failure))
     assert (verdict.state, verdict.reason, verdict.guilty) == (
         State.FAILED, failure.reason, failure.guilty,
     )  # fmt: skip

@@ -17,21 +17,22 @@ from dlctl.contract import Plan, State, Status
 from learner.errors import EXIT_NO_RESTART, UserFault
 from learner.job.context import is_one_world
 from learner.job.directives import is_gone
+from learner.job.outcome import Outcome
 from learner.job.ranks import ranks_of
 from learner.job.slurm import says_full, says_lost
-from learner.supervisor.cleanup import Cleaning
-from learner.supervisor.control import Wish
-from learner.supervisor.group_failures import learner_failure, server_failure
-from learner.supervisor.nodes import Nodes
-from learner.supervisor.outcome import Failure
-from learner.supervisor.restart_policy import (
+from learner.job.status import has_saved
+from learner.supervisor.control import EndRequest
+from learner.supervisor.steps import Step, learner_step, server_step, step_log
+from learner.supervisor.worker_group.cleanup import Cleaning
+from learner.supervisor.worker_group.failures import learner_failure, server_failure
+from learner.supervisor.worker_group.nodes import Nodes
+from learner.supervisor.worker_group.restart_policy import (
     VANISHED,
-    has_saved,
     how_it_died,
     is_too_slow,
     is_user_error,
 )
-from learner.supervisor.shard_placement import (
+from learner.supervisor.worker_group.shard_placement import (
     at_the_end,
     first_homes,
     make_secret,
@@ -40,8 +41,7 @@ from learner.supervisor.shard_placement import (
     without_node,
     write_homes,
 )
-from learner.supervisor.steps import Step, learner_step, server_step, step_log
-from learner.supervisor.worker import LearnerMember, Member, ServerMember
+from learner.supervisor.worker_group.worker import LearnerWorker, ServerWorker, Worker
 from psrv.cursor.base import CursorError
 from psrv.cursor.overseer import expel
 
@@ -52,7 +52,7 @@ _STOP_S = 10.0
 before SIGKILL."""
 
 
-class Crew:
+class WorkerGroup:
     """Starts the servers and learners of a plan; `poll` does all the work.
 
     Args:
@@ -65,8 +65,8 @@ class Crew:
     ) -> None:  # fmt: skip
         assert plan.parameter_server is not None
         self.plan = plan
-        self.failure: Failure | None = None
-        self._unless_saved: Failure | None = None
+        self.failure: Outcome | None = None
+        self._unless_saved: Outcome | None = None
         """Becomes the failure if learner 0, which halts, can't save any more."""
         self._server = plan.parameter_server
         self._job_dir, self._attempt = job_dir, attempt
@@ -76,7 +76,7 @@ class Crew:
         self._ending = self._halting = self._terminated = False
         self._kill_at = self._stop_by = float("inf")
         self._to_expel: list[int] = []
-        self._irregular: list[LearnerMember] = []
+        self._irregular: list[LearnerWorker] = []
         self._leaving: list[tuple[Step, float]] = []
         self._cleaning: Cleaning | None = None
         self._done = False
@@ -89,7 +89,7 @@ class Crew:
         for server in self.servers:
             self._start(server, clock())
 
-    def _learner(self, rank: int) -> LearnerMember:
+    def _learner(self, rank: int) -> LearnerWorker:
         node = ranks_of(self.plan, rank).node_rank
         host = self._nodes.hosts[node]
         log = step_log(self._job_dir, self._attempt, f"launcher-{rank}")
@@ -100,9 +100,9 @@ class Crew:
                 starts, overlaps=bool(self._homes.lost_nodes),
             )  # fmt: skip
 
-        return LearnerMember(rank, node, host, start, self._job_dir, self._attempt)
+        return LearnerWorker(rank, node, host, start, self._job_dir, self._attempt)
 
-    def _node_server(self, node: int) -> ServerMember:
+    def _node_server(self, node: int) -> ServerWorker:
         host = self._nodes.hosts[node]
         nodes = range(self.plan.resources.nodes) if self._one_world else [node]
 
@@ -112,10 +112,10 @@ class Crew:
             return server_step(self.plan, self._job_dir, self._attempt, node, host, takes_over)
 
         name = "the servers, one MPI world," if self._one_world else f"the server on {host}"
-        member = ServerMember(name, node, host, start, self._job_dir, self._attempt, nodes)
+        member = ServerWorker(name, node, host, start, self._job_dir, self._attempt, nodes)
         return member
 
-    def _start(self, member: Member, now: float) -> str:
+    def _start(self, member: Worker, now: float) -> str:
         """Start a member if it is due; return why it is to be given up, if it can't be.
 
         A step that can't be started, for want of memory or processes, say, is tried again.
@@ -167,10 +167,10 @@ class Crew:
         with contextlib.suppress(OSError):
             remove_what_is_of_no_use(self._job_dir, self._attempt)
 
-    def poll(self, wish: Wish | None, *, silent: bool) -> None:
+    def poll(self, request: EndRequest | None, *, silent: bool) -> None:
         """Start again what died, give up what is lost, stop servers that nobody needs any more."""
-        now, self._halting = self._clock(), wish is not None
-        self._terminated = wish is not None and wish.terminated
+        now, self._halting = self._clock(), request is not None
+        self._terminated = request is not None and request.terminated
         if silent:
             self._nodes.ask()
         for node in self._nodes.gone() - set(self._homes.lost_nodes):
@@ -185,7 +185,7 @@ class Crew:
 
     # Learners -----------------------------------------------------------------------------------
 
-    def _tend_learner(self, learner: LearnerMember, now: float) -> None:
+    def _tend_learner(self, learner: LearnerWorker, now: float) -> None:
         if learner.over or learner.runs:
             return
         # Learner 0 makes the checkpoint: even then it is needed.
@@ -204,7 +204,7 @@ class Crew:
             self._judge(learner, status, now, wanted)
 
     def _judge(
-        self, learner: LearnerMember, status: Status | None, now: float, wanted: bool
+        self, learner: LearnerWorker, status: Status | None, now: float, wanted: bool
     ) -> None:
         state = status.state if status is not None and status.state.final else None
         stopped = state is State.CANCELLED and self._halting
@@ -220,7 +220,7 @@ class Crew:
         else:
             self._restart(learner, status, now)
 
-    def _leave_out(self, learner: LearnerMember) -> None:
+    def _leave_out(self, learner: LearnerWorker) -> None:
         """Let a learner that died stay away: its work was given back."""
         learner.over = True
         if self._halting and not self._terminated:
@@ -228,7 +228,7 @@ class Crew:
         else:
             learner.close(State.CANCELLED, "ended with the others")
 
-    def _restart(self, learner: LearnerMember, status: Status | None, now: float) -> None:
+    def _restart(self, learner: LearnerWorker, status: Status | None, now: float) -> None:
         how = how_it_died(status) + ", for want of memory" * bool(says_full(learner.words()))
         wait_s = learner.died(progress=learner.did_something(status))
         in_vain = learner.dies_in_vain(status, now)
@@ -245,7 +245,7 @@ class Crew:
         learner.say_waiting(f"{how}; starting again")
         learner.wait(now, wait_s)
 
-    def _give_up(self, learner: LearnerMember, why: str, status: Status | None) -> None:
+    def _give_up(self, learner: LearnerWorker, why: str, status: Status | None) -> None:
         """Go on without a learner, if enough are left; whoever halts needs only learner 0."""
         self._say(f"Giving up {learner.name}: it {why}.")
         learner.lost, learner.over = why, True
@@ -264,7 +264,7 @@ class Crew:
 
     # Servers ------------------------------------------------------------------------------------
 
-    def _tend_server(self, server: ServerMember, now: float) -> None:
+    def _tend_server(self, server: ServerWorker, now: float) -> None:
         if server.over or self._stop_by < float("inf"):
             return
         if self._terminated:  # nothing can be started any more
@@ -291,7 +291,7 @@ class Crew:
         server.wait(now, wait_s)
 
     def _without_server(
-        self, server: ServerMember, words: list[str], code: int | None, why: str = ""
+        self, server: ServerWorker, words: list[str], code: int | None, why: str = ""
     ) -> None:
         """Give up a node on which nothing can be started; fail where only its server can't."""
         alone = not any(each.runs for each in self.learners if each.node == server.node)
@@ -311,7 +311,7 @@ class Crew:
         else:
             self._fail(failure)
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: Outcome) -> None:
         if self.failure is None:
             self.failure = failure
             self._say(failure.reason)

@@ -10,8 +10,8 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ContractError, State, Status
 from learner.job.slurm import says_away, says_busy, says_full
-from learner.supervisor.restart_policy import Restarts
 from learner.supervisor.steps import Step
+from learner.supervisor.worker_group.restart_policy import Restarts
 from psrv.cursor.base import CursorError
 from psrv.cursor.overseer import reported
 
@@ -32,7 +32,7 @@ SETTLED_S = 3.0
 """A shared file system may show a status that late."""
 
 
-class Member:
+class Worker:
     """A process that is started again when it dies, and the status files in which it is seen.
 
     Args:
@@ -141,7 +141,7 @@ class Member:
                 contract.write_whole(path, contract.to_json(new))
 
 
-class ServerMember(Member):
+class ServerWorker(Worker):
     """The server of a node, or those of all nodes as one step."""
 
     def __init__(
@@ -176,7 +176,7 @@ class ServerMember(Member):
         return serves and now - self.started_at >= LIVED_S
 
 
-class LearnerMember(Member):
+class LearnerWorker(Worker):
     """A learner: how its life ended, and what it did, is in files."""
 
     def __init__(

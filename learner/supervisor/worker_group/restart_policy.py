@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 from dlctl.contract import State, Status
 from learner.job.status import UNSAVED
 
@@ -31,20 +29,6 @@ class Restarts:
             return None
         wait_s: float = FIRST_WAIT_S * 2 ** max(0, self.in_a_row - 1)
         return min(LONGEST_WAIT_S, wait_s)
-
-
-def has_saved(status: Status | None) -> bool:
-    """Return whether a learner has come to its own end, with all it had to save.
-
-    HALTED is told of others, too: of a program that had to be killed, which a signal has ended, and
-    of a learner that died while all were stopping: of that no exit code is known. (SIGUSR2 is the
-    halt itself, to a process that had nothing left to do.)
-    """
-    if status is None or status.state is not State.HALTED:
-        return status is not None and status.state is State.COMPLETED
-    if status.signal is not None:
-        return status.signal == signal.SIGUSR2
-    return status.exit_code is not None
 
 
 def is_user_error(status: Status) -> bool:

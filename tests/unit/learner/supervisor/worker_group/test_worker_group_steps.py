@@ -1,4 +1,4 @@
-"""What the crew does when steps end, can't be started, or nodes are lost: steps of a script."""
+"""What the group does when steps end, can't be started, or nodes are lost: steps of a script."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew_job import CrewJob
+from worker_group_job import WorkerGroupJob
 
 from dlctl import contract
 from dlctl.contract import State, Status
 from learner.errors import UserFault
 from learner.job.status import UNSAVED
-from learner.supervisor import cleanup
-from learner.supervisor import worker_group as crew_module
 from learner.supervisor.attempt import Supervisor
-from learner.supervisor.control import Wish
-from learner.supervisor.shard_placement import make_secret
-from learner.supervisor.worker_group import Crew
+from learner.supervisor.control import EndRequest
+from learner.supervisor.worker_group import cleanup
+from learner.supervisor.worker_group import group as group_module
+from learner.supervisor.worker_group.group import WorkerGroup
+from learner.supervisor.worker_group.shard_placement import make_secret
 
 
 class FakeStep:
@@ -59,10 +59,10 @@ class FakeNodes:
 
 
 class Played:
-    """A crew whose steps and clock are the test's."""
+    """A group whose steps and clock are the test's."""
 
     def __init__(self, root: Path, learners: int, nodes: int, **server: Any) -> None:
-        self.job = CrewJob(root, learners, nodes=nodes)
+        self.job = WorkerGroupJob(root, learners, nodes=nodes)
         asked = {**vars(self.job.plan.parameter_server), **server}
         self.job.write_plan(parameter_server=contract.ParameterServer(**asked))
         self.now = 0.0
@@ -75,7 +75,7 @@ class Played:
         self.cleaned_by: list[list[str]] = []
         self.steps: dict[str, list[FakeStep]] = defaultdict(list)
         (self.job.dir / contract.status_file(1, "server", 0)).parent.mkdir(parents=True)
-        self.crew = Crew(
+        self.group = WorkerGroup(
             self.job.plan, self.job.dir, 1, FakeNodes(nodes),  # type: ignore[arg-type]
             self.said.append, lambda: self.now,
         )  # fmt: skip
@@ -89,10 +89,14 @@ class Played:
     def poll(
         self, seconds: float = 1.0, *, halting: bool = False, terminated: bool = False
     ) -> None:
-        wish = Wish("halt", "halted on request", 9.0, terminated) if halting or terminated else None
+        request = (
+            EndRequest("halt", "halted on request", 9.0, terminated=terminated)
+            if halting or terminated
+            else None
+        )
         for _ in range(max(1, int(seconds))):
             self.now += 1.0
-            self.crew.poll(wish, silent=False)
+            self.group.poll(request, silent=False)
 
     def status(self, role: str, rank: int) -> Status | None:
         return contract.read_record(Status, self.job.dir / contract.status_file(1, role, rank))
@@ -124,8 +128,8 @@ def play(tmp_path, monkeypatch):
         made[-1].took_over.append(args[5])
         return made[-1].start(f"server {args[3]}")
 
-    monkeypatch.setattr(crew_module, "learner_step", learner)
-    monkeypatch.setattr(crew_module, "server_step", server)
+    monkeypatch.setattr(group_module, "learner_step", learner)
+    monkeypatch.setattr(group_module, "server_step", server)
 
     def cleaner(_plan: Any, argv: list[str], *_: Any) -> FakeStep:
         made[-1].cleaned_by.append(argv)
@@ -148,8 +152,8 @@ def test_a_lost_node_ends_an_attempt_whose_servers_are_one_mpi_world(play):
     for rank in (2, 3):
         job.steps[f"learner {rank}"][0].end(1, "srun: error: Node failure on n1")
     job.poll(120)
-    assert job.crew.exit_code == 1
-    assert "its node n1 was lost" in job.crew.failure.reason
+    assert job.group.exit_code == 1
+    assert "its node n1 was lost" in job.group.failure.reason
 
 
 @pytest.mark.parametrize(
@@ -175,10 +179,10 @@ def test_a_node_lost_while_halting_where_servers_are_one_mpi_world(play, state, 
     job.end_learner(1, State.HALTED)
     job.end_learner(0, state, **more)
     job.poll(60, halting=True)
-    assert set(job.crew.lost) == {2, 3}
-    assert job.crew.exit_code == int(not saved)
+    assert set(job.group.lost) == {2, 3}
+    assert job.group.exit_code == int(not saved)
     if not saved:
-        assert "its node n1 was lost" in job.crew.failure.reason
+        assert "its node n1 was lost" in job.group.failure.reason
 
 
 def test_a_death_is_told_once_the_file_system_is_back(play):
@@ -204,7 +208,7 @@ def test_of_servers_that_are_one_mpi_world_that_which_failed_is_named(play):
     job.say("server", 1, State.FAILED, host="n1", exit_code=3, reason=words[0], last_lines=words)
     job.steps["server 0"][0].end(137, "[server 0 on n0] node 1 has not answered")
     job.poll(60)
-    failure = job.crew.failure
+    failure = job.group.failure
     assert len(job.steps["server 0"]) == 1  # no restart helps
     assert failure.reason == f"The server on n1 failed with exit code 3: {words[0]}"
     assert failure.hint == "use more nodes"
@@ -219,7 +223,7 @@ def test_servers_of_one_mpi_world_that_die_again_and_again(play):
         job.poll(40)
         job.steps["server 0"][-1].end(137, "srun: Force Terminated StepId=1.2")
     job.poll()
-    assert job.crew.failure.reason == (
+    assert job.group.failure.reason == (
         "The servers, one MPI world, failed 5 times in a row, each time within 10 min of its "
         "start, with exit code 137: srun: Force Terminated StepId=1.2"
     )
@@ -252,7 +256,7 @@ def test_what_a_learner_of_a_lost_node_was_at_is_given_out_again_though_it_may_l
         expelled.append((path.name, number))
         return answers.pop()
 
-    monkeypatch.setattr(crew_module, "expel", expel)
+    monkeypatch.setattr(group_module, "expel", expel)
     job = play(2, 2)
     job.poll()
     (job.job.dir / contract.cursor_learner_file(1, 1)).write_text("7\n")
@@ -260,7 +264,7 @@ def test_what_a_learner_of_a_lost_node_was_at_is_given_out_again_though_it_may_l
     step.terminate = step.kill = lambda: None
     job.steps["server 1"][-1].end(1, "srun: error: Node failure on n1")
     job.poll(2)
-    assert job.crew.lost and step.exit_code is None
+    assert job.group.lost and step.exit_code is None
     assert expelled == [("cursor", 7)] * 2
 
 
@@ -271,12 +275,12 @@ def test_a_node_that_is_lost_while_halting_stops_nobody_from_saving(play):
         job.steps[f"learner {rank}"][0].end(1, "srun: error: Node failure on n1")
     job.poll(halting=True)
     assert job.steps["learner 0"][0].exit_code is None
-    assert job.crew.failure is None
+    assert job.group.failure is None
     for rank in (0, 1):
         job.end_learner(rank, State.HALTED)
     job.poll(60, halting=True)
-    assert job.crew.exit_code == 0
-    assert set(job.crew.lost) == {2, 3}
+    assert job.group.exit_code == 0
+    assert set(job.group.lost) == {2, 3}
 
 
 def test_a_step_that_cant_be_started_at_once_is_tried_again(play):
@@ -296,8 +300,8 @@ def test_a_learner_that_can_never_be_started_is_given_up(play):
     job.cant_start = {"learner 1"}
     job.poll(20)
     why = "could not be started: The launcher 'srun' can't be started: no memory"
-    assert job.crew.lost == {1: why}
-    assert job.crew.failure is None
+    assert job.group.lost == {1: why}
+    assert job.group.failure is None
     assert job.job.homes() == contract.Homes(2, [0], lost_learners=[1])
 
 
@@ -307,11 +311,11 @@ def test_a_server_that_cant_be_started_fails_the_training_and_leaves_no_secret(p
     job.steps["server 0"][0].end(137)
     job.cant_start = {"server 0"}
     job.poll(120)
-    assert job.crew.exit_code == 1
-    assert job.crew.failure.reason.endswith(
+    assert job.group.exit_code == 1
+    assert job.group.failure.reason.endswith(
         "can't go on: The launcher 'srun' can't be started: no memory."
     )
-    job.crew.close()
+    job.group.close()
     assert not (job.job.dir / contract.server_secret(1)).exists()
 
 
@@ -319,18 +323,18 @@ def test_a_server_that_never_serves_is_given_up_however_long_it_lives(play):
     job = play(2, 1)
     job.poll()
     for life in range(5):
-        assert job.crew.failure is None
+        assert job.group.failure is None
         job.poll(40)  # waits that grow, and a life that is longer than 30 s
         job.steps["server 0"][life].end(1)
         job.poll()
-    assert "5 times in a row" in job.crew.failure.reason
+    assert "5 times in a row" in job.group.failure.reason
     assert job.status("server", 0).state is State.FAILED
 
 
 def crash(job, lives, seconds):
     """Have the server of node 0 serve for so long and end, so many times."""
     for _ in range(lives):
-        assert job.crew.failure is None
+        assert job.group.failure is None
         job.say("server", 0, State.TRAINING, reason="serves")
         job.poll(seconds)
         job.steps["server 0"][-1].end(1, "[server 0 on n0] it is all wrong")
@@ -341,7 +345,7 @@ def test_a_server_that_serves_for_a_while_and_always_ends_is_given_up(play):
     job = play(2, 1)
     job.poll()
     crash(job, 5, 300)
-    failure = job.crew.failure
+    failure = job.group.failure
     assert failure.reason == (
         "The server on n0 failed 5 times in a row, each time within 10 min of its start, "
         "with exit code 1: it is all wrong"
@@ -360,7 +364,7 @@ def test_a_server_that_ends_now_and_then_is_always_started_again(play):
     for _ in range(3):
         crash(job, 4, 300)
         crash(job, 1, 601)
-    assert job.crew.failure is None
+    assert job.group.failure is None
 
 
 def test_the_status_of_a_server_tells_of_its_death(play):
@@ -377,7 +381,7 @@ def test_the_status_of_a_server_tells_of_its_death(play):
     for rank in range(2):
         job.end_learner(rank)
     job.poll(60)
-    assert job.crew.exit_code == 0
+    assert job.group.exit_code == 0
     assert job.status("server", 0).state is State.CANCELLED
 
 
@@ -393,7 +397,7 @@ def test_the_server_of_a_lost_node_does_not_train(play):
     for rank in (0, 1):
         job.end_learner(rank)
     job.poll(60)
-    assert job.crew.exit_code == 0
+    assert job.group.exit_code == 0
     assert job.status("server", 1) == seen
 
 
@@ -406,13 +410,13 @@ def test_a_step_whose_predecessor_has_its_memory_still_is_tried_for_two_minutes(
     job.say("learner", 1, State.TRAINING, step=7)
     job.steps["learner 1"][-1].end(137)
     job.poll(10)
-    assert 1 not in job.crew.lost
+    assert 1 not in job.group.lost
     tries = 0
-    while 1 not in job.crew.lost and tries < 100:
+    while 1 not in job.group.lost and tries < 100:
         tries += 1
         job.steps["learner 1"][-1].end(1, full)
         job.poll(10)
-    assert (tries, job.crew.failure) == (25, None)
+    assert (tries, job.group.failure) == (25, None)
 
 
 def test_a_server_takes_over_where_one_has_served_and_learners_run(play):
@@ -468,7 +472,7 @@ def test_a_step_that_had_begun_dies_whatever_srun_says_of_the_controller(play, r
         job.say(role, 0, State.DEPLOYING, pid=77)
         job.steps[f"{role} 0"][-1].end(139, busy)
         job.poll(20)
-    assert job.crew.failure is not None
+    assert job.group.failure is not None
     assert len(job.steps[f"{role} 0"]) < 10
 
 
@@ -483,7 +487,7 @@ def test_a_step_that_cant_begin_while_the_controller_is_away_is_no_death(play, n
         assert len(job.steps[name]) == count
         job.steps[name][-1].end(1, away, "srun: Check SLURM_JOB_ID environment variable.")
         job.poll(10)
-    assert (job.crew.failure, job.crew.lost) == (None, {})
+    assert (job.group.failure, job.group.lost) == (None, {})
 
 
 def test_nothing_is_started_again_once_the_whole_job_gets_sigterm(play):
@@ -494,12 +498,12 @@ def test_nothing_is_started_again_once_the_whole_job_gets_sigterm(play):
     job.steps["learner 0"][0].end(143, "srun: forcing job termination")
     job.steps["server 1"][0].end(0, "srun: error: Timed out waiting for job step to complete")
     job.poll(20, terminated=True)
-    assert job.crew.exit_code is None  # the others have their time to save
+    assert job.group.exit_code is None  # the others have their time to save
     job.end_learner(1, State.HALTED)
     job.steps["learner 2"][0].end(137)
     job.steps["server 0"][0].end(137, "srun: error: Slurm job 7 has expired")
     job.poll(10, terminated=True)
-    assert job.crew.exit_code == 0
+    assert job.group.exit_code == 0
     assert {name: len(steps) for name, steps in job.steps.items()} == {
         "server 0": 1, "server 1": 1, "learner 0": 1, "learner 1": 1, "learner 2": 1,
     }  # fmt: skip
@@ -524,14 +528,14 @@ def test_a_learner_that_dies_again_and_again_is_given_up(play, words, life_s, de
     job = play(3, 1, min_learners=2)
     for count in range(deaths or 30):
         job.poll(life_s)
-        assert (len(job.steps["learner 1"]), job.crew.lost) == (count + 1, {})
+        assert (len(job.steps["learner 1"]), job.group.lost) == (count + 1, {})
         job.say("learner", 1, State.FAILED, pid=5, signal=9, metrics={"batches": 3.0})
         job.steps["learner 1"][-1].end(137, words)
     job.poll()
-    assert list(job.crew.lost) == [1] * bool(deaths)
-    assert said in job.crew.lost.get(1, "")
+    assert list(job.group.lost) == [1] * bool(deaths)
+    assert said in job.group.lost.get(1, "")
     assert all(("memory" in line) == ("Memory" in words) for line in job.said)
-    assert job.crew.failure is None
+    assert job.group.failure is None
 
 
 @pytest.mark.parametrize("back", [True, False])
@@ -549,14 +553,14 @@ def test_shared_memory_that_cant_be_removed_at_once(play, back):
     job.cant_start = set() if back else {"cleaner"}
     job.steps["cleaner"][-1].end(0 if back else 1, "srun: still away.")
     job.poll(20)
-    assert job.crew.exit_code == 0
+    assert job.group.exit_code == 0
     assert len(job.steps["cleaner"]) == 2
     left = "may be left on n0 (The launcher 'srun' can't be started: no memory)"
     assert [left in line for line in job.said if "shared memory" in line] == [True] * (not back)
 
 
 def test_what_a_supervisor_left_that_was_killed_is_removed_by_the_next_attempt(tmp_path):
-    job = CrewJob(tmp_path, 2)
+    job = WorkerGroupJob(tmp_path, 2)
     make_secret(job.dir, 1)
     (job.dir / contract.snapshot_file(1, 0)).touch()
     (job.dir / contract.attempt_dir(2)).mkdir()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from crew_job import CrewJob
 from node_job import alive, kill, wait_until
+from worker_group_job import WorkerGroupJob
 
 from dlctl import contract
 from dlctl.contract import State
 
 
-def finished(job: CrewJob, **ending) -> contract.Verdict:
+def finished(job: WorkerGroupJob, **ending) -> contract.Verdict:
     """Return the verdict of a job that left nothing behind."""
     process = ending.get("process") or job.start()
     job.hurry()
@@ -23,7 +23,7 @@ def finished(job: CrewJob, **ending) -> contract.Verdict:
 
 
 def test_each_learner_is_a_step_and_servers_go_last(tmp_path):
-    job = CrewJob(tmp_path, 3, samples=200)
+    job = WorkerGroupJob(tmp_path, 3, samples=200)
     verdict = finished(job)
     assert verdict.state is State.COMPLETED, job.output
     assert verdict.reason == "All 3 learners ended with exit code 0."
@@ -46,7 +46,7 @@ def test_each_learner_is_a_step_and_servers_go_last(tmp_path):
 )
 def test_learners_that_end_well_before_all_is_done(tmp_path, early, words):
     """A program's own affair, it may stop early; but nobody is to think that it has not."""
-    job = CrewJob(tmp_path, 2, samples=200)
+    job = WorkerGroupJob(tmp_path, 2, samples=200)
     for rank in range(2):
         (job.dir / f"bad-learner-{rank}").write_text(early)
     verdict = job.finish(job.start())
@@ -55,7 +55,7 @@ def test_learners_that_end_well_before_all_is_done(tmp_path, early, words):
 
 
 def test_a_killed_learner_is_started_again_alone(tmp_path):
-    job = CrewJob(tmp_path, 3)
+    job = WorkerGroupJob(tmp_path, 3)
     process = job.start()
     others = [job.living(0), job.living(2)]
     for _ in range(4):  # more often than it may die without having done anything
@@ -77,7 +77,7 @@ def test_a_killed_learner_is_started_again_alone(tmp_path):
 
 
 def test_a_watchdog_that_is_killed_with_its_learner(tmp_path):
-    job = CrewJob(tmp_path, 2)
+    job = WorkerGroupJob(tmp_path, 2)
     process = job.start()
     pid = job.living(1)
     kill(job.status(1).pid)
@@ -100,7 +100,7 @@ KILLS_ITSELF = "os.kill(os.getpid(), 9)"
     ],
 )  # fmt: skip
 def test_a_learner_that_only_dies_is_given_up(tmp_path, rank, least, state, words):
-    job = CrewJob(tmp_path, 3, min_learners=least)
+    job = WorkerGroupJob(tmp_path, 3, min_learners=least)
     (job.dir / f"bad-learner-{rank}").write_text(KILLS_ITSELF)
     process = job.start()
     wait_until(lambda: job.status(rank) and job.status(rank).state is State.FAILED
@@ -116,7 +116,7 @@ def test_a_learner_that_only_dies_is_given_up(tmp_path, rank, least, state, word
 
 
 def test_an_error_of_the_users_ends_all(tmp_path):
-    job = CrewJob(tmp_path, 3)
+    job = WorkerGroupJob(tmp_path, 3)
     (job.dir / "bad-learner-1").write_text("time.sleep(0.5); raise ValueError('so it goes')")
     verdict = job.finish(job.start())
     assert verdict.state is State.FAILED
@@ -129,7 +129,7 @@ def test_an_error_of_the_users_ends_all(tmp_path):
 
 
 def test_a_killed_server_is_started_again(tmp_path):
-    job = CrewJob(tmp_path, 2)
+    job = WorkerGroupJob(tmp_path, 2)
     process = job.start()
     pid = 0
     for _ in range(2):
@@ -144,7 +144,7 @@ def test_a_killed_server_is_started_again(tmp_path):
 
 
 def test_shared_memory_of_a_server_that_was_killed_at_the_end_is_removed(tmp_path):
-    job = CrewJob(tmp_path, 1, samples=30)
+    job = WorkerGroupJob(tmp_path, 1, samples=30)
     (job.dir / "bad-server-0").write_text("9")
     verdict = finished(job)
     assert verdict.state is State.COMPLETED, job.output
@@ -152,7 +152,7 @@ def test_shared_memory_of_a_server_that_was_killed_at_the_end_is_removed(tmp_pat
 
 @pytest.mark.parametrize(("code", "times"), [(3, 1), (1, 5)])
 def test_a_server_that_cant_be_had_is_guilty(tmp_path, code, times):
-    job = CrewJob(tmp_path, 2)
+    job = WorkerGroupJob(tmp_path, 2)
     (job.dir / "bad-server-0").write_text(str(code))
     verdict = job.finish(job.start())
     assert job.shared_memory() == []
@@ -172,7 +172,7 @@ def test_a_server_that_cant_be_had_is_guilty(tmp_path, code, times):
 @pytest.mark.parametrize("how", ["lost", "cut off"])
 def test_the_others_go_on_without_a_lost_node(tmp_path, how):
     """Cut off, its learner lives and computes until its watchdog sees that it has no part."""
-    job = CrewJob.on_fake_slurm(tmp_path, 4, 2)
+    job = WorkerGroupJob.on_fake_slurm(tmp_path, 4, 2)
     process = job.start()
     cut_off = [job.living(2), job.living(3)]
     (tmp_path / "down-n2").write_text(how)
@@ -195,7 +195,7 @@ def test_the_others_go_on_without_a_lost_node(tmp_path, how):
 
 def test_a_node_that_slurm_has_taken_away_quietly(tmp_path):
     """srun waits for ever, heartbeats are silent or a step died: Slurm is asked."""
-    job = CrewJob.on_fake_slurm(tmp_path, 2, 2)
+    job = WorkerGroupJob.on_fake_slurm(tmp_path, 2, 2)
     process = job.start()
     (tmp_path / "gone-n2").touch()
     kill(job.living(1))
@@ -207,7 +207,7 @@ def test_a_node_that_slurm_has_taken_away_quietly(tmp_path):
 
 
 def test_too_few_learners_left(tmp_path):
-    job = CrewJob.on_fake_slurm(tmp_path, 4, 2, min_learners=3)
+    job = WorkerGroupJob.on_fake_slurm(tmp_path, 4, 2, min_learners=3)
     process = job.start()
     job.living(3)
     (tmp_path / "down-n2").write_text("lost")
@@ -222,7 +222,7 @@ def test_too_few_learners_left(tmp_path):
 # The end that somebody wants ---------------------------------------------------------------------
 
 
-def halt(job: CrewJob) -> None:
+def halt(job: WorkerGroupJob) -> None:
     """Halt a job of three learners once all live; all of them end as halted."""
     process = job.start()
     for rank in range(3):
@@ -235,13 +235,13 @@ def halt(job: CrewJob) -> None:
 
 
 def test_halting_stops_all_of_them(tmp_path):
-    halt(CrewJob(tmp_path, 3))
+    halt(WorkerGroupJob(tmp_path, 3))
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_learner_that_dies_while_halting(tmp_path, rank):
     """Only learner 0 is needed then: it saves."""
-    job = CrewJob(tmp_path, 3)
+    job = WorkerGroupJob(tmp_path, 3)
     (job.dir / f"bad-learner-{rank}").write_text(
         "signal.signal(signal.SIGUSR2, lambda *_: os.kill(os.getppid(), 9))\n"
         "life.touch()\n"
@@ -253,7 +253,7 @@ def test_a_learner_that_dies_while_halting(tmp_path, rank):
 
 
 def test_cancelling_ends_all_of_them(tmp_path):
-    job = CrewJob(tmp_path, 2)
+    job = WorkerGroupJob(tmp_path, 2)
     process = job.start()
     job.living(1)
     job.ask(contract.CANCEL_REQUEST)
@@ -262,7 +262,7 @@ def test_cancelling_ends_all_of_them(tmp_path):
 
 
 def test_kill_of_the_supervisor_leaves_no_process(tmp_path):
-    job = CrewJob(tmp_path, 2)
+    job = WorkerGroupJob(tmp_path, 2)
     process = job.start()
     pids = [job.living(0), job.living(1), job.server_pid()]
     kill(process.pid)

@@ -1,0 +1,55 @@
+"""How an attempt ended, in the words of whoever judged it; the one place that makes a `Verdict`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlctl.contract import Guilty, State, Verdict, VerdictKind
+from learner.errors import UserFault
+from learner.job.context import job_id
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An attempt's end: everything of a verdict but which attempt it is about."""
+
+    state: State
+    """COMPLETED, FAILED, HALTED or CANCELLED."""
+    kind: VerdictKind
+    reason: str
+    """One sentence: what was seen."""
+    hint: str = ""
+    """One sentence: what to do next."""
+    guilty: Guilty | None = None
+
+    @property
+    def failed_rank(self) -> int | None:
+        """The learner whose failure ended the attempt, if one did."""
+        guilty = self.guilty
+        if self.state is not State.FAILED or guilty is None or guilty.role != "learner":
+            return None
+        return guilty.rank
+
+
+def failed(kind: VerdictKind, reason: str, hint: str = "", guilty: Guilty | None = None) -> Outcome:
+    """Return the outcome of an attempt that failed."""
+    return Outcome(State.FAILED, kind, reason, hint, guilty)
+
+
+def fault_outcome(fault: UserFault) -> Outcome:
+    """Return the outcome of an attempt that an error in the user's file, data or site ended."""
+    return failed(VerdictKind.USER_ERROR, fault.message, fault.hint)
+
+
+def verdict_of(job_dir: Path, attempt: int, outcome: Outcome) -> Verdict:
+    """Return the verdict over an attempt of this job."""
+    return Verdict(
+        attempt=attempt,
+        job_id=job_id(job_dir, attempt),
+        state=outcome.state,
+        reason=outcome.reason,
+        hint=outcome.hint,
+        guilty=outcome.guilty,
+        kind=outcome.kind,
+    )
