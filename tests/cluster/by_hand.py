@@ -8,7 +8,6 @@ forget the trainings that ran there.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import pwd
@@ -191,8 +190,9 @@ def _check_python(folder: Path) -> None:
 def main() -> None:
     """`by_hand.py start` or `by_hand.py stop`."""
     # ssh looks below the home that the system knows, whatever $HOME says.
-    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
-    traces = Traces(Path(f"/var/tmp/dlctl-cluster.{getpass.getuser()}"), home / ".ssh/config")
+    user = pwd.getpwuid(os.getuid())
+    folder = Path(f"/var/tmp/dlctl-cluster.{user.pw_name}")  # where cluster.sh has it, too
+    traces = Traces(folder, Path(user.pw_dir) / ".ssh/config")
     try:
         {"start": start, "stop": stop}[sys.argv[1]](traces)
     except ByHandError as error:
