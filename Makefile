@@ -1,6 +1,6 @@
 # demo: train the example on this machine.  test: everything the tests need, and all tests.
 # TORCH_SOURCE says where torch comes from: `--find-links DIR` or `--index-url URL` (see README.md).
-.PHONY: demo test check bench docs picture cluster-deps system-packages
+.PHONY: demo test check bench docs picture cluster cluster-stop cluster-deps system-packages
 
 demo: .venv/.ready ; .venv/bin/dlctl submit examples/digits/manifest.yml --follow && .venv/bin/dlctl fetch results
 test: system-packages .venv/.ready ; @.ci/test
@@ -8,6 +8,8 @@ check: .venv/.ready ; @.ci/check
 bench: .venv/.ready ; .venv/bin/python -m benchmarks
 docs: .venv/.ready ; .venv/bin/python docs/make_commands.py && .venv/bin/python docs/make_architecture.py
 picture: .venv/.ready ; .venv/bin/python docs/make_picture.py
+cluster: .venv/.ready ; @.venv/bin/python tests/cluster/by_hand.py start
+cluster-stop: .venv/.ready ; @.venv/bin/python tests/cluster/by_hand.py stop
 cluster-deps: ; .ci/system-packages
 system-packages: ; @.ci/system-packages --if-harmless
 .venv/.ready: pyproject.toml constraints.txt ; .ci/make-venv .venv

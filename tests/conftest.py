@@ -20,6 +20,7 @@ import pytest
 from cluster import Cluster, missing_programs, one_at_a_time, wipe_leftovers
 from hypothesis import settings
 from leftovers import SESSION_VARIABLE, left_behind, shared_memory
+from site_text import CLUSTER_SITE
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LONGEST = "test_parameter_server.py"
@@ -248,27 +249,6 @@ class TestSite:
         return self.root / "jobs" / training_id
 
 
-_CLUSTER_SITE = """\
-transport:
-  kind: ssh
-  host: {host}
-root: {root}
-scheduler:
-  kind: slurm
-partitions:
-  debug: {{nodes: 4, cpus_per_node: 2, memory_per_node: 4000MiB, gpus_per_node: 2, default: true}}
-  short:
-    {{nodes: 1, cpus_per_node: 2, memory_per_node: 4000MiB, gpus_per_node: 2, max_time: 2m}}
-launcher:
-  kind: srun
-  mpi: pmix
-environment:
-  python: {python}
-  variables:
-    OMPI_MCA_mpi_yield_when_idle: "1"
-"""
-
-
 @pytest.fixture
 def local_site(xdg: UserFolders) -> TestSite:
     """This machine, as the shipped site `local` has it."""
@@ -279,7 +259,7 @@ def local_site(xdg: UserFolders) -> TestSite:
 def cluster_site(cluster: Cluster, xdg: UserFolders) -> TestSite:
     """The cluster over SSH as the ordinary user, with a root folder of this test's own."""
     root = cluster.home / f"dl-{secrets.token_hex(4)}"
-    text = _CLUSTER_SITE.format(host=cluster.host, root=root, python=cluster.node_python)
+    text = CLUSTER_SITE.format(host=cluster.host, root=root, python=cluster.node_python)
     file = xdg.config / "dlctl/sites/testbed.yml"
     file.parent.mkdir(parents=True)
     file.write_text(text)

@@ -87,6 +87,13 @@ def test_every_relative_link_leads_somewhere(page):
             assert anchor in anchors(found), f"{page_id(page)} links to {target}"
 
 
+def test_every_path_of_the_code_that_a_page_names_exists():
+    folders = "dlctl|learner|psrv|templates|site_configs|examples|docs|tests|benchmarks"
+    for page in (*PAGES, REPOSITORY / "tests/cluster/README.md"):
+        for path in re.findall(rf"`((?:{folders})/[\w./-]+)`", page.read_text()):
+            assert page.name == "CHANGELOG.md" or (REPOSITORY / path).exists(), (page, path)
+
+
 # Commands ----------------------------------------------------------------------------------------
 
 
