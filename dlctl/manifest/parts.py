@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from dlctl.contract.frameworks import LOOP_FRAMEWORKS
 from dlctl.manifest.intervals import parse_every, parse_steps
 from dlctl.units import parse_duration, parse_size
 from dlctl.yaml_source import FloatText, IntText, plain
@@ -30,7 +31,6 @@ MOUNTED_STORES = ("mount_volume", "host_mount")
 """Data stores that are a directory on the nodes."""
 OBJECT_STORES = ("softlayer_objectstore", "swift_datastore", "s3_datastore", "mount_cos")
 STORE_TYPES = (*MOUNTED_STORES, *OBJECT_STORES)
-TORCH_NAMES = ("pytorch", "torch")
 _OWN_OPTIONS = frozenset(
     ("array", "job-name", "output", "error", "comment", "wrap", "requeue", "no-requeue",
      "open-mode", "parsable", "chdir", "signal", "wait", "test-only", *"aJoeDW")
@@ -179,18 +179,18 @@ class Framework(Part):
         if (self.command is None) == (self.job is None):
             seen, verb = ("neither", "is") if self.command is None else ("both", "are")
             raise ValueError(f"{seen} of 'command' and 'job' {verb} set; exactly one is allowed")
-        is_torch = self.name.lower() in TORCH_NAMES
-        if self.job is not None and is_torch and not self.job.endswith(".py"):
+        words = LOOP_FRAMEWORKS.get(self.name.lower())
+        if self.job is not None and words and not self.job.endswith(words.job_suffix):
             raise ValueError(
-                f"job {self.job!r} is no Python file; "
-                f"for {self.name} a path such as 'train.py' is allowed"
+                f"job {self.job!r} does not end with {words.job_suffix}; "
+                f"for {self.name} a path such as {words.example!r} is allowed"
             )
         return self
 
     @property
     def has_loop(self) -> bool:
         """Whether the built-in loop trains this framework's models, as `job` needs."""
-        return self.name.lower() in TORCH_NAMES
+        return self.name.lower() in LOOP_FRAMEWORKS
 
 
 class Container(Part):

@@ -30,7 +30,8 @@ from dlctl.contract import (
 )
 from dlctl.contract.launchers import LAUNCHERS, Ranks
 from learner.agent.watchdog import Program, Watchdog
-from learner.errors import EXIT_HALTED, UserFault
+from learner.errors import UserFault
+from learner.frameworks import framework_of
 from learner.job.context import (
     ATTEMPT_VARIABLE,
     JOB_VARIABLE,
@@ -49,8 +50,6 @@ from learner.system import processes
 from learner.system.segments import make_segment_folder, remove_segment_folder
 from learner.system.signals import HaltFlag
 
-_PRELUDE = f"trap 'exit {EXIT_HALTED}' USR2\n"
-"""The shell outlives the signal, lets the running program save, and starts no further one."""
 _STEP_ENDED_GRACE_S = 20.0
 """What a learner that is a step of its own has from SIGTERM on: Slurm's KillWait is 30 s."""
 
@@ -111,24 +110,20 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch:
     if meeting_point is None:
         raise UserFault("The preflight's report of rank 0 is gone.", hint="Submit again.")
     secrets = resolve_secrets(plan, os.environ)
-    env = learner_environment(plan, job_dir, ranks, meeting_point, os.environ, secrets)
+    framework, base = framework_of(plan), dict(os.environ)
+    framework.adapt(base, plan)
+    env = learner_environment(plan, job_dir, ranks, meeting_point, base, secrets)
     if not plan.launch.step_per_learner:
         env.update(make_segment_folder(plan.training_id, attempt))
     env.update(quiet_mpi(env))
     env[PROGRESS_FILE] = str(scratch / "progress.json")
     env |= {JOB_VARIABLE: str(job_dir), ATTEMPT_VARIABLE: str(attempt)}
-    command = plan.framework.command
-    argv = (
-        [sys.executable, "-m", "learner.train", str(job_dir), str(attempt)]
-        if command is None
-        else ["/bin/sh", "-c", _PRELUDE + command]
-    )
     return Program(
-        argv=argv,
+        argv=framework.argv(plan, job_dir, attempt),
         env=env,
-        cwd=Path(plan.runtime_dir) if command is None else job_dir / contract.CODE,
+        cwd=framework.folder(plan, job_dir),
         log=job_dir / learner_log(attempt, ranks.rank),
-        is_command=command is not None,
+        traits=framework.traits,
         progress=scratch / "progress.json",
         ended_grace_s=_ended_grace_s(plan),
         secrets=list(secrets.values()),

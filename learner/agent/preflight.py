@@ -20,6 +20,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import MPI_PENDING, Plan, Preflight, preflight_file, to_json, write_whole
 from learner.errors import UserFault
+from learner.frameworks import Framework, framework_of
 from learner.job.context import read_plan, starts_mpi
 from learner.job.environment import resolve_secrets
 from learner.job.ranks import find_ranks
@@ -60,12 +61,12 @@ def main(arguments: list[str]) -> int:
 
 def find_problems(plan: Plan, job_dir: Path) -> list[str]:
     """Return everything that would end the training later, two lines each."""
+    framework = framework_of(plan)
     found = [
-        *_check_modules(plan),
         *_check_folders(job_dir),
-        *_check_model_file(plan, job_dir),
+        *framework.problems(plan, job_dir),
         *_check_data(plan),
-        *_check_gpus(plan),
+        *_check_gpus(plan, framework),
     ]
     try:
         resolve_secrets(plan, os.environ)
@@ -160,20 +161,6 @@ def _route_address() -> str | None:
     return None
 
 
-def _check_modules(plan: Plan) -> list[str]:
-    if plan.framework.kind == "command":
-        return []
-    needed = ["numpy", "torch", "h5py"] + ["mpi4py"] * starts_mpi(plan)
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if not missing:
-        return []
-    names = ", ".join(missing)
-    return [
-        f"Python {sys.executable!r} lacks {names}.\n"
-        f"Run: dlctl sites setup {plan.site}  (it makes an environment with {names} there)"
-    ]
-
-
 def _check_folders(job_dir: Path) -> list[str]:
     found = []
     if not os.access(job_dir / contract.CODE, os.R_OK | os.X_OK):
@@ -188,26 +175,6 @@ def _check_folders(job_dir: Path) -> list[str]:
                 "Check the permissions of the site's root folder on the nodes."
             )
     return found
-
-
-def _check_model_file(plan: Plan, job_dir: Path) -> list[str]:
-    name = plan.framework.job
-    if name is None:
-        return []
-    try:
-        compile((job_dir / contract.CODE / name).read_bytes(), name, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        line = (error.text or "").strip()
-        return [
-            f"{name}:{error.lineno}: {type(error).__name__}: {error.msg}: `{line}`\n"
-            f"Correct {name} (the node runs Python {sys.version.split()[0]}) and submit again."
-        ]
-    except (OSError, ValueError) as error:
-        return [
-            f"framework.job {name!r} can't be read: {_one_line(error)}\n"
-            "Name a Python file of the submitted folder (.gitignore and .dlctlignore leave out)."
-        ]
-    return []
 
 
 def _check_data(plan: Plan) -> list[str]:
@@ -225,30 +192,17 @@ def _check_data(plan: Plan) -> list[str]:
     return found
 
 
-def _check_gpus(plan: Plan) -> list[str]:
+def _check_gpus(plan: Plan, framework: Framework) -> list[str]:
     asked = plan.resources.gpus_per_learner
     if asked == 0:
         return []
-    seen = _visible_gpus(plan.framework.kind)
+    seen = framework.visible_gpus()
     if seen >= asked:
         return []
     return [
         f"The plan asks for {asked} GPUs a learner, and this learner sees {seen}.\n"
         "Check the partition's GRES and that the node's torch is a build for its GPUs."
     ]
-
-
-def _visible_gpus(kind: str) -> int:
-    if kind == "job":
-        if importlib.util.find_spec("torch") is None:
-            return 0
-        import torch
-
-        return int(torch.cuda.device_count())
-    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
-        if os.environ.get(name):
-            return len(os.environ[name].split(","))
-    return len([p for p in Path("/dev").glob("nvidia[0-9]*")])
 
 
 def _one_line(error: BaseException) -> str:

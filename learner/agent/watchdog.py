@@ -19,6 +19,7 @@ from typing import Any
 
 from dlctl.contract import State
 from learner.errors import EXIT_HALTED
+from learner.frameworks.base import Traits
 from learner.job.directives import POLL_S, Outside, is_gone, is_there
 from learner.job.metrics import finished_file
 from learner.job.status import UNFINISHED, UNSAVED, Heartbeat, last_lines
@@ -56,8 +57,7 @@ class Program:
     env: Mapping[str, str]
     cwd: Path
     log: Path
-    is_command: bool
-    """The user's own program under a shell, rather than the built-in loop."""
+    traits: Traits
     progress: Path
     ended_grace_s: float = 0.5
     """How long the learner may go on saving once the launcher ends this process."""
@@ -67,17 +67,17 @@ class Program:
     """What is told of it beside the learner's own metrics."""
 
 
-def decode_exit(returncode: int, is_command: bool) -> tuple[int | None, int | None]:
+def decode_exit(returncode: int, traits: Traits) -> tuple[int | None, int | None]:
     """Return (exit code, signal); a shell tells of its program's signal as 128 + number."""
     if returncode < 0:
         return None, -returncode
-    if is_command and 128 < returncode <= 128 + 64:
+    if traits.in_shell and 128 < returncode <= 128 + 64:
         return returncode, returncode - 128
     return returncode, None
 
 
 def conclude(
-    returncode: int, is_command: bool, stop: Stop, killed: bool, finished: bool = True
+    returncode: int, traits: Traits, stop: Stop, killed: bool, finished: bool = True
 ) -> tuple[State, str]:
     """Return how a learner ended, and a few words on why.
 
@@ -87,23 +87,23 @@ def conclude(
     if stop is Stop.CANCEL:
         return State.CANCELLED, "stopped on request"
     # The shell around a command says 85 whatever its program made of the signal.
-    if stop is Stop.ENDED and is_command and returncode:
+    if stop is Stop.ENDED and traits.in_shell and returncode:
         return State.CANCELLED, "ended by the launcher"
     if returncode == EXIT_HALTED:
         return State.HALTED, "saved and stopped"
-    if stop is Stop.HALT and is_command:
+    if stop is Stop.HALT and not traits.is_our_loop:
         return State.HALTED, "did not stop in time and was killed" if killed else "stopped"
     if stop is Stop.HALT and returncode == -signal.SIGUSR2:
         # The built-in loop holds the signal back until it can take it: so it was on its way out.
         return State.HALTED, "stopped"
     if returncode == 0:
-        done = is_command or finished
+        done = finished or not traits.is_our_loop
         return (State.COMPLETED, "") if done else (State.FAILED, UNFINISHED)
     if stop is Stop.HALT and killed:
         return State.FAILED, UNSAVED
     if stop is Stop.ENDED:
         return State.CANCELLED, "ended by the launcher"
-    code, number = decode_exit(returncode, is_command)
+    code, number = decode_exit(returncode, traits)
     return State.FAILED, f"killed by signal {number}" if number else f"exit code {code}"
 
 
@@ -149,7 +149,7 @@ class Watchdog:
         program = self.program
         # Until the built-in loop has its handler, a halt waits for it. (A user's program
         # may not know of the signal at all: it gets it as the system has it.)
-        if not program.is_command:
+        if program.traits.is_our_loop:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
         program.log.parent.mkdir(exist_ok=True)
         with program.log.open("ab") as log:
@@ -219,7 +219,7 @@ class Watchdog:
 
     def _family(self) -> list[int]:
         """Return the learner's processes, without the shell that we put around a command."""
-        shell = {self._child.pid} if self.program.is_command else set()
+        shell = {self._child.pid} if self.program.traits.in_shell else set()
         return [pid for pid in self._everyone() if pid not in shell]
 
     def _everyone(self) -> list[int]:
@@ -276,12 +276,14 @@ class Watchdog:
         return {**numbers, "metrics": {**metrics, **self.program.metrics}}, warning
 
     def _report(self, returncode: int) -> int:
-        is_command = self.program.is_command
+        traits = self.program.traits
         finished = is_there(finished_file(self.program.progress))
         # The built-in loop, unlike a command, does nothing more on SIGTERM.
-        killed = self.killed or (self.overdue and not is_command and returncode == -signal.SIGTERM)
-        state, reason = conclude(returncode, is_command, self.stop, killed, finished)
-        code, number = decode_exit(returncode, is_command)
+        killed = self.killed or (
+            self.overdue and traits.is_our_loop and returncode == -signal.SIGTERM
+        )
+        state, reason = conclude(returncode, traits, self.stop, killed, finished)
+        code, number = decode_exit(returncode, traits)
         words = self._last_words() if state in (State.FAILED, State.CANCELLED) else []
         progress, warning = self._progress()
         if state is State.COMPLETED:

@@ -5,7 +5,6 @@ Pure but for the resolving of secrets, whose values go nowhere but into the envi
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,9 +32,6 @@ def learner_environment(
     env = dict(base)
     env.update(dict.fromkeys(_THREADS, str(plan.resources.threads_per_learner)))
     env["PYTHONUNBUFFERED"] = "1"
-    if plan.framework.kind == "command":
-        env["PYTHONPATH"] = users_python_path(env.get("PYTHONPATH", ""), plan.runtime_dir)
-        env.pop("PYTHONSAFEPATH", None)
     env.update(plan.env)
     env.update(secrets)
     env.update(service_variables(job_dir, ranks))
@@ -82,14 +78,6 @@ def quiet_mpi(env: Mapping[str, str], devices: Path = RDMA_DEVICES) -> dict[str,
     if any("ucx" in setting for setting in theirs) or (devices.is_dir() and any(devices.iterdir())):
         return {}
     return {"OMPI_MCA_opal_common_ucx_verbose": "-1"}
-
-
-def users_python_path(python_path: str, runtime_dir: str) -> str:
-    """Return the search path as it was before us, our packages after everything else."""
-    runtime = os.path.realpath(runtime_dir)
-    # An empty entry would mean the current folder.
-    before = [p for p in python_path.split(":") if p and os.path.realpath(p) != runtime]
-    return ":".join([*before, runtime_dir])
 
 
 def resolve_secrets(plan: Plan, base: Mapping[str, str]) -> dict[str, str]:

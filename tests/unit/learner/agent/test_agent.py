@@ -16,8 +16,9 @@ from dlctl import contract
 from dlctl.contract import Directive, Preflight, State
 from dlctl.contract.launchers import Ranks
 from learner.errors import UserFault
+from learner.frameworks.command import PRELUDE, users_python_path
 from learner.job.directives import SUPERVISOR_LOST_VARIABLE
-from learner.job.environment import quiet_mpi, resolve_secret, users_python_path
+from learner.job.environment import quiet_mpi, resolve_secret
 from learner.job.ranks import RANK_VARIABLE, find_ranks
 from learner.system.segments import segment_folder
 
@@ -113,10 +114,8 @@ def test_secret_stays_out_of_the_status(tmp_path):
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_prelude_stops_compound_commands(tmp_path, shell):
-    from learner.agent.__main__ import _PRELUDE
-
     (tmp_path / "s.py").write_text(SAVER.replace('os.environ["CHECKPOINT_DIR"]', '"."'))
-    command = f"{_PRELUDE}cd . && {PY} s.py && touch more\ntouch evenmore"
+    command = f"{PRELUDE}cd . && {PY} s.py && touch more\ntouch evenmore"
     with subprocess.Popen(
         [shell, "-c", command], cwd=tmp_path, env={**os.environ, "RANK": "0"},
         stdout=subprocess.PIPE, text=True, start_new_session=True,

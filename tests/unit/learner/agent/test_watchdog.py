@@ -14,6 +14,7 @@ from repository import REPOSITORY
 
 from dlctl.contract import Directive, State, Status, attempt_dir, read_record
 from learner.agent.watchdog import Program, Stop, Watchdog, conclude, decode_exit
+from learner.frameworks import COMMAND, LOOPS
 from learner.job import status as heartbeat
 from learner.job.metrics import finished_file
 from learner.job.status import Heartbeat, last_lines
@@ -21,6 +22,8 @@ from learner.supervisor.verdict import explain
 from learner.supervisor.worker_group.restart_policy import is_too_slow
 from learner.system import processes
 from learner.system.signals import HaltFlag
+
+SHELL, LOOP = COMMAND.traits, LOOPS["pytorch"].traits
 
 
 @pytest.fixture(autouse=True)
@@ -52,32 +55,32 @@ class Silent:
 
 
 @pytest.mark.parametrize(
-    ("returncode", "is_command", "stop", "killed", "state"),
+    ("returncode", "traits", "stop", "killed", "state"),
     [
-        (0, True, Stop.NONE, False, State.COMPLETED),
-        (3, True, Stop.NONE, False, State.FAILED),
-        (-9, False, Stop.NONE, False, State.FAILED),
-        (85, False, Stop.NONE, False, State.HALTED),
-        (0, True, Stop.HALT, False, State.HALTED),
-        (-9, True, Stop.HALT, True, State.HALTED),
-        (0, False, Stop.HALT, False, State.COMPLETED),
-        (-9, False, Stop.HALT, True, State.FAILED),
-        (-signal.SIGUSR2, False, Stop.HALT, False, State.HALTED),
-        (1, False, Stop.HALT, False, State.FAILED),
-        (85, True, Stop.ENDED, False, State.CANCELLED),
-        (85, False, Stop.ENDED, False, State.HALTED),
-        (-15, True, Stop.ENDED, False, State.CANCELLED),
-        (0, True, Stop.CANCEL, False, State.CANCELLED),
+        (0, SHELL, Stop.NONE, False, State.COMPLETED),
+        (3, SHELL, Stop.NONE, False, State.FAILED),
+        (-9, LOOP, Stop.NONE, False, State.FAILED),
+        (85, LOOP, Stop.NONE, False, State.HALTED),
+        (0, SHELL, Stop.HALT, False, State.HALTED),
+        (-9, SHELL, Stop.HALT, True, State.HALTED),
+        (0, LOOP, Stop.HALT, False, State.COMPLETED),
+        (-9, LOOP, Stop.HALT, True, State.FAILED),
+        (-signal.SIGUSR2, LOOP, Stop.HALT, False, State.HALTED),
+        (1, LOOP, Stop.HALT, False, State.FAILED),
+        (85, SHELL, Stop.ENDED, False, State.CANCELLED),
+        (85, LOOP, Stop.ENDED, False, State.HALTED),
+        (-15, SHELL, Stop.ENDED, False, State.CANCELLED),
+        (0, SHELL, Stop.CANCEL, False, State.CANCELLED),
     ],
 )
-def test_conclude(returncode, is_command, stop, killed, state):
-    assert conclude(returncode, is_command, stop, killed)[0] is state
+def test_exit_code_and_request_decide_the_state(returncode, traits, stop, killed, state):
+    assert conclude(returncode, traits, stop, killed)[0] is state
 
 
 def test_exit_of_a_shell_tells_the_signal():
-    assert decode_exit(137, True) == (137, 9)
-    assert decode_exit(137, False) == (137, None)
-    assert decode_exit(-11, True) == (None, 11)
+    assert decode_exit(137, SHELL) == (137, 9)
+    assert decode_exit(137, LOOP) == (137, None)
+    assert decode_exit(-11, SHELL) == (None, 11)
 
 
 def test_last_lines_of_odd_logs(tmp_path):
@@ -119,9 +122,7 @@ def test_progress_of_the_loop_is_merged_and_halt_waits_for_its_handler(tmp_path)
     )
     heart = Heartbeat(tmp_path, "learner", 0, 1)
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    program = Program(
-        [sys.executable, "-c", code], env, tmp_path, tmp_path / "log", False, progress
-    )
+    program = Program([sys.executable, "-c", code], env, tmp_path, tmp_path / "log", LOOP, progress)
     assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
     status = read_record(Status, heart.path)
     assert (status.state, status.exit_code) == (State.HALTED, 85), last_lines(tmp_path / "log")
@@ -143,7 +144,7 @@ def test_a_loop_that_does_not_save_in_time_is_said_to_be_too_slow(tmp_path):
     )
     heart = Heartbeat(tmp_path, "learner", 0, 1)
     program = Program(
-        [sys.executable, "-c", code], os.environ, tmp_path, tmp_path / "log", False,
+        [sys.executable, "-c", code], os.environ, tmp_path, tmp_path / "log", LOOP,
         tmp_path / "progress.json",
     )  # fmt: skip
     assert Watchdog(program, heart, Halts(), HaltFlag()).run() == 128 + signal.SIGTERM
@@ -160,7 +161,7 @@ def test_unclear_progress_is_ignored(tmp_path, text):
     path = tmp_path / "progress.json"
     path.write_text(text)
     heart = Heartbeat(tmp_path, "learner", 0, 1)
-    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", False, path)
+    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", LOOP, path)
     finished_file(path).touch()
     assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
     assert read_record(Status, heart.path).step is None
@@ -179,7 +180,7 @@ def test_exit_code_0_of_the_loop_counts_once_it_has_finished(tmp_path, finished,
     if finished:
         finished_file(path).touch()
     heart = Heartbeat(tmp_path, "learner", 0, 1)
-    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", False, path)
+    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", LOOP, path)
     assert Watchdog(program, heart, Silent(), HaltFlag()).run() == (0 if finished else 1)
     status = read_record(Status, heart.path)
     assert (status.state, status.reason, status.metrics) == (state, reason, {"loss": None})
@@ -196,7 +197,7 @@ def test_a_learner_without_a_word_is_not_told_to_push_on(tmp_path, quiet_s, told
     path.write_text(json.dumps({"metrics": told_last}))
     os.utime(path, (time.time() - quiet_s,) * 2)
     heart = Heartbeat(tmp_path, "learner", 0, 1)
-    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", False, path)
+    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", LOOP, path)
     finished_file(path).touch()
     assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
     metrics = read_record(Status, heart.path).metrics

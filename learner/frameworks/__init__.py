@@ -1,0 +1,37 @@
+"""What runs as a learner: a command of the user's own, or the built-in loop of a framework.
+
+Imports `learner.job` and the contract, and torch only to count GPUs. What passes through are a
+command line, an environment and problems that the preflight finds. To add a framework with a
+built-in loop, write its file, name it here, and its words in `dlctl.contract.frameworks`.
+"""
+
+from __future__ import annotations
+
+from dlctl.contract import Plan
+from learner.errors import UserFault
+from learner.frameworks.base import Framework, Traits
+from learner.frameworks.command import UserCommand
+from learner.frameworks.pytorch import PyTorch
+
+COMMAND: Framework = UserCommand()
+LOOPS: dict[str, Framework] = {"pytorch": PyTorch(), "torch": PyTorch()}
+"""The built-in loops, by the manifest's `framework.name`."""
+
+__all__ = ["COMMAND", "LOOPS", "Framework", "Traits", "framework_of"]
+
+
+def framework_of(plan: Plan) -> Framework:
+    """Return what runs as a learner of this plan.
+
+    Raises:
+        UserFault: the plan wants a built-in loop that this version lacks.
+    """
+    if plan.framework.command is not None:
+        return COMMAND
+    name = plan.framework.name
+    if name.lower() not in LOOPS:
+        raise UserFault(
+            f"The framework {name!r} has no built-in loop in this version.",
+            hint="Use framework.command, or submit with the dlctl that made this plan.",
+        )
+    return LOOPS[name.lower()]

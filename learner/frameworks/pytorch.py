@@ -1,0 +1,71 @@
+"""The built-in PyTorch loop: `framework.job` names the file whose `build` makes the model."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import Plan
+from learner.frameworks.base import Traits
+from learner.job.context import starts_mpi
+
+
+class PyTorch:
+    """Runs `learner.train` in the runtime's folder."""
+
+    traits = Traits(in_shell=False, is_our_loop=True)
+
+    def argv(self, plan: Plan, job_dir: Path, attempt: int) -> list[str]:  # noqa: ARG002
+        """Return the built-in loop's program."""
+        return [sys.executable, "-m", "learner.train", str(job_dir), str(attempt)]
+
+    def folder(self, plan: Plan, job_dir: Path) -> Path:  # noqa: ARG002
+        """Return the runtime's folder: nothing of the user's shadows ours."""
+        return Path(plan.runtime_dir)
+
+    def adapt(self, env: dict[str, str], plan: Plan) -> None:  # noqa: ARG002
+        """Change nothing."""
+
+    def problems(self, plan: Plan, job_dir: Path) -> list[str]:
+        """Return missing modules, and what is wrong with the user's file."""
+        return [*_missing_modules(plan), *_model_file(plan, job_dir)]
+
+    def visible_gpus(self) -> int:
+        """Return what torch counts."""
+        if importlib.util.find_spec("torch") is None:
+            return 0
+        import torch
+
+        return int(torch.cuda.device_count())
+
+
+def _missing_modules(plan: Plan) -> list[str]:
+    needed = ["numpy", "torch", "h5py"] + ["mpi4py"] * starts_mpi(plan)
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if not missing:
+        return []
+    names = ", ".join(missing)
+    return [
+        f"Python {sys.executable!r} lacks {names}.\n"
+        f"Run: dlctl sites setup {plan.site}  (it makes an environment with {names} there)"
+    ]
+
+
+def _model_file(plan: Plan, job_dir: Path) -> list[str]:
+    name = str(plan.framework.job)
+    try:
+        compile((job_dir / contract.CODE / name).read_bytes(), name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        return [
+            f"{name}:{error.lineno}: {type(error).__name__}: {error.msg}: `{line}`\n"
+            f"Correct {name} (the node runs Python {sys.version.split()[0]}) and submit again."
+        ]
+    except (OSError, ValueError) as error:
+        return [
+            f"framework.job {name!r} can't be read: {' '.join(str(error).split())}\n"
+            "Name a Python file of the submitted folder (.gitignore and .dlctlignore leave out)."
+        ]
+    return []
