@@ -202,11 +202,13 @@ class DataStore:
     id: str
     type: str
     path: str | None = None
-    """Directory on the node's file systems, for the types this version supports."""
+    """Directory on the nodes' file systems, of a mounted store."""
     training_data: str | None = None
     """Directory below `path` that DATA_DIR names (`container` in the manifest)."""
     training_results: str | None = None
     """Directory below `path` that the results are copied to."""
+    connection: dict[str, str] = field(default_factory=dict)
+    """The manifest's `connection`, without its credentials."""
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from pydantic import (
 )
 
 from dlctl import contract
+from dlctl.contract.stores import MOUNTED_STORES, USABLE_STORES
 from dlctl.manifest.intervals import AUTO, parse_every, parse_steps
 from dlctl.manifest.parameter_server import ParameterServer
 from dlctl.manifest.parts import (
-    MOUNTED_STORES,
     Checkpoint,
     Count,
     DataStore,
@@ -167,19 +167,20 @@ class Manifest(Part):
         )
 
     def plan_stores(self) -> list[contract.DataStore]:
-        """Return the data stores that are a directory on the nodes."""
+        """Return the data stores that nodes read and write, credentials left out."""
         return [
             contract.DataStore(
                 id=store.id,
                 type=store.type,
-                path=str(store.connection["path"]),
+                path=str(store.connection["path"]) if store.type in MOUNTED_STORES else None,
                 training_data=store.training_data.container if store.training_data else None,
                 training_results=store.training_results.container
                 if store.training_results
                 else None,
+                connection={k: v for k, v in store.connection.items() if isinstance(v, str)},
             )
             for store in self.data_stores
-            if store.type in MOUNTED_STORES
+            if store.type in USABLE_STORES
         ]
 
     def plain_env(self) -> dict[str, str]:

@@ -22,15 +22,12 @@ from pydantic import (
 )
 
 from dlctl.contract.frameworks import LOOP_FRAMEWORKS
+from dlctl.contract.stores import MOUNTED_STORES, STORE_TYPES
 from dlctl.manifest.intervals import parse_every, parse_steps
 from dlctl.units import parse_duration, parse_size
 from dlctl.yaml_source import FloatText, IntText, plain
 
 _NUMBER_OR_TEXT = {"type": ["string", "number"]}
-MOUNTED_STORES = ("mount_volume", "host_mount")
-"""Data stores that are a directory on the nodes."""
-OBJECT_STORES = ("softlayer_objectstore", "swift_datastore", "s3_datastore", "mount_cos")
-STORE_TYPES = (*MOUNTED_STORES, *OBJECT_STORES)
 _OWN_OPTIONS = frozenset(
     ("array", "job-name", "output", "error", "comment", "wrap", "requeue", "no-requeue",
      "open-mode", "parsable", "chdir", "signal", "wait", "test-only", *"aJoeDW")

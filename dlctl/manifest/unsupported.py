@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dlctl.manifest.parts import MOUNTED_STORES
+from dlctl.contract.stores import USABLE_STORES
 
 if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
@@ -15,7 +15,7 @@ def _stores(manifest: Manifest, *, used: bool) -> str:
     """Return the types of the stores that are no directory, by whether anything is kept there."""
     return ", ".join(sorted({
         store.type for store in manifest.data_stores
-        if store.type not in MOUNTED_STORES
+        if store.type not in USABLE_STORES
         and bool(store.training_data or store.training_results) is used
     }))  # fmt: skip
 

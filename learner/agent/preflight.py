@@ -24,6 +24,7 @@ from learner.frameworks import Framework, framework_of
 from learner.job.context import read_plan, starts_mpi
 from learner.job.environment import resolve_secrets
 from learner.job.ranks import find_ranks
+from learner.storage import data_problems
 from learner.system.networks import address_on, own_addresses
 from learner.system.segments import make_segment_folder, remove_earlier
 
@@ -65,7 +66,7 @@ def find_problems(plan: Plan, job_dir: Path) -> list[str]:
     found = [
         *_check_folders(job_dir),
         *framework.problems(plan, job_dir),
-        *_check_data(plan),
+        *data_problems(plan),
         *_check_gpus(plan, framework),
     ]
     try:
@@ -173,21 +174,6 @@ def _check_folders(job_dir: Path) -> list[str]:
             found.append(
                 f"The folder {str(job_dir / name)!r} is not writable.\n"
                 "Check the permissions of the site's root folder on the nodes."
-            )
-    return found
-
-
-def _check_data(plan: Plan) -> list[str]:
-    found = []
-    for store in plan.data_stores:
-        if store.path is None or store.training_data is None:
-            continue
-        path = Path(store.path, store.training_data)
-        if not path.exists() or not os.access(path, os.R_OK):
-            why = "not readable" if path.exists() else "not there"
-            found.append(
-                f"The training data {str(path)!r} (data store {store.id!r}) is {why}.\n"
-                "Check the data store's `connection` and `training_data`; the nodes must mount it."
             )
     return found
 

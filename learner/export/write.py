@@ -20,7 +20,7 @@ from learner.export.formats import Format, Request, Run
 from learner.export.inputs import Case, Inputs, as_inputs, cases, copied, shapes_of
 from learner.export.outputs import compare
 from learner.export.servable import copy_of, remove_hooks
-from learner.storage.mounted import sha256
+from learner.storage.index import sha256
 
 FORMATS = tuple(formats.FORMATS)
 _ONE_BATCH_HINT = "dynamic_batch=False (--fixed-batch) exports for the example's batch size alone"

@@ -1,5 +1,99 @@
 """Where training data comes from and results go to.
 
-Imports the contract and `learner.errors`. What passes through are the plan's data stores and the
-paths that a learner finds as DATA_DIR and RESULT_DIR.
+Imports the contract and `learner.errors`. What passes through are the plan's data stores on the way
+in, and on the way out DATA_DIR and copies of the results. To add a type of store, write its file,
+name it here, and in `dlctl.contract.stores`.
 """
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import DataStore, Plan, ResultsIndex
+from learner.errors import UserFault
+from learner.storage.base import Interrupted, Store, Tick
+from learner.storage.mounted import Mounted
+
+STORES: dict[str, Store] = {"mount_volume": Mounted(), "host_mount": Mounted()}
+"""By the manifest's `data_stores[].type`."""
+
+__all__ = ["STORES", "Interrupted", "Store", "Tick", "data_problems", "load", "save"]
+
+
+def _of(store: DataStore) -> Store:
+    if store.type not in STORES:
+        raise UserFault(
+            f"This version has no data store of the type {store.type!r}.",
+            hint="Submit again with the dlctl that made this plan.",
+        )
+    return STORES[store.type]
+
+
+def data_problems(plan: Plan) -> list[str]:
+    """Return what is wrong with the training data on this node, two lines each."""
+    found = []
+    for store in plan.data_stores:
+        try:
+            found += _of(store).problems(store)
+        except UserFault as fault:
+            found.append(f"{fault.message}\n{fault.hint}")
+    return found
+
+
+def load(plan: Plan, job_dir: Path, tick: Tick) -> list[str]:
+    """Make `data`: a link to the one store's data, or a folder with a link per store.
+
+    Returns:
+        One line for each store with data.
+
+    Raises:
+        UserFault: data can't be brought here.
+        Interrupted: by `tick`.
+    """
+    found = [(store, _of(store).load(store, job_dir, tick)) for store in plan.data_stores]
+    sources = [(store, path) for store, path in found if path is not None]
+    data = job_dir / contract.DATA
+    _remove(data)
+    if len(sources) == 1:
+        data.symlink_to(sources[0][1], target_is_directory=True)
+    else:
+        data.mkdir()
+        for store, path in sources:
+            (data / store.id).symlink_to(path, target_is_directory=True)
+    return [f"{store.id}: {path}" for store, path in sources]
+
+
+def _remove(data: Path) -> None:
+    """Remove the `data` of an earlier attempt: links only, never what they point to."""
+    if data.is_symlink():
+        data.unlink()
+    elif data.is_dir():
+        for link in data.iterdir():
+            if link.is_symlink():
+                link.unlink()
+        # If it holds more than links, somebody put it there: that must not be lost.
+        try:
+            data.rmdir()
+        except OSError as error:
+            raise UserFault(
+                f"The folder {str(data)!r} holds files that dlctl did not put there.",
+                hint="Move them to a data store, and submit again.",
+            ) from error
+
+
+def save(plan: Plan, job_dir: Path, index: ResultsIndex, tick: Tick) -> list[str]:
+    """Copy the results to every store that takes them.
+
+    Returns:
+        One line for each store that has them now.
+
+    Raises:
+        UserFault: a copy failed, or is not what was written.
+        Interrupted: by `tick`.
+    """
+    results, done = job_dir / contract.RESULTS, []
+    for store in plan.data_stores:
+        if where := _of(store).save(store, plan.training_id, results, index, tick):
+            done.append(f"{store.id}: {where}")
+    return done

@@ -172,10 +172,16 @@ class Supervisor:
         say(f"  {where}; {mpi}; Python {reports[0].python}")
 
     def _load(self) -> None:
-        from learner.storage import mounted
+        from learner import storage
 
-        for line in mounted.load(self.plan, self.job_dir):
-            say(f"  {line}")
+        def tick() -> None:
+            self._beat()
+            if self.control.request() is not None:
+                raise storage.Interrupted
+
+        with contextlib.suppress(storage.Interrupted):  # the caller asks for the request
+            for line in storage.load(self.plan, self.job_dir, tick):
+                say(f"  {line}")
 
     def _train(self) -> Outcome:
         from learner.supervisor.steps import step_log, whole_step
@@ -295,21 +301,35 @@ class Supervisor:
 
     def _store(self, outcome: Outcome) -> Outcome:
         """Index the results, and copy those of a completed training to its stores."""
-        from learner.storage import mounted
+        from learner import storage
+        from learner.storage.index import tell_index, write_index
 
         self._enter(State.STORING, "results")
         if self.control.cancelled() and outcome.state is not State.COMPLETED:
             outcome = Outcome(State.CANCELLED, VerdictKind.REQUESTED, "Cancelled on request.")
         try:
-            index = mounted.write_index(self.job_dir)
-            for line in mounted.tell_index(index):
+            index = write_index(self.job_dir, self._beat)
+            for line in tell_index(index):
                 say(f"  {line}")
             if outcome.state is State.COMPLETED:
-                for line in mounted.store(self.plan, self.job_dir, index):
+                for line in storage.save(self.plan, self.job_dir, index, self._tick_store):
                     say(f"  {line}")
+        except storage.Interrupted:
+            reason = "Cancelled on request, while the results were copied to a data store."
+            hint = "They are whole in the job directory: dlctl fetch results"
+            return Outcome(State.CANCELLED, VerdictKind.REQUESTED, reason, hint)
         except (UserFault, OSError) as error:
             return self._not_stored(outcome, error)
         return outcome
+
+    def _tick_store(self) -> None:
+        """Beat, and heed a cancel; a halt has nothing to save any more."""
+        self._beat()
+        request = self.control.request()
+        if request is not None and request.action == "stop":
+            from learner.storage import Interrupted
+
+            raise Interrupted
 
     def _not_stored(self, outcome: Outcome, error: Exception) -> Outcome:
         say(f"Warning: {error}")

@@ -15,7 +15,7 @@ from dlctl import contract
 from dlctl.contract import ContractError, Guilty, State, Status, Verdict
 from learner.checkpoint_files.disk import Disk
 from learner.job.metrics import MetricsFile
-from learner.storage.mounted import write_index
+from learner.storage.index import write_index
 
 RECORDS = [
     plan_of(learners=3, memory="2GiB", time="1h"),

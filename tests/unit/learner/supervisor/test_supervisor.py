@@ -82,7 +82,7 @@ def test_syntax_error_of_the_model_file_stops_in_the_preflight(tmp_path):
 
 
 def test_missing_data_stops_in_the_preflight(tmp_path):
-    store = DataStore("s", "mount", path=str(tmp_path), training_data="not here")
+    store = DataStore("s", "mount_volume", path=str(tmp_path), training_data="not here")
     verdict = Job(tmp_path, "true", data_stores=[store]).run()
     assert verdict.state is State.FAILED
     assert f"{str(tmp_path / 'not here')!r}" in verdict.reason
@@ -122,7 +122,7 @@ def test_crash_of_the_supervisor_leaves_a_verdict(tmp_path):
 def test_one_store_is_the_data_itself_and_gets_the_results(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.txt").write_text("data")
-    store = DataStore("s", "mount", str(tmp_path), "in", "out")
+    store = DataStore("s", "mount_volume", str(tmp_path), "in", "out")
     job = Job(tmp_path, 'cp "$DATA_DIR/x.txt" "$RESULT_DIR/y.txt"', data_stores=[store])
     assert job.run().state is State.COMPLETED, job.output
     assert (tmp_path / "out" / "t-1" / "y.txt").read_text() == "data"
@@ -138,7 +138,7 @@ def test_results_that_can_not_be_indexed(tmp_path):
 
 def test_results_that_cannot_be_stored(tmp_path):
     (tmp_path / "out").write_text("no folder")
-    store = DataStore("s", "mount", str(tmp_path), None, "out")
+    store = DataStore("s", "mount_volume", str(tmp_path), None, "out")
     verdict = Job(tmp_path, 'echo 1 >"$RESULT_DIR/y"', data_stores=[store]).run()
     assert verdict.state is State.FAILED
     assert "can't be stored in data store 's'" in verdict.reason

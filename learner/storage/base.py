@@ -1,0 +1,48 @@
+"""What a data store has to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from dlctl.contract import DataStore, ResultsIndex
+
+Tick = Callable[[], None]
+"""Called at least once a second while data moves: keeps the job's heartbeat fresh, and raises
+`Interrupted` once the end of the attempt is wanted."""
+
+
+class Interrupted(Exception):
+    """Moving data was interrupted, because the end of the attempt is wanted."""
+
+
+class Store(Protocol):
+    """A kind of data store: how training data gets to the nodes, and results get back."""
+
+    def problems(self, store: DataStore) -> list[str]:
+        """Return what is wrong with the training data: what was seen, a line break, what to do."""
+
+    def load(self, store: DataStore, job_dir: Path, tick: Tick) -> Path | None:
+        """Bring the training data to where all nodes see it; None: the store has none.
+
+        Returns:
+            The directory or file with the data.
+
+        Raises:
+            UserFault: it can't be brought.
+            Interrupted: by `tick`.
+        """
+
+    def save(
+        self, store: DataStore, training_id: str, results: Path, index: ResultsIndex, tick: Tick
+    ) -> str:
+        """Copy the results to the store, below the training's own id, each file whole.
+
+        Returns:
+            Where they are now, for people; nothing if the store takes no results.
+
+        Raises:
+            UserFault: a copy failed, or is not what was written.
+            Interrupted: by `tick`.
+        """

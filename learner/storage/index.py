@@ -1,0 +1,75 @@
+"""The index of the results: every file with its size and digest, so that a copy can be verified."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import ResultFile, ResultsIndex, to_json, write_whole
+from learner.storage.base import Tick
+
+_CHUNK_BYTES = 1 << 20
+_TOLD = 10
+"""So many names of files that are left out are printed."""
+
+
+def write_index(job_dir: Path, tick: Tick | None = None) -> ResultsIndex:
+    """Hash every file of `results/` and write `results.json`."""
+    results = job_dir / contract.RESULTS
+    results.mkdir(exist_ok=True)  # not in a job directory that somebody has removed
+    files, left_out = result_files(results)
+    hashed = [
+        ResultFile(str(path.relative_to(results)), path.stat().st_size, sha256(path, tick))
+        for path in files
+    ]
+    index = ResultsIndex(hashed, [str(path.relative_to(results)) for path in left_out])
+    write_whole(job_dir / contract.RESULTS_INDEX, to_json(index))
+    return index
+
+
+def result_files(results: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files below a folder, in a fixed order, and what is left out.
+
+    A link counts as the file that it leads to, if that is in the folder, too. What a killed process
+    of ours left half written is neither.
+    """
+    inside = results.resolve()
+    files: list[Path] = []
+    left_out: list[Path] = []
+    for folder, folders, names in os.walk(results):
+        folders.sort()
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for path in (Path(folder, name) for name in sorted([*names, *links])):
+            if not path.name.startswith(contract.WRITING):
+                (files if _is_file(path, inside) else left_out).append(path)
+    return files, left_out
+
+
+def _is_file(path: Path, inside: Path) -> bool:
+    # RuntimeError: before Python 3.13 a link to itself is one.
+    with contextlib.suppress(OSError, RuntimeError):
+        return path.is_file() and path.resolve().is_relative_to(inside)
+    return False
+
+
+def tell_index(index: ResultsIndex) -> list[str]:
+    """Return one line on what is in the index, and one on what is not."""
+    lines = [f"{len(index.files)} files, {sum(file.size_bytes for file in index.files)} bytes"]
+    if left := index.left_out:
+        more = ", …" if len(left) > _TOLD else ""
+        lines.append(f"left out: {len(left)}: {', '.join(map(repr, left[:_TOLD]))}{more}")
+    return lines
+
+
+def sha256(path: Path, tick: Tick | None = None) -> str:
+    """Return the SHA-256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            if tick is not None:
+                tick()
+    return digest.hexdigest()

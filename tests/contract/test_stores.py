@@ -1,0 +1,125 @@
+"""What holds for every type of data store that the nodes read and write."""
+
+import hashlib
+import os
+
+import pytest
+from scheduler_plan import make_plan
+
+from dlctl import contract
+from dlctl.contract import DataStore
+from dlctl.contract.stores import USABLE_STORES
+from learner import storage
+from learner.errors import UserFault
+from learner.storage import STORES, Interrupted
+from learner.storage.index import write_index
+
+
+class Bench:
+    """One store of a type with data in it, and a job directory with results."""
+
+    def __init__(self, kind, root):
+        self.kind, self.root, self.job = kind, root, root / "job"
+        (root / "store/images").mkdir(parents=True)
+        (root / "store/images/a.bin").write_bytes(b"data")
+        (self.job / contract.RESULTS / "deep").mkdir(parents=True)
+        (self.job / contract.RESULTS / "model.pt").write_bytes(b"weights" * 500_000)
+        (self.job / contract.RESULTS / "deep/log").write_text("it went well")
+        (self.job / contract.RESULTS / "run.sh").write_text("#!/bin/sh\n")
+        (self.job / contract.RESULTS / "run.sh").chmod(0o755)
+        self.ticks = 0
+
+    def store(self, **changes):
+        known = {"path": str(self.root / "store"), "training_data": "images",
+                 "training_results": "trained", **changes}  # fmt: skip
+        return DataStore("s", self.kind, **known)
+
+    def plan(self, *stores):
+        plan = make_plan(job_dir=str(self.job))
+        return contract.Plan(**{**vars(plan), "data_stores": list(stores), "training_id": "t-1"})
+
+    def tick(self):
+        self.ticks += 1
+
+    def stored(self):
+        """Return every file that the store has of this training, with its content."""
+        folder = self.root / "store/trained/t-1"
+        return {str(path.relative_to(folder)): path.read_bytes()
+                for path in folder.rglob("*") if path.is_file()}  # fmt: skip
+
+
+@pytest.fixture(params=USABLE_STORES)
+def bench(request, tmp_path):
+    return Bench(request.param, tmp_path)
+
+
+def test_both_sides_know_the_same_types():
+    assert set(STORES) == set(USABLE_STORES)
+
+
+def test_its_data_is_in_data_dir(bench):
+    told = storage.load(bench.plan(bench.store()), bench.job, bench.tick)
+    assert (bench.job / contract.DATA / "a.bin").read_bytes() == b"data"
+    assert len(told) == 1 and told[0].startswith("s: ")
+
+
+def test_two_stores_have_a_folder_each_and_a_later_attempt_makes_them_anew(bench):
+    other = contract.DataStore(**{**vars(bench.store()), "id": "other"})
+    for _ in range(2):
+        storage.load(bench.plan(bench.store(), other), bench.job, bench.tick)
+        for name in ("s", "other"):
+            assert (bench.job / contract.DATA / name / "a.bin").read_bytes() == b"data"
+
+
+def test_data_that_is_there_is_no_problem_and_missing_data_is_named(bench):
+    assert storage.data_problems(bench.plan(bench.store())) == []
+    assert storage.data_problems(bench.plan(bench.store(training_data=None))) == []
+    (problem,) = storage.data_problems(bench.plan(bench.store(training_data="gone")))
+    seen, what_to_do = problem.split("\n")
+    assert "gone" in seen and "'s'" in seen and what_to_do
+
+
+def test_results_arrive_whole_with_their_modes(bench):
+    index = write_index(bench.job)
+    (told,) = storage.save(bench.plan(bench.store()), bench.job, index, bench.tick)
+    assert told.startswith("s: 3 files in ")
+    found = bench.stored()
+    assert set(found) == {"model.pt", "deep/log", "run.sh"}
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
+    assert digests == {item.path: item.sha256 for item in index.files}
+    assert os.access(bench.root / "store/trained/t-1/run.sh", os.X_OK)
+
+
+def test_a_store_that_takes_no_results_gets_none(bench):
+    index = write_index(bench.job)
+    plan = bench.plan(bench.store(training_results=None))
+    assert storage.save(plan, bench.job, index, bench.tick) == []
+
+
+def test_it_ticks_while_data_moves(bench):
+    storage.save(bench.plan(bench.store()), bench.job, write_index(bench.job), bench.tick)
+    assert bench.ticks >= 3
+
+
+def test_an_interrupted_copy_leaves_no_part_of_a_file(bench):
+    def interrupt():
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        storage.save(bench.plan(bench.store()), bench.job, write_index(bench.job), interrupt)
+    assert bench.stored() == {}
+
+
+def test_a_copy_that_differs_is_a_fault_that_says_where_the_results_are(bench):
+    index = write_index(bench.job)
+    (bench.job / contract.RESULTS / "model.pt").write_bytes(b"changed")
+    with pytest.raises(UserFault, match=r"'model.pt' can't be stored in data store 's'") as caught:
+        storage.save(bench.plan(bench.store()), bench.job, index, bench.tick)
+    assert "dlctl fetch results" in caught.value.hint
+
+
+def test_a_type_that_this_version_lacks_is_one_sentence(bench):
+    with pytest.raises(UserFault, match="'tape'"):
+        storage.load(bench.plan(DataStore("s", "tape")), bench.job, bench.tick)
+    (problem,) = storage.data_problems(bench.plan(DataStore("s", "tape")))
+    assert "'tape'" in problem.split("\n")[0]
