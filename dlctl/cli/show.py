@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
 from dlctl.cli.common import ago, plain, shown_state
-from dlctl.cli.show_server import METRICS, print_servers, server_line, state_and_reason
+from dlctl.cli.show_server import print_servers, server_line, state_and_reason
 from dlctl.contract import State
+from dlctl.contract.metrics import (
+    LOSS,
+    MEMORY_BYTES,
+    RESERVED,
+    SAMPLES_PER_S,
+    STEP_PARTS,
+    STEP_S,
+)
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -16,9 +24,8 @@ if TYPE_CHECKING:
 
 
 _FINAL = [state.value for state in State if state.final]
-_SHARES = {"exchange_s": "exchange", "data_wait_s": "data", "checkpoint_stall_s": "checkpoint"}
-"""Seconds of an average step, in the learners' metrics → the word for them."""
-_LESS_TOLD = ("learning_rate", "samples_per_s", "step_s", "memory_bytes", *_SHARES, *METRICS)
+_LESS_TOLD = {*RESERVED} - {LOSS}
+"""Metrics with a place of their own, or none, in the table of learners."""
 
 
 def gather(session: Session, record: Record, store: Store) -> dict[str, Any]:
@@ -126,15 +133,15 @@ def speed_line(metrics: list[dict[str, float | None]], plan: dict[str, Any]) -> 
     """
     from dlctl.units import format_size
 
-    rate = next((v for m in metrics if (v := m.get("samples_per_s"))), None)
-    step_s = _mean(metrics, "step_s")
+    rate = next((v for m in metrics if (v := m.get(SAMPLES_PER_S))), None)
+    step_s = _mean(metrics, STEP_S)
     if step_s is None and rate:
         step_s = plan["training"]["batch_size"] / rate
     # With a parameter server a learner knows its own rate only.
     parts = [f"{rate:.0f} samples/s"] if rate and not plan.get("parameter_server") else []
-    if memory := max((m.get("memory_bytes") or 0 for m in metrics), default=0):
+    if memory := max((m.get(MEMORY_BYTES) or 0 for m in metrics), default=0):
         parts.append(f"{format_size(int(memory))} of memory each at most")
-    means = {word: _mean(metrics, name) for name, word in _SHARES.items()} if step_s else {}
+    means = {word: _mean(metrics, name) for name, word in STEP_PARTS.items()} if step_s else {}
     shares = [f"{word} {_percent(mean / step_s)}" for word, mean in means.items()
               if mean is not None and step_s]  # fmt: skip
     return " · ".join([*parts, *shares]) + (" of a step" if shares else "")

@@ -7,9 +7,7 @@ from typing import Any
 
 from dlctl.cli import output
 from dlctl.cli.common import ago
-
-METRICS = ("staleness", "pushes", "pushes_per_s", "wait_share", "batches", "restarts")
-"""Of learners' metrics, those that stand in columns of their own."""
+from dlctl.contract.metrics import BATCHES, PUSHES_PER_S, RESTARTS, STALENESS, WAIT_SHARE
 
 
 def server_line(details: dict[str, Any]) -> str:
@@ -51,7 +49,7 @@ def shard_nodes(details: dict[str, Any]) -> list[int]:
 def print_servers(details: dict[str, Any]) -> None:
     """Print a row for each learner's pushes, and one for each node's server."""
     learners, servers = details.get("learners") or [], details.get("servers") or []
-    if any("pushes_per_s" in status["metrics"] for status in learners):
+    if any(PUSHES_PER_S in status["metrics"] for status in learners):
         output.line("")
         output.table(["learner", "batches", "pushes/s", "staleness", "waits", "restarts"],
                      [_pushes(status) for status in learners])  # fmt: skip
@@ -87,14 +85,14 @@ def _shards(numbers: list[str]) -> str:
 
 def _pushes(status: dict[str, Any]) -> list[str]:
     known = status["metrics"]
-    waits = known.get("wait_share")
+    waits = known.get(WAIT_SHARE)
     return [
         str(status["rank"]),
-        _number(known.get("batches"), ".0f"),
-        _number(known.get("pushes_per_s"), ".3g"),
-        _number(known.get("staleness"), ".1f"),
+        _number(known.get(BATCHES), ".0f"),
+        _number(known.get(PUSHES_PER_S), ".3g"),
+        _number(known.get(STALENESS), ".1f"),
         "-" if waits is None else f"{100 * waits:.0f} %",
-        _number(known.get("restarts", 0.0), ".0f"),
+        _number(known.get(RESTARTS, 0.0), ".0f"),
     ]
 
 
@@ -104,7 +102,7 @@ def _number(value: float | None, form: str) -> str:
 
 def rates(learners: list[dict[str, Any]], plan: dict[str, Any]) -> str:
     """Return samples (of the built-in loop) and pushes a second of all learners that run."""
-    running = [status["metrics"].get("pushes_per_s") or 0.0 for status in learners
+    running = [status["metrics"].get(PUSHES_PER_S) or 0.0 for status in learners
                if status["state"] == "TRAINING" and status["exit_code"] is None]  # fmt: skip
     pushes = f"{sum(running):.3g} pushes/s in all" if sum(running) else ""
     if not plan["framework"]["job"] or not pushes:

@@ -6,7 +6,6 @@ taken over there.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from dlctl.contract import ResultsIndex, State
 from dlctl.errors import ResultsError, TransferError
 from dlctl.files.upload import download, read_files
 from dlctl.outputs.logs import LogReader, read
+from dlctl.outputs.metrics import read_metrics
 from dlctl.record import Record
 from dlctl.transport import Transport
 
@@ -179,46 +179,8 @@ def _write_metrics(transport: Transport, record: Record, path: Path) -> list[str
     points = read_metrics(transport, record)
     if not points:
         return []
-    contract.write_whole(path, "".join(json.dumps(p, ensure_ascii=False) + "\n" for p in points))
+    contract.write_whole(path, b"".join(point.encode() for point in points))
     return [path.name]
 
 
-def read_metrics(transport: Transport, record: Record) -> list[dict[str, object]]:
-    """Return one curve over all attempts: a step that a later attempt replayed is dropped."""
-    end = transport.run(
-        f"cd {shlex.quote(record.job_dir)}/{contract.METRICS} 2>/dev/null || exit 0\n"
-        # A file whose writer was killed may lack its last newline.
-        'for f in *-0.jsonl; do [ -f "$f" ] && { echo "attempt ${f%-0.jsonl}"; cat "$f"; echo; }'
-        "\ndone; :"
-    )
-    return merge_metrics(end.text)
-
-
-def merge_metrics(text: str) -> list[dict[str, object]]:
-    """Merge attempts, each behind a line `attempt <n>`; see `read_metrics`."""
-    attempts: dict[int, list[dict[str, object]]] = {}
-    points: list[dict[str, object]] = []
-    for line in text.split("\n"):
-        if line.startswith("attempt "):
-            number = line.removeprefix("attempt ")
-            points = attempts.setdefault(int(number), []) if number.isdecimal() else []
-            continue
-        try:
-            point = json.loads(line)
-        except ValueError:
-            continue  # the last line of a run that was killed while it wrote
-        if isinstance(point, dict) and isinstance(point.get("step"), int):
-            points.append(point)
-    merged: list[dict[str, object]] = []
-    for _, fresh in sorted(attempts.items()):
-        if fresh:
-            first = min(int(str(point["step"])) for point in fresh)
-            merged = [point for point in merged if int(str(point["step"])) < first]
-        merged += fresh
-    return merged
-
-
-__all__ = [
-    "Fetched", "TransferError", "fetch_checkpoints", "fetch_results", "merge_metrics",
-    "own_folder", "read_metrics",
-]  # fmt: skip
+__all__ = ["Fetched", "TransferError", "fetch_checkpoints", "fetch_results", "own_folder"]

@@ -29,6 +29,7 @@ from dlctl.contract import (
     preflight_file,
 )
 from dlctl.contract.launchers import LAUNCHERS, Ranks
+from dlctl.contract.metrics import RESTARTS
 from learner.agent.watchdog import Program, Watchdog
 from learner.errors import UserFault
 from learner.frameworks import framework_of
@@ -139,7 +140,7 @@ def _ended_grace_s(plan: Plan) -> float:
 
 def _restarts() -> dict[str, float]:
     count = int(os.environ.get(RESTARTS_VARIABLE) or 0)
-    return {"restarts": float(count)} if count else {}
+    return {RESTARTS: float(count)} if count else {}
 
 
 def _outside(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks) -> Outside:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dlctl.contract import State
+from dlctl.contract.metrics import PUSHES_PER_S, WAIT_SHARE
 from learner.errors import EXIT_HALTED
 from learner.frameworks.base import Traits
 from learner.job.directives import POLL_S, Outside, is_gone, is_there
@@ -32,7 +33,6 @@ TERM_S = 5.0
 """Between SIGTERM and SIGKILL."""
 EXPELLED_S = 0.5
 """What a learner gets that has no part in the training any more: it may save nothing."""
-PUSH_RATE, WAIT_SHARE = "pushes_per_s", "wait_share"
 QUIET_S = 5.0
 """Pushes are told of at once, but for the fast ones, of which some are left out."""
 LEFTOVER_S = 2.0
@@ -316,9 +316,9 @@ def _slow_down(metrics: dict[str, float | None], quiet_s: float) -> None:
     It is stopped, or waits for another: its own last word would say for ever how fast it was, and
     that it hardly waits.
     """
-    rate = metrics.get(PUSH_RATE)
+    rate = metrics.get(PUSHES_PER_S)
     if rate is not None and quiet_s > QUIET_S:
-        metrics[PUSH_RATE] = min(rate, 1 / quiet_s)
+        metrics[PUSHES_PER_S] = min(rate, 1 / quiet_s)
         if rate * quiet_s > 2 and WAIT_SHARE in metrics:
             metrics[WAIT_SHARE] = None
 

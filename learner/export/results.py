@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dlctl.contract import SCHEMA_VERSION, write_whole
-from learner.job.metrics import finite
+from dlctl.contract.metrics import finite
 
 MODEL_FILE = "model.pt"
 METRICS_FILE = "metrics.json"

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
+from dlctl.contract.metrics import MEMORY_BYTES, SAMPLES_PER_S, STEP_S, finite, make_line
+
 PROGRESS_INTERVAL_S = 0.5
 
 
@@ -46,14 +48,9 @@ class MetricsFile:
 
     def append(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """Append one line; a value that is no number (NaN, infinity) becomes null."""
-        line: dict[str, float | int | None] = {
-            "step": step,
-            "epoch": epoch,
-            "time": round(self._clock(), 3),
-        }
-        line.update({name: finite(value) for name, value in values.items()})
+        line = make_line(step, epoch, self._clock(), values)
         try:
-            self._write((json.dumps(line, allow_nan=False) + "\n").encode())
+            self._write(line.encode())
         except OSError as error:
             if not self._warned:
                 self._warned = True
@@ -137,10 +134,10 @@ class StepTimes:
     def read(self) -> dict[str, float]:
         """Return `memory_bytes`; of steps `step_s`, `samples_per_s`, means of what was added."""
         elapsed_s, steps = self._clock() - self._since, self._steps
-        values = {"memory_bytes": float(memory_bytes())}
+        values = {MEMORY_BYTES: float(memory_bytes())}
         if steps:
-            values["samples_per_s"] = self._samples / elapsed_s if elapsed_s > 0 else 0.0
-            values["step_s"] = elapsed_s / steps
+            values[SAMPLES_PER_S] = self._samples / elapsed_s if elapsed_s > 0 else 0.0
+            values[STEP_S] = elapsed_s / steps
             values.update((name, value / steps) for name, value in self._sums.items())
         self.begin()
         return values
@@ -150,11 +147,6 @@ def memory_bytes() -> int:
     """Return this process's resident memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def finite(value: float) -> float | None:
-    """Return a number, or None for NaN and infinity, which JSON can't hold."""
-    return value if math.isfinite(value) else None
 
 
 def readable(values: Mapping[str, float]) -> str:

@@ -19,16 +19,12 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
+from dlctl.contract.metrics import RESERVED
 from learner.errors import UserFault
 
 MODULE_NAME = "dlctl_user_program"
 REQUIRED = ("model", "optimizer", "loss", "train")
 OPTIONAL = ("validation", "metrics", "schedule", "solver")
-RESERVED_METRICS = (
-    "step", "epoch", "time", "loss", "learning_rate", "samples_per_s", "step_s", "memory_bytes",
-    "exchange_s", "data_wait_s", "checkpoint_stall_s", "staleness", "pushes", "pushes_per_s",
-    "wait_share", "batches",
-)  # fmt: skip
 
 
 @dataclass
@@ -149,7 +145,7 @@ def _check_types(parts: Parts) -> None:
     for name, function in parts.metrics.items():
         if not isinstance(name, str) or not callable(function):
             raise _wrong(f"metrics[{name!r}]", function, "a function of (outputs, targets)")
-        if name in RESERVED_METRICS or name.startswith("validation_"):
+        if name in RESERVED or name.startswith("validation_"):
             raise UserFault(f"a metric can't be called {name!r}", hint="the loop uses this name")
     if parts.schedule is not None and not _is_schedule(parts.schedule):
         raise _wrong("schedule", parts.schedule, "a scheduler of torch.optim.lr_scheduler")

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from dlctl.contract import Training
+from dlctl.contract.metrics import SAMPLES_PER_S
 from learner.data.prefetch import Prefetcher
 from learner.data.sampling import Share, batch_count, epoch_order, places_left, share_of_batch
 from learner.data_parallel.optimizer import DistributedOptimizer
@@ -141,7 +142,7 @@ class Trainer:
         if self._validation_due():
             values.update(self._validate())
         values["learning_rate"] = self._learning_rate()
-        values["samples_per_s"] = samples_per_s
+        values[SAMPLES_PER_S] = samples_per_s
         loss = values.get("validation_loss", values.get("loss", math.nan))
         self._trained.schedule.after_epoch(loss)
         position.epoch += 1

@@ -16,7 +16,7 @@ from typing import IO, Any
 from repository import REPOSITORY
 
 from dlctl import contract
-from dlctl.contract import Plan, Status, Verdict
+from dlctl.contract import Plan, State, Status, Verdict
 
 REPO = REPOSITORY
 MPIRUN = Path(sys.executable).parent / "mpirun"
@@ -175,3 +175,7 @@ def printed_pid(job: Job, rank: int = 0) -> int:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def status(rank: int, state: State = State.TRAINING, **more: object) -> Status:
+    return Status("learner", rank, 1, state, host=f"n{rank + 1}", heartbeat_at=5.0 - rank, **more)

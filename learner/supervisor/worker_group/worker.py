@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import ContractError, State, Status
+from dlctl.contract.metrics import BATCHES, RESTARTS
 from learner.job.slurm import says_away, says_busy, says_full
 from learner.supervisor.steps import Step
 from learner.supervisor.worker_group.restart_policy import Restarts
@@ -204,7 +205,7 @@ class LearnerWorker(Worker):
         """Say in its status that it will be started again, and how often it was."""
         self._ended_at = None
         old = self.status()
-        metrics = {**(old.metrics if old else {}), "restarts": float(self.starts)}
+        metrics = {**(old.metrics if old else {}), RESTARTS: float(self.starts)}
         self._rewrite(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
                       last_lines=[], metrics=metrics)  # fmt: skip
 
@@ -215,7 +216,7 @@ class LearnerWorker(Worker):
 
         The step in its status is the whole training's, and says nothing about it alone.
         """
-        if status is not None and status.pid and (status.metrics.get("batches") or 0) > 0:
+        if status is not None and status.pid and (status.metrics.get(BATCHES) or 0) > 0:
             return True
         with contextlib.suppress(CursorError):
             return bool((reported(self._cursor_file) or {}).get(self._number()))

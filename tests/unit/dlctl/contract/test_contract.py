@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from login_side import plan_of
 
 from dlctl import contract
-from dlctl.contract import ContractError, Guilty, State, Status, Verdict
+from dlctl.contract import ContractError, Guilty, State, Status, Verdict, metrics
+from dlctl.contract.metrics import make_line, parse_line
 from learner.checkpoint_files.disk import Disk
 from learner.job.metrics import MetricsFile
 from learner.storage.index import write_index
@@ -134,3 +135,34 @@ def test_the_contract_imports_the_standard_library_only():
     loaded = set(done.stdout.split()) - set(sys.stdlib_module_names)
     allowed = {"dlctl", "__main__", "__mp_main__", "sitecustomize", "usercustomize"}
     assert {name for name in loaded - allowed if not name.startswith("_")} == set(), done.stderr
+
+
+# A line of metrics ------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(0, 10**9),
+    st.integers(0, 10**6),
+    st.dictionaries(
+        st.text(min_size=1).filter(lambda name: name not in ("step", "epoch", "time")),
+        st.floats(),
+        max_size=4,
+    ),
+)
+def test_a_line_of_metrics_comes_back_as_it_was_written(step, epoch, values):
+    line = make_line(step, epoch, 12.5, values)
+    assert parse_line(line.encode().decode()) == line
+    assert line.encode().count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "7", '{"loss": 1}', '{"step": true}', '{"step": 1.5}', '{"step": 1, "lo'],
+)
+def test_what_is_no_line_of_metrics_is_none(text):
+    assert parse_line(text) is None
+
+
+def test_names_with_a_meaning_of_their_own_are_reserved():
+    assert {"step", "epoch", "time", "loss", "samples_per_s", "restarts"} <= set(metrics.RESERVED)
+    assert len(set(metrics.RESERVED)) == len(metrics.RESERVED)

@@ -11,7 +11,7 @@ import torch
 from dlctl import contract
 from dlctl.contract import ResultsIndex
 from learner.export import export
-from learner.storage.mounted import sha256, tell_index, write_index
+from learner.storage.index import sha256, tell_index, write_index
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from node_job import Job
+from node_job import Job, status
 
 from dlctl.contract import Launch, State, Status, attempt_dir, read_record, status_file
 from learner.errors import UserFault, explain
@@ -18,10 +18,6 @@ SPOKE = [
     '[rank 1 on n2]   File "/c/train.py", line 2, in <module>',
     "[rank 1 on n2] ModuleNotFoundError: No module named 'gone'",
 ]
-
-
-def status(rank: int, state: State = State.TRAINING, **more: object) -> Status:
-    return Status("learner", rank, 1, state, host=f"n{rank + 1}", heartbeat_at=5.0 - rank, **more)
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import os
 import stat
 
 import pytest
-from node_job import Job
-from test_verdict_lost_learners import status
+from node_job import Job, status
 from worker_group_job import WorkerGroupJob
 
 from dlctl import contract
