@@ -1,4 +1,4 @@
-"""What `dlctl show` tells of a parameter server: its shards, its servers, and how learners push."""
+"""What `dlctl show` prints about a parameter server: shards, servers, learners' pushes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dlctl.cli import output
 from dlctl.cli.common import ago
 
 METRICS = ("staleness", "pushes", "pushes_per_s", "wait_share", "batches", "restarts")
-"""Of learners' metrics, those that stand in columns of their own."""
+"""Learners' metrics that have columns of their own."""
 
 
 def server_line(details: dict[str, Any]) -> str:
-    """Return solver, shards and their nodes; how often is pushed, and how far learners drift."""
+    """Return the solver, the shards' nodes, how often learners push and how far they may drift."""
     server = (details.get("plan") or {}).get("parameter_server")
     if not server:
         return ""
@@ -26,7 +26,7 @@ def server_line(details: dict[str, Any]) -> str:
     shards = "1 shard" if len(homes) == 1 else f"{len(homes)} shards"
     line = f"{server['solver']}, {shards} on {where}\n{pushes}, {_drift(server)}"
     if server["transport"] == "mpi":
-        line += "\nthe servers talk MPI, and survive the loss of no node"
+        line += "\nthe servers use MPI and do not survive the loss of a node"
     return line
 
 
@@ -37,13 +37,13 @@ def _batches(count: int) -> str:
 def _drift(server: dict[str, Any]) -> str:
     staleness: int | None = server["staleness"]
     if staleness is None:
-        own = server["solver"] == "own"  # whether it waits for all, its class alone knows
-        return "waits as its class says" if own else "no bound on staleness"
+        own = server["solver"] == "own"  # only the class knows whether it waits for all
+        return "waiting is up to its class" if own else "no bound on staleness"
     return f"staleness at most {staleness}" if staleness else "all wait for one another"
 
 
 def shard_nodes(details: dict[str, Any]) -> list[int]:
-    """Return the node of each shard: as planned, or where it is since a node was lost."""
+    """Return the node of each shard: as planned, or its new node after the loss of one."""
     homes = details.get("homes") or details["plan"]["parameter_server"]
     return list(homes["shard_nodes"])
 
@@ -103,7 +103,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def rates(learners: list[dict[str, Any]], plan: dict[str, Any]) -> str:
-    """Return samples (of the built-in loop) and pushes a second of all learners that run."""
+    """Return pushes per second, and the built-in loop's samples, of all running learners."""
     running = [status["metrics"].get("pushes_per_s") or 0.0 for status in learners
                if status["state"] == "TRAINING" and status["exit_code"] is None]  # fmt: skip
     pushes = f"{sum(running):.3g} pushes/s in all" if sum(running) else ""
