@@ -10,9 +10,9 @@
     │   ├── AuthError                     no key or password was accepted
     │   ├── HostKeyError                  the host key is unknown or has changed
     │   ├── TransportTimeout              no answer in time
-    │   ├── ConnectionLost                it was there and is gone
+    │   ├── ConnectionLost                it broke while in use
     │   ├── TransferError                 what arrived is not what was sent
-    │   └── RemoteCommandError            a command over there failed
+    │   └── RemoteCommandError            a command on the site failed
     ├── SchedulerError                7
     │   ├── SubmitRejected                the scheduler said no: nothing was submitted
     │   ├── SubmitUnknown                 the answer was lost: the job may exist, look it up
@@ -30,7 +30,7 @@ from __future__ import annotations
 
 
 class DlctlError(Exception):
-    """An error whose text is fit for an end user."""
+    """An error whose text an end user can understand."""
 
     exit_code = 1
 
@@ -98,7 +98,7 @@ class TransportTimeout(TransportError):
 
 
 class ConnectionLost(TransportError):
-    """The connection was there and is gone."""
+    """The connection broke while it was in use."""
 
     transient = True
 
@@ -108,7 +108,7 @@ class TransferError(TransportError):
 
 
 class RemoteCommandError(TransportError):
-    """A command over there failed; the message has its exit code and last error lines."""
+    """A command on the site failed; the message has its exit code and last error lines."""
 
 
 class SchedulerError(DlctlError):

@@ -1,6 +1,6 @@
-"""The local record: which trainings this person has, and what was last known of each (SQLite).
+"""The local record: this user's trainings, and what was last known about each (SQLite).
 
-It is a cache of what the sites say, and the memory of what was asked: losing it loses no training.
+It caches what the sites say and remembers what was asked for: losing it loses no training.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Record:
     name: str
     site: str
     folder: str
-    """The user's folder it was submitted from; the manifest's own folder counts too."""
+    """The user's folder that it was submitted from; `find` accepts the manifest's folder, too."""
     job_dir: str
     created_at: str
     manifest_path: str = ""
     overrides: str = "{}"
-    """What the command line said, as JSON: an interrupted submission is made again from these."""
+    """The command line's overrides, as JSON: an interrupted submission is rebuilt from them."""
     attempt: int = 1
     job_id: str = ""
     """The scheduler's id of the newest attempt; empty until it is known."""
@@ -66,15 +66,15 @@ _COLUMNS = [field.name for field in fields(Record)]
 
 
 def state_directory() -> Path:
-    """Return `$XDG_STATE_HOME/dlctl`; made private to the user where it does not exist."""
+    """Return `$XDG_STATE_HOME/dlctl`; create it, private to the user, if it does not exist."""
     base = os.environ.get("XDG_STATE_HOME", "")
     path = (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "dlctl"
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise RecordError(
-            f"the folder of the local record, {path}, can't be made: {error.strerror}",
-            hint="set XDG_STATE_HOME to a folder that can be written",
+            f"the folder of the local record, {path}, can't be created: {error.strerror}",
+            hint="set XDG_STATE_HOME to a writable folder",
         ) from error
     return path
 
@@ -100,7 +100,7 @@ class Store:
         except sqlite3.Error as error:
             raise RecordError(
                 f"the local record {self.path} can't be used: {error}",
-                hint="check the space and permissions there; without the file dlctl starts anew",
+                hint="check space and permissions there; without the file dlctl starts afresh",
             ) from error
 
     def add(self, record: Record) -> None:
@@ -111,7 +111,7 @@ class Store:
             connection.execute(f"INSERT INTO trainings ({names}) VALUES ({marks})", _row(record))  # noqa: S608
 
     def update(self, record: Record) -> None:
-        """Write what is known now; an older attempt never overwrites a newer one."""
+        """Write the current knowledge; an older attempt never overwrites a newer one."""
         changes = ", ".join(f"{name} = ?" for name in _COLUMNS)
         with self._open() as connection:
             connection.execute(
@@ -143,7 +143,9 @@ class Store:
             r for r in records if r.training_id.startswith(wanted)
         ]
         if not found:
-            raise RecordError(f"no training {wanted!r} is known here", hint="see `dlctl list`")
+            raise RecordError(
+                f"no training {wanted!r} is known here", hint="`dlctl list` shows them all"
+            )
         if len(found) > 1:
             names = ", ".join(r.training_id for r in found[-5:])
             raise RecordError(f"{wanted!r} fits {len(found)} trainings", hint=f"such as {names}")

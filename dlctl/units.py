@@ -36,25 +36,25 @@ _MAX_S = 100 * 365 * 86400
 
 
 class UnitError(ValueError):
-    """A text is no size or no duration; the message says what is allowed."""
+    """The text is not a size or not a duration; the message says what is allowed."""
 
 
 def parse_size(text: str) -> int:
     """Return a size in bytes.
 
     Raises:
-        UnitError: the text is no size, has no unit, or is no positive number of bytes.
+        UnitError: the text is not a size, has no unit, or is not a positive number of bytes.
     """
     stripped = text.strip()
     match = _SIZE.fullmatch(stripped) if len(stripped) <= _MAX_TEXT else None
     if match is None:
-        raise UnitError(f"{_shown(text)} is no size; {_SIZE_CHOICES}")
+        raise UnitError(f"{_shown(text)} is not a size; {_SIZE_CHOICES}")
     number, unit = match.groups()
     if not unit:
         raise UnitError(f"{_shown(text)} has no unit; {_SIZE_CHOICES}")
     size_bytes = int(Decimal(number) * _unit_bytes(unit, text))
     if not 0 < size_bytes <= _MAX_BYTES:
-        raise UnitError(f"{_shown(text)} is no possible size; {_SIZE_CHOICES}")
+        raise UnitError(f"{_shown(text)} is not a valid size; {_SIZE_CHOICES}")
     return size_bytes
 
 
@@ -91,11 +91,11 @@ def parse_duration(text: str) -> int:
     """Return a duration in whole seconds, rounded up.
 
     Raises:
-        UnitError: the text is no duration, a bare number, or not positive.
+        UnitError: the text is not a duration, is a bare number, or is not positive.
     """
     stripped = text.strip().lower()
     if len(stripped) > _MAX_TEXT:
-        raise UnitError(f"{_shown(text)} is no duration; {_DURATION_CHOICES}")
+        raise UnitError(f"{_shown(text)} is not a duration; {_DURATION_CHOICES}")
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", stripped):
         raise UnitError(
             f"{_shown(text)} has no unit (Slurm would read minutes, others seconds); "
@@ -103,23 +103,23 @@ def parse_duration(text: str) -> int:
         )
     duration_s = _clock_s(stripped, text) if ":" in stripped else _parts_s(stripped, text)
     if not 0 < duration_s <= _MAX_S:
-        raise UnitError(f"{_shown(text)} is no possible duration; {_DURATION_CHOICES}")
+        raise UnitError(f"{_shown(text)} is not a valid duration; {_DURATION_CHOICES}")
     return int(duration_s.to_integral_value("ROUND_CEILING"))
 
 
 def _clock_s(stripped: str, text: str) -> Decimal:
     match = _CLOCK.fullmatch(stripped)
     if match is None:
-        raise UnitError(f"{_shown(text)} is no duration; {_DURATION_CHOICES}")
+        raise UnitError(f"{_shown(text)} is not a duration; {_DURATION_CHOICES}")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     if minutes > 59 or seconds > 59 or (match.group(1) and hours > 23):
-        raise UnitError(f"{_shown(text)} is no time of a clock; {_DURATION_CHOICES}")
+        raise UnitError(f"{_shown(text)} is not a valid clock time; {_DURATION_CHOICES}")
     return Decimal(days * 86400 + hours * 3600 + minutes * 60 + seconds)
 
 
 def _parts_s(stripped: str, text: str) -> Decimal:
     if _PARTS.fullmatch(stripped) is None:
-        raise UnitError(f"{_shown(text)} is no duration; {_DURATION_CHOICES}")
+        raise UnitError(f"{_shown(text)} is not a duration; {_DURATION_CHOICES}")
     seen: list[str] = []
     total_s = Decimal(0)
     for number, word in _PART.findall(stripped):

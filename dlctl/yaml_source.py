@@ -1,4 +1,4 @@
-"""Load one YAML document safely, and remember where each key and value stands.
+"""Load one YAML document safely, and remember the position of each key and value.
 
 The YAML is that of version 1.2: only `true` and `false` are booleans, so `no` and `on` stay text;
 `4:00:00` and `2024-01-01` stay text; `1e-3` is a number. Numbers remember how they were written
@@ -91,12 +91,12 @@ def load_file(path: Path, name: str | None = None) -> Document:
     """Return the document in a file.
 
     Raises:
-        YamlError: the file can't be read or is no acceptable YAML.
+        YamlError: the file can't be read or is not acceptable YAML.
     """
     shown = name or path.name
     try:
         if not path.is_file():
-            kind = "is no file" if path.exists() else "does not exist"
+            kind = "is not a file" if path.exists() else "does not exist"
             raise YamlError([f"{path}: {kind}"])
         if path.stat().st_size > MAX_BYTES:
             raise YamlError([_too_large(shown, path.stat().st_size)])
@@ -108,10 +108,10 @@ def load_file(path: Path, name: str | None = None) -> Document:
 
 
 def load_bytes(content: bytes, name: str) -> Document:
-    """Return the document that `content` holds; `name` stands in the messages.
+    """Return the document in `content`; messages call it `name`.
 
     Raises:
-        YamlError: the content is no acceptable YAML.
+        YamlError: the content is not acceptable YAML.
     """
     if len(content) > MAX_BYTES:
         raise YamlError([_too_large(name, len(content))])
@@ -172,7 +172,7 @@ class _Composer:
         next(events)  # DocumentEnd
         following = next(events)
         if isinstance(following, yaml.DocumentStartEvent):
-            self._stop(following, "a second document begins here; one is allowed")
+            self._stop(following, "a second document begins here; only one is allowed")
         if self.document.data is None and not self.problems:
             self._stop(None, "the file is empty")
 
@@ -235,7 +235,7 @@ class _Composer:
             if key in found:
                 line = self.document.key_marks[place][0]
                 self._note(
-                    event, f"the key {key[:60]!r} is there twice; the first is on line {line}"
+                    event, f"the key {key[:60]!r} appears twice; the first is on line {line}"
                 )
                 self._value(self._next(events), events, (*place, "\0"), depth + 1)
                 continue
@@ -298,6 +298,6 @@ def _syntax(error: yaml.YAMLError, text: str, name: str) -> str:
     indent = line_text[: len(line_text) - len(line_text.lstrip())]
     where = f"{name}:{mark.line + 1}:{mark.column + 1}"
     if "\t" in indent or "\t" in line_text[mark.column : mark.column + 1]:
-        return f"{where}: a tab is no indentation in YAML; use spaces"
+        return f"{where}: YAML does not allow tabs for indentation; use spaces"
     problem = str(getattr(error, "problem", "") or "syntax error")
     return f"{where}: not valid YAML: {problem}"

@@ -32,18 +32,18 @@ EXIT_CODES = """\
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | a fault in dlctl itself |
+| 1 | an internal error in dlctl |
 | 2 | a wrong command line |
-| 3 | the manifest, or the folder to be sent, is wrong |
+| 3 | the manifest, or the folder to send, has an error |
 | 4 | a site config is wrong or missing, or a check of a site failed |
 | 5 | the request fits no partition, or can't be planned |
 | 6 | the site can't be reached, or a transfer failed |
 | 7 | the scheduler refused, does not answer, or its answer was lost |
 | 8 | no such training, an ambiguous id, or a training in the wrong state |
 | 9 | there is nothing to fetch, or what was fetched is damaged |
-| 10 | the training that was followed ended FAILED or CANCELLED |
-| 130 | Ctrl-C; a training that was followed goes on |
-| 141 | the reader of a pipe went away |
+| 10 | the followed training ended FAILED or CANCELLED |
+| 130 | Ctrl-C; a followed training continues to run |
+| 141 | the reader of a pipe closed it |
 """
 
 

@@ -10,10 +10,10 @@ import typer
 from dlctl.cli import output
 from dlctl.cli.common import ID, JSON, ago, training
 
-STEP = typer.Argument(None, metavar="STEP", help="Step; the newest complete one by default.")
+STEP = typer.Argument(None, metavar="STEP", help="Step; the newest complete checkpoint by default.")
 STEPS = typer.Argument(None, metavar="STEP…", help="Steps; all by default.")
 ON_NODE = typer.Option(
-    False, "--on-node", help="In a job step, where Python works on compute nodes only."
+    False, "--on-node", help="Run in a job step, if Python works only on compute nodes."
 )
 
 
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
-    """List the checkpoints of a training, the newest first.
+    """List the checkpoints of a training, newest first.
 
     Example: dlctl checkpoints list digits-3k9f
     """
@@ -38,17 +38,17 @@ def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
     rows = [
         [str(c.step), _or_dash(c.epoch), _size(c.size_bytes), _or_dash(c.learners),
          ago(time.time() - c.written_at) if c.written_at else "-",
-         "yes" if c.complete else "no", "for ever" if c.kept_for_ever else "-"]
+         "yes" if c.complete else "no", "forever" if c.kept_for_ever else "-"]
         for c in found
     ]  # fmt: skip
     columns = ["step", "epoch", "size", "learners", "written", "complete", "kept"]
     output.report(
-        found, as_json, lambda _: output.table(columns, rows, "there is no checkpoint so far")
+        found, as_json, lambda _: output.table(columns, rows, "there is no checkpoint yet")
     )
 
 
 def show(training_id: str | None = ID, step: int | None = STEP, as_json: bool = JSON) -> None:
-    """Show settings, files and tensors of one checkpoint.
+    """Show the settings, files and tensors of a checkpoint.
 
     Example: dlctl checkpoints show digits-3k9f 120
     """
@@ -65,7 +65,7 @@ def verify(
     on_node: bool = ON_NODE,
     as_json: bool = JSON,
 ) -> None:
-    """Compare every byte of checkpoints with its checksums; exit code 9 if one is damaged.
+    """Verify checkpoints against their checksums; exit code 9 if one is damaged.
 
     Example: dlctl checkpoints verify digits-3k9f
     """
@@ -80,18 +80,18 @@ def verify(
     if damaged:
         raise ResultsError(
             f"damaged: step {', '.join(damaged)}",
-            hint="a training that goes on uses the newest one that is whole",
+            hint="a resumed training uses the newest undamaged one",
         )
 
 
 def diff(
     training_id: str | None = ID,
     steps: list[int] = typer.Argument(None, metavar="STEP…", help="Two steps; the newest by default."),  # noqa: E501
-    other: str | None = typer.Option(None, "--with", metavar="ID", help="Another training of the same site."),  # noqa: E501
+    other: str | None = typer.Option(None, "--with", metavar="ID", help="Another training on the same site."),  # noqa: E501
     on_node: bool = ON_NODE,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Compare the tensors of two checkpoints, of one training or of two.
+    """Compare the tensors of two checkpoints, from one training or two.
 
     Example: dlctl checkpoints diff digits-3k9f 120 240
     """
@@ -102,7 +102,7 @@ def diff(
         found = checkpoints.diff(session, record, second, steps or [], on_node=on_node)
     rows = [[t["name"], t["difference"], f"{t['largest']:.3g}" if t["largest"] is not None else "-"]
             for t in found["tensors"] if t["difference"] != "none"]  # fmt: skip
-    same = f"all {len(found['tensors'])} tensors have equal bits"
+    same = f"all {len(found['tensors'])} tensors are bit-identical"
     output.report(
         found, as_json, lambda _: output.table(["tensor", "difference", "largest"], rows, same)
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def complete_ids(incomplete: str) -> list[str]:
-    """Return the training ids that begin so, the newest first (for the shell's completion)."""
+    """Return the training ids with this beginning, newest first, for shell completion."""
     from dlctl.record import Store
 
     ids = [record.training_id for record in reversed(Store().all())]
@@ -29,7 +29,7 @@ def complete_ids(incomplete: str) -> list[str]:
 
 
 def complete_sites(incomplete: str) -> list[str]:
-    """Return the sites that begin so (for the shell's completion)."""
+    """Return the sites with this beginning, for shell completion."""
     from dlctl.sites.files import list_sites
 
     return [site.name for site in list_sites() if site.name.startswith(incomplete)]
@@ -42,13 +42,13 @@ ID = typer.Argument(
 JSON = typer.Option(False, "--json", help="Print JSON.")
 SITE = typer.Option(
     "local", "--site", "-s", envvar="DLCTL_SITE", autocompletion=complete_sites,
-    help="Where it runs: a site of `dlctl sites list`.",
+    help="The site to run on, one of `dlctl sites list`.",
 )  # fmt: skip
 
 
 @contextmanager
 def opened(site_name: str) -> Iterator[Session]:
-    """Open a site; closed at the end."""
+    """Open a site, and close it at the end."""
     from dlctl.lifecycle import open_session
     from dlctl.sites.files import load_site
 
@@ -71,7 +71,7 @@ def training(wanted: str | None) -> Iterator[tuple[Session, Record, Store]]:
 
 
 def refreshed(records: list[Record], store: Store) -> list[Record]:
-    """Return records as their sites know them now; a site that does not answer makes them stale."""
+    """Return the records as their sites know them now, stale where a site does not answer."""
     from dlctl.errors import DlctlError, TransportError
     from dlctl.lifecycle import refresh, stale
 
@@ -107,7 +107,7 @@ def plain(record: Record) -> dict[str, Any]:
 
 
 def shown_state(record: Record) -> str:
-    """Return the state, with since when it is not known better."""
+    """Return the state, and since when it is stale."""
     if record.stale_since is None:
         return str(record.state)
     return f"{record.state} (stale since {ago(time.time() - record.stale_since)})"
@@ -149,14 +149,14 @@ def follow(
         reader = LogReader(record.job_dir, learner, first_attempt)
         print_pieces(follow_log(session.transport, reader, state, trouble), as_json)
     except KeyboardInterrupt:
-        output.note(f"\nstopped following; the training goes on as {record.training_id}")
+        output.note(f"\nstopped following; the training continues as {record.training_id}")
         output.hint(f"dlctl logs --follow {record.training_id}")
         raise typer.Exit(130) from None
     return known[0]
 
 
 def print_pieces(pieces: Iterable[Piece], as_json: bool = False) -> int:
-    """Print pieces of logs, each line behind its source or as an object; return how many."""
+    """Print pieces of logs, each line after its source or as an object; return their number."""
     count = 0
     for piece in pieces:
         count += 1
@@ -168,7 +168,7 @@ def print_pieces(pieces: Iterable[Piece], as_json: bool = False) -> int:
 
 
 def end_of_following(record: Record) -> None:
-    """Say how the followed training ended; FAILED and CANCELLED are exit code 10.
+    """Say how the followed training ended; FAILED and CANCELLED give exit code 10.
 
     Raises:
         TrainingFailed

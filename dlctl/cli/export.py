@@ -1,4 +1,4 @@
-"""The command that makes a servable model of a training."""
+"""The command that exports a servable model of a training."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class ModelFormat(str, enum.Enum):
 def export(
     training_id: str | None = ID,
     format_: ModelFormat = typer.Option(
-        ModelFormat.torchscript, "--format", help="What loads it: torch.jit, an ONNX runtime, "
+        ModelFormat.torchscript, "--format", help="What will load it: torch.jit, an ONNX runtime, "
         "torch.export, or your own model (weights only)."),
     checkpoint: str | None = typer.Option(
         None, "--checkpoint", metavar="STEP", help="Weights of this checkpoint, or of the newest; "
         "the trained model by default."),
     to: Path | None = typer.Option(
-        None, "--output", "-o", help="File; by default in ./results/<training id>."),
+        None, "--output", "-o", help="Output file; by default in ./results/<training id>."),
     fixed_batch: bool = typer.Option(
-        False, "--fixed-batch", help="For one batch size, where a model takes no other."),
+        False, "--fixed-batch", help="For this batch size alone, if the model takes no other."),
     on_node: bool = typer.Option(
-        False, "--on-node", help="In a job step, where Python works on compute nodes only."),
+        False, "--on-node", help="Run in a job step, if Python works only on compute nodes."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Make a servable model file, checked against the trained model, and bring it here.
+    """Export a servable model file, check it against the trained model, and download it.
 
     Example: dlctl export digits-3k9f --format onnx
     """

@@ -41,7 +41,7 @@ def submit(
     manifest: Path = MANIFEST, site: str = SITE, learners: int | None = LEARNERS,
     gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
     time: str | None = TIME, partition: str | None = PARTITION, set_: list[str] = SET,
-    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log."),
+    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log as it grows."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Submit a training; returns at once with its id.
@@ -72,7 +72,7 @@ def _say_what_is_missing(notes: list[str]) -> None:
 
 
 def halt(training_id: str | None = ID, as_json: bool = JSON) -> None:
-    """Save a checkpoint and stop; `dlctl resume` goes on.
+    """Save a checkpoint and stop; `dlctl resume` continues.
 
     Example: dlctl halt digits-3k9f
     """
@@ -87,12 +87,12 @@ def resume(
     training_id: str | None = ID, learners: int | None = LEARNERS, gpus: int | None = GPUS,
     cpus: float | None = CPUS, memory: str | None = MEMORY, time: str | None = TIME,
     partition: str | None = PARTITION,
-    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log."),
+    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log as it grows."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Go on from the newest checkpoint, or finish a submission that was interrupted.
+    """Continue from the newest checkpoint, or finish an interrupted submission.
 
-    The options ask for other resources than the attempt before had; what is trained stays the same.
+    The options ask for resources that differ from the previous attempt's; what is trained stays.
 
     Example: dlctl resume digits-3k9f --learners 2 --time 2h
     """
@@ -106,7 +106,7 @@ def resume(
         plan = read_plan(session, known)
         output.note(folder_changed(known, plan))
         if learners not in (None, plan.resources.learners):
-            output.warn("another dlctl resumed it meanwhile: learners is now "
+            output.warn("another dlctl has resumed it in the meantime: learners is now "
                         f"{plan.resources.learners}")  # fmt: skip
         output.report(plain(known), as_json, lambda _: print_record(known))
         if stay:
@@ -129,11 +129,11 @@ def cancel(training_id: str | None = ID, as_json: bool = JSON) -> None:
 def delete(
     training_id: str | None = ID,
     forget: bool = typer.Option(
-        False, "--forget", help="Only forget it here; its files stay at the site."
+        False, "--forget", help="Remove only the local record; the files on the site stay."
     ),
     as_json: bool = JSON,
 ) -> None:
-    """Remove a training that has ended: its job directory at the site and its record here.
+    """Delete a training that has ended: its job directory on the site and its local record.
 
     Example: dlctl delete digits-3k9f
     """

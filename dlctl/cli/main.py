@@ -88,7 +88,7 @@ def main() -> None:
         if os.environ.get("DLCTL_DEBUG"):
             raise
         output.error(
-            f"a fault in dlctl itself: {type(fault).__name__}: {fault}",
+            f"internal error in dlctl: {type(fault).__name__}: {fault}",
             "run the same command with --debug and report what it prints",
         )
         sys.exit(1)
@@ -103,7 +103,7 @@ def _explain(failure: DlctlError) -> int:
         shown = failure.problems
         if len(shown) > _MOST_PROBLEMS:
             more = len(shown) - _MOST_PROBLEMS
-            shown = [*shown[:_MOST_PROBLEMS], f"and {more} more; mend these, and see what is left"]
+            shown = [*shown[:_MOST_PROBLEMS], f"and {more} more; fix these, then try again"]
         for problem in shown[:-1]:
             output.error(problem)
         output.error(shown[-1], failure.hint)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 MANIFEST = typer.Argument(Path("manifest.yml"), help="The manifest.", show_default=True)
 LEARNERS = typer.Option(None, "--learners", min=1, help="Override `learners`.")
-GPUS = typer.Option(None, "--gpus", min=0, help="Override `gpus` (of each learner).")
-CPUS = typer.Option(None, "--cpus", min=0.01, help="Override `cpus` (of each learner).")
-MEMORY = typer.Option(None, "--memory", help="Override `memory` (of each learner), e.g. 8GiB.")
+GPUS = typer.Option(None, "--gpus", min=0, help="Override `gpus` (per learner).")
+CPUS = typer.Option(None, "--cpus", min=0.01, help="Override `cpus` (per learner).")
+MEMORY = typer.Option(None, "--memory", help="Override `memory` (per learner), e.g. 8GiB.")
 TIME = typer.Option(None, "--time", help="Override `time`, e.g. 4h.")
 PARTITION = typer.Option(None, "--partition", help="Override `scheduler.partition`.")
 SET = typer.Option(
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bool = JSON) -> None:
-    """Make a folder with a manifest, a train.py and a .gitignore, ready to run.
+    """Create a folder with a manifest, a train.py and a .gitignore, ready to run.
 
     Example: dlctl init my-training && cd my-training
     """
@@ -41,12 +41,12 @@ def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bo
 
     files = [str(path) for path in scaffold(folder, folder.resolve().name)]
     output.report({"folder": str(folder), "files": files}, as_json,
-                  lambda v: output.line("\n".join(f"made {f}" for f in v["files"])))  # fmt: skip
+                  lambda v: output.line("\n".join(f"created {f}" for f in v["files"])))  # fmt: skip
     output.hint(f"cd {folder} && dlctl submit manifest.yml")
 
 
 def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
-    """Check a manifest; all faults are shown at once.
+    """Check a manifest and show all its errors at once.
 
     Example: dlctl validate manifest.yml
     """
@@ -89,7 +89,7 @@ def render(
     training_id: str | None = typer.Option(None, "--training-id", hidden=True),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Show the plan and the batch script; nothing is sent, no network is used.
+    """Show the plan and the batch script, without sending anything or using the network.
 
     Example: dlctl render manifest.yml --site mycluster --learners 4
     """
@@ -113,7 +113,7 @@ def make_overrides(
     learners: int | None, gpus: int | None, cpus: float | None, memory: str | None,
     time: str | None, set_: list[str] | None, partition: str | None = None,
 ) -> Overrides:  # fmt: skip
-    """Return what the command line says instead of the manifest."""
+    """Return what the command line overrides."""
     from dlctl.manifest.overrides import Overrides
 
     return Overrides(learners=learners, gpus=gpus, cpus=cpus, memory=memory, time=time,

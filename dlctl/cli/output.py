@@ -47,12 +47,12 @@ def _coloured(text: str, style: str, stream: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return text whose control characters can't move the cursor or colour the terminal."""
+    """Escape control characters, so that the text can't move the cursor or set colours."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
-def _harmless(text: str) -> str:
-    """Return a log's line with its colours, and without what moves the cursor or sets titles."""
+def _without_movements(text: str) -> str:
+    """Return a line of a log with its colours, but without cursor movements and titles."""
     parts = re.split(r"(\x1b\[[0-9;]*m)", text)
     return "".join(part if i % 2 else _printable(part) for i, part in enumerate(parts))
 
@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = "") -> None:
-    """Print rows under their column names; `empty` is said on stderr when there are none."""
+    """Print rows under their column names; if there are none, print `empty` to stderr."""
     if not rows:
         note(empty)
         return
@@ -106,7 +106,7 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
-    """Return widths that break no word; None: as it comes, where some must be broken.
+    """Return widths that break no word, or None for columns whose words have to be broken.
 
     Args:
         columns: All cells of each.
@@ -145,10 +145,10 @@ def raw(text: str) -> None:
 
 
 def log(prefix: str, data: bytes) -> None:
-    """Print lines of a log as they came, each behind its prefix."""
+    """Print lines of a log as they are, each after its prefix."""
     on_terminal = sys.stdout.isatty()
     for text in data.decode(errors="replace").splitlines():
-        sys.stdout.write(f"{prefix}{_harmless(text) if on_terminal else text}\n")
+        sys.stdout.write(f"{prefix}{_without_movements(text) if on_terminal else text}\n")
     sys.stdout.flush()
 
 
@@ -161,23 +161,23 @@ def log_objects(attempt: int, source: str, data: bytes) -> None:
 
 
 def note(text: str) -> None:
-    """Say something beside the data."""
+    """Print a note to standard error."""
     if text:
         print(_printable(text), file=sys.stderr)
 
 
 def hint(command: str) -> None:
-    """Say which command comes next."""
+    """Print the command to run next."""
     print(_coloured(f"  next: {_printable(command)}", "dim", sys.stderr), file=sys.stderr)
 
 
 def warn(text: str) -> None:
-    """Say what may surprise."""
+    """Print a warning."""
     print(f"{_coloured('warning:', 'yellow', sys.stderr)} {_printable(text)}", file=sys.stderr)
 
 
 def error(text: str, hint_text: str = "") -> None:
-    """Say what went wrong and what to do."""
+    """Print what went wrong and what to do."""
     print(f"{_coloured('error:', 'red', sys.stderr)} {_printable(text)}", file=sys.stderr)
     if hint_text:
         print(f"  hint: {_printable(hint_text)}", file=sys.stderr)
@@ -202,7 +202,7 @@ def ask(text: str, hidden: bool) -> str:
     """Ask the person at the terminal (a password, a 2FA code).
 
     Raises:
-        EOFError: there is no terminal to ask at.
+        EOFError: there is no terminal.
     """
     import getpass
 

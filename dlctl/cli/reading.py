@@ -34,11 +34,11 @@ def register(app: typer.Typer) -> None:
 
 
 def list_(
-    refresh: bool = typer.Option(False, "--refresh", "-r", help="Ask the sites first."),
-    site: str | None = typer.Option(None, "--site", "-s", help="Only this site."),
+    refresh: bool = typer.Option(False, "--refresh", "-r", help="Ask the sites for news first."),
+    site: str | None = typer.Option(None, "--site", "-s", help="Only trainings on this site."),
     as_json: bool = JSON,
 ) -> None:
-    """List your trainings, the newest first, as they were last seen.
+    """List your trainings as they were last seen, newest first.
 
     Example: dlctl list --refresh
     """
@@ -53,7 +53,7 @@ def list_(
             for r in records]  # fmt: skip
     output.report([plain(r) for r in records], as_json, lambda _: output.table(
         ["training", "site", "state", "job", "seen"], rows,
-        "no trainings yet: `dlctl init my-training` makes one ready to submit"))  # fmt: skip
+        "no trainings yet: `dlctl init my-training` creates one"))  # fmt: skip
 
 
 def seen(seen_at: float) -> str:
@@ -68,7 +68,7 @@ def status(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Ask the site how trainings are.
+    """Ask the sites for the state of trainings.
 
     Example: dlctl status digits-3k9f
     """
@@ -88,7 +88,7 @@ def show(
     script: bool = typer.Option(False, "--script", help="Print the batch script that was sent."),
     as_json: bool = JSON,
 ) -> None:
-    """Show all about one training: plan, learners, and why it ended.
+    """Show everything about one training: plan, learners, and why it ended.
 
     Example: dlctl show digits-3k9f
     """
@@ -107,10 +107,10 @@ def show(
 def logs(
     training_id: str | None = ID,
     stay: bool = typer.Option(False, "--follow", "-f", help="Show new lines as they come."),
-    learner: int | None = typer.Option(None, "--learner", "-n", min=0, help="Only this rank."),
+    learner: int | None = typer.Option(None, "--learner", "-n", min=0, help="Only this learner."),
     as_json: bool = typer.Option(False, "--json", help="Print each line as a JSON object."),
 ) -> None:
-    """Print the logs; `--follow` stays until the training ends, over attempts and lost connections.
+    """Print the logs; `--follow` stays to its end, across attempts and lost connections.
 
     Example: dlctl logs --follow
     """
@@ -124,7 +124,7 @@ def logs(
         else:
             pieces = read(session.transport, LogReader(record.job_dir, learner))
             if not print_pieces(pieces, as_json):
-                output.note(f"{record.training_id} ({record.state}) has printed nothing so far")
+                output.note(f"{record.training_id} ({record.state}) has printed nothing yet")
 
 
 class What(str, enum.Enum):
@@ -140,11 +140,11 @@ def fetch(
     ),
     training_id: str | None = ID,
     to: Path | None = typer.Option(
-        None, "--to", help="Folder; ./results/<training id> by default."
+        None, "--to", help="Target folder; ./results/<training id> by default."
     ),
     as_json: bool = JSON,
 ) -> None:
-    """Bring the trained model, the logs and the metrics here; every file is verified.
+    """Download the trained model, the logs and the metrics; every file is verified.
 
     Example: dlctl fetch results
     """
@@ -160,6 +160,6 @@ def fetch(
     output.report(fetched, as_json, lambda v: output.line(
         f"{len(v.files)} files in {folder_name(Path(v.folder))}"))  # fmt: skip
     if fetched.left_out:
-        output.warn(f"left out, for they are no plain files: {', '.join(fetched.left_out)}")
+        output.warn(f"left out, because they are not regular files: {', '.join(fetched.left_out)}")
     if not fetched.complete:
-        output.note(f"{record.training_id} is {record.state}: this is what there is so far")
+        output.note(f"{record.training_id} is {record.state}: these are the files so far")

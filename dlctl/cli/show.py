@@ -1,4 +1,4 @@
-"""What `dlctl show` prints: one training whole."""
+"""What `dlctl show` prints about one training."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _LESS_TOLD = {*RESERVED} - {LOSS}
 
 
 def gather(session: Session, record: Record, store: Store) -> dict[str, Any]:
-    """Return the record, the plan, the learners and the verdict, as `--json` prints them.
+    """Return record, plan, learners and verdict, as `--json` prints them.
 
-    A site that does not answer leaves what is known here, marked as stale.
+    If the site does not answer, return what is known locally, marked as stale.
     """
     from dlctl.errors import TransportError
     from dlctl.lifecycle import details, refresh, stale
@@ -46,7 +46,7 @@ def gather(session: Session, record: Record, store: Store) -> dict[str, Any]:
 
 
 def print_details(details: dict[str, Any]) -> None:
-    """Print what `gather` brought."""
+    """Print what `gather` returned."""
     plan = details.get("plan") or {}
     details = details | {role: _as_it_was(details, role) for role in ("learners", "servers")}
     output.fields({
@@ -80,7 +80,7 @@ def print_details(details: dict[str, Any]) -> None:
 
 
 def _as_it_was(details: dict[str, Any], role: str) -> list[dict[str, Any]]:
-    """Return the statuses; in a training that has ended, nobody is at work who died with it."""
+    """Return the statuses; after the end of a training, no process is shown as still at work."""
     statuses = details.get(role) or []
     if details["state"] not in _FINAL:
         return statuses
@@ -129,7 +129,7 @@ def speed_line(metrics: list[dict[str, float | None]], plan: dict[str, Any]) -> 
     """Return `1200 samples/s · exchange 3 % · data 1 % · checkpoint 0.2 % of a step`, or nothing.
 
     Args:
-        metrics: The newest of each learner; shares are means over the learners that told them.
+        metrics: The newest of each learner; shares are means over the learners that report them.
     """
     from dlctl.units import format_size
 

@@ -1,4 +1,4 @@
-"""What `dlctl show` tells of a parameter server: its shards, its servers, and how learners push."""
+"""What `dlctl show` prints about a parameter server: shards, servers, learners' pushes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dlctl.contract.metrics import BATCHES, PUSHES_PER_S, RESTARTS, STALENESS, W
 
 
 def server_line(details: dict[str, Any]) -> str:
-    """Return solver, shards and their nodes; how often is pushed, and how far learners drift."""
+    """Return the solver, the shards' nodes, how often learners push and how far they may drift."""
     server = (details.get("plan") or {}).get("parameter_server")
     if not server:
         return ""
@@ -24,7 +24,7 @@ def server_line(details: dict[str, Any]) -> str:
     shards = "1 shard" if len(homes) == 1 else f"{len(homes)} shards"
     line = f"{server['solver']}, {shards} on {where}\n{pushes}, {_drift(server)}"
     if server["transport"] == "mpi":
-        line += "\nthe servers talk MPI, and survive the loss of no node"
+        line += "\nthe servers use MPI and do not survive the loss of a node"
     return line
 
 
@@ -35,13 +35,13 @@ def _batches(count: int) -> str:
 def _drift(server: dict[str, Any]) -> str:
     staleness: int | None = server["staleness"]
     if staleness is None:
-        own = server["solver"] == "own"  # whether it waits for all, its class alone knows
-        return "waits as its class says" if own else "no bound on staleness"
+        own = server["solver"] == "own"  # only the class knows whether it waits for all
+        return "waiting is up to its class" if own else "no bound on staleness"
     return f"staleness at most {staleness}" if staleness else "all wait for one another"
 
 
 def shard_nodes(details: dict[str, Any]) -> list[int]:
-    """Return the node of each shard: as planned, or where it is since a node was lost."""
+    """Return the node of each shard: as planned, or its new node after the loss of one."""
     homes = details.get("homes") or details["plan"]["parameter_server"]
     return list(homes["shard_nodes"])
 

@@ -27,7 +27,7 @@ def register(main: typer.Typer) -> None:
 
 @app.command("list")
 def list_(as_json: bool = JSON) -> None:
-    """List the sites; a file of your own comes before a shipped one.
+    """List the sites; a file of your own takes precedence over a shipped one.
 
     Example: dlctl sites list
     """
@@ -57,16 +57,20 @@ def show(name: str = NAME, as_json: bool = JSON) -> None:
 
 @app.command()
 def add(
-    name: str = typer.Argument(..., metavar="NAME", help="What the site is to be called."),
+    name: str = typer.Argument(..., metavar="NAME", help="The name of the new site."),
     target: str = typer.Argument(..., metavar="USER@HOST", help="Or an ssh alias, or `local`."),
     port: int | None = typer.Option(None, "--port", help="SSH port."),
-    root: str | None = typer.Option(None, "--root", help="Folder over there; ~/dlctl by default."),
-    python: str | None = typer.Option(None, "--python", help="The nodes' Python, if it is there."),
-    without_slurm: bool = typer.Option(False, "--without-slurm", help="Jobs run on that machine."),
+    root: str | None = typer.Option(
+        None, "--root", help="Root folder on the site; ~/dlctl by default."
+    ),
+    python: str | None = typer.Option(None, "--python", help="The nodes' Python, if there is one."),
+    without_slurm: bool = typer.Option(
+        False, "--without-slurm", help="Run jobs on that machine itself."
+    ),
     force: bool = typer.Option(False, "--force", help="Replace a file of the same name."),
     as_json: bool = JSON,
 ) -> None:
-    """Ask a cluster what it is and write it down as a site.
+    """Inspect a cluster and write its site file.
 
     Example: dlctl sites add mycluster alice@login.example.org
     """
@@ -80,7 +84,7 @@ def add(
 
 @app.command()
 def remove(name: str = NAME) -> None:
-    """Remove your own file of a site; what is on the site stays.
+    """Remove your own site file; everything on the site itself stays.
 
     Example: dlctl sites remove mycluster
     """
@@ -91,7 +95,7 @@ def remove(name: str = NAME) -> None:
 
 @app.command()
 def check(name: str = NAME, as_json: bool = JSON) -> None:
-    """Compare a site with its file: connection, scheduler, root, Python, launcher.
+    """Check a site against its file: connection, scheduler, root, Python, launcher.
 
     Example: dlctl sites check mycluster
     """
@@ -103,10 +107,12 @@ def check(name: str = NAME, as_json: bool = JSON) -> None:
 @app.command()
 def setup(
     name: str = NAME,
-    manifest: Path | None = typer.Option(None, "--manifest", help="Add what it requires."),
+    manifest: Path | None = typer.Option(
+        None, "--manifest", help="Also install what this manifest requires."
+    ),
     as_json: bool = JSON,
 ) -> None:
-    """Make the Python of a site's nodes: torch, mpi4py, h5py, numpy, watchdog.
+    """Install the Python of a site's nodes: torch, mpi4py, h5py, numpy, watchdog.
 
     Example: dlctl sites setup mycluster --manifest manifest.yml
     """

@@ -1,7 +1,7 @@
 """Writes a deterministic tar stream, block by block, from files on disk and bytes in memory.
 
 PAX format, owner 0, one fixed time: the same entries give the same bytes. Names are `str` with
-surrogate escapes, so bytes that are no UTF-8 survive. Knows nothing of transports.
+surrogate escapes, so bytes that are not UTF-8 survive. Knows nothing of transports.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Entry:
     """A file on disk, or the content; None for a folder or a link."""
     mode: int = 0o644
     link: str | None = None
-    """What a symbolic link says."""
+    """The target of a symbolic link."""
     size_bytes: int | None = None
-    """Of a file on disk, where it is known already: a file that grew or shrank since is refused."""
+    """Size of a file on disk, if known: a file that has grown or shrunk since is refused."""
 
     @property
     def is_file(self) -> bool:
@@ -46,7 +46,7 @@ def write_entry(
     """Yield the tar blocks of one entry; its path and sha256 are added to `digests`.
 
     Raises:
-        TransferError: the file can't be read, or changed its size while it was read.
+        TransferError: the file can't be read, or its size changed while it was read.
     """
     info = tarfile.TarInfo(prefix + entry.path)
     info.mode, info.mtime = entry.mode, _FIXED_TIME_S
@@ -101,17 +101,18 @@ def _read_exactly(path: Path, size_bytes: int) -> Iterator[bytes]:
         raise _unreadable(path, error) from error
     if missing or grew:
         raise TransferError(
-            f"{printable(path)} changed while it was sent", hint="Try again when nothing writes it."
+            f"{printable(path)} changed while it was sent",
+            hint="Try again when no program writes to it.",
         )
 
 
 def _unreadable(path: Path, error: OSError) -> TransferError:
     return TransferError(
         f"{printable(path)} can't be read: {error.strerror}",
-        hint="Make it readable, or leave it out by a line in .dlctlignore.",
+        hint="Make it readable, or exclude it with a line in .dlctlignore.",
     )
 
 
 def printable(path: str | Path) -> str:
-    """Return a path for messages: what is no text is shown in hexadecimal."""
+    """Return a path for messages: bytes that are not text appear in hexadecimal."""
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,7 +1,7 @@
-"""Brings files from a site: listed and hashed there, one tar stream, verified here, then moved.
+"""Downloads files: listed and hashed on the site, one tar stream, verified here, then moved.
 
-Nothing half-written ever has its final name; what is here already with the right hash is not sent
-again. Names and links that lead out of the destination are refused. Built on `Transport` only.
+No half-written file ever has its final name, and a file that is here with the right hash is not
+sent again. Names and links that point outside the destination are refused. Uses `Transport` only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dlctl.transport.base import Process, Transport
 
 _CHUNK_BYTES = 1024 * 1024
 _BATCH_BYTES = 60_000
-"""Names in one argument list over there; POSIX promises little more."""
+"""File names in one argument list on the site; POSIX guarantees little more."""
 _MISSING = 71
 _LIST_TIMEOUT_S = 3600.0
 _TEMPORARY_PREFIX = ".dlctl-download."
@@ -32,14 +32,14 @@ _TEMPORARY_PREFIX = ".dlctl-download."
 
 @dataclass(frozen=True)
 class _Remote:
-    """One file over there."""
+    """One file on the site."""
 
     path: str
     kind: str
     """`f` a file, `l` a symbolic link."""
     size_bytes: int
     sha256: str
-    """Empty where it is not known: then only the size is checked."""
+    """Empty if unknown: then only the size is checked."""
 
 
 def download(
@@ -51,16 +51,16 @@ def download(
     *,
     idle_timeout_s: float = 300.0,
 ) -> list[Path]:
-    """Bring files and whole folders below `base` to the same places below `destination`.
+    """Download files and whole folders from below `base` to the same paths below `destination`.
 
     Args:
         paths: Relative to `base`; or a mapping of files to the sha256 that each must have.
 
     Returns:
-        All files, those included that were here already.
+        All files, including those that were already here.
 
     Raises:
-        TransferError: not there, damaged, a name or link that leads out, or the disk here is full.
+        TransferError: a file is missing or damaged, points outside, or the disk here is full.
     """
     for path in paths:
         _refuse_outside(path)
@@ -79,12 +79,12 @@ def _refuse_outside(path: str) -> None:
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
         raise TransferError(
-            f"{printable(path)!r} leads out of the folder: refused",
+            f"{printable(path)!r} is not inside the folder: refused",
             hint="Ask for paths below the job directory.",
         )
 
 
-# What there is ----------------------------------------------------------------------------------
+# On the site ----------------------------------------------------------------------------------
 
 
 def _list(
@@ -116,7 +116,7 @@ exit 0"""
     if end.exit_code:
         raise TransferError(
             f"{transport.name}: {base}: {end.last_error_line or end.exit_code}",
-            hint="Look at what is there, and at its permissions.",
+            hint="Check that it exists, and its permissions.",
         )
     return [
         _Remote(f.path, f.kind, f.size_bytes, known.get(f.path, f.sha256))
@@ -152,7 +152,7 @@ def _hashes(text: bytes) -> list[str]:
     return [word for word in words if len(word) == 64]
 
 
-# What is here -----------------------------------------------------------------------------------
+# On this machine ---------------------------------------------------------------------------------
 
 
 def _is_here(destination: Path, file: _Remote) -> bool:
@@ -164,11 +164,11 @@ def _is_here(destination: Path, file: _Remote) -> bool:
 
 
 def _refuse_link_parents(destination: Path, path: Path) -> None:
-    """Refuse a link that lies here already and leads a file out of the destination."""
+    """Refuse an existing link here that would lead a file out of the destination."""
     root = destination.resolve()
     if not path.parent.resolve().is_relative_to(root):
         raise TransferError(
-            f"{printable(path.parent)} leads out of {printable(destination)}: refused",
+            f"{printable(path.parent)} points outside {printable(destination)}: refused",
             hint="Remove the link, or choose another destination.",
         )
 
@@ -188,7 +188,7 @@ def _remove_leftovers(destination: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-# The way ----------------------------------------------------------------------------------------
+# The transfer ------------------------------------------------------------------------------------
 
 
 def _fetch(
@@ -221,7 +221,7 @@ def _fetch(
 
 
 def _tar_script(base: str, wanted: Sequence[_Remote]) -> str:
-    """Return the text that writes one archive for each argument list, one after another."""
+    """Return a script that writes one archive for each argument list, one after another."""
     batches: list[list[str]] = [[]]
     size_bytes = 0
     for file in wanted:
@@ -238,7 +238,7 @@ def _tar_script(base: str, wanted: Sequence[_Remote]) -> str:
 
 
 class _Receiver:
-    """Takes the members of the stream one by one: nothing that was not asked for is written."""
+    """Takes the members of the stream one by one, and writes nothing that was not requested."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class _Receiver:
         path = str(PurePosixPath(member.name))
         file = self.missing.get(path)
         if file is None:
-            raise self._refused(path, "was not asked for")
+            raise self._refused(path, "was not requested")
         final = self._destination / path
         _refuse_link_parents(self._destination, final)
         if member.issym():
@@ -303,8 +303,8 @@ class _Receiver:
         if file.sha256 and digest.hexdigest() != file.sha256:
             raise TransferError(
                 f"{self._name}: {printable(file.path)} is damaged or still being written: its "
-                "sha256 is another than was listed",
-                hint="Try again; if it stays so, the file over there is damaged.",
+                "sha256 differs from the one listed",
+                hint="Try again; if it happens again, the file on the site is damaged.",
             )
         partial.chmod(0o755 if member.mode & 0o100 else 0o644)
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -315,17 +315,17 @@ class _Receiver:
         if member.linkname.startswith("/") or not target.is_relative_to(
             self._destination.resolve()
         ):
-            raise self._refused(member.name, f"is a link that leads out ({member.linkname})")
+            raise self._refused(member.name, f"is a link that points outside ({member.linkname})")
         partial = self._temporary / "link"
         partial.symlink_to(member.linkname)
         final.parent.mkdir(parents=True, exist_ok=True)
         partial.replace(final)
 
     def _take_hard_link(self, first: str, final: Path) -> None:
-        """Take the second name of a file that came before."""
+        """Take the second name of a file that arrived before."""
         source = self._destination / first
         if first in self.missing or not source.is_file() or source.is_symlink():
-            raise self._refused(first, "is a link to what did not come")
+            raise self._refused(first, "is a hard link to a file that did not arrive")
         _refuse_link_parents(self._destination, source)
         partial = self._temporary / "file"
         shutil.copy2(source, partial)
@@ -340,7 +340,7 @@ class _Receiver:
 
     def _refused(self, path: str, why: str) -> TransferError:
         return TransferError(
-            f"{self._name}: {printable(path)} {why}: refused", hint="Remove it over there."
+            f"{self._name}: {printable(path)} {why}: refused", hint="Remove it on the site."
         )
 
 
@@ -355,6 +355,6 @@ def _local_failure(destination: Path, error: OSError) -> TransferError:
         what = "the disk here is full, or your quota is used up"
     return TransferError(
         f"{printable(error.filename or destination)}: {what}",
-        hint=f"Look at the space here (df -h {shlex.quote(printable(destination))}); then again: "
+        hint=f"Check the space here (df -h {shlex.quote(printable(destination))}), then try again: "
         "what has arrived is not sent twice.",
     )

@@ -21,14 +21,14 @@ _NO_FOLDER = 71
 def read_files(
     transport: Transport, paths: Sequence[str], *, timeout_s: float = _TIMEOUT_S
 ) -> dict[str, bytes | None]:
-    """Return the content of each file; None where there is no such file.
+    """Return the content of each file; None if it does not exist.
 
     Args:
         paths: Absolute, or relative to the home directory.
 
     Raises:
-        TransferError: a file is there and can't be read, or nobody can tell whether it is: a file
-            system that does not answer.
+        TransferError: a file exists but can't be read, or the file system does not answer, so that
+            its existence is unknown.
     """
     if not paths:
         return {}
@@ -42,7 +42,7 @@ for f in {names}; do
         cat <"$f" || {{ [ ! -e "$f" ] || exit 1; }}
     else
         d=${{f%/*}}
-        # Only who can look into its folder knows that a file is not there.
+        # Only a user who can search its folder knows that a file does not exist.
         [ "$d" = "$f" ] || [ -x "$d" ] || case $(LC_ALL=C ls -d "$f" 2>&1) in
             *'No such file'* | *'Not a directory'*) ;;
             *) LC_ALL=C ls -d "$f"; exit 1 ;;
@@ -68,12 +68,12 @@ def read_appended(
     *,
     timeout_s: float = _TIMEOUT_S,
 ) -> dict[str, bytes]:
-    """Return what each file that matches got since its offset; files without news are left out.
+    """Return what was appended to each matching file since its offset; omit files without news.
 
     Args:
         folder: Absolute, or relative to the home directory; need not exist yet.
         globs: Patterns below `folder` with `*`, `?` and `[…]`.
-        offsets: Path (relative to `folder`) → bytes that are known already; 0 if absent.
+        offsets: Path (relative to `folder`) → number of bytes already read; 0 if absent.
         limit_bytes: The most that is read of each file; the rest comes with the next call.
 
     Raises:
@@ -129,7 +129,7 @@ def write_file(
     *,
     timeout_s: float = _TIMEOUT_S,
 ) -> None:
-    """Write a file whole: a reader sees the old content or the new. Its folder is made.
+    """Write a file whole: a reader sees the old content or the new. Creates its folder.
 
     Raises:
         TransferError
@@ -169,12 +169,12 @@ def _checked(transport: Transport, end: Completed, what: str) -> Completed:
     if end.exit_code:
         raise TransferError(
             f"{transport.name}: can't {what} (exit code {end.exit_code}): {end.last_error_line}",
-            hint="Look at the permissions and the space there (df -h, quota -s).",
+            hint="Check the permissions and the space there (df -h, quota -s).",
         )
     return end
 
 
 def _glob(pattern: str) -> str:
-    """Quote all of a pattern but its wildcards."""
+    """Quote a pattern, except for its wildcards."""
     parts = re.split(r"([*?]|\[[^]/']+\])", pattern)
     return "".join(p if i % 2 else shlex.quote(p) if p else "" for i, p in enumerate(parts))

@@ -1,7 +1,7 @@
-"""Puts files on a site: one tar stream in one round trip, verified there, then renamed into place.
+"""Uploads files: one tar stream in one round trip, verified on the site, then renamed into place.
 
-Built on `Transport` only, so it works alike on this machine and over ssh. Nothing here prints;
-progress goes to a callback. `dlctl.files.download` is the way back; `dlctl.files.small_files` reads
+Built on `Transport` only, so it works the same on this machine and over ssh. Prints nothing;
+progress goes to a callback. `dlctl.files.download` is the reverse; `dlctl.files.small_files` reads
 and writes single small files.
 """
 
@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes in all."""
+"""Called with the bytes transferred and the total."""
 
 _SUMS = "SHA256SUMS"
 _TEMPORARY_PREFIX = ".dlctl-upload."
@@ -40,8 +40,8 @@ class Tree:
     """Relative to the root of the upload."""
     entries: Sequence[Entry]
     if_exists: Literal["keep", "refuse", "merge"] = "keep"
-    """A target that is there already: keep it (its name is the hash of its content), refuse, or
-    put the top-level entries into it, replacing files of the same name."""
+    """If the target exists: keep it (its name is the hash of its content), refuse, or put the
+    top-level entries into it, replacing files of the same name."""
 
 
 def upload(
@@ -56,7 +56,7 @@ def upload(
 
     Args:
         root: Absolute, or relative to the home directory; made if it does not exist.
-        idle_timeout_s: The longest that nothing may move, and the least time for verification.
+        idle_timeout_s: The longest time without progress, and the least time for verification.
 
     Raises:
         TransferError: disk full, quota, permission, damage: one sentence. Nothing half-written is
@@ -80,7 +80,7 @@ def upload(
     except BaseException:
         process.kill()
         raise
-    # Hashing over there: at least 20 MB/s, on the slowest shared file system.
+    # Hashing on the site: at least 20 MB/s, on the slowest shared file system.
     end = process.wait(idle_timeout_s + total_bytes / 20e6)
     if end.exit_code:
         raise _explained(transport.name, root, end)
@@ -120,8 +120,8 @@ def _blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
 def _sums(digests: dict[str, str]) -> bytes:
     """Return the lines for `sha256sum -c`.
 
-    Names with a newline or a backslash have no portable form there: tar's exit code vouches for
-    them.
+    Names with a newline or a backslash have no portable form there; for them tar's exit code has to
+    be enough.
     """
     plain = (item for item in digests.items() if not set(item[0]) & set("\\\n\r"))
     lines = "".join(f"{digest}  {path}\n" for path, digest in plain)
@@ -157,9 +157,9 @@ exit 0
 
 
 def _rename_command(part: str, tree: Tree) -> str:
-    """Return the text that moves one unpacked tree into place.
+    """Return the commands that move one unpacked tree into place.
 
-    `mv` onto a folder that another upload made in between puts ours inside it: it is taken away.
+    If another upload has made the folder in between, `mv` puts ours inside it, where it is removed.
     """
     target = f'"$root"/{shlex.quote(tree.target)}'
     parent = f'"$root"/{shlex.quote(tree.target.rpartition("/")[0] or ".")}'
@@ -183,15 +183,21 @@ fi"""
 def _explained(name: str, root: str, end: Completed) -> TransferError:
     said = end.error_text
     last = last_telling_line(said) or f"exit code {end.exit_code}"
-    hint = f"Look at the space and the permissions there: df -h {shlex.quote(root)}"
+    hint = f"Check the space and the permissions there: df -h {shlex.quote(root)}"
     if "No space left" in said:
         what = "the disk is full"
     elif "quota" in said.lower():
         what, hint = "your quota is used up", f"Free space there: quota -s; du -sh {root}"
     elif "Permission denied" in said or "Read-only" in said:
-        what, hint = "you may not write there", "Choose another root folder in the site's file."
+        what, hint = (
+            "you have no permission to write there",
+            "Choose another root folder in the site's file.",
+        )
     elif end.exit_code == _NO_MATCH:
-        what, hint = "what arrived is not what was sent", "Try again; then look at the disk there."
+        what, hint = (
+            "what arrived is not what was sent",
+            "Try again; if it happens again, check the disk there.",
+        )
     elif end.exit_code == _EXISTS:
         what, hint = "the target exists already", "Choose another, or remove it."
     else:
@@ -200,7 +206,7 @@ def _explained(name: str, root: str, end: Completed) -> TransferError:
 
 
 def last_telling_line(stderr: str) -> str:
-    """Return the last line that says something: tar ends with lines that don't."""
+    """Return the last informative line: tar ends with lines that say nothing."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     told = [
         line

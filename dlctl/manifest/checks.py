@@ -1,4 +1,4 @@
-"""What contradicts what in a manifest, and which files it names that are not there."""
+"""Finds settings of a manifest that contradict each other, and files it names that are missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Problem = tuple[str, str]
 
 
 def conflicts(manifest: Manifest) -> list[tuple[Trail, str]]:
-    """Return which settings contradict one another: the place of each, and a sentence."""
+    """Return the settings that contradict one another: the place of each, and a sentence."""
     server = manifest.parameter_server
     if server is None:
         return []
@@ -38,7 +38,9 @@ def conflicts(manifest: Manifest) -> list[tuple[Trail, str]]:
 
 def _unused(server: ParameterServer) -> list[_Problem]:
     used = TRAITS[server.solver].settings
-    has = f"of such settings it has {', '.join(used)}" if used else "it has no such settings"
+    has = (
+        f"of these settings it uses {', '.join(used)}" if used else "it uses none of these settings"
+    )
     return [
         (key, f"{server.solver} does not use it; {has}")
         for key in _NOT_ALL_USE
@@ -52,7 +54,7 @@ def _staleness(server: ParameterServer) -> list[_Problem]:
     if server.staleness != 0 or server.solver == PARALLEL:
         return []
     if "staleness" not in TRAITS[server.solver].settings:
-        return []  # told already
+        return []  # reported already
     return [(
         "staleness",
         f"with 0 all learners would wait for one another, which {server.solver} does not; "
@@ -80,7 +82,7 @@ def _pull_every(server: ParameterServer) -> list[_Problem]:
             f"{server.solver} takes the answer with each push; {push}, as push_every, is allowed",
         )]  # fmt: skip
     if pull % push:
-        return [("pull_every", f"{pull} is no multiple of push_every, {push}")]
+        return [("pull_every", f"{pull} is not a multiple of push_every, {push}")]
     return []
 
 
@@ -91,7 +93,7 @@ def _adagrad(server: ParameterServer) -> list[_Problem]:
 
 
 def _against_training(manifest: Manifest) -> list[tuple[Trail, str]]:
-    """Return the built-in loop's settings that say how learners agree without a server."""
+    """Return settings for learners that agree without a server, where the manifest has one."""
     found: list[tuple[Trail, str]] = []
     server = manifest.parameter_server
     if server is not None and server.solver == OWN and manifest.framework.job is None:
@@ -103,18 +105,18 @@ def _against_training(manifest: Manifest) -> list[tuple[Trail, str]]:
     if manifest.training.average_every_steps > 1:
         found.append((
             ("training", "average_every_steps"),
-            "is for learners without parameter_server; there model_averaging and push_every say it",
+            "is for learners without a server; with one, use model_averaging and push_every",
         ))  # fmt: skip
     if manifest.training.exchange != "auto":
         found.append((
             ("training", "exchange"),
-            "is for learners without parameter_server; with one they exchange nothing themselves",
+            "is for learners without parameter_server; with one, they exchange nothing themselves",
         ))  # fmt: skip
     return found
 
 
 def check_files(manifest: Manifest, folder: Path) -> None:
-    """Check that the files exist that the manifest names and this version reads.
+    """Check that every file exists that the manifest names and this version reads.
 
     Raises:
         ManifestError: with every file that is missing, a line each.
@@ -123,7 +125,7 @@ def check_files(manifest: Manifest, folder: Path) -> None:
     for key, name in named_files(manifest):
         path = folder / name
         if not path.is_file():
-            seen = "is no file" if path.exists() else "does not exist"
+            seen = "is not a file" if path.exists() else "does not exist"
             where = manifest._places.by_key.get(key, "manifest")
             problems.append(f"{where}: {key}: {name} {seen} in {folder}")
     if problems:
@@ -132,7 +134,7 @@ def check_files(manifest: Manifest, folder: Path) -> None:
 
 
 def named_files(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return key and path of each file that has to be in the manifest's folder."""
+    """Return the key and path of each file that must be in the manifest's folder."""
     framework, found = manifest.framework, []
     if framework.job is not None and manifest.framework.has_loop:
         found.append(("framework.job", framework.job))

@@ -118,7 +118,7 @@ def _sentence(item: Any, trail: Trail, model: type[BaseModel], data: Any) -> str
 
 
 def unknown_key(key: str, allowed: list[str]) -> str:
-    """Return the sentence for a key that is none."""
+    """Return the sentence for an unknown key."""
     return f"unknown key{_meant(key, allowed)} Allowed: {', '.join(allowed)}"
 
 
@@ -128,7 +128,7 @@ def _meant(word: str, allowed: list[str]) -> str:
 
 
 def shown(value: Any, trail: Trail) -> str:
-    """Return a value for a message; never one that may be a credential."""
+    """Return a value for a message, but never a possible credential."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):

@@ -29,7 +29,7 @@ def parse_every(value: str) -> tuple[Literal["auto", "steps", "epochs", "s"], in
     try:
         return "s", parse_duration(value)
     except UnitError:
-        seen = f"{value[:_SEEN]!r} is no interval"
+        seen = f"{value[:_SEEN]!r} is not an interval"
         allowed = "rite 'auto', '10 steps', '1 epoch', or a time such as '5m'"
         raise ValueError(seen + _meant(value, ["steps", "epochs"], [AUTO]) + allowed) from None
 
@@ -43,7 +43,7 @@ def parse_steps(value: str) -> int:
     match = _COUNT.fullmatch(value)
     if match and match.group(2).startswith("step") and int(match.group(1)) > 0:
         return int(match.group(1))
-    seen = f"{value[:_SEEN]!r} is no number of steps"
+    seen = f"{value[:_SEEN]!r} is not a number of steps"
     raise ValueError(f"{seen}{_meant(value, ['steps'], [])}rite '1000 steps'")
 
 

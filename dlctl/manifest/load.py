@@ -46,7 +46,7 @@ def _from_yaml(load: Callable[[], Document], overrides: Overrides | None) -> Man
     secrets = credentials.extract(document.data)
     for trail, what in credentials.stray(document.data):
         problems.append(f"{place(document, trail, options)}: {dotted(trail)}: {what}")
-        put(document.data, trail, "(hidden)")  # what else is wrong there must not show it
+        put(document.data, trail, "(hidden)")  # another message about this value must not show it
     try:
         manifest = Manifest.model_validate(document.data)
     except ValidationError as error:
@@ -69,7 +69,9 @@ def _lower_top_keys(document: Document) -> list[str]:
         lower = key.lower() if key.lower() in Manifest.model_fields else key
         if lower in lowered:
             where = document.where((key,), key=True)
-            problems.append(f"{where}: {key}: is there twice, in another case; one is allowed")
+            problems.append(
+                f"{where}: {key}: appears twice, in different case; only one is allowed"
+            )
             continue
         lowered[lower] = value
         for marks in (document.key_marks, document.value_marks):

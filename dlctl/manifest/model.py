@@ -1,7 +1,7 @@
-"""The manifest: what a person asks for. The paper's Listing 1, FfDL's dialect, and our own keys.
+"""The manifest as a model: the paper's Listing 1, FfDL's dialect, and our own keys.
 
-A `Manifest` is frozen and never holds a credential in a field: what looks like one was replaced by
-a reference when it was read, and only `extract_secrets` gives the values out.
+A `Manifest` is frozen and never holds a credential in a field: loading replaces
+whatever looks like one by a reference, and only `extract_secrets` returns the values.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ FILES: dict[str, Trail] = {
     "framework.arguments.weights": ("framework", "arguments", "weights"),
     "requirements": ("requirements",),
 }
-"""Keys that name files of the folder."""
+"""Keys that name files in the manifest's folder."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the keys that name files stand, for messages; no part of what a manifest says."""
+    """Where keys that name files stand: for messages, not part of the manifest's content."""
 
     by_key: dict[str, str] = field(default_factory=dict, compare=False)
 
@@ -79,19 +79,19 @@ class Places:
 class Manifest(Part):
     """One training, as asked for."""
 
-    name: Name = Field(description="What the training is called.")
-    version: Line | None = Field(None, description="Of your model; text, as written.")
-    description: Description | None = Field(None, description="For people.")
+    name: Name = Field(description="The training's name.")
+    version: Line | None = Field(None, description="The version of your model; text, as written.")
+    description: Description | None = Field(None, description="A description for people.")
     learners: Count = Field(1, ge=1, le=100_000, description="Processes that train together.")
     gpus: Count = Field(0, ge=0, le=1024, description="GPUs of each learner.")
-    gpu_type: Line | None = Field(None, description="FfDL's GPU type.")
+    gpu_type: Line | None = Field(None, description="FfDL's GPU type; not used.")
     cpus: Real | None = Field(None, gt=0, le=100_000, description="CPUs of each learner.")
-    memory: Size | None = Field(None, description="Of each learner, as in 8GiB or 8000MiB.")
+    memory: Size | None = Field(None, description="Memory of each learner, as in 8GiB or 8000MiB.")
     storage: Size | None = Field(None, description="FfDL's scratch space; not used.")
     time: Duration | None = Field(None, description="Time limit, as in 4h or 1-00:00:00.")
     framework: Framework = Field(description="What is trained.")
     data_stores: list[DataStore] = Field(
-        default_factory=list, description="Where data comes from and results go to."
+        default_factory=list, description="Where data comes from and where results go."
     )
     training: Training = Field(
         default_factory=lambda: Training.model_validate({}), description="The built-in loop."
@@ -101,7 +101,7 @@ class Manifest(Part):
     )
     scheduler: SchedulerSettings = Field(
         default_factory=lambda: SchedulerSettings.model_validate({}),
-        description="What Slurm is told beside the resources.",
+        description="What Slurm is told besides the resources.",
     )
     env: dict[str, Value] = Field(
         default_factory=dict, description="Environment variables of the learners."
@@ -112,7 +112,7 @@ class Manifest(Part):
     )
     evaluation_metrics: Free | None = Field(None, description="FfDL's log parser.")
     parameter_server: ParameterServer | None = Field(
-        None, description="How learners share parameters without waiting; else by allreduce."
+        None, description="How learners share parameters without waiting; without it, by allreduce."
     )
     _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
     _places: Places = PrivateAttr(default_factory=lambda: Places())
@@ -122,7 +122,7 @@ class Manifest(Part):
     def _variable_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name, text in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise ValueError(f"{name[:60]!r} is no name of a variable")
+                raise ValueError(f"{name[:60]!r} is not a valid variable name")
             if isinstance(text, str) and "\0" in text:
                 raise ValueError(f"{name} holds a null character")
         return value
@@ -132,7 +132,7 @@ class Manifest(Part):
     def _ids_differ(cls, value: list[DataStore]) -> list[DataStore]:
         ids = [store.id for store in value]
         if len(set(ids)) != len(ids):
-            raise ValueError(f"an id is there twice ({', '.join(ids)}); each must differ")
+            raise ValueError(f"an id appears twice ({', '.join(ids)}); ids must differ")
         return value
 
     @property
@@ -167,7 +167,7 @@ class Manifest(Part):
         )
 
     def plan_stores(self) -> list[contract.DataStore]:
-        """Return the data stores that nodes read and write, credentials left out."""
+        """Return the data stores that nodes read and write, without credentials."""
         return [
             contract.DataStore(
                 id=store.id,
@@ -184,7 +184,7 @@ class Manifest(Part):
         ]
 
     def plain_env(self) -> dict[str, str]:
-        """Return the environment variables that are no credential."""
+        """Return the environment variables that are not credentials."""
         return {name: value for name, value in self.env.items() if isinstance(value, str)}
 
     def secret_names(self) -> list[str]:
@@ -201,7 +201,7 @@ class Manifest(Part):
         return found
 
     def extract_secrets(self) -> tuple[Manifest, dict[str, str]]:
-        """Return the manifest with references only, and reference name → value."""
+        """Return the manifest without credentials, and reference name → credential."""
         copy = self.model_copy()
         copy._secrets = {}
         return copy, dict(self._secrets)

@@ -1,4 +1,4 @@
-"""What the command line says in place of the manifest: put into the raw tree, then validated."""
+"""The command line's overrides: put into the manifest's raw tree, then validated."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from dlctl.yaml_source import Trail, YamlError, load_bytes, parse_scalar
 
-_NO_PAIR = "no KEY=VALUE, as in framework.arguments.lr=0.1"
+_NO_PAIR = "not of the form KEY=VALUE, as in framework.arguments.lr=0.1"
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the command line says in place of the manifest; texts as they were typed."""
+    """The command line's overrides of a manifest, as they were typed."""
 
     learners: str | int | None = None
     gpus: str | int | None = None
@@ -50,7 +50,7 @@ def apply(data: dict[str, Any], overrides: Overrides, problems: list[str]) -> di
 
 
 def _set(data: dict[str, Any], steps: Trail, value: str) -> str:
-    """Put one value; return what is wrong with it."""
+    """Put one value into the tree; return what is wrong with it, or ""."""
     if not value.strip():
         return "a value is missing; {key}=null takes the value away, {key}='\"\"' is empty text"
     try:
@@ -66,7 +66,7 @@ def _parse_value(text: str) -> Any:
     """Return what a YAML flow sequence, a quoted text or a plain scalar means.
 
     Raises:
-        YamlError: it begins as a sequence and is none.
+        YamlError: the text begins like a sequence but is not valid YAML.
     """
     stripped = text.strip()
     if stripped[0] == "[":
@@ -87,7 +87,7 @@ def _holds_mapping(value: Any) -> bool:
 
 
 def put(data: Any, steps: Trail, value: Any) -> bool:
-    """Set the value at the end of a trail, with the mappings that lead there, if they can be."""
+    """Set the value at the end of a trail, creating mappings on the way; return its success."""
     for step, following in zip(steps, (*steps[1:], None), strict=True):
         if isinstance(data, list):
             if not isinstance(step, int) or step >= len(data):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     pass
 
 MOST_IN_ROUNDS = 62
-"""Learners that can wait for one another: the ranks that one word of a shard's file holds."""
+"""How many learners can wait for one another: one word of a shard's file holds their ranks."""
 
 Solver = Literal[
     "parallel_sgd", "downpour_sgd", "elastic_averaging", "model_averaging", "diloco", "own"
@@ -21,42 +21,49 @@ Solver = Literal[
 
 
 class ParameterServer(Part):
-    """How learners share their parameters; every setting fits the solver, or is an error."""
+    """How learners share parameters; a setting that does not fit the solver is an error."""
 
     solver: Solver = Field(
-        "elastic_averaging", description="What a push does; own: the one that build() returns."
+        "elastic_averaging", description="What a push does; own: the solver that build() returns."
     )
     shards: Count | None = Field(
-        None, ge=1, le=4096, description="Parts of the parameters; one for each node by default."
+        None,
+        ge=1,
+        le=4096,
+        description="Number of parts of the parameters; one per node by default.",
     )
-    push_every: Count = Field(1, ge=1, description="Batches of a learner between its pushes.")
+    push_every: Count = Field(1, ge=1, description="Batches between a learner's pushes.")
     pull_every: Count | None = Field(
-        None, ge=1, description="Batches between pulls, a multiple of push_every, the default."
+        None,
+        ge=1,
+        description="Batches between pulls, a multiple of push_every; by default push_every.",
     )
     staleness: Count | None = Field(
-        None, ge=0, description="Pushes that a learner may be ahead of the slowest."
+        None, ge=0, description="How many pushes a learner may be ahead of the slowest."
     )
     aggregate: Literal["every_push", "all"] | None = Field(
-        None, description="Follows from the solver; said here, it has to agree with it."
+        None, description="Follows from the solver; if given, it must agree with it."
     )
     min_learners: Count | None = Field(
-        None, ge=1, description="With fewer the training ends; by default half of them."
+        None, ge=1, description="With fewer learners the training ends; by default half of them."
     )
     transport: Literal["tcp", "mpi"] = Field(
-        "tcp", description="Between nodes; mpi survives the loss of no node."
+        "tcp", description="Between nodes; mpi does not survive the loss of a node."
     )
     learning_rate: Real | None = Field(
-        None, gt=0, description="Of the server's steps; the optimizer's by default."
+        None, gt=0, description="Learning rate of the server's steps; the optimizer's by default."
     )
-    momentum: Real | None = Field(None, ge=0, lt=1, description="Of the server's steps.")
+    momentum: Real | None = Field(None, ge=0, lt=1, description="Momentum of the server's steps.")
     adagrad: bool | None = Field(
-        None, description="downpour_sgd: a rate of its own for each parameter."
+        None, description="downpour_sgd: a separate learning rate for each parameter."
     )
     moving_rate: Real | None = Field(
         None, gt=0, le=1, description="elastic_averaging: α; 0.9 / learners by default."
     )
-    timeout: Duration = Field("2m", description="How long servers and learners are waited for.")
-    snapshot_every: Duration = Field("1m", description="Between snapshots of the servers' state.")
+    timeout: Duration = Field("2m", description="How long to wait for servers and learners.")
+    snapshot_every: Duration = Field(
+        "1m", description="Time between snapshots of the servers' state."
+    )
 
     @property
     def in_rounds(self) -> bool:
@@ -69,7 +76,7 @@ class _Traits:
     """What one solver uses and does."""
 
     settings: tuple[str, ...]
-    """Of those that not every solver has."""
+    """The settings it uses, among those that not every solver uses."""
     at_once: bool | None
     """None: the class decides."""
     sends_weights: bool = False
@@ -86,14 +93,14 @@ TRAITS = {
     ),
     "downpour_sgd": _Traits(
         ("learning_rate", "momentum", "adagrad", "staleness"), True,
-        does="takes a step for every push as it comes",
+        does="takes a step for every push as it arrives",
     ),
     "elastic_averaging": _Traits(
         ("moving_rate", "staleness"), True, sends_weights=True,
-        does="draws learner and center to each other at every push",
+        does="draws learner and center towards each other at every push",
     ),
     "model_averaging": _Traits(
-        (), False, sends_weights=True, does="waits for all learners, and takes their weights' mean"
+        (), False, sends_weights=True, does="waits for all learners, and averages their weights"
     ),
     "diloco": _Traits(
         ("learning_rate", "momentum"), False, sends_weights=True,

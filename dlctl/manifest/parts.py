@@ -104,7 +104,7 @@ Duration = Annotated[
 ]
 Count = Annotated[int, BeforeValidator(_no_boolean)]
 Real = Annotated[float, BeforeValidator(_no_boolean), AllowInfNan(False)]
-"""A finite one: the plan is JSON, which has no other."""
+"""Finite: the plan is JSON, which has no other numbers."""
 Free = Annotated[dict[str, Any], BeforeValidator(plain)]
 
 
@@ -115,12 +115,12 @@ class Part(BaseModel):
 
 
 class Reference(Part):
-    """A credential that stands elsewhere. Exactly one key is set."""
+    """A credential that is kept elsewhere. Exactly one key is set."""
 
-    from_env: Line | None = Field(None, description="A variable of your own shell at submission.")
-    from_file: Line | None = Field(None, description="A file on your own machine.")
+    from_env: Line | None = Field(None, description="A variable of your shell at submission.")
+    from_file: Line | None = Field(None, description="A file on your machine.")
     from_secret: Line | None = Field(
-        None, description="Written by dlctl in place of a credential that stood in the manifest."
+        None, description="Written by dlctl in place of a credential in the manifest."
     )
 
     @model_validator(mode="after")
@@ -143,13 +143,15 @@ class Framework(Part):
     """What is trained."""
 
     name: Line = Field(description="pytorch; with `command`, any name.")
-    version: Line | None = Field(None, description="For people; a site has one torch.")
+    version: Line | None = Field(
+        None, description="For people; the site decides the version of torch."
+    )
     image_tag: Line | None = Field(None, description="FfDL's container image tag.")
     command: Text | None = Field(
         None, min_length=1, description="Shell text, run once per learner in the code folder."
     )
     job: Line | None = Field(
-        None, description="A file of the folder; for pytorch a .py that defines build(arguments)."
+        None, description="A file in the folder; for pytorch a .py that defines build(arguments)."
     )
     arguments: Free = Field(
         default_factory=dict,
@@ -167,7 +169,7 @@ class Framework(Part):
         weights = value.get("weights")
         if weights is not None:
             if not isinstance(weights, str):
-                raise ValueError("weights is no path; a relative path is allowed")
+                raise ValueError("weights is not a path; a relative path is allowed")
             inside_the_folder(weights)
         return value
 
@@ -197,14 +199,14 @@ class Container(Part):
 
 
 class DataStore(Part):
-    """Where training data comes from and results go to."""
+    """Where training data comes from and where results go."""
 
     id: Line = Field(description="A name that you choose.")
     type: Literal[STORE_TYPES] = Field(description="Which kind of store.")  # type: ignore[valid-type]
     training_data: Container | None = Field(None, description="What DATA_DIR names.")
     training_results: Container | None = Field(None, description="Where results are copied to.")
     connection: dict[str, Value] = Field(
-        default_factory=dict, description="How it is reached; for a mounted store `path`."
+        default_factory=dict, description="How to reach it; for a mounted store `path`."
     )
 
     @model_validator(mode="after")
@@ -226,8 +228,10 @@ class Schedule(Part):
     name: Literal["constant", "step", "exponential", "cosine", "linear"] = Field(
         "constant", description="The shape."
     )
-    warmup_steps: Count = Field(0, ge=0, description="Linear warm-up from 0 over so many steps.")
-    step_epochs: Count = Field(1, ge=1, description="step: multiply every so many epochs.")
+    warmup_steps: Count = Field(0, ge=0, description="Linear warm-up from 0 over this many steps.")
+    step_epochs: Count = Field(
+        1, ge=1, description="step: multiply by gamma every this many epochs."
+    )
     gamma: Real = Field(0.1, gt=0, le=1, description="step, exponential: the factor.")
     final_factor: Real = Field(0.0, ge=0, description="cosine, linear: the factor at the end.")
 
@@ -236,8 +240,10 @@ class Training(Part):
     """The built-in loop's settings."""
 
     epochs: Count = Field(1, ge=1, description="Passes over the training data.")
-    batch_size: Count = Field(32, ge=1, description="Global: over all learners together.")
-    seed: Count = Field(0, ge=0, le=2**63 - 1, description="Of every random generator.")
+    batch_size: Count = Field(
+        32, ge=1, description="Samples of a batch, over all learners together."
+    )
+    seed: Count = Field(0, ge=0, le=2**63 - 1, description="Seed of every random generator.")
     validate_every_epochs: Count = Field(1, ge=1, description="Epochs between validations.")
     log_every_steps: Count = Field(10, ge=1, description="Steps between lines of metrics.")
     learning_rate_schedule: Schedule = Field(
@@ -251,22 +257,24 @@ class Training(Part):
         "auto", description="How learners agree; auto finds the fastest that the nodes allow."
     )
     average_every_steps: Count = Field(
-        1, ge=1, description="1: gradients each step; N: the weights, every N steps (local SGD)."
+        1,
+        ge=1,
+        description="1: exchange gradients at each step; N: weights, every N steps (local SGD).",
     )
     prefetch: Literal["auto", "on", "off"] = Field(
-        "auto", description="Whether the next batches are read while the model trains."
+        "auto", description="Whether to read the next batches while the model trains."
     )
 
 
 class Checkpoint(Part):
-    """When a checkpoint is taken and how many are kept."""
+    """When checkpoints are taken and how many are kept."""
 
     every: Line = Field(
         "1 epoch", description="`auto`, `10 steps`, `1 epoch`, or a time such as `5m`."
     )
     keep: Count = Field(2, ge=2, description="How many of the newest are kept; at least 2.")
     keep_every: Line | None = Field(
-        None, description="`1000 steps`: those at every so many steps are kept for ever."
+        None, description="`1000 steps`: checkpoints at every so many steps are kept forever."
     )
 
     @field_validator("every")
@@ -284,7 +292,7 @@ class Checkpoint(Part):
 
 
 class SchedulerSettings(Part):
-    """What Slurm is told beside the resources."""
+    """What Slurm is told besides the resources."""
 
     partition: Line | None = Field(None, description="Default: the site's, else one that fits.")
     account: Line | None = Field(None, description="Default: the site's.")
@@ -298,7 +306,9 @@ class SchedulerSettings(Part):
     def _options(cls, value: list[str]) -> list[str]:
         for option in value:
             if not option.startswith("-"):
-                raise ValueError(f"{option!r} is no option; one such as '--nice=100' is allowed")
+                raise ValueError(
+                    f"{option!r} is not an option; one such as '--nice=100' is allowed"
+                )
             name = re.split(r"[=\s]", option.lstrip("-"))[0]
             if name in _OWN_OPTIONS or (not option.startswith("--") and name[:1] in _OWN_OPTIONS):
                 raise ValueError(f"{option!r} is set by dlctl itself; remove it")

@@ -21,7 +21,7 @@ _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "ex
 
 
 def _with_bounds(schema: Any) -> Any:
-    """Say bounds in JSON Schema's words: within `anyOf` pydantic 2 leaves them in its own."""
+    """Rename bounds to JSON Schema's keywords: pydantic 2 keeps its own within `anyOf`."""
     if isinstance(schema, list):
         return [_with_bounds(item) for item in schema]
     if not isinstance(schema, dict):

@@ -1,7 +1,7 @@
 """Find credentials in a manifest's raw tree, before anything is validated, shown, stored or sent.
 
-Where a credential has a home (`env`, `data_stores[].connection`) it is taken out and a reference
-stands in its place. Anywhere else it is a problem, told without the value.
+In `env` and `data_stores[].connection`, where credentials belong, a reference replaces the
+value. Anywhere else a credential is a problem, which is reported without the value.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def is_credential(name: str, value: str) -> bool:
     if _URL.search(value) or _SHAPES.search(value):
         return True
     words = [word for word in re.split(r"[^A-Z0-9]+", name.upper()) if word]
-    if not words or _is_harmless(value):
+    if not words or _is_no_secret(value):
         return False
     if _WORDS.intersection(words) or words[-1] in ("TOKEN", "PASS"):
         return True
@@ -67,14 +67,14 @@ def _is_connection_credential(name: str, value: str) -> bool:
     return bool(named) or is_credential(name, value)
 
 
-def _is_harmless(value: str) -> bool:
+def _is_no_secret(value: str) -> bool:
     return value.lower() in ("true", "false", "yes", "no", "on", "off", "none") or bool(
         re.fullmatch(r"[0-9.]{1,5}", value)
     )
 
 
 def stray(data: Any, trail: Trail = ()) -> list[tuple[Trail, str]]:
-    """Return where credentials stand that have no home there, and what to do about each."""
+    """Return the places of credentials that do not belong there, and what to do about each."""
     if isinstance(data, dict):
         return [item for key, value in data.items() for item in stray(value, (*trail, key))]
     if isinstance(data, list):
@@ -90,5 +90,5 @@ def _is_stray(text: str, trail: Trail) -> bool:
     if trail[:2] == ("framework", "command"):
         return _ASSIGNED.search(text) is not None
     words = re.split(r"[^A-Z0-9]+", str(trail[-1]).upper()) if trail else []
-    in_arguments = trail[:2] == ("framework", "arguments") and not _is_harmless(text)
+    in_arguments = trail[:2] == ("framework", "arguments") and not _is_no_secret(text)
     return in_arguments and (bool(_WORDS.intersection(words)) or words[-2:] == ["API", "KEY"])

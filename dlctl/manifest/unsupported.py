@@ -1,4 +1,4 @@
-"""What a manifest may ask for and this version lacks: told by the plan, and whether it can run."""
+"""What a manifest may ask for that this version lacks, and whether the training can run without."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _stores(manifest: Manifest, *, used: bool) -> str:
-    """Return the types of the stores that are no directory, by whether anything is kept there."""
+    """Return the types of stores that are not directories, by whether anything is kept there."""
     return ", ".join(sorted({
         store.type for store in manifest.data_stores
         if store.type not in USABLE_STORES
@@ -20,7 +20,7 @@ def _stores(manifest: Manifest, *, used: bool) -> str:
     }))  # fmt: skip
 
 
-_STORES = "Data stores of the type {} are not read or written in this version; use mount_volume."
+_STORES = "This version neither reads nor writes data stores of the type {}; use mount_volume."
 _BLOCKING: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
     (lambda m: _stores(m, used=True), _STORES),
     (
@@ -30,7 +30,7 @@ _BLOCKING: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
 )
 _HARMLESS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
     (lambda m: _stores(m, used=False), _STORES),
-    (lambda m: m.framework.image_tag, "Images are not chosen by image_tag in this version."),
+    (lambda m: m.framework.image_tag, "This version does not choose an image by image_tag."),
     (
         lambda m: m.parameter_server is None and "parameter_server" in m.model_fields_set,
         "parameter_server is empty: there is none; {{}} is one with its defaults.",
@@ -46,22 +46,22 @@ _HARMLESS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
             and (m.parameter_server.min_learners or 0) > m.learners
             and m.learners
         ),
-        "parameter_server.min_learners is more than there are learners: all {} are needed.",
+        "parameter_server.min_learners exceeds the number of learners: all {} are needed.",
     ),
-    (lambda m: m.evaluation_metrics, "evaluation_metrics are not parsed in this version."),
-    (lambda m: m.retries, "A failed training is not retried by itself in this version."),
-    (lambda m: m.gpu_type, "gpu_type is not used in this version; use scheduler.constraint."),
-    (lambda m: m.storage, "storage is not used in this version."),
+    (lambda m: m.evaluation_metrics, "This version does not parse evaluation_metrics."),
+    (lambda m: m.retries, "This version does not retry a failed training by itself."),
+    (lambda m: m.gpu_type, "This version does not use gpu_type; use scheduler.constraint."),
+    (lambda m: m.storage, "This version does not use storage."),
 )
 
 
 def not_in_this_version(manifest: Manifest) -> list[str]:
-    """Return one sentence for each thing that is asked for and that this version lacks."""
+    """Return one sentence for each requested feature that this version lacks."""
     return list(dict.fromkeys(_found(manifest, _BLOCKING + _HARMLESS)))
 
 
 def can_not_run(manifest: Manifest) -> list[str]:
-    """Return those of the sentences without which the training can't run."""
+    """Return the sentences about features without which the training can't run."""
     return _found(manifest, _BLOCKING)
 
 

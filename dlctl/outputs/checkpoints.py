@@ -1,4 +1,4 @@
-"""Look at the checkpoints of a training from here: list and show read small files only.
+"""Inspect the checkpoints of a training from here; list and show read only small files.
 
 They need nothing at the site but a shell; `verify` and `diff` run `learner.checkpoint.tool` there.
 The files are described in docs/checkpoints.md.
@@ -29,14 +29,14 @@ _FOLDER = re.compile("step-([0-9]+)")
 _MARKER, _STATE = "complete.json", "state.json"
 _RECORD = re.compile(r"share-[0-9]+\.json")
 _PATHS = 300
-"""Read in one round trip: their names are one argument of a shell, of 128 KiB at most."""
+"""Files read in one round trip: their names form one shell argument, of 128 KiB at most."""
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
-"""What JSON of another form than is expected leads to."""
+"""Errors that JSON of an unexpected form causes."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint, as its marker tells."""
+    """One checkpoint, as its marker describes it."""
 
     step: int
     complete: bool
@@ -50,7 +50,7 @@ class Checkpoint:
 
 
 def list_checkpoints(transport: Transport, job_dir: str) -> list[Checkpoint]:
-    """Return the checkpoints of a job directory, the newest first; none is no error.
+    """Return the checkpoints of a job directory, newest first; having none is not an error.
 
     Raises:
         TransportError
@@ -59,7 +59,7 @@ def list_checkpoints(transport: Transport, job_dir: str) -> list[Checkpoint]:
 
 
 def show_checkpoint(transport: Transport, job_dir: str, step: int | None) -> dict[str, Any]:
-    """Return settings, files and tensors of one checkpoint; of the newest complete one by default.
+    """Return settings, files and tensors of a checkpoint, by default the newest complete one.
 
     Raises:
         ResultsError: there is no such checkpoint, or it can't be understood.
@@ -81,7 +81,7 @@ def show_checkpoint(transport: Transport, job_dir: str, step: int | None) -> dic
     except _NOT_UNDERSTOOD as error:
         raise ResultsError(
             f"{transport.name}: the checkpoint {folder} can't be understood: {error!r}",
-            hint="`dlctl checkpoints verify` tells which are whole",
+            hint="`dlctl checkpoints verify` shows which are undamaged",
         ) from error
 
 
@@ -102,7 +102,7 @@ def _described(marker: Any, state: Any, shares: list[Any]) -> dict[str, Any]:
 
 
 def verify(session: Session, record: Record, steps: list[int], *, on_node: bool) -> Any:
-    """Compare every byte of checkpoints (of all, if none is named) with its checksums.
+    """Verify checkpoints (all of them, if none is named) against their checksums.
 
     Raises:
         ResultsError: there is no such checkpoint.
@@ -114,23 +114,23 @@ def verify(session: Session, record: Record, steps: list[int], *, on_node: bool)
 def diff(
     session: Session, record: Record, other: Record, steps: list[int], *, on_node: bool
 ) -> Any:
-    """Compare the tensors of two checkpoints, of one training or of two at the same site.
+    """Compare the tensors of two checkpoints, from one training or from two on the same site.
 
     Args:
         session: To their site.
         record: The first training.
         other: The second, which may be the first.
         steps: Of the first and of the second; empty for the newest complete ones.
-        on_node: Whether Python works on compute nodes only.
+        on_node: Whether Python works only on compute nodes.
 
     Raises:
-        ResultsError: there is no such checkpoint, or the trainings are at different sites.
+        ResultsError: there is no such checkpoint, or the trainings are on different sites.
         TransportError
     """
     if record.site != other.site:
         raise ResultsError(
-            f"{record.training_id} is at {record.site} and {other.training_id} at {other.site}",
-            hint="checkpoints can be compared at one site only",
+            f"{record.training_id} is on {record.site} and {other.training_id} on {other.site}",
+            hint="dlctl compares only checkpoints on the same site",
         )
     wanted = [*map(str, steps), "-", "-"][:2]
     pairs = [record.job_dir, wanted[0], other.job_dir, wanted[1]]

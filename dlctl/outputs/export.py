@@ -1,7 +1,7 @@
-"""Have a site export the model of a training, and bring the file here, verified.
+"""Have a site export a training's model, then download the file and verify it.
 
-The export itself is `python -m learner.export` of the job's own runtime, where the user's model can
-be built and the weights lie.
+`python -m learner.export` of the job's own runtime does the export, because the site can build the
+user's model and has its weights.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WITH_QUEUE_S = 24 * 3600.0
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked for."""
+    """The export that the user asks for."""
 
     format: str
     checkpoint: str | None = None
@@ -47,11 +47,11 @@ def export_model(
 ) -> dict[str, Any]:
     """Export at the site; return the module's answer (`learner.export.write.Exported`).
 
-    Of a training that has not completed it is the newest checkpoint, if none is named.
+    For a training that has not completed, this is the newest checkpoint, unless one is named.
 
     Raises:
         RecordError: it still runs.
-        ResultsError: the model can't be exported so; one sentence.
+        ResultsError: the model can't be exported this way; one sentence.
         TransportError
     """
     from dlctl.lifecycle import read_plan, refresh
@@ -76,7 +76,9 @@ def export_model(
     )  # fmt: skip
     found = answer.value
     if not isinstance(found, dict) or not {"path", "sha256"} <= found.keys():
-        raise ResultsError(f"{session.transport.name}: the answer of the export makes no sense")
+        raise ResultsError(
+            f"{session.transport.name}: the answer of the export can't be understood"
+        )
     return found
 
 
@@ -87,7 +89,7 @@ def bring(
     output: Path | None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Bring the exported file to `output`, or to the folder that `dlctl fetch results` fills.
+    """Download the exported file to `output`, or to the folder of `dlctl fetch results`.
 
     Raises:
         ResultsError: something else is there.

@@ -1,7 +1,7 @@
-"""Fetch what a training made: the model, the logs, the metrics → ./results/<training id>/.
+"""Fetch what a training produced: the model, the logs, the metrics → ./results/<training id>/.
 
 Every file is verified: results against the index that the node wrote, the rest against hashes
-taken over there.
+computed on the site.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from dlctl.record import Record
 from dlctl.transport import Transport
 
 _MARK = ".dlctl-fetch"
-"""In a folder of fetched files: whose they are."""
+"""The file in a folder of fetched files that names their training."""
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What was brought."""
+    """What was fetched."""
 
     training_id: str
     folder: str
     files: list[str]
     """Relative to `folder`."""
     complete: bool
-    """False while the training goes on: more may come."""
+    """False while the training runs: more may follow."""
     left_out: list[str] = field(default_factory=list)
-    """What lies in `results/` over there and can't be brought: pipes, links that lead out."""
+    """What `results/` on the site holds but can't be fetched: pipes, links that point outside."""
 
 
 def fetch_results(
     transport: Transport, record: Record, destination: Path, on_progress: Progress | None = None
 ) -> Fetched:
-    """Bring results, logs, metrics, manifest and plan; what is here already is not sent again.
+    """Fetch results, logs, metrics, manifest and plan; files that are here are not sent again.
 
     Raises:
-        ResultsError: the training has made nothing yet.
+        ResultsError: the training has produced nothing yet.
         TransferError
     """
     index = _index(transport, record)
@@ -59,11 +59,11 @@ def fetch_results(
         brought = download(transport, base, names, destination, on_progress)
         files += [str(path.relative_to(destination)) for path in brought]
     files += _write_logs(transport, record, destination / "logs")
-    if "metrics.jsonl" not in names:  # the training's own file of that name is the user's
+    if "metrics.jsonl" not in names:  # a file of that name in `results/` is the user's
         files += _write_metrics(transport, record, destination / "metrics.jsonl")
     if not names and len(files) == len(here):
         raise ResultsError(
-            f"{record.training_id} ({record.state}) has made nothing to fetch yet",
+            f"{record.training_id} ({record.state}) has produced nothing to fetch yet",
             hint=f"dlctl logs --follow {record.training_id}",
         )
     return Fetched(
@@ -78,7 +78,7 @@ def fetch_results(
 def fetch_checkpoints(
     transport: Transport, record: Record, destination: Path, on_progress: Progress | None = None
 ) -> Fetched:
-    """Bring every complete checkpoint.
+    """Fetch every complete checkpoint.
 
     Raises:
         ResultsError: there is none.
@@ -98,18 +98,18 @@ def fetch_checkpoints(
 
 
 def own_folder(folder: Path, record: Record) -> None:
-    """Make the folder, or know it again: nothing but an earlier fetch is ever overwritten.
+    """Create the folder, or recognise it: only an earlier fetch is ever overwritten.
 
     Raises:
-        ResultsError: something else is there, or the folder can't be made.
+        ResultsError: the folder holds something else, or can't be created.
     """
     mark = folder / _MARK
     try:
         if folder.is_dir() and any(folder.iterdir()):
             if not mark.is_file() or mark.read_text().strip() != record.training_id:
                 raise ResultsError(
-                    f"{folder} is not empty, and holds no earlier fetch of {record.training_id}",
-                    hint="name a folder that is empty or not there: --to FOLDER",
+                    f"{folder} is not empty, and not from an earlier fetch of {record.training_id}",
+                    hint="name an empty or a new folder: --to FOLDER",
                 )
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def _index(transport: Transport, record: Record) -> ResultsIndex | None:
 
 
 def _listed(transport: Transport, record: Record) -> list[str]:
-    """Return what lies in `results/` of a training that has not stored them."""
+    """Return the files in `results/` of a training that has not stored its results."""
     base = shlex.quote(f"{record.job_dir}/{contract.RESULTS}")
     end = transport.run(f"cd {base} 2>/dev/null && find . -type f ! -name '.*' -print0")
     return [name[2:] for name in end.stdout.decode("utf-8", "surrogateescape").split("\0") if name]

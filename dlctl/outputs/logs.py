@@ -1,7 +1,7 @@
-"""Read the logs of a training, once or as they grow, over attempts and lost connections.
+"""Read the logs of a training, once or as they grow, across attempts and lost connections.
 
-The reader keeps an offset for each file, so that a new connection goes on where the old one broke:
-no line is lost and none is shown twice.
+The reader keeps an offset for each file: a new connection continues where the old one broke, so
+that no line is lost and none is shown twice.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dlctl.transport import Transport
 
 _CHUNK_BYTES = 1024 * 1024
 _FASTEST_S, _SLOWEST_S = 0.2, 2.0
-"""How often is looked: fast while lines come, slower while nothing does."""
+"""How often to look for new lines: fast while lines come, slower while none do."""
 _STATE_EVERY_S = 2.0
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 _NAME = re.compile(r"attempts/(\d+)/(?:(server|learner)-(\d+)\.log|slurm\.out)")
 _KINDS = (None, "server", "learner")
-"""In the order in which they are told."""
+"""In the order in which they are printed."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class LogReader:
     _offsets: dict[str, int] = field(default_factory=dict)
     _open_lines: dict[str, bytes] = field(default_factory=dict)
     advanced: bool = False
-    """Whether the last call of `news` read anything: a part of a long line is no piece yet."""
+    """Whether the last call of `news` read anything, if only a part of a long line."""
 
     def news(self, transport: Transport) -> list[Piece]:
-        """Return what has come since the last call, whole lines only."""
+        """Return the whole lines that have arrived since the last call."""
         pieces = []
         found = read_appended(transport, self.job_dir, self._globs(), self._offsets, _CHUNK_BYTES)
         self.advanced = bool(found)
@@ -64,7 +64,7 @@ class LogReader:
         return pieces
 
     def rest(self) -> list[Piece]:
-        """Return last lines that never got their end."""
+        """Return last lines that never got their newline."""
         left = [self._piece(name, content + b"\n") for name, content in self._open_lines.items()]
         self._open_lines.clear()
         return [piece for piece in left if piece]
@@ -88,7 +88,7 @@ def _order(name: str) -> tuple[int, int, int]:
 
 
 def read(transport: Transport, reader: LogReader) -> Iterator[Piece]:
-    """Yield everything there is now."""
+    """Yield all lines that exist now."""
     yield from reader.news(transport)
     while reader.advanced:
         yield from reader.news(transport)
@@ -101,9 +101,9 @@ def follow(
     state: Callable[[], State],
     on_trouble: Callable[[TransportError], None],
 ) -> Iterator[Piece]:
-    """Yield lines as they come, until the training has ended and everything was read.
+    """Yield lines as they come, until the training has ended and everything has been read.
 
-    A connection that is lost is made again; `on_trouble` hears of it once for each loss.
+    A lost connection is opened again; `on_trouble` is called once for each loss.
     """
     pause_s, asked_at, failures, ended = _FASTEST_S, float("-inf"), 0, False
     while True:

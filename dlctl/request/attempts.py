@@ -1,7 +1,7 @@
-"""What each attempt of a training runs by: its manifest, plan and batch script, whole and together.
+"""The files of each attempt of a training: manifest, plan and batch script, which belong together.
 
-A resumption may ask for other resources. Only those are decided anew: what is trained, on which
-data, in which order, stays as the first attempt had it.
+A resumption may ask for other resources. Only those are decided again: what is trained, on which
+data and in which order stays as in the first attempt.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttemptFiles:
-    """The three files that one attempt runs by, as they are."""
+    """The three files of one attempt, unchanged."""
 
     attempt: int
-    """Whose they are; 0: nobody's yet."""
+    """The attempt's number; 0: not assigned yet."""
     manifest: bytes
     plan_text: bytes
     script: bytes
     plan: contract.Plan
 
     def entries(self) -> list[Entry]:
-        """Return them for sending."""
+        """Return the files as archive entries."""
         return [
             Entry(contract.MANIFEST, self.manifest),
             Entry(contract.PLAN, self.plan_text),
@@ -54,7 +54,7 @@ def _files(plan: contract.Plan, manifest: str, script: str) -> AttemptFiles:
 
 
 def read_newest(transport: Transport, record: Record) -> AttemptFiles:
-    """Return what the newest attempt runs by that has files of its own.
+    """Return the files of the newest attempt that has its own.
 
     Raises:
         RecordError: the job directory is gone, or comes from another version of dlctl.
@@ -63,10 +63,10 @@ def read_newest(transport: Transport, record: Record) -> AttemptFiles:
 
 
 def read_all(transport: Transport, record: Record) -> list[AttemptFiles]:
-    """Return what each attempt runs by, in order.
+    """Return the files of each attempt, in order.
 
-    An attempt that was not submitted yet has none, nor have later ones of dlctl's first version:
-    they ran by the files before.
+    An attempt that was not submitted yet has none. Nor do later attempts of dlctl's first version,
+    which used the first attempt's files.
 
     Raises:
         RecordError: the job directory is gone, or comes from another version of dlctl.
@@ -98,7 +98,7 @@ def _plan(transport: Transport, path: str, content: bytes) -> contract.Plan:
     except contract.ContractError as error:
         raise RecordError(
             f"{transport.name}: {path} can't be understood: {error}",
-            hint="it may come from another version of dlctl: use that one",
+            hint="it may come from another version of dlctl; use that version",
         ) from error
 
 
@@ -106,7 +106,7 @@ def decide_anew(base: AttemptFiles, overrides: Overrides, site: Site) -> Attempt
     """Return the files of an attempt with other resources: placement, launch and batch are new.
 
     Raises:
-        ManifestError: an override is none.
+        ManifestError: an override is invalid.
         PlanError: the request fits no partition.
     """
     from dlctl.manifest.load import parse_manifest
@@ -130,7 +130,7 @@ def decide_anew(base: AttemptFiles, overrides: Overrides, site: Site) -> Attempt
         environment=new.environment, dlctl_version=__version__,
         parameter_server=new.parameter_server, alone_on_server=new.alone_on_server,
         not_in_this_version=new.not_in_this_version,
-        # This version's, which knows how to go on with another number of learners.
+        # This version's runtime knows how to continue with another number of learners.
         runtime_dir=f"{old.root}/runtime/{runtime_digest}",
         checkpoint=replace(old.checkpoint, mtbf_s=new.checkpoint.mtbf_s),
     )  # fmt: skip

@@ -1,6 +1,6 @@
-"""Build a whole request from the user's folder: what `render` shows is what `submit` sends.
+"""Build a whole request from the user's folder: `render` shows what `submit` sends.
 
-Reads local files only; touches no network.
+Reads only local files; uses no network.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
 def new_training_id(name: str) -> str:
-    """Return an id that lives for ever: the name and eight random letters."""
+    """Return an id that is never reused: the name and eight random letters."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:24].strip("-") or "training"
     return f"{slug}-{''.join(secrets.choice(_ALPHABET) for _ in range(8))}"
 
@@ -78,7 +78,7 @@ def prepare(
 
 
 def _manifest_names(path: Path) -> frozenset[str]:
-    """Return every name in the folder that leads to the manifest: it may hold a credential."""
+    """Return every name in the folder that leads to the manifest, which may hold a credential."""
     same = (p.name for p in path.parent.iterdir() if p.is_file() and p.samefile(path))
     return frozenset([path.name, *same])
 
@@ -87,7 +87,7 @@ def _secrets(manifest: Manifest, literal: dict[str, str], folder: Path) -> dict[
     """Return the value of each credential among the environment variables.
 
     Raises:
-        ManifestError: a reference names a variable or a file that is not here.
+        ManifestError: a reference names a variable or a file that does not exist here.
     """
     values = {}
     for name in manifest.secret_names():
@@ -95,9 +95,9 @@ def _secrets(manifest: Manifest, literal: dict[str, str], folder: Path) -> dict[
         if reference.from_secret:
             if reference.from_secret not in literal:
                 raise ManifestError(
-                    f"env.{name}: from_secret is written by dlctl into what it stores; "
+                    f"env.{name}: from_secret is what dlctl stores in place of a credential; "
                     f"no value of {reference.from_secret!r} is known here",
-                    hint="write the value itself, from_env: VARIABLE, or from_file: PATH",
+                    hint="give the value itself, from_env: VARIABLE, or from_file: PATH",
                 )
             values[name] = literal[reference.from_secret]
         elif reference.from_env:
@@ -122,12 +122,12 @@ def _from_file(name: str, path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(
             f"env.{name}: the file {path} can't be read: {error}",
-            hint="it holds the credential alone, as text",
+            hint="the file must hold the credential alone, as text",
         ) from error
 
 
 def prepare_again(record: Record, site: Site) -> Request:
-    """Return the request of an interrupted submission, made from the user's folder once more."""
+    """Return the request of an interrupted submission, rebuilt from the user's folder."""
     overrides = merged(submitted_with(record), pending(record, 0))
     return prepare(Path(record.manifest_path), overrides, site, record.training_id)
 
@@ -139,14 +139,14 @@ def _check_sent(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:
         is_sent = any(str(part) in sent for part in (path, *path.parents))  # or a link above it
         if key != "requirements" and not is_sent:
             raise ManifestError(
-                f"{manifest_path}: {key}: {name} is left out by .gitignore or .dlctlignore, "
+                f"{manifest_path}: {key}: {name} is excluded by .gitignore or .dlctlignore, "
                 "or by dlctl itself, as results/ is",
                 hint=f"add the line !{name} to .dlctlignore, or move the file",
             )
 
 
 def folder_changed(record: Record, plan: contract.Plan) -> str:
-    """Return a sentence if the user's folder is no longer what was sent, else nothing."""
+    """Return a sentence if the user's folder has changed since it was sent, else ""."""
     manifest = Path(record.manifest_path)
     try:
         code = collect(manifest.parent, leave_out=_manifest_names(manifest))
@@ -155,6 +155,6 @@ def folder_changed(record: Record, plan: contract.Plan) -> str:
     if code.digest == plan.code_digest:
         return ""
     return (
-        f"{manifest.parent} has changed since it was sent: this goes on with what was sent; "
-        "`dlctl submit` trains the new one"
+        f"{manifest.parent} has changed: the training continues with what was sent; "
+        "`dlctl submit` trains the new content"
     )

@@ -20,7 +20,7 @@ from dlctl.request.secrets_scan import secret_in_content, secret_in_name
 
 DEFAULT_LIMIT_BYTES = 512 * 1024 * 1024
 _SHOWN = 10
-_LEAVE_OUT = "Leave it out by a line in .dlctlignore"
+_LEAVE_OUT = "Exclude it with a line in .dlctlignore"
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class BundleFile:
     """One file, or one symbolic link that stays inside the folder."""
 
     path: str
-    """Relative, with `/`; bytes that are no UTF-8 are surrogate escapes."""
+    """Relative, with `/`; bytes that are not UTF-8 become surrogate escapes."""
     source: Path
     size_bytes: int
     executable: bool = False
@@ -36,7 +36,7 @@ class BundleFile:
 
     @property
     def entry(self) -> Entry:
-        """Return what is written into the archive."""
+        """Return the archive entry."""
         if self.link is not None:
             return Entry(self.path, link=self.link, mode=0o777)
         mode = 0o755 if self.executable else 0o644
@@ -45,7 +45,7 @@ class BundleFile:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Everything that is sent of one folder."""
+    """All of a folder that is sent."""
 
     files: tuple[BundleFile, ...]
     """Sorted by path."""
@@ -65,16 +65,16 @@ class Bundle:
 def collect(
     folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, leave_out: frozenset[str] = frozenset()
 ) -> Bundle:
-    """Return what is sent of a folder.
+    """Return the files of a folder that are sent.
 
     Args:
-        leave_out: Paths sent in another way: the manifest, whose credentials are taken out.
+        leave_out: Paths sent in another way: the manifest, whose credentials are removed.
 
     Raises:
         BundleError: names every file that can't or must not be sent, and what to do.
     """
     if not folder.is_dir():
-        raise BundleError(f"{printable(folder)} is no folder")
+        raise BundleError(f"{printable(folder)} is not a folder")
     problems: list[str] = []
     files: list[BundleFile] = []
     for file, ignore in _walk(folder.resolve(), problems):
@@ -140,7 +140,7 @@ def _examine_link(root: Path, source: Path, path: str, problems: list[str]) -> B
     inside = lexical.is_relative_to(root) and source.resolve().is_relative_to(root)
     if link.startswith("/") or not inside:
         problems.append(
-            f"{printable(path)}: a link that leads out of the folder ({printable(link)}). "
+            f"{printable(path)}: a link that points outside the folder ({printable(link)}). "
             f"{_LEAVE_OUT}, or copy the file."
         )
         return None
@@ -148,7 +148,7 @@ def _examine_link(root: Path, source: Path, path: str, problems: list[str]) -> B
 
 
 def _is_fit(file: BundleFile, ignore: Ignore, problems: list[str]) -> bool:
-    """Look for secrets; an explicit `!path` in .dlctlignore lets a file pass."""
+    """Look for secrets; an explicit `!path` in .dlctlignore allows a file."""
     if file.link is not None:
         return True
     found = secret_in_name(file.path)
@@ -176,7 +176,7 @@ def _refuse(problems: Sequence[str]) -> None:
     shown = list(problems[:_SHOWN])
     more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
     raise BundleError(
-        "the folder can't be sent as it is:\n  " + "\n  ".join(shown) + more,
+        "the folder can't be sent:\n  " + "\n  ".join(shown) + more,
         problems=list(problems),
     )
 
@@ -191,7 +191,7 @@ def _too_big(files: Sequence[BundleFile], size_bytes: int, limit_bytes: int) -> 
     return BundleError(
         f"the folder has {size_bytes / 1e6:.1f} MB to send, more than {limit_bytes / 1e6:.1f} MB; "
         f"the largest are {names}",
-        hint="Leave data and results out by lines in .dlctlignore; name data in a data store.",
+        hint="Exclude data and results with lines in .dlctlignore; put data into a data store.",
     )
 
 

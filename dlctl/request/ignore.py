@@ -1,6 +1,6 @@
 """Reads `.gitignore` and `.dlctlignore` files as git does, nested ones too.
 
-The deepest file that says something about a path decides; in one folder `.dlctlignore` comes last.
+The deepest file with a matching rule decides; in one folder `.dlctlignore` wins over `.gitignore`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ ALWAYS_LEFT_OUT = frozenset(
 @dataclass(frozen=True)
 class _Rules:
     prefix: str
-    """What a path starts with, seen from the folder that is sent; empty above it."""
+    """The prefix of its paths, seen from the folder that is sent; empty for files above it."""
     above: str
-    """What stands between an ignore file above the folder and the folder."""
+    """The path from an ignore file above the folder down to the folder."""
     spec: pathspec.GitIgnoreSpec
     allowing: pathspec.GitIgnoreSpec
-    """The rules of `.dlctlignore` alone: only its `!path` lets a secret pass."""
+    """The rules of `.dlctlignore` alone: only its `!path` allows a secret."""
 
 
 @dataclass(frozen=True)
 class Ignore:
-    """The rules that hold in one folder, the outermost first."""
+    """The rules that apply in one folder, the outermost first."""
 
     rules: tuple[_Rules, ...] = ()
 
     @classmethod
     def of_ancestors(cls, root: Path) -> Ignore:
-        """Return the rules of the git repository that the folder is a part of."""
+        """Return the rules of the git repository that contains the folder."""
         top = next((p for p in (root, *root.parents) if (p / ".git").exists()), root)
         found: tuple[_Rules, ...] = ()
         for folder in reversed(root.parents):
@@ -49,11 +49,11 @@ class Ignore:
         return cls(found)
 
     def below(self, folder: Path, prefix: str) -> Ignore:
-        """Return these rules and those of a folder's own files."""
+        """Return these rules plus those of a folder's own files."""
         return Ignore(self.rules + _rules(folder, prefix, ""))
 
     def leaves_out(self, path: str, is_folder: bool) -> bool:
-        """Return whether a path is not sent."""
+        """Return whether a path is excluded."""
         for rules in reversed(self.rules):
             name = rules.above + path[len(rules.prefix) :] + ("/" if is_folder else "")
             verdict = rules.spec.check_file(name).include
@@ -62,7 +62,7 @@ class Ignore:
         return False
 
     def allows(self, path: str) -> bool:
-        """Return whether a `.dlctlignore` says `!path`."""
+        """Return whether a `.dlctlignore` has the line `!path`."""
         for rules in reversed(self.rules):
             verdict = rules.allowing.check_file(rules.above + path[len(rules.prefix) :]).include
             if verdict is not None:

@@ -1,4 +1,4 @@
-"""A request, and what the command line asked for: for this attempt, and for a later one."""
+"""A request, and the overrides of the command line for this and for later attempts."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ class Request:
     code: Bundle
     runtime: list[Entry]
     secrets: dict[str, str]
-    """Variable → value; sent as files of mode 0600, kept nowhere else."""
+    """Variable → value; sent as files of mode 0600, stored nowhere else."""
     manifest_path: Path
     overrides: Overrides
     can_not_run: tuple[str, ...] = ()
-    """Those of the plan's `not_in_this_version` without which the training can't run."""
+    """Those sentences of the plan's `not_in_this_version` that keep the training from running."""
 
 
 def check_can_run(request: Request) -> None:
-    """Refuse what this version would only fail at, before anything is sent.
+    """Refuse a request that this version can't run, before anything is sent.
 
     Raises:
         PlanError
     """
     if request.can_not_run:
         raise PlanError(
-            f"nothing was sent, for this version can't run it: {' '.join(request.can_not_run)}",
+            f"nothing was sent, because this version can't run it: {' '.join(request.can_not_run)}",
             hint="`dlctl render` shows the plan",
         )
 
 
 def this_machine(site: Site) -> Partition | None:
-    """Return what this machine has, if dlctl's own queue runs the site's jobs on it."""
+    """Return this machine's limits, if dlctl's own queue runs the site's jobs on it."""
     if site.transport.kind != "local" or site.scheduler.kind != "local":
         return None
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
@@ -65,24 +65,24 @@ def this_machine(site: Site) -> Partition | None:
 
 
 _RESUME = "resume"
-"""The key in `Record.overrides` of what the newest resumption asked for, and for which attempt."""
+"""The key in `Record.overrides` for the newest resumption's overrides and their attempt."""
 
 
 def submitted_with(record: Record) -> Overrides:
-    """Return what the command line of the submission said."""
+    """Return the overrides of the submission's command line."""
     values = json.loads(record.overrides)
     values.pop(_RESUME, None)
     return Overrides(**(values | {"set": tuple(values.get("set", ()))}))
 
 
 def pending(record: Record, base_attempt: int) -> Overrides:
-    """Return what an interrupted resumption asked for that no attempt up to this one runs by."""
+    """Return an interrupted resumption's overrides that no attempt up to this one has applied."""
     values = json.loads(record.overrides).get(_RESUME) or {}
     return Overrides(**values["asked"]) if values.get("attempt", 0) > base_attempt else Overrides()
 
 
 def remember(record: Record, overrides: Overrides) -> Record:
-    """Return the record with what is asked for the record's attempt, if anything is."""
+    """Return the record with the overrides for its attempt, if there are any."""
     asked = {k: v for k, v in dataclasses.asdict(overrides).items() if v not in (None, ())}
     if not asked:
         return record

@@ -1,4 +1,4 @@
-"""The runtime that travels with a job: learner, psrv and the contract of this very version."""
+"""The runtime that travels with a job: learner, psrv and the contract of this version."""
 
 from __future__ import annotations
 

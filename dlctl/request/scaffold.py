@@ -1,4 +1,4 @@
-"""Write the files that a new training starts from."""
+"""Write the files of a new training."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def scaffold(folder: Path, name: str | None = None) -> list[Path]:
         name: the training's name; the folder's name if None. Made one line.
 
     Raises:
-        ManifestError: one of the files exists already (nothing is written), or can't be written.
+        ManifestError: a file already exists (so nothing was written), or can't be written.
     """
     texts = _texts(name if name is not None else folder.resolve().name)
     existing = [path for path in texts if (folder / path).exists() or (folder / path).is_symlink()]
     if existing:
         raise ManifestError(
-            f"{folder} holds {', '.join(existing)} already; nothing was written",
+            f"{folder} already holds {', '.join(existing)}; nothing was written",
             hint="name another folder: dlctl init NAME",
         )
     try:
@@ -49,7 +49,7 @@ def _texts(name: str) -> dict[str, str]:
 
 
 def clean_name(name: str) -> str:
-    """Return a name that a manifest takes: one line, without control characters, not empty."""
+    """Return a valid name for a manifest: one line, without control characters, not empty."""
     kept = "".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in name)
     return " ".join(kept.split())[:_MAX_NAME].strip() or "training"
 

@@ -33,7 +33,7 @@ _CONTENTS = {
 
 
 def secret_in_name(path: str) -> str:
-    """Return what a path looks like, or nothing."""
+    """Return why a path looks like a secret, or ""."""
     name = path.rpartition("/")[2].lower()
     if name in _HARMLESS:
         return ""
@@ -47,7 +47,7 @@ def secret_in_name(path: str) -> str:
 
 
 def secret_in_content(file: Path, size_bytes: int) -> str:
-    """Return what a small text file seems to hold, or nothing."""
+    """Return the kind of secret that a small text file seems to hold, or ""."""
     if not 0 < size_bytes <= _SCAN_LIMIT_BYTES:
         return ""
     content = file.read_bytes()

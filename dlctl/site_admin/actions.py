@@ -1,4 +1,4 @@
-"""Add, check and set up sites: the only module of sites that opens transports."""
+"""Add, check and set up sites: the only module here that opens transports."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ Prompt = Callable[[str, bool], str]
 
 @dataclass(frozen=True)
 class Added:
-    """A site that was asked and written down."""
+    """A site that was inspected, and its new file."""
 
     site: Site
     path: Path
     found: Discovered
 
     def summary(self) -> dict[str, object]:
-        """Return what was found, in few words."""
+        """Return what was found, in a few words."""
         found, site = self.found, self.site
         used = site.scheduler.kind == "slurm"
         slurm = f"{found.slurm_version} in {found.slurm_folder}" if used else "not used"
@@ -92,10 +92,10 @@ def add_site(
     force: bool = False,
     prompt: Prompt | None = None,
 ) -> Added:
-    """Ask a site what it is and write its file.
+    """Inspect a site and write its file.
 
     Raises:
-        SiteError: the file exists already, or the site's answer is of no use.
+        SiteError: the file exists already, or the site's answer is unusable.
         TransportError
     """
     check_name(name)
@@ -106,7 +106,7 @@ def add_site(
             hint="choose another name, or --force",
         )
     if path.exists() and not force:
-        raise SiteError(f"the site {name} exists already: {path}", hint="--force replaces it")
+        raise SiteError(f"the site {name} already exists: {path}", hint="--force replaces it")
     with _opened(transport, prompt) as connection:
         found = discover(connection)
     try:
@@ -114,13 +114,13 @@ def add_site(
             name, found, transport, root=root, python=python, without_slurm=without_slurm
         )
     except ValueError as error:
-        raise SiteError(f"{name}: {error}", hint="look at --root and --python") from error
+        raise SiteError(f"{name}: {error}", hint="check --root and --python") from error
     text = site_text(site, found)
     return Added(parse_site(name, text), save_site(name, text, force=force), found)
 
 
 def check(name: str, prompt: Prompt | None = None) -> list[Check]:
-    """Compare a site with its file."""
+    """Check a site against its file."""
     site = load_site(name)
     with _opened(site.transport, prompt) as connection:
         return check_site(site, connection)
@@ -137,10 +137,10 @@ def failed(checks: Sequence[Check]) -> bool:
 
 
 def read_requirements(manifest: Path) -> list[str]:
-    """Return a manifest's requirements, those of a file it names included.
+    """Return a manifest's requirements, including those of a file that it names.
 
     Raises:
-        ManifestError: the file can't be read, or holds options of pip.
+        ManifestError: the file can't be read, or holds pip options.
     """
     from dlctl.manifest.load import load_manifest
 
@@ -160,25 +160,25 @@ def _lines(path: Path) -> list[str]:
     options = [line for line in wanted if line.startswith("-")]
     if options:
         raise ManifestError(
-            f"requirements: {path} holds an option of pip: {options[0]}",
-            hint="options belong into environment.pip of the site's file",
+            f"requirements: {path} holds a pip option: {options[0]}",
+            hint="pip options belong in environment.pip of the site's file",
         )
-    # One word each: the script over there splits at blanks.
+    # One word each, because the script on the site splits at blanks.
     return ["".join(line.split()) for line in wanted]
 
 
 def prepare_setup(name: str, manifest: Path | None) -> tuple[list[str], str]:
-    """Return what a manifest requires beside the usual, and what to know before the setup."""
+    """Return a manifest's additional requirements, and what to know before the setup."""
     requirements = read_requirements(manifest) if manifest else []
-    notes = ["this may take some minutes", setup_advice(load_site(name))]
+    notes = ["this may take a few minutes", setup_advice(load_site(name))]
     return requirements, "\n".join(note for note in notes if note)
 
 
 def setup_site(name: str, requirements: Sequence[str], prompt: Prompt | None = None) -> SetupAnswer:
-    """Make the Python of a site's nodes and write it into the site's file.
+    """Install the Python of a site's nodes and write it into the site's file.
 
     Raises:
-        SiteError: one sentence, why there is none.
+        SiteError: one sentence that says why the setup failed.
         TransportError
     """
     site = load_site(name)

@@ -1,7 +1,7 @@
-"""Ask a site what it is: a script and a parser of its answer. Pure.
+"""Inspect a site: a script that asks, and a parser of its answer. Pure.
 
 The script (`templates/sites/discover.sh`) asks Slurm for fixed formats, so that one parser serves
-all its versions, and frames each answer, so that nothing a login shell prints is taken for one.
+all versions, and frames each answer, so that a login shell's own output is never taken for one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _MARK = "==dlctl== "
 _MIB = 1024**2
 _UNUSABLE = ("down", "drain", "fail", "error", "unknown", "maint", "power_down", "inval")
 _SUFFIXES = "*~#!%$@^-+"
-"""Slurm's marks behind a node's state: not responding, power saving, reboot, …"""
+"""Slurm's marks after a node's state: not responding, power saving, reboot, …"""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one question got."""
+    """The answer to one question."""
 
     text: str
     exit_code: int
@@ -31,7 +31,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes of one partition that are alike."""
+    """Identical nodes of one partition."""
 
     count: int
     cpus: int
@@ -42,7 +42,7 @@ class NodeGroup:
 
     @property
     def usable(self) -> bool:
-        """Return whether a job could run there, now or after others."""
+        """Return whether a job could run on these nodes, now or after others."""
         return not self.state.startswith(_UNUSABLE)
 
 
@@ -77,13 +77,13 @@ class FoundPython:
 
 @dataclass(frozen=True)
 class Discovered:
-    """What a site said about itself."""
+    """What a site answered about itself."""
 
     home: str
     user: str
     host: str
     slurm_folder: str | None
-    """Where Slurm's commands are; None: there is no Slurm."""
+    """The folder of Slurm's commands; None: there is no Slurm."""
     slurm_found: str
     """`path` (the PATH of a non-login shell), `folder`, `module`, or nothing."""
     slurm_version: str
@@ -97,13 +97,13 @@ class Discovered:
     max_array_size: int | None
     pythons: list[FoundPython]
     modules: list[str]
-    """The kind (`Lmod`, `Environment Modules`) first, then modules that may be of use."""
+    """The kind (`Lmod`, `Environment Modules`) first, then modules that may be useful."""
     mpirun: str | None
     free_bytes: int | None
     """On the home directory's file system."""
     quota: str
     problems: list[str]
-    """What could not be asked, one sentence each."""
+    """Questions that got no answer, one sentence each."""
 
 
 def discovery_script() -> str:
@@ -115,7 +115,7 @@ def parse_discovery(text: str) -> Discovered:
     """Return what the answers say; a question without an answer is a problem, not a failure.
 
     Raises:
-        SiteError: the answer is cut off or is no answer of the script.
+        SiteError: the answer is cut off, or does not come from the script.
     """
     answers = _frames(text)
     account = _pairs(answers.get("account"))
@@ -248,7 +248,7 @@ def _node_group(cells: list[str]) -> NodeGroup:
 
 
 def parse_time_limit(text: str) -> int | None:
-    """Return Slurm's `D-HH:MM:SS`, `HH:MM:SS`, `MM:SS` or minutes in seconds; None is no limit."""
+    """Return Slurm's `D-HH:MM:SS`, `HH:MM:SS`, `MM:SS` or minutes in seconds; None for no limit."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if not match:
         return None

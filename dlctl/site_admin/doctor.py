@@ -1,7 +1,7 @@
-"""What works and what does not: a site against its file, and this machine; as lists of `Check`.
+"""Checks of a site against its file, and of this machine, as lists of `Check`.
 
-Functions that look at a site take a `Transport`; nothing is printed and nothing is changed here,
-except that a probe file is written below the site's root and removed.
+Functions that look at a site take a `Transport`. They print and change nothing, except that they
+write a probe file below the site's root and remove it.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _LITTLE_SPACE_BYTES = 5 * 1024**3
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """One thing that was checked, and the result."""
 
     name: str
     outcome: str
     """`ok`, `warning` or `failed`."""
     seen: str
     hint: str = ""
-    """What to do, where it is not ok."""
+    """What to do, if it is not ok."""
 
 
 def discover(transport: Transport) -> Discovered:
-    """Ask a site what it is.
+    """Inspect a site.
 
     Raises:
         TransportError, SiteError
@@ -58,7 +58,7 @@ def discover(transport: Transport) -> Discovered:
 
 
 def check_site(site: Site, transport: Transport) -> list[Check]:
-    """Compare a site with its file: connection, scheduler, partitions, root, Python, launcher."""
+    """Check a site against its file: connection, scheduler, partitions, root, Python, launcher."""
     try:
         found = discover(transport)
     except (TransportError, SiteError) as error:
@@ -78,7 +78,10 @@ def check_slurm(site: Site, found: Discovered) -> list[Check]:
     checks = [_slurm_itself(site, found)]
     if not found.partitions:
         why = found.problems[0] if found.problems else "sinfo listed no partition"
-        return [*checks, Check("partitions", FAILED, why, "try again once sinfo answers there")]
+        return [
+            *checks,
+            Check("partitions", FAILED, why, "try again once sinfo answers on the site"),
+        ]
     known = make_site(site.name, found, site.transport).partitions
     for name, limits in site.partitions.items():
         checks.append(_partition(name, limits, known, found))
@@ -102,8 +105,8 @@ def _partition(
     label = f"partition {name}"
     there = {partition.name: partition for partition in found.partitions}
     if name not in there:
-        hint = f"Slurm shows {', '.join(there)}; take it out of the site's file"
-        return Check(label, FAILED, "not there (or not for you)", hint)
+        hint = f"Slurm shows {', '.join(there)}; remove it from the site's file"
+        return Check(label, FAILED, "does not exist (or is closed to you)", hint)
     if there[name].available != "up":
         return Check(label, WARNING, f"is {there[name].available} now", "use another partition")
     over = _over(limits, known[name])
@@ -112,7 +115,7 @@ def _partition(
     usable = sum(group.count for group in there[name].groups if group.usable)
     if not usable:
         return Check(
-            label, WARNING, "no node of it is usable now", "use another partition, or wait"
+            label, WARNING, "none of its nodes is usable now", "use another partition, or wait"
         )
     return Check(label, OK, f"{usable} of {known[name].nodes} nodes usable")
 
@@ -163,7 +166,7 @@ def node_script(site: Site) -> str:
 
 
 def check_node(site: Site, found: Discovered, transport: Transport) -> list[Check]:
-    """Check root, Python and launcher, as jobs find them."""
+    """Check root, Python and launcher, as jobs will find them."""
     try:
         end = transport.run(node_script(site), timeout_s=_NODE_TIMEOUT_S)
     except TransportError as error:
@@ -177,8 +180,8 @@ def check_node(site: Site, found: Discovered, transport: Transport) -> list[Chec
         return [Check("environment", FAILED, answers["failed"][0], hint)]
     if not ({"root", "unwritable"} & answers.keys()):
         why = end.last_error_line or f"exit code {end.exit_code}"
-        hint = "look at environment.setup in the site's file"
-        return [Check("environment", FAILED, f"the site's own shell lines ended: {why}", hint)]
+        hint = "check environment.setup in the site's file"
+        return [Check("environment", FAILED, f"the site's own shell lines failed: {why}", hint)]
     return [
         _root(site, answers),
         *_python_checks(site, answers),
@@ -189,7 +192,9 @@ def check_node(site: Site, found: Discovered, transport: Transport) -> list[Chec
 def _root(site: Site, answers: dict[str, list[str]]) -> Check:
     if "unwritable" in answers:
         why = answers["unwritable"][0] or "can't be written"
-        return Check("root", FAILED, f"{site.root}: {why}", "set root to a folder you may write")
+        return Check(
+            "root", FAILED, f"{site.root}: {why}", "set root to a folder that you may write to"
+        )
     kib = answers["root"][0]
     free_bytes = int(kib) * 1024 if kib.isdecimal() else None
     if free_bytes is None:
@@ -206,7 +211,7 @@ def _python_checks(site: Site, answers: dict[str, list[str]]) -> list[Check]:
     if python is None:
         return [Check("python", FAILED, "environment.python is not set", setup)]
     if "python" not in answers:
-        return [Check("python", FAILED, f"{python} does not start there", setup)]
+        return [Check("python", FAILED, f"{python} does not start on the site", setup)]
     version = tuple(int(part) for part in answers["python"][0].split("."))
     if version < MINIMUM_PYTHON:
         old = f"{python} is {answers['python'][0]}, 3.10 or newer is needed"
@@ -251,14 +256,14 @@ def check_here() -> list[Check]:
 def _ssh_client() -> Check:
     path = shutil.which("ssh")
     if path is None:
-        seen = "no ssh client: ~/.ssh/config is read in part only"
+        seen = "no ssh client: dlctl reads only part of ~/.ssh/config"
         return Check("ssh client", WARNING, seen, "install openssh-client")
     return Check("ssh client", OK, path)
 
 
 def _ssh_agent() -> Check:
     socket, program = os.environ.get("SSH_AUTH_SOCK"), shutil.which("ssh-add")
-    hint = 'eval "$(ssh-agent)" and ssh-add; without it keys are read from files'
+    hint = 'eval "$(ssh-agent)" and ssh-add; without an agent, dlctl reads keys from files'
     if not socket or not program:
         return Check("ssh agent", WARNING if program else OK, "none", hint if program else "")
     try:
@@ -287,7 +292,7 @@ def doctor(open_transport: Callable[[TransportSettings], Transport]) -> list[Che
         try:
             site = load_site(file.name)
         except SiteError:
-            continue  # told above
+            continue  # reported above
         if file.example:
             continue
         transport = open_transport(_quick(site.transport))

@@ -1,4 +1,4 @@
-"""Draft a site's file from what the site said about itself. Pure."""
+"""Draft a site's file from the site's answers. Pure."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def make_site(
     """Return the site that follows from what was found.
 
     Args:
-        without_slurm: Jobs run on that very machine, whatever Slurm is there.
+        without_slurm: Run jobs on that machine itself, even if it has Slurm.
 
     Raises:
-        SiteError: there is a Slurm, and it did not say which partitions it has.
+        SiteError: the site has Slurm, but Slurm did not list its partitions.
     """
     slurm = found.slurm_folder is not None and not without_slurm
     if slurm and not found.partitions:
@@ -69,7 +69,7 @@ def choose_launcher(found: Discovered) -> LauncherSettings:
 
 
 def _limits(found: FoundPartition) -> Partition:
-    """Return the limits of the largest node: what Slurm would take is never refused here."""
+    """Return the limits of the largest node: dlctl must refuse nothing that Slurm would accept."""
     groups = found.groups
     types = {group.gpu_type for group in groups if group.gpus}
     memories = [group.memory_bytes for group in groups if group.memory_bytes]
@@ -120,7 +120,7 @@ def _head(site: Site, found: Discovered) -> str:
     cluster = f", cluster {found.cluster}" if found.cluster else ""
     slurm = f"Slurm {found.slurm_version}" if found.slurm_folder else "no Slurm"
     lines = [
-        f"The site {site.name}, drafted by dlctl from what {found.host} said: {slurm}{cluster}.",
+        f"The site {site.name}, drafted by dlctl on {found.host}: {slurm}{cluster}.",
         f"Edit it as you like; `dlctl sites check {site.name}` compares it with the site,",
         "docs/sites.md and `dlctl sites show slurm-example` explain each key.",
         *found.problems,
@@ -131,14 +131,14 @@ def _head(site: Site, found: Discovered) -> str:
 def _free(site: Site, found: Discovered) -> str:
     if found.free_bytes is None or not site.root.startswith(found.home + "/"):
         return ""
-    return f"  # {format_size(found.free_bytes)} free there"
+    return f"  # {format_size(found.free_bytes)} free on the site"
 
 
 def _scheduler_notes(site: Site, found: Discovered) -> list[str]:
     if site.scheduler.kind == "local":
-        return ["no Slurm is used: jobs run on that very machine, one after another"]
+        return ["Slurm is not used: jobs run on that machine itself, one after another"]
     others = [name for name in found.accounts if name != found.default_account]
-    return [f"your accounts here also: {', '.join(others)}"] if others else []
+    return [f"your other accounts here: {', '.join(others)}"] if others else []
 
 
 def _launcher_notes(found: Discovered) -> list[str]:
@@ -154,7 +154,7 @@ def _launcher_notes(found: Discovered) -> list[str]:
 def _environment_notes(site: Site, found: Discovered) -> list[str]:
     notes = []
     if site.environment.python is None:
-        notes.append(f"`dlctl sites setup {site.name}` makes one and writes it here")
+        notes.append(f"`dlctl sites setup {site.name}` installs one and writes it here")
     if found.pythons:
         notes.append(f"found: {', '.join(map(str, found.pythons))}")
     if found.modules:
@@ -203,7 +203,7 @@ def _partition_notes(found: FoundPartition) -> list[str]:
         kinds[kind] = kinds.get(kind, 0) + group.count
     if len(kinds) > 1:
         each = "; ".join(f"{count} with {kind}" for kind, count in kinds.items())
-        notes.append(f"{found.name} has unlike nodes, the limits are the largest's: {each}")
+        notes.append(f"{found.name} has unlike nodes; the limits are those of the largest: {each}")
     lost = sum(group.count for group in found.groups if not group.usable)
     if lost:
         notes.append(f"{found.name}: {lost} of its nodes are down or drained now")

@@ -1,8 +1,8 @@
-"""Make the Python of a site's nodes: a script and a parser of its answer. Pure.
+"""Install the Python of a site's nodes: a script and a parser of its answer. Pure.
 
 The environment is `<root>/env`: torch, mpi4py, h5py, numpy, watchdog in the range that the extra
-`node` of this distribution names, and what manifests ask for beside them. A marker, written last,
-holds a hash of what was asked: the same again does nothing, an interrupted setup is done anew.
+`node` of this distribution names, and what manifests require besides. A marker, written last,
+holds a hash of the request: repeating a setup does nothing, an interrupted one starts over.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _NEEDED_KIB = {False: 3 * 1024**2, True: 10 * 1024**2}
 
 @dataclass(frozen=True)
 class SetupAnswer:
-    """How a setup went."""
+    """The result of a setup."""
 
     python: str
     notes: list[str]
 
 
 def node_requirements() -> list[str]:
-    """Return what a node's Python brings, as this distribution's extra `node` says it.
+    """Return what a node's Python needs: the extra `node` of this distribution.
 
     Raises:
         SiteError: dlctl runs from a folder and was never installed.
@@ -49,12 +49,14 @@ def node_requirements() -> list[str]:
     found = [line.partition(";") for line in lines]
     needed = [r.strip() for r, _, when in found if re.search(r"extra\s*==\s*['\"]node['\"]", when)]
     if not needed:
-        raise SiteError("dlctl is not installed here", hint="pip install it, then run this again")
+        raise SiteError(
+            "dlctl is not installed here", hint="install it with pip, then run this command again"
+        )
     return needed
 
 
 def setup_script(site: Site, requirements: Sequence[str]) -> str:
-    """Return the script that makes (or finds) the site's Python; `requirements` come on top."""
+    """Return the script that finds or installs the site's Python; `requirements` are additional."""
     packages = [*node_requirements(), *requirements]
     python = site.environment.python
     lines = [
@@ -71,14 +73,14 @@ def setup_script(site: Site, requirements: Sequence[str]) -> str:
 
 
 def under_bash(script: str) -> str:
-    """Return a script that hands `script` to bash, as jobs do, or to sh where there is no bash."""
+    """Return a script that runs `script` in bash, as jobs do, or in sh if there is no bash."""
     end = "DLCTL_SCRIPT_ENDS_HERE"
     choose = "shell=/bin/sh; command -v bash >/dev/null 2>&1 && shell='bash'"
     return f"{choose}\nexec $shell /dev/fd/9 9<<'{end}' </dev/null\n{script}\n{end}\n"
 
 
 def environment_script(site: Site) -> str:
-    """Return shell functions: `site_environment` (what comes before a job) and `in_container`."""
+    """Return shell functions: `site_environment` (what runs before a job) and `in_container`."""
     return shell_environment(site.environment)
 
 
@@ -116,7 +118,7 @@ def parse_setup(name: str, exit_code: int, text: str, errors: str) -> SetupAnswe
     """Return the Python that the site now has.
 
     Raises:
-        SiteError: one sentence, why there is none.
+        SiteError: one sentence that says why the setup failed.
     """
     said = [line.partition(" ") for line in text.splitlines() if line.startswith("dlctl-")]
     words = {kind: rest for kind, _, rest in said}
@@ -127,7 +129,7 @@ def parse_setup(name: str, exit_code: int, text: str, errors: str) -> SetupAnswe
     why = words.get("dlctl-failed", f"the setup ended with exit code {exit_code}: {last}")
     raise SiteError(
         f"{name}: {why}",
-        hint=words.get("dlctl-hint", "run the same command again; it begins anew"),
+        hint=words.get("dlctl-hint", "run the same command again; it starts over"),
     )
 
 

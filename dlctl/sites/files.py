@@ -1,4 +1,4 @@
-"""Find, read, write and remove site files; an error names file, line, key, what is allowed.
+"""Find, read, write and remove site files; an error names file, line, key and allowed values.
 
 The user's own are `$XDG_CONFIG_HOME/dlctl/sites/NAME.yml` and come before those that are shipped in
 `site_configs/`, which are never changed. A shipped `*-example.yml` is there to be copied.
@@ -45,16 +45,16 @@ _MODELS: dict[str, type[BaseModel]] = {
 
 @dataclass(frozen=True)
 class SiteFile:
-    """Where a site is written."""
+    """The file of a site."""
 
     name: str
     path: Path
     shipped: bool
-    """Part of dlctl: never changed, never removed."""
+    """Shipped with dlctl: never changed, never removed."""
 
     @property
     def example(self) -> bool:
-        """Return whether it is only there to be copied."""
+        """Return whether the site is an example, which is only there to be copied."""
         return self.shipped and self.name.endswith("-example")
 
 
@@ -74,7 +74,7 @@ def list_sites() -> list[SiteFile]:
 
 
 def find_site(name: str) -> SiteFile:
-    """Return where the site is written.
+    """Return the site's file.
 
     Raises:
         SiteError: there is no such site; names the closest.
@@ -86,15 +86,15 @@ def find_site(name: str) -> SiteFile:
     close = get_close_matches(name, sites, n=1)
     raise SiteError(
         f"there is no site {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
-        hint=f"there are {', '.join(sites)}; `dlctl sites add {name} user@host` makes one",
+        hint=f"the sites are {', '.join(sites)}; `dlctl sites add {name} user@host` adds one",
     )
 
 
 def load_site(name: str) -> Site:
-    """Return a site, whole and valid.
+    """Return a validated site.
 
     Raises:
-        SiteError: there is no such site, or its file is wrong (all faults at once).
+        SiteError: there is no such site, or its file is wrong (all errors at once).
     """
     file = find_site(name)
     try:
@@ -117,7 +117,7 @@ def parse_site(name: str, text: str, shown: str = "") -> Site:
 
 
 def save_site(name: str, text: str, *, force: bool = False) -> Path:
-    """Write the user's own file of a site, once it is known to be right.
+    """Validate a site file and write it to the user's folder.
 
     Raises:
         SiteError: the text is wrong, or the file exists and `force` is not set.
@@ -125,7 +125,7 @@ def save_site(name: str, text: str, *, force: bool = False) -> Path:
     parse_site(name, text)
     path = user_directory() / f"{name}.yml"
     if path.exists() and not force:
-        raise SiteError(f"the site {name} exists already: {path}", hint="--force replaces it")
+        raise SiteError(f"the site {name} already exists: {path}", hint="--force replaces it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
@@ -135,7 +135,7 @@ def save_site(name: str, text: str, *, force: bool = False) -> Path:
 
 
 def remove_site(name: str) -> Path:
-    """Remove the user's own file of a site; what is on the site itself stays.
+    """Remove the user's own site file; everything on the site itself stays.
 
     Raises:
         SiteError: there is no such site, or it is shipped with dlctl.
@@ -144,7 +144,7 @@ def remove_site(name: str) -> Path:
     if file.shipped:
         raise SiteError(
             f"the site {name} is part of dlctl and can't be removed",
-            hint=f"a file of your own in {user_directory()} comes before it",
+            hint=f"a file of your own in {user_directory()} takes precedence over it",
         )
     file.path.unlink()
     return file.path
@@ -159,14 +159,14 @@ def set_python(name: str, python: str) -> Path:
     changed = _with_python(file.path.read_text(encoding="utf-8"), python)
     environment = before.environment.model_copy(update={"python": python})
     try:
-        unharmed = parse_site(name, changed) == before.model_copy(
+        unchanged = parse_site(name, changed) == before.model_copy(
             update={"environment": environment}
         )
     except SiteError:
-        unharmed = False
-    if not unharmed:
+        unchanged = False
+    if not unchanged:
         raise SiteError(
-            f"{file.path}: environment.python could not be changed without harm to the rest",
+            f"{file.path}: environment.python could not be changed without changing the rest",
             hint=f"write `python: {python}` below `environment:` yourself",
         )
     return save_site(name, changed, force=True)
@@ -210,13 +210,13 @@ def yaml_scalar(value: object) -> str:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is no plain file name.
+    """Refuse a name that is not a plain file name.
 
     Raises:
         SiteError
     """
     if not NAME_PATTERN.fullmatch(name):
-        raise SiteError(f"{name!r} is no name of a site", hint=NAME_RULE)
+        raise SiteError(f"{name!r} is not a valid site name", hint=NAME_RULE)
 
 
 def _site(document: Document, name: str) -> Site:
@@ -225,7 +225,7 @@ def _site(document: Document, name: str) -> Site:
         raise YamlError([f"{document.name}: keys and values are expected, seen {data!r:.60}"])
     if "name" in data:
         where = document.where(("name",), key=True)
-        raise YamlError([f"{where}: name: a site is named by its file; remove this key"])
+        raise YamlError([f"{where}: name: the file's name is the site's name; remove this key"])
     try:
         return Site.model_validate({"name": name, **data})
     except ValidationError as error:

@@ -1,7 +1,7 @@
 """Sites: where trainings run. Validated models; knows no transport and no Slurm command.
 
 A site is a YAML file: the user's own in `$XDG_CONFIG_HOME/dlctl/sites/NAME.yml`, else one that is
-shipped in `site_configs/`. Adding a site is adding a file; no site's name or setting stands here.
+shipped in `site_configs/`. Adding a site means adding a file: no site's name is in this code.
 `dlctl.sites.files` finds, reads and writes the files.
 """
 
@@ -33,9 +33,9 @@ _INTERFACE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_.@-]{0,14}")
 """Linux allows 15 characters."""
 _VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NODE_MTBF_S = 30 * 86400
-"""Cautious on purpose: clusters of GPU nodes were reported with 150 to 430 days (Kokolis et al.,
-"Revisiting Reliability in Large-Scale Machine Learning Research Clusters", 2024). The interval goes
-with the square root of it, and preemptions and a user's own mistakes are failures, too."""
+"""Deliberately cautious: 150 to 430 days were reported for clusters of GPU nodes (Kokolis et al.,
+"Revisiting Reliability in Large-Scale Machine Learning Research Clusters", 2024). The interval
+grows with its square root, and preemptions and a user's own mistakes are failures, too."""
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -44,7 +44,7 @@ class _Settings(BaseModel):
 
 
 def _line(value: Any) -> Any:
-    """Accept `account: 12345`; refuse what would not stay one word or one line of a script."""
+    """Accept `account: 12345`; refuse text that would not stay on one line of a script."""
     text = getattr(value, "text", value)  # a number as it was written
     if isinstance(text, str) and _CONTROL_CHARACTERS.search(text):
         raise ValueError("one line without control characters is allowed")
@@ -104,26 +104,26 @@ class TransportSettings(_Settings):
 
 
 class SchedulerSettings(_Settings):
-    """Which batch scheduler, and what every job tells it."""
+    """Which batch scheduler, and the options of every job."""
 
     kind: Literal["slurm", "local"]
     path: Line | None = None
-    """Folder of Slurm's commands, where they are not on the PATH of a non-login shell."""
+    """Folder of Slurm's commands, if they are not on the PATH of a non-login shell."""
     account: Line | None = None
     qos: Line | None = None
     partition: Line | None = None
     """The partition (or a comma-separated list) of jobs that name none."""
     extra: Words = []
-    """Further sbatch options, each job gets them."""
+    """Further sbatch options of every job."""
     accounting: bool = True
     """Whether sacct answers here."""
     cpus: int | None = Field(default=None, ge=1)
-    """Kind local: how many CPUs all jobs together may use; None is all of the machine."""
+    """Kind local: how many CPUs all jobs together may use; None: all of the machine's."""
 
     @model_validator(mode="after")
     def _cpus_goes_with_local(self) -> SchedulerSettings:
         if self.cpus is not None and self.kind != "local":
-            raise ValueError("cpus is for kind local; for Slurm, partitions say it")
+            raise ValueError("cpus is for kind local; for Slurm, set it in partitions")
         return self
 
     @field_validator("path")
@@ -141,13 +141,13 @@ class LauncherSettings(_Settings):
     mpi: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_]+$")
     """srun's `--mpi`: `pmix`, `pmi2`, `none`, …; None leaves it to the site's MpiDefault."""
     executable: Line | None = None
-    """The program, where the one that is found by itself is the wrong one."""
+    """The program, if dlctl would find the wrong one by itself."""
     extra: Words = []
     """Further options of the launcher."""
 
 
 class EnvironmentSettings(_Settings):
-    """The Python of the nodes, and what has to happen before it."""
+    """The Python of the nodes, and what has to happen before it starts."""
 
     python: Line | None = None
     """Absolute path on the site; `auto` is the Python that runs dlctl (local transport only);
@@ -173,7 +173,7 @@ class EnvironmentSettings(_Settings):
     def _variable_names(cls, value: dict[str, str]) -> dict[str, str]:
         for name in value:
             if not _VARIABLE_PATTERN.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of an environment variable")
+                raise ValueError(f"{name!r} is not a valid name of an environment variable")
         return value
 
     @field_validator("python")
@@ -207,7 +207,7 @@ class Partition(_Settings):
 
 
 class Failures(_Settings):
-    """How often the site fails: what `checkpoint.every: auto` reckons with."""
+    """How often the site fails: the input of `checkpoint.every: auto`."""
 
     node_mtbf_s: Annotated[int | None, BeforeValidator(_duration)] = Field(
         default=NODE_MTBF_S, alias="node_mtbf", ge=1
@@ -216,20 +216,20 @@ class Failures(_Settings):
 
 
 class Site(_Settings):
-    """One site, whole and valid."""
+    """One validated site."""
 
     name: str
     transport: TransportSettings
     root: Line
-    """Absolute directory over there that holds jobs, runtimes and stored code."""
+    """Absolute path of the site's directory for jobs, runtimes and stored code."""
     scheduler: SchedulerSettings
     partitions: dict[str, Partition] = {}
-    """Empty: unknown, nothing is refused before submission."""
+    """If empty, they are unknown, and nothing is refused before submission."""
     launcher: LauncherSettings
     environment: EnvironmentSettings
     network: Line | None = None
-    """By which parameter servers of several nodes talk: an interface, or addresses as 10.1.0.0/16.
-    None: where a node's own name leads."""
+    """What parameter servers on several nodes talk through: an interface, or addresses as
+    10.1.0.0/16. None: the address that a node's own name resolves to."""
     failures: Failures = Failures()
 
     @field_validator("name")
@@ -268,9 +268,9 @@ class Site(_Settings):
     @model_validator(mode="after")
     def _parts_agree(self) -> Site:
         if self.environment.python == "auto" and self.transport.kind != "local":
-            raise ValueError("environment.python: auto goes with the local transport only")
+            raise ValueError("environment.python: auto works only with the local transport")
         if self.launcher.kind == "srun" and self.scheduler.kind != "slurm":
-            raise ValueError("launcher.kind: srun goes with the scheduler slurm only")
+            raise ValueError("launcher.kind: srun works only with the scheduler slurm")
         defaults = [name for name, partition in self.partitions.items() if partition.default]
         if len(defaults) > 1:
             raise ValueError(f"partitions: one default is allowed, seen {', '.join(defaults)}")
@@ -296,6 +296,6 @@ def expand_local(path: str) -> str:
 
 
 def xdg_directory(variable: str, default: str) -> Path:
-    """Return a base directory of the XDG specification; a relative value is ignored, as it says."""
+    """Return a base directory of the XDG specification, which says to ignore relative values."""
     value = os.environ.get(variable, "")
     return Path(value) if value.startswith("/") else Path.home() / default

@@ -13,9 +13,9 @@ __all__ = ["Completed", "Process", "Prompt", "Transport", "open_transport"]
 
 
 def open_transport(settings: TransportSettings, prompt: Prompt | None = None) -> Transport:
-    """Return the transport of a site. It connects when it is first used.
+    """Return the transport of a site. It connects on first use.
 
-    Without a `prompt`, questions (passphrase, second factor) go to the terminal, if there is one.
+    Without a `prompt`, questions (passphrase, second factor) go to the terminal, if any.
     """
     if settings.kind == "ssh":
         from dlctl.transport.ssh import SshTransport  # costs 0.1 s: only where it is used

@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol
 
 
 class Process(Protocol):
-    """A script that runs over there."""
+    """A script that runs on the site."""
 
     stdin: BinaryIO
     """Bytes written reach the script's standard input; `close` ends it. A script that ended without
@@ -22,9 +22,9 @@ class Process(Protocol):
     """The script's own output only: a banner or an `echo` of a login shell is skipped."""
 
     def wait(self, timeout_s: float) -> Completed:
-        """End standard input and wait for the end; `stdout` of the answer is what was not read yet.
+        """End standard input and wait; `stdout` of the answer is what was not read yet.
 
-        A script that left something behind with its output open ends when the time is up.
+        If a process that the script left behind holds its output open, `wait` ends in time.
 
         Raises:
             TransportTimeout: the script was killed.
@@ -33,7 +33,7 @@ class Process(Protocol):
         ...
 
     def kill(self) -> None:
-        """End what runs over there (SIGTERM, then SIGKILL where that is possible); idempotent."""
+        """End the script's processes (SIGTERM, then SIGKILL where possible); idempotent."""
         ...
 
 
@@ -45,7 +45,7 @@ class Completed:
     """128 + n after signal n; 255 where ssh does not name the signal."""
     stdout: bytes
     stderr: bytes
-    """Its end, if it was long."""
+    """The end of standard error, if it was long."""
 
     @property
     def text(self) -> str:
@@ -77,7 +77,7 @@ class Transport(Protocol):
         idle_timeout_s: float = 120.0,
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> Process:
-        """Start a POSIX shell script in the home directory; nothing of it is in an argument list.
+        """Start a POSIX shell script in the home directory; no argument list shows any of it.
 
         `on_stderr` gets the script's own standard error as it comes, in another thread. A read or
         write of its streams that makes no progress for `idle_timeout_s` raises TransportTimeout.
@@ -108,4 +108,4 @@ class Transport(Protocol):
 
 
 Prompt = Callable[[str, bool], str]
-"""Asks the person: the text, and whether what is typed stays hidden."""
+"""Asks the user: the text, and whether the input stays hidden."""

@@ -1,6 +1,6 @@
 """Reads known_hosts files as OpenSSH does: hashed names, `[host]:port`, patterns, revoked keys.
 
-Unknown, changed and revoked keys are refused here. Knows nothing of connections.
+Refuses unknown, changed and revoked keys. Knows nothing about connections.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dlctl.transport.ssh_config import Target
 
 @dataclass(frozen=True)
 class KnownKey:
-    """One line that names the host."""
+    """A line of a known_hosts file that names the host."""
 
     marker: str
     """Empty, `@revoked` or `@cert-authority`."""
@@ -31,17 +31,17 @@ class KnownKey:
 
 
 def host_name(hostname: str, port: int, alias: str | None) -> str:
-    """Return the name under which a host's keys are kept."""
+    """Return the name under which known_hosts files list a host's keys."""
     if alias:
         return alias
     return hostname.lower() if port == 22 else f"[{hostname.lower()}]:{port}"
 
 
 def known_keys(files: Sequence[Path], name: str) -> list[KnownKey]:
-    """Return all keys that the files have for a name, in their order."""
+    """Return all keys that the files list for a name, in order."""
     found = []
     for file in files:
-        # An unreadable file makes its hosts unknown, and so refused.
+        # An unreadable file makes its hosts unknown, so they are refused.
         with contextlib.suppress(OSError):
             lines = file.read_text(errors="replace").splitlines()
             found += [key for line in lines for key in _parse(line, name, file)]
@@ -80,7 +80,7 @@ def _matches(hosts: str, name: str) -> bool:
 def _matches_hash(hosts: str, name: str) -> bool:
     with contextlib.suppress(binascii.Error, ValueError):
         _, _, salt, digest = hosts.split("|")
-        # The format's own choice: HMAC-SHA1 hides host names, it protects no key.
+        # The format prescribes HMAC-SHA1; it hides host names and protects no key.
         seen = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
         return hmac.compare_digest(seen, base64.b64decode(digest))
     return False
@@ -89,7 +89,7 @@ def _matches_hash(hosts: str, name: str) -> bool:
 def verify_host_key(
     target: Target, name: str, key_type: str, key: bytes, known: list[KnownKey]
 ) -> None:
-    """Refuse a host key that is not known for the name.
+    """Refuse a host key that is not known for this name.
 
     Raises:
         HostKeyError: has the fingerprint, and the command that accepts it.

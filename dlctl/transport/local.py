@@ -15,7 +15,7 @@ from dlctl.errors import ConnectError, TransportTimeout
 from dlctl.transport.script import ScriptTransport
 
 _SLICE_S = 0.25
-"""How often a waiting thread looks whether it should end."""
+"""How often a waiting thread checks whether it should end."""
 _TERM_GRACE_S = 0.5
 
 
@@ -40,7 +40,7 @@ class LocalTransport(ScriptTransport):
         except OSError as error:
             raise ConnectError(
                 f"this machine: /bin/sh did not start: {error.strerror}",
-                hint="Look at the limits on processes and memory (ulimit -a).",
+                hint="Check the limits on processes and memory (ulimit -a).",
             ) from error
         return LocalStreams(process)
 
@@ -59,11 +59,11 @@ class LocalStreams:
         os.set_blocking(self._stdin.fileno(), False)
 
     def read(self, timeout_s: float) -> bytes:
-        """Return some bytes of standard output, none at its end."""
+        """Return some bytes of standard output; b"" at its end."""
         return self._read(self._stdout.fileno(), timeout_s)
 
     def read_error(self, timeout_s: float) -> bytes:
-        """Return some bytes of standard error, none at its end."""
+        """Return some bytes of standard error; b"" at its end."""
         return self._read(self._stderr.fileno(), timeout_s)
 
     def _read(self, descriptor: int, timeout_s: float) -> bytes:
@@ -129,7 +129,7 @@ class LocalStreams:
         self._process.wait()
 
     def _has_ended(self) -> bool:
-        """Return whether the shell ended, without reaping it: its group's id must not be reused."""
+        """Return whether the shell has ended; it is not reaped, to keep its group id from reuse."""
         if self._process.returncode is not None:
             return True
         with contextlib.suppress(ChildProcessError):

@@ -1,8 +1,8 @@
-"""Runs a script over raw streams: how it gets there, where its output starts, how it ends.
+"""Runs a script over raw streams: how it is sent, where its output starts, how it ends.
 
 Shared by all transports. The command line is fixed text that every login shell understands (csh
 can't carry a quoted `!` or a newline); the script itself is the first bytes of standard input. It
-begins by printing a marker on both outputs, and whatever a login shell printed before is skipped.
+first prints a marker on both outputs; anything that a login shell printed before is skipped.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _BOOTSTRAP = (
 _STDERR_LIMIT_BYTES = 64 * 1024
 _NOISE_LIMIT_BYTES = 1024 * 1024
 _INLINE_BYTES = 16 * 1024
-"""Standard input that certainly fits the buffers on the way: written without a thread."""
+"""Standard input up to this size fits the buffers on the way, and is written without a thread."""
 _BEGIN_GRACE_S = 2.0
-"""How long a script that is to end is waited for to begin: only then its process group is known."""
+"""How long to wait for a script to begin before ending it: only then is its process group known."""
 
 
 class Streams(Protocol):
-    """The raw streams of one command; the only thing that a transport has to bring.
+    """The raw streams of one command; the only thing that a transport has to provide.
 
-    Reading and writing come from different threads. Only TransportErrors and BrokenPipeError pass.
+    Reads and writes come from different threads. Only TransportErrors and BrokenPipeError pass.
     """
 
     def read(self, timeout_s: float) -> bytes:
-        """Return some bytes of standard output, none at its end."""
+        """Return some bytes of standard output; b"" at its end."""
         ...
 
     def read_error(self, timeout_s: float) -> bytes:
-        """Return some bytes of standard error, none at its end."""
+        """Return some bytes of standard error; b"" at its end."""
         ...
 
     def write(self, data: bytes | memoryview, timeout_s: float) -> None:
@@ -61,11 +61,11 @@ class Streams(Protocol):
         ...
 
     def kill(self, pid: int | None) -> None:
-        """End the command; `pid` is its shell and leads its process group, where it is known."""
+        """End the command; `pid`, if known, is its shell, which leads its process group."""
         ...
 
     def release(self) -> None:
-        """Free whatever this side holds, when nobody reads any more. Idempotent."""
+        """Free this side's resources, once nothing reads any more. Idempotent."""
         ...
 
 
@@ -132,14 +132,14 @@ class ScriptProcess:
                 parts.append(chunk)
             code = self._streams.exit_code(_left(deadline))
         except TransportTimeout:
-            # What the script left behind may hold its output open: the script itself ended.
+            # A process that the script left behind may hold its output open.
             with contextlib.suppress(TransportTimeout):
                 return self._streams.exit_code(0.0), b"".join(parts)
             raise
         return code, b"".join(parts)
 
     def read_some(self, timeout_s: float) -> bytes:
-        """Return some bytes of the script's own output, none at its end."""
+        """Return some bytes of the script's own output; b"" at its end."""
         deadline = time.monotonic() + timeout_s
         self._begin(deadline)
         if self._pending:
@@ -148,7 +148,7 @@ class ScriptProcess:
         return self._streams.read(_left(deadline))
 
     def _begin(self, deadline: float) -> None:
-        """Read on until the script has begun, and said which process it is."""
+        """Read until the script has begun and told its process id."""
         while not self._started:
             chunk = self._streams.read(_left(deadline))
             self._pending += chunk
@@ -163,12 +163,12 @@ class ScriptProcess:
                 raise self._never_started(noise)
 
     def push_back(self, data: bytes) -> None:
-        """Make these bytes the next that are read."""
+        """Push bytes back, to be read next."""
         self._pending = data + self._pending
 
     def interrupt(self) -> None:
-        """End what runs over there, from any thread: whoever reads sees the end and cleans up."""
-        self._begun.wait(_BEGIN_GRACE_S)  # who reads finds out
+        """End the script, from any thread; the reading thread sees the end and cleans up."""
+        self._begun.wait(_BEGIN_GRACE_S)  # the reading thread finds out
         self._streams.kill(self._pid)
 
     def _never_started(self, noise: bytes) -> TransportError:
@@ -179,16 +179,16 @@ class ScriptProcess:
             last = said.splitlines()[-1].strip() if said else "nothing"
             return RemoteCommandError(
                 f"{self._name}: the login shell did not start /bin/sh (exit code {code}); "
-                f"the last it said was: {last}",
-                hint="Log in by hand and look at the shell's start-up files and the account.",
+                f"its last output was: {last}",
+                hint="Log in by hand and check the shell's start-up files and the account.",
             )
         return RemoteCommandError(
             f"{self._name}: the login shell printed {len(noise)} bytes and did not start /bin/sh",
-            hint="Log in by hand and look at the shell's start-up files.",
+            hint="Log in by hand and check the shell's start-up files.",
         )
 
     def _drain_stderr(self) -> None:
-        own = False  # what a login shell said before is not the script's
+        own = False  # what a login shell printed before is not the script's
         with contextlib.suppress(TransportError):
             while not self._ended:
                 try:
@@ -250,7 +250,7 @@ class _Input(io.RawIOBase):
 
 
 class ScriptTransport(ABC):
-    """What all transports share: a `dlctl.transport.base.Transport` but for `_open` and `close`."""
+    """The common part of all transports: all of `Transport` except `_open` and `close`."""
 
     name: str
 
@@ -319,7 +319,7 @@ class ScriptTransport(ABC):
 def _feed_and_wait(
     process: ScriptProcess, stdin: bytes | Iterable[bytes], deadline: float
 ) -> Completed:
-    """Write standard input in a thread while this one reads: neither side waits for ever."""
+    """Write standard input in a thread while this one reads, so that neither side waits forever."""
     failure: list[BaseException] = []
 
     def feed() -> None:

@@ -1,8 +1,8 @@
 """Runs scripts over ssh: one connection, a channel for each script. The only user of paramiko.
 
-Set up as measured: TCP_NODELAY (a script takes 3 ms instead of 44), aes128-gcm first (500 MB/s),
-the default window (a bigger one makes downloads slower), streams through exec. paramiko's and the
-socket's errors are translated here; none of them passes.
+Settings as measured: TCP_NODELAY (a script takes 3 ms instead of 44), aes128-gcm first (500 MB/s),
+the default window (a bigger one makes downloads slower), streams through exec. This module
+translates all errors of paramiko and of sockets.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Connection(paramiko.Transport):
 
 
 class SshTransport(ScriptTransport):
-    """One connection to one host, made when it is first used and again when it was lost."""
+    """One connection to one host, opened on first use and again after it was lost."""
 
     def __init__(
         self,
@@ -136,9 +136,9 @@ class SshTransport(ScriptTransport):
         with self._lock:
             connection = self._connected()
         timeout_s = self._settings.connect_timeout_s
-        with _translated(self.name, "a channel was asked for", timeout_s):
+        with _translated(self.name, "opening a channel", timeout_s):
             channel = self._spare(connection)
-            # No reply is asked for: it would cost a round trip and can't be waited for in time.
+            # No reply is requested: it costs a round trip, and waiting for it has no limit.
             request(channel, paramiko.Message(), "exec", command)
         return SshStreams(
             channel, paramiko.Message, lambda: self._spare(connection), _FOREIGN, self.name
@@ -161,7 +161,7 @@ class SshTransport(ScriptTransport):
         return self._connection
 
     def close(self) -> None:
-        """End the connection and those of the hops on the way; idempotent."""
+        """End the connection and those of the hops; idempotent."""
         self._connection = None
         while self._closers:
             self._closers.pop().close()
@@ -181,7 +181,7 @@ class SshTransport(ScriptTransport):
             # As OpenSSH does: the nearest hop's own configuration says how it is reached.
             before = jumps[:-1] or hop.proxy_jump
             via = self._connect(hop, before, stack, depth + 1)
-            what = f"{hop.name} was asked to go on to it"
+            what = f"{hop.name} opened the way to it"
             with _translated(target.name, what, timeout_s, ConnectError):
                 sock = via.open_channel(
                     "direct-tcpip",
@@ -191,10 +191,10 @@ class SshTransport(ScriptTransport):
                 )
                 via.renew(sock)
         elif target.proxy_command:
-            with _translated(target.name, "its ProxyCommand was started", 0, ConnectError):
+            with _translated(target.name, "starting its ProxyCommand", 0, ConnectError):
                 sock = run_proxy_command(target.proxy_command, stack)
         else:
-            with _translated(target.name, "it was dialled", timeout_s, ConnectError):
+            with _translated(target.name, "connecting", timeout_s, ConnectError):
                 sock = dial(target.hostname, target.port, timeout_s, self._settings.keepalive_s)
         stack.callback(sock.close)
         return self._handshake(target, sock, stack)
@@ -208,7 +208,7 @@ class SshTransport(ScriptTransport):
         timeout_s = self._settings.connect_timeout_s
         name = host_name(target.hostname, target.port, target.host_key_alias)
         known = known_keys(target.known_hosts_files, name)
-        with _translated(target.name, "the connection was set up", timeout_s, ConnectError):
+        with _translated(target.name, "setting up the connection", timeout_s, ConnectError):
             connection = _Connection(sock)
             stack.callback(connection.close)
             connection.banner_timeout = connection.handshake_timeout = timeout_s
@@ -223,7 +223,7 @@ class SshTransport(ScriptTransport):
             plain = known_keys(target.known_hosts_files, host_name(target.hostname, 22, None))
             known = [k for k in plain if k.key == key.asbytes()]
         verify_host_key(target, name, key.get_name(), key.asbytes(), known)
-        with _translated(target.name, "it was logged in", ssh_auth.PERSON_TIMEOUT_S):
+        with _translated(target.name, "logging in", ssh_auth.PERSON_TIMEOUT_S):
             ssh_auth.authenticate(_Session(connection, target), target, self._prompt)
         connection.set_keepalive(int(self._settings.keepalive_s))
         return connection
@@ -238,7 +238,7 @@ def _wanted_name(settings: TransportSettings) -> str:
 def _parse_config(host: str, file: Path) -> Options:
     with contextlib.suppress(ImportError):
         vars(paramiko.config)["invoke"] = importlib.import_module("invoke")
-    with _translated(host, f"{file} was read", 0, ConnectError):
+    with _translated(host, f"reading {file}", 0, ConnectError):
         found = paramiko.SSHConfig.from_path(str(file)).lookup(host)
     return {key: list(v) if isinstance(v, list) else [str(v)] for key, v in found.items()}
 
@@ -247,7 +247,7 @@ def _parse_config(host: str, file: Path) -> Options:
 def _translated(
     name: str, what: str, timeout_s: float, lost: type[TransportError] = ConnectionLost
 ) -> Iterator[None]:
-    """Turn foreign errors into ours; `lost` is what a connection that broke counts as."""
+    """Turn foreign errors into ours; `lost` is the error for a connection that broke."""
     began = time.monotonic()
     try:
         yield
@@ -255,22 +255,22 @@ def _translated(
         raise
     except _FOREIGN as error:
         kind = next(TRANSLATIONS[c] for c in type(error).__mro__ if c in TRANSLATIONS)
-        # paramiko has no class for a time that is up.
+        # paramiko has no class for a timeout.
         late = 0 < timeout_s <= time.monotonic() - began + 0.1 or "timeout" in str(error).lower()
         if kind is TransportTimeout or (late and kind is not HostKeyError):
             raise TransportTimeout(
                 f"{name}: no answer in time ({timeout_s:g} s) while {what}",
-                hint="Is the host up, and the network? connect_timeout_s in the site's file.",
+                hint="Check host and network, or raise connect_timeout_s in the site's file.",
             ) from error
         kind = lost if kind is ConnectionLost else kind
         said = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise kind(
-            f"{name}: while {what}: {said}", hint="Look at the address and the network."
+            f"{name}: while {what}: {said}", hint="Check the address and the network."
         ) from error
 
 
 def _prefer(connection: paramiko.Transport, known: list[KnownKey]) -> None:
-    """Ask for fast ciphers, and for a kind of host key that is known: else it looks changed."""
+    """Ask for fast ciphers, and for a known kind of host key: another kind would look changed."""
     options = connection.get_security_options()
     fast = [cipher for cipher in _CIPHERS if cipher in options.ciphers]
     options.ciphers = (*fast, *(c for c in options.ciphers if c not in fast))
@@ -284,7 +284,7 @@ def _prefer(connection: paramiko.Transport, known: list[KnownKey]) -> None:
 
 
 class _Session:
-    """What `ssh_auth` needs of paramiko: each attempt returns what is asked next, None is a no."""
+    """What `ssh_auth` needs from paramiko; an attempt returns the next methods, None if refused."""
 
     def __init__(self, connection: paramiko.Transport, target: Target) -> None:
         self._connection = connection
@@ -335,7 +335,7 @@ class _Session:
         Raises:
             ssh_auth.PassphraseNeeded, ssh_auth.Unusable
         """
-        problem = "no key of a known kind"
+        problem = "not a key of a known kind"
         for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
             try:
                 return kind.from_private_key_file(str(file), passphrase)
@@ -346,7 +346,7 @@ class _Session:
         raise ssh_auth.Unusable(problem)
 
     def with_certificate(self, key: object, file: Path | None) -> bool:
-        """Show the server this certificate with the key, or none; False where it does not fit."""
+        """Present this certificate, or none, with the key; return False if it does not match."""
         assert isinstance(key, paramiko.PKey)
         key.public_blob = None
         with contextlib.suppress(ValueError, OSError, ssh_exception.SSHException):

@@ -1,4 +1,4 @@
-"""Logs in: which key, password or answer is tried when, and what a person is asked.
+"""Logs in: which key, password or answer is tried when, and what the user is asked.
 
 The order is OpenSSH's: keys of the agent, key files (with their certificates), questions, password.
 Knows nothing of paramiko: `ssh.py` hands in a session.
@@ -20,7 +20,7 @@ from dlctl.transport.base import Prompt
 from dlctl.transport.ssh_config import Target
 
 PERSON_TIMEOUT_S = 180.0
-"""How long a person may take to answer, or to confirm on a phone."""
+"""How long the user may take to answer, or to confirm on a phone."""
 _TRIES = 3
 
 Answer = Callable[[str, str, Sequence[tuple[str, bool]]], list[str]]
@@ -29,7 +29,7 @@ Attempt = Callable[[], Sequence[str]]
 Closer = Callable[[], None]
 
 
-class PassphraseNeeded(Exception):  # noqa: N818 - a question, no error
+class PassphraseNeeded(Exception):  # noqa: N818 - a question, not an error
     """The key file is encrypted."""
 
 
@@ -50,7 +50,7 @@ class Session(Protocol):
 
 
 def terminal_prompt() -> Prompt | None:
-    """Return a way to ask the person at the terminal, or None where there is no terminal."""
+    """Return a way to ask the user at the terminal, or None if there is no terminal."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
         return None
 
@@ -109,8 +109,8 @@ class _Login:
                     return
                 asked = answer
         raise AuthError(
-            f"{self._target.name}: nothing was accepted "
-            f"(tried: {', '.join(self._notes) or 'nothing'}); the server asks for "
+            f"{self._target.name}: no credential was accepted "
+            f"(tried: {', '.join(self._notes) or 'nothing'}); the server accepts "
             f"{' or '.join(asked)}",
             hint=f"Does `{self._target.login_command}` work? A key that it uses must be in the "
             "agent (ssh-add) or named by IdentityFile in ~/.ssh/config.",
@@ -206,7 +206,7 @@ class _Login:
         for _ in range(_TRIES):
             result = self._session.try_answers(answer)
             if failures:
-                raise AuthError(f"{self._target.name}: the login was given up") from failures[0]
+                raise AuthError(f"{self._target.name}: the login was cancelled") from failures[0]
             if result is not None:
                 return result
         return None
@@ -225,7 +225,7 @@ class _Login:
 
 
 def _public_part(file: Path) -> bytes | None:
-    """Return the public key beside a private one; needs no passphrase."""
+    """Return the public key from the file next to a private key; needs no passphrase."""
     for place in (file.with_name(file.name + ".pub"), file):
         with contextlib.suppress(OSError, binascii.Error, ValueError, IndexError):
             words = place.read_text().split()

@@ -1,7 +1,7 @@
-"""Finds out how to reach an ssh host: `ssh -G` where an ssh client is installed, else our parser.
+"""Finds out how to reach an ssh host: by `ssh -G` if there is an ssh client, else by our parser.
 
-`ssh -G` knows Include, Match and every default of this machine; nothing is connected. Knows nothing
-of paramiko: the parser for machines without a client is handed in.
+`ssh -G` knows Include, Match and every default of this machine, and does not connect. This module
+knows nothing about paramiko: the parser for machines without a client is passed in.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Target:
     known_hosts_files: list[Path] = field(default_factory=list)
     host_key_alias: str | None = None
     methods: frozenset[str] = frozenset({"publickey", "keyboard-interactive", "password"})
-    """Ways to authenticate that the user has not switched off."""
+    """Authentication methods that the user has not disabled."""
     login_command: str = ""
-    """What a person types to log in there."""
+    """The command with which a user logs in there."""
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ def resolve(
     """Return how to reach a host; `user` and `port` win over the config file.
 
     Raises:
-        ConnectError: the config file has a fault.
+        ConnectError: the config file has an error.
     """
     words = ["ssh"]
     words += ["-F", str(config)] if config else []
@@ -202,7 +202,7 @@ def split_hop(hop: str) -> tuple[str, str | None, int | None]:
     user, _, place = hop.removeprefix("ssh://").rstrip("/").rpartition("@")
     match = re.fullmatch(r"\[([^\]]+)\](?::(\d+))?|([^:]+)(?::(\d+))?|(.+)", place)
     if not match:
-        raise ConnectError(f"ProxyJump {hop!r} is no [user@]host[:port]")
+        raise ConnectError(f"ProxyJump {hop!r} is not of the form [user@]host[:port]")
     host = match.group(1) or match.group(3) or match.group(5)
     port = match.group(2) or match.group(4)
     return host, user or None, int(port) if port else None

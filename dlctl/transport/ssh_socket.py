@@ -12,7 +12,7 @@ _SMALL_BYTES = 4096
 
 
 class _AcknowledgingSocket(socket.socket):
-    """Acknowledges at once what it got.
+    """Acknowledges received data immediately.
 
     sshd leaves Nagle's algorithm on for commands: its next small packet waits for our
     acknowledgement, which Linux holds back for 40 ms.
@@ -34,7 +34,7 @@ def dial(hostname: str, port: int, timeout_s: float, keepalive_s: float) -> sock
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if keepalive_s and hasattr(socket, "TCP_USER_TIMEOUT"):
-        # What a keep-alive message sends must be acknowledged, or the connection is dead.
+        # If a keep-alive message is not acknowledged, the connection is dead.
         limit_ms = int(max(3 * keepalive_s, timeout_s) * 1000)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
     return sock

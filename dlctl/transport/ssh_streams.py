@@ -1,6 +1,6 @@
 """The streams of one ssh channel, with a time limit on every step.
 
-Works on a paramiko channel without importing paramiko: `ssh.py` hands in what is needed of it.
+Works on a paramiko channel without importing paramiko: `ssh.py` passes in what is needed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Foreign = tuple[type[BaseException], ...]
 """What paramiko raises when a connection or a channel breaks."""
 _CHANNEL_REQUEST = bytes([98])  # SSH_MSG_CHANNEL_REQUEST
 _SLICE_S = 0.25
-"""How often a waiting thread looks whether the connection still lives."""
+"""How often a waiting thread checks whether the connection is alive."""
 _PACKET_BYTES = 32 * 1024
 _TERM_GRACE_S = 0.5
 _KILL_TIMEOUT_S = 5.0
 
 
 def request(channel: Any, message: Any, kind: str, word: str) -> None:
-    """Send a channel request that wants no reply (RFC 4254, 6.5 and 6.9)."""
+    """Send a channel request without asking for a reply (RFC 4254, 6.5 and 6.9)."""
     message.add_byte(_CHANNEL_REQUEST)
     message.add_int(channel.remote_chanid)
     message.add_string(kind)
@@ -52,14 +52,14 @@ class SshStreams:
         channel.settimeout(_SLICE_S)
 
     def read(self, timeout_s: float) -> bytes:
-        """Return some bytes of standard output, none at its end."""
+        """Return some bytes of standard output; b"" at its end."""
         chunk = self._read(self._channel.recv, timeout_s)
         if not chunk:
             self._refuse_lost()
         return chunk
 
     def read_error(self, timeout_s: float) -> bytes:
-        """Return some bytes of standard error, none at its end."""
+        """Return some bytes of standard error; b"" at its end."""
         return self._read(self._channel.recv_stderr, timeout_s)
 
     def _read(self, receive: Callable[[int], bytes], timeout_s: float) -> bytes:
@@ -123,9 +123,9 @@ class SshStreams:
         return code if code >= 0 else 255
 
     def kill(self, pid: int | None) -> None:
-        """Send SIGTERM to the process group over there, then SIGKILL, and close the channel.
+        """Send SIGTERM to the remote process group, then SIGKILL, and close the channel.
 
-        sshd refuses the request for root and under a forced command: a second channel does it then.
+        For root and under a forced command sshd refuses this: a second channel does it then.
         """
         with contextlib.suppress(*self._foreign):
             request(self._channel, self._new_message(), "signal", "TERM")

@@ -110,5 +110,5 @@ def test_the_file_says_which_schema_it_has(store):
 def test_a_state_folder_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with pytest.raises(RecordError, match="can't be made"):
+    with pytest.raises(RecordError, match="can't be created"):
         Store()

@@ -62,7 +62,7 @@ def test_numbers_know_how_they_were_written_and_keys_are_text() -> None:
         ("# only a comment\n", "m.yml: the file is empty"),
         ("---\n", "m.yml: the file is empty"),
         ("a: 1\n---\nb: 2\n", "m.yml:2:1: a second document"),
-        ("a: 1\nb:\n\t c: 1\n", "m.yml:3:1: a tab is no indentation"),
+        ("a: 1\nb:\n\t c: 1\n", "m.yml:3:1: YAML does not allow tabs"),
         (b"a: 1\nb: \xff\n", "m.yml:2:4: the byte 0xff is not UTF-8"),
         ("a: !!python/object/apply:os.system [x]\n", "m.yml:1:4: the tag '!!python"),
         ("a: [1, 2\n", "not valid YAML"),
@@ -85,8 +85,8 @@ def test_refusals(text: str | bytes, expected: str) -> None:
 def test_all_duplicate_keys_are_named() -> None:
     found = problems("a: 1\na: 2\nb:\n  c: 1\n  c: 2\n")
     assert found == [
-        "m.yml:2:1: the key 'a' is there twice; the first is on line 1",
-        "m.yml:5:3: the key 'c' is there twice; the first is on line 4",
+        "m.yml:2:1: the key 'a' appears twice; the first is on line 1",
+        "m.yml:5:3: the key 'c' appears twice; the first is on line 4",
     ]
 
 
@@ -101,7 +101,7 @@ def test_a_large_file_is_refused_unread(tmp_path: Path) -> None:
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(YamlError, match="does not exist"):
         load_file(tmp_path / "none.yml")
-    with pytest.raises(YamlError, match="is no file"):
+    with pytest.raises(YamlError, match="is not a file"):
         load_file(tmp_path)
 
 

@@ -58,7 +58,7 @@ def test_of_very_many_problems_the_first_ones_are_shown_and_the_others_counted(d
     assert done.exit_code == 3
     lines = done.stderr.splitlines()
     assert [line.split(":")[1] for line in lines[:20]] == [f" link-{n:02}" for n in range(20)]
-    assert lines[20:] == ["error: and 5 more; mend these, and see what is left"]
+    assert lines[20:] == ["error: and 5 more; fix these, then try again"]
 
 
 def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
@@ -145,7 +145,7 @@ def test_ctrl_c_leaves_the_training_running(dlctl, local_site):
         follower.send_signal(signal.SIGINT)
         said = follower.stderr.read()
         assert follower.wait(30) == 130
-    assert f"the training goes on as {training_id}" in said
+    assert f"the training continues as {training_id}" in said
     assert "Traceback" not in said
     assert dlctl("status", "--json", ok=True).json["state"] == "TRAINING"
     assert json.loads(dlctl("cancel", "--json", ok=True).stdout)["training_id"] == training_id

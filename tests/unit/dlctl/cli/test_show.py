@@ -86,11 +86,12 @@ def process(role, rank, host, **metrics):
      "node 0\npush every batch, pull every 3 batches, staleness at most 2"),
     ("solver: diloco", "diloco, 2 shards on node 0, node 1\n"
      "push every batch, all wait for one another"),
-    ("solver: own, shards: 1", "own, 1 shard on node 0\npush every batch, waits as its class says"),
+    ("solver: own, shards: 1",
+     "own, 1 shard on node 0\npush every batch, waiting is up to its class"),
     ("solver: own, shards: 1, staleness: 1",
      "own, 1 shard on node 0\npush every batch, staleness at most 1"),
     ("transport: mpi", "elastic_averaging, 2 shards on node 0, node 1\npush every batch, no bound "
-     "on staleness\nthe servers talk MPI, and survive the loss of no node"),
+     "on staleness\nthe servers use MPI and do not survive the loss of a node"),
 ])  # fmt: skip
 def test_the_parameter_server_in_a_few_lines(settings, told):
     assert server_line(with_server(settings)) == told

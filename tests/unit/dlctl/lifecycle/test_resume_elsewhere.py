@@ -130,7 +130,7 @@ def assert_told_per_attempt(scene):
     ({"learners": 500, "cpus": 4, "partition": "cpu"}, PlanError, "500 learners need 500 nodes"),
     ({"time": "3h", "partition": "cpu"}, PlanError, "time 3h is over its limit of 2h"),
     ({"partition": "bgi"}, PlanError, "no partition 'bgi'; did you mean 'big'"),
-    ({"memory": "lots"}, ManifestError, "--memory: 'lots' is no size"),
+    ({"memory": "lots"}, ManifestError, "--memory: 'lots' is not a size"),
 ])  # fmt: skip
 def test_what_fits_nothing_is_refused_before_anything_changes(scene, asked, error, said):
     failed(scene)

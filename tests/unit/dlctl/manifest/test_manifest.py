@@ -117,13 +117,16 @@ def test_how_learners_agree_is_chosen_or_left_to_the_nodes() -> None:
      " bounds; at least 1 is allowed"),
     ("training: {prefetch: true}", "m.yml:5:22: training.prefetch: 'true' is unknown."
      " Allowed: auto, on, off"),
-    ("checkpoint: {every: auot}", "m.yml:5:14: checkpoint.every: 'auot' is no interval;"
+    ("checkpoint: {every: auot}", "m.yml:5:14: checkpoint.every: 'auot' is not an interval;"
      " did you mean 'auto'? Write 'auto', '10 steps', '1 epoch', or a time such as '5m'"),
-    ("checkpoint: {every: 10}", "checkpoint.every: '10' is no interval; did you mean '10 steps'?"),
-    ("checkpoint: {every: 0 steps}", "checkpoint.every: '0 steps' is no interval; write 'auto'"),
+    ("checkpoint: {every: 10}",
+     "checkpoint.every: '10' is not an interval; did you mean '10 steps'?"),
+    ("checkpoint: {every: 0 steps}",
+     "checkpoint.every: '0 steps' is not an interval; write 'auto'"),
     ("checkpoint: {keep_every: 1000 stepps}", "m.yml:5:14: checkpoint.keep_every: '1000 stepps' is"
-     " no number of steps; did you mean '1000 steps'? Write '1000 steps'"),
-    ("checkpoint: {keep_every: 2 epochs}", "'2 epochs' is no number of steps; write '1000 steps'"),
+     " not a number of steps; did you mean '1000 steps'? Write '1000 steps'"),
+    ("checkpoint: {keep_every: 2 epochs}",
+     "'2 epochs' is not a number of steps; write '1000 steps'"),
 ])  # fmt: skip
 def test_what_is_wrong_with_the_loop_and_its_checkpoints_is_told(text: str, said: str) -> None:
     (problem,) = problems(f"{SMALL}{text}\n")
@@ -196,14 +199,14 @@ def test_a_wrong_override_names_its_option() -> None:
     assert any(p.startswith("--gpus: 'many' is not allowed") for p in found)
     assert any(p.startswith("--set: trainig: unknown key; did you mean 'training'") for p in found)
     assert any(p.startswith("--set name.x: leads into") for p in found)
-    assert any(p.startswith("--set nothing: no KEY=VALUE") for p in found)
+    assert any(p.startswith("--set nothing: not of the form KEY=VALUE") for p in found)
 
 
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
-        ("", "--set '': no KEY=VALUE"),
-        ("=1", "--set '': no KEY=VALUE"),
+        ("", "--set '': not of the form KEY=VALUE"),
+        ("=1", "--set '': not of the form KEY=VALUE"),
         ("framework.arguments.lr=", "--set framework.arguments.lr: a value is missing; "
          "framework.arguments.lr=null takes"),
         ("scheduler.extra=[--x", "--set scheduler.extra: the list is not valid YAML"),
@@ -251,7 +254,7 @@ def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ManifestError) as caught:
         check_files(loaded, tmp_path)
     assert caught.value.problems == [
-        f"m.yml:4:8: framework.job: a.py is no file in {tmp_path}",
+        f"m.yml:4:8: framework.job: a.py is not a file in {tmp_path}",
         f"m.yml:5:24: framework.arguments.weights: w.pt does not exist in {tmp_path}",
         f"m.yml:6:15: requirements: r.txt does not exist in {tmp_path}",
     ]
@@ -332,7 +335,7 @@ def test_a_credential_in_a_wrong_place_is_not_shown_by_other_errors() -> None:
 def test_yaml_problems_are_manifest_errors() -> None:
     assert problems("") == ["m.yml: the file is empty"]
     assert "keys with values" in problems("- a\n")[0]
-    assert "is there twice" in problems(SMALL + "learners: 1\nLearners: 2\n")[0]
+    assert "appears twice" in problems(SMALL + "learners: 1\nLearners: 2\n")[0]
 
 
 def test_the_schema_says_bounds_in_its_own_words() -> None:

@@ -69,10 +69,10 @@ def test_a_solver_has_the_rates_of_those_who_made_it():
      "at least 1 is allowed, or the solver parallel_sgd"),
     ("solver: own, staleness: 0", "staleness: with 0 all learners would wait"),
     ("solver: model_averaging, staleness: 1",
-     "staleness: model_averaging does not use it; it has no such settings"),
+     "staleness: model_averaging does not use it; it uses none of these settings"),
     ("solver: diloco, moving_rate: 0.1",
-     "moving_rate: diloco does not use it; of such settings it has learning_rate, momentum"),
-    ("momentum: 0.9", "momentum: elastic_averaging does not use it; of such settings it has "
+     "moving_rate: diloco does not use it; of these settings it uses learning_rate, momentum"),
+    ("momentum: 0.9", "momentum: elastic_averaging does not use it; of these settings it uses "
      "moving_rate, staleness"),
     ("momentum: 0", "momentum: elastic_averaging does not use it"),
     ("solver: parallel_sgd, adagrad: true", "adagrad: parallel_sgd does not use it"),
@@ -86,8 +86,8 @@ def test_a_solver_has_the_rates_of_those_who_made_it():
     ("push_every: 5, pull_every: 10",
      "pull_every: elastic_averaging takes the answer with each push; 5, as push_every"),
     ("solver: downpour_sgd, push_every: 5, pull_every: 7",
-     "pull_every: 7 is no multiple of push_every, 5"),
-    ("solver: downpour_sgd, push_every: 5, pull_every: 3", "pull_every: 3 is no multiple"),
+     "pull_every: 7 is not a multiple of push_every, 5"),
+    ("solver: downpour_sgd, push_every: 5, pull_every: 3", "pull_every: 3 is not a multiple"),
     ("solver: easgd", "'easgd' is unknown"),
     ("solver: dilocos", "did you mean 'diloco'?"),
     ("stalenes: 1", "unknown key; did you mean 'staleness'?"),
@@ -218,7 +218,7 @@ def test_how_many_learners_are_enough(learners, asked, enough):
 def test_all_learners_are_needed_where_more_were_asked_for():
     assert server_of("min_learners: 8", 2).min_learners == 2
     (note,) = not_in_this_version(make_manifest(text_of("min_learners: 8"), learners=2))
-    assert note.endswith("more than there are learners: all 2 are needed.")
+    assert note.endswith("exceeds the number of learners: all 2 are needed.")
 
 
 def test_the_manifest_that_is_stored_says_the_same():

@@ -228,5 +228,5 @@ def test_the_tool_is_run_at_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
         ["verify", here, "4"], ["diff", here, "4", here, "5"], ["diff", here, "-", here, "-"],
     ]  # fmt: skip
     assert {call[0] for call in calls} == {"learner.checkpoint.tool"}
-    with pytest.raises(ResultsError, match="one site only|is at"):
+    with pytest.raises(ResultsError, match="only checkpoints on the same site|is on"):
         checkpoints.diff(SESSION, record, make_record(site="elsewhere"), [], on_node=False)

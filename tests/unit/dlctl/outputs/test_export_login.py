@@ -84,7 +84,7 @@ def test_what_is_not_ours_or_damaged_is_not_kept(made, tmp_path, monkeypatch):
     (tmp_path / "results/t-1").mkdir(parents=True)
     (tmp_path / "results/t-1/mine").touch()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ResultsError, match="holds no earlier fetch"):
+    with pytest.raises(ResultsError, match="not from an earlier fetch"):
         bring(SESSION, record, answer, None)
     (tmp_path / "file").touch()
     with pytest.raises(ResultsError, match="can't be written"):

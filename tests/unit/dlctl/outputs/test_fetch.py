@@ -152,7 +152,7 @@ def test_a_folder_that_is_not_ours_is_never_written_to(tmp_path):
     own_folder(fresh, record)
     (fresh / "model.pt").write_text("x")
     own_folder(fresh, record)
-    with pytest.raises(ResultsError, match="no earlier fetch of other-2"):
+    with pytest.raises(ResultsError, match="not from an earlier fetch of other-2"):
         own_folder(fresh, make_record(training_id="other-2"))
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match="can't be used as a folder"):

@@ -78,7 +78,7 @@ def test_a_file_of_one_s_own(tmp_path, monkeypatch):
 
 
 def test_from_secret_written_by_hand_is_one_sentence(tmp_path):
-    with pytest.raises(ManifestError, match="from_secret is written by dlctl") as refused:
+    with pytest.raises(ManifestError, match="from_secret is what dlctl stores") as refused:
         prepared(tmp_path, "{KEY: {from_secret: KEY}}")
     assert "from_env" in refused.value.hint
 
@@ -97,7 +97,7 @@ def test_a_job_file_that_is_not_sent_is_told(tmp_path):
         prepare(tmp_path / "m.yml", Overrides(), make_site())
     (tmp_path / "train.py").write_text("")
     (tmp_path / ".gitignore").write_text("*.py\n")
-    with pytest.raises(ManifestError, match="is left out by .gitignore"):
+    with pytest.raises(ManifestError, match="is excluded by .gitignore"):
         prepare(tmp_path / "m.yml", Overrides(), make_site())
 
 
@@ -109,7 +109,7 @@ def test_weights_that_are_not_sent_are_told(tmp_path):
         "name: a\nframework:\n  name: torch\n  job: train.py\n"
         "  arguments: {weights: results/model.pt}\n"
     )
-    with pytest.raises(ManifestError, match="weights: results/model.pt is left out"):
+    with pytest.raises(ManifestError, match="weights: results/model.pt is excluded"):
         prepare(tmp_path / "m.yml", Overrides(), make_site())
 
 

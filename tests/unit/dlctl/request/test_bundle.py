@@ -151,7 +151,7 @@ def test_all_problems_at_once(folder):
         collect(folder)
     assert len(caught.value.problems) == 5
     text = str(caught.value)
-    assert "out: a link that leads out of the folder (/etc/passwd)" in text
+    assert "out: a link that points outside the folder (/etc/passwd)" in text
     assert "pipe: a socket, pipe or device" in text
 
 
@@ -198,7 +198,7 @@ def test_the_size_is_capped_with_the_largest_named(folder):
 
 
 def test_no_folder(folder):
-    with pytest.raises(BundleError, match="no folder"):
+    with pytest.raises(BundleError, match="is not a folder"):
         collect(folder / "train.py")
 
 

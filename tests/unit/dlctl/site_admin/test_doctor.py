@@ -128,7 +128,7 @@ def test_a_python_that_lacks_things_and_one_that_is_not_there(tmp_path):
     assert "No module named 'torch'" in checks["torch"].seen
     assert checks["torch"].hint == "dlctl sites setup here"
     none = named(check_site(local(tmp_path / "r", "/no/python"), LocalTransport()))
-    assert none["python"].seen == "/no/python does not start there"
+    assert none["python"].seen == "/no/python does not start on the site"
 
 
 def test_the_sites_own_shell_lines_and_modules_are_told_apart(tmp_path):
@@ -196,7 +196,7 @@ def test_add_asks_this_machine_and_refuses_to_overwrite(tmp_path):
     assert added.site.scheduler.kind == "local"
     assert added.site == load_site("mine")
     assert added.summary()["root"] == str(tmp_path / "root")
-    with pytest.raises(SiteError, match="exists already"):
+    with pytest.raises(SiteError, match="already exists"):
         add_site("mine", here)
     forced = add_site("mine", here, root="/other", without_slurm=True, force=True)
     assert load_site("mine").root == forced.site.root == "/other"

@@ -224,5 +224,5 @@ def test_a_file_of_requirements_is_read_here(tmp_path):
     )
     assert read_requirements(manifest) == ["scipy>=1.10;python_version<'3.13'", "rich"]
     (tmp_path / "r.txt").write_text("--index-url https://example.org/simple\n")
-    with pytest.raises(ManifestError, match="option of pip"):
+    with pytest.raises(ManifestError, match="pip option"):
         read_requirements(manifest)
