@@ -15,8 +15,8 @@ from learner.checkpoint.writer_process import WriterProcess
 from learner.data_parallel.buckets import is_dense, lay_out
 from learner.data_parallel.optimizer import DistributedOptimizer
 from learner.data_parallel.shared_weights import splitting_of
-from learner.ddl.abort import EndWithOthers
-from learner.ddl.gpu_assignment import Wish, assign, choose
+from learner.ddl.abort import AbortOnError
+from learner.ddl.gpu_assignment import GpuRequest, assign, choose
 from learner.ddl.reducer import check_against, relative_error
 from learner.ddl.samples import Partition
 from learner.errors import UserFault
@@ -92,9 +92,9 @@ def test_a_gpu_that_is_not_there_is_refused():
 
 
 def test_learners_that_see_a_gpu_of_their_own_each_take_its_number_0():
-    wishes = [Wish("0", 1, None), Wish("1", 1, None), Wish("1", 1, 0)]
+    wishes = [GpuRequest("0", 1, None), GpuRequest("1", 1, None), GpuRequest("1", 1, 0)]
     assert [choose(wishes, rank) for rank in range(3)] == [0, 0, 0]
-    together = [Wish("0,1", 2, None), Wish("0,1", 2, 0)]
+    together = [GpuRequest("0,1", 2, None), GpuRequest("0,1", 2, 0)]
     assert [choose(together, rank) for rank in range(2)] == [1, 0]
 
 
@@ -383,8 +383,8 @@ class Two(SingleExchange):
 
 def test_an_error_ends_the_others(capsys):
     before, group = sys.excepthook, Two()
-    hook = EndWithOthers()
-    hook = EndWithOthers()  # of an init() after one that failed
+    hook = AbortOnError()
+    hook = AbortOnError()  # of an init() after one that failed
     try:
         sys.excepthook(UserFault, UserFault("too early", hint="later"), None)
         assert capsys.readouterr().err == "too early\n  HINT: later\n"

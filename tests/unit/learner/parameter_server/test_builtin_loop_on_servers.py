@@ -34,16 +34,17 @@ from learner.model.lr_schedule import UsedRate
 from learner.model.user_model import Parts
 from learner.parameter_server import coordinator
 from learner.parameter_server.checkpoint_state import SavedServer, cursor_at
-from learner.parameter_server.coordinator import FirstLearner
-from learner.parameter_server.ordered_cursor import CursorInTurn
+from learner.parameter_server.coordinator import Coordinator
+from learner.parameter_server.ordered_cursor import OrderedCursor
 from learner.parameter_server.rendezvous import has_begun
+from learner.parameter_server.server_training import ServerTraining
 from learner.supervisor.verdict import read_words
 from learner.system.segments import segment_folder
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import Position, Trained
 from learner.training.loop import Reports
 from psrv.cursor.base import Chunk, make_state
-from psrv.cursor.chunking import first_part
+from psrv.cursor.chunking import first_chunk
 from psrv.cursor.file import FileCursor, LearnerEntry
 
 SAMPLES = 120
@@ -378,7 +379,7 @@ def test_who_comes_when_all_is_done_waits_for_no_turn(tmp_path: Path) -> None:
         assert (chunk := cursor.take(4)) is not None
         cursor.done(chunk)
         began = time.monotonic()
-        turns = CursorInTurn(cursor, 1, 2, 4, lambda: False, 5.0)
+        turns = OrderedCursor(cursor, 1, 2, 4, lambda: False, 5.0)
         assert turns.take(4) is None and time.monotonic() - began < 2
 
 
@@ -420,7 +421,7 @@ def test_who_waits_for_a_turn_leaves_the_file_to_those_whose_turn_it_is(
     monkeypatch.setattr("learner.parameter_server.ordered_cursor.time", SimpleNamespace(
         sleep=cursor.sleep, monotonic=lambda: cursor.now
     ))  # fmt: skip
-    turns = CursorInTurn(cursor, 61, 62, 1, lambda: False, 5.0)  # type: ignore[arg-type]
+    turns = OrderedCursor(cursor, 61, 62, 1, lambda: False, 5.0)  # type: ignore[arg-type]
     assert turns.take(1) == Chunk(0, 61, 62) and turns.regular
     assert cursor.now < 11 and cursor.asked < 100 and cursor.looked <= 2
 
@@ -431,7 +432,7 @@ def test_a_halt_ends_the_wait_for_a_turn_at_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("learner.parameter_server.ordered_cursor.time", SimpleNamespace(
         sleep=cursor.sleep, monotonic=lambda: cursor.now
     ))  # fmt: skip
-    turns = CursorInTurn(cursor, 61, 62, 1, lambda: cursor.now > 2, 5.0)  # type: ignore[arg-type]
+    turns = OrderedCursor(cursor, 61, 62, 1, lambda: cursor.now > 2, 5.0)  # type: ignore[arg-type]
     assert turns.take(1) == Chunk(0, 61, 62) and not turns.regular
     assert cursor.now < 3 and cursor.looked <= 2
 
@@ -445,11 +446,11 @@ def test_no_turn_is_left_out_wherever_an_attempt_goes_on(
     cursor: Any = SimpleNamespace(
         samples=samples, passes=3, held_s=0.0, learners=lambda: [LearnerEntry(1, True, 0, ())]
     )
-    turns = CursorInTurn(cursor, 0, 1, chunk, lambda: False, 5.0, began)
+    turns = OrderedCursor(cursor, 0, 1, chunk, lambda: False, 5.0, began)
     numbers, position = [], began
     while position < 3 * samples:
         numbers.append(turns._number(position))
-        position += first_part(samples - position % samples, chunk)
+        position += first_chunk(samples - position % samples, chunk)
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
@@ -520,23 +521,26 @@ def test_what_is_frozen_comes_from_the_weights_whenever_a_learner_starts(
     assert trained["2.weight"].eq(0.5).all()
 
 
-def make_first(cursor: FileCursor, save: Callable[..., bool], **keeper: Any) -> FirstLearner:
+def make_coordinator(cursor: FileCursor, save: Callable[..., bool], **keeper: Any) -> Coordinator:
     """Learner 0 of 4 epochs of 8 samples, with stand-ins for the server and the checkpoints."""
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = [(torch.ones(4), torch.ones(1))] * 8
     parts = Parts(model, optimizer, nn.MSELoss(), data, validation=data)
     made = {"due_after_epoch": lambda n: n == 2, "stall_s": 0.0, "saved_step": None, **keeper}
-    served: Any = SimpleNamespace(
+    server_model: Any = SimpleNamespace(
         join=lambda: None, as_on_server=nullcontext, pull=lambda *, fresh: None,
         others_wait=False,
     )  # fmt: skip
     saver: Any = SimpleNamespace(step_schedule=lambda *_: None, saving=lambda _: nullcontext())
-    return FirstLearner(
+    training = ServerTraining(
         Training(4, 4), Trained(parts, None, torch.device("cpu")),  # type: ignore[arg-type]
-        served, UsedRate(optimizer), saver, cursor,
+        server_model, saver, UsedRate(optimizer), Reports(print, Progress(None), None), HaltFlag(),
+    )  # fmt: skip
+    return Coordinator(
+        training, cursor,
         SimpleNamespace(save=save, ready=lambda _: True, **made),  # type: ignore[arg-type]
-        Reports(print, Progress(None), None), HaltFlag(), lambda _: None, 5.0,
+        lambda _: None, 5.0,
     )  # fmt: skip
 
 
@@ -552,7 +556,7 @@ def test_of_several_epochs_the_last_is_validated_once_it_is_saved(
         return not final
 
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
-        first = make_first(cursor, save)
+        first = make_coordinator(cursor, save)
         cursor.restore(cursor_at(8, 4, 0, 4))  # it goes on from here
         first.begin(Position())
         cursor.restore(cursor_at(8, 4, 3, 0))
@@ -585,7 +589,7 @@ def test_learner_0_says_who_holds_up_the_end_of_an_epoch(
 def test_an_epoch_that_was_over_before_learner_0_began_has_no_rate(tmp_path: Path) -> None:
     """The others had done all of it while learner 0 was still starting: 0 a second is not true."""
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
-        first = make_first(cursor, lambda *_, final: not final)
+        first = make_coordinator(cursor, lambda *_, final: not final)
         cursor.restore(cursor_at(8, 4, 1, 0))
         first.begin(Position())
         assert first.end_epochs()
@@ -604,7 +608,7 @@ def test_the_last_checkpoint_waits_for_the_pushes_of_those_who_leave(tmp_path: P
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
         cursor.restore(cursor_at(8, 4, 4, 0))
         cursor.learners = learners  # type: ignore[method-assign]
-        first = make_first(cursor, lambda *_, final: not saved.append(len(left)) and final)
+        first = make_coordinator(cursor, lambda *_, final: not saved.append(len(left)) and final)
         first.begin(Position())
         assert first.end_epochs()
         assert saved == [3]
@@ -619,10 +623,13 @@ def test_who_waits_for_the_others_to_leave_a_round_has_left_it(tmp_path: Path) -
         cursor.restore(cursor_at(8, 4, 4, 0))
         learners = cursor.learners
         cursor.learners = lambda: done.append("alone?") or learners()  # type: ignore[method-assign, func-returns-value]
-        first = make_first(cursor, lambda *_, final: not done.append("saved") and final)
-        served: Any = first._served
-        served.others_wait = True
-        served.leave, served.join = lambda: done.append("left"), lambda: done.append("joined")
+        first = make_coordinator(cursor, lambda *_, final: not done.append("saved") and final)
+        server_model: Any = first._server_model
+        server_model.others_wait = True
+        server_model.leave, server_model.join = (
+            lambda: done.append("left"),
+            lambda: done.append("joined"),
+        )
         first.begin(Position())
         assert first.finish()
     assert done[:5] == ["joined", "left", "alone?", "joined", "saved"] and done[-1] == "joined"
@@ -630,22 +637,22 @@ def test_who_waits_for_the_others_to_leave_a_round_has_left_it(tmp_path: Path) -
 
 def test_nothing_is_fetched_for_a_checkpoint_that_is_put_off(tmp_path: Path) -> None:
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
-        first = make_first(cursor, lambda *_, final: pytest.fail("saved"))
+        first = make_coordinator(cursor, lambda *_, final: pytest.fail("saved"))
         first._keeper.ready = lambda _: False  # type: ignore[method-assign]
-        first._served.as_on_server = lambda: pytest.fail("fetched")  # type: ignore[method-assign]
+        first._server_model.as_on_server = lambda: pytest.fail("fetched")  # type: ignore[method-assign]
         first.begin(Position())
         assert not first.save()
 
 
 def test_the_solver_s_rows_are_fetched_only_to_be_saved() -> None:
-    served: Any = SimpleNamespace(
+    server_model: Any = SimpleNamespace(
         empty_rows=lambda: torch.empty(2, 3), solver_rows=lambda: torch.ones(2, 3)
     )
-    saved = SavedServer("downpour_sgd", served, print, first=True)
+    saved = SavedServer("downpour_sgd", server_model, print, is_coordinator=True)
     with saved.saving(make_state(8, 4, 12, ())):
         state = saved.state_dict()
     assert state["rows"].eq(1).all() and state["cursor"]["next"] == 12
-    served.solver_rows = lambda: pytest.fail("fetched")
+    server_model.solver_rows = lambda: pytest.fail("fetched")
     assert saved.state_dict()["rows"].shape == (2, 3)
 
 
@@ -706,7 +713,7 @@ def test_a_halt_waits_for_dead_servers_no_longer_than_leaves_time_to_save(
     make_job: Callable[..., ServedJob], solver: str, settings: Any, said: list[str]
 ) -> None:
     job = make_job(program(), 1, solver, shard_nodes=[0, 1], **settings)
-    job.relays = (1,)
+    job.replicas = (1,)
     job.start()
     wait_for((job.directory / "seen").exists)
     halt = contract.Directive("halt", "halted on request", time.time(), grace_s=0.6)
@@ -725,7 +732,7 @@ def test_a_file_system_that_is_away_costs_the_checkpoint_only(
     job = make_job(
         program(), 1, "downpour_sgd", fields, shard_nodes=[0, 1], momentum=0.5, timeout_s=0.2
     )
-    job.relays = (1,)
+    job.replicas = (1,)
     job.file(contract.snapshot_request_file).mkdir(parents=True)  # a file that can't be read
     job.start()
     wait_for((job.directory / "seen").exists)
@@ -735,7 +742,7 @@ def test_a_file_system_that_is_away_costs_the_checkpoint_only(
     assert job.codes() == [0], job.say(0)
     said = job.say(0)
     assert "WARNING: no checkpoint at step 10: " in said and "shard-1.rows can't be read" in said
-    assert "no snapshots can be asked for in " in said and job.metrics()["steps"] == 10
+    assert "snapshots can't be requested in " in said and job.metrics()["steps"] == 10
 
 
 def test_a_learner_is_started_again_where_nothing_can_be_written(

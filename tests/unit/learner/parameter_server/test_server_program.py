@@ -28,7 +28,7 @@ from learner.parameter_server import server as program
 from learner.system.segments import segment_folder
 from learner.system.signals import HaltFlag
 from psrv.push.snapshots import request_answered, write_snapshot
-from psrv.shard.format import HOME
+from psrv.shard.format import PRIMARY
 from psrv.shard.shard import Shard
 from psrv.solvers.partition import layout_of
 from psrv.solvers.solver import ParallelSGD
@@ -97,7 +97,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def shard_of(server: Server) -> Shard:
     parameters = contract.Parameters(COUNT, "float32", 1, "model", [])
-    layout = layout_of(parameters, 1, 0, ParallelSGD(), HOME)
+    layout = layout_of(parameters, 1, 0, ParallelSGD(), PRIMARY)
     return Shard(server.folder / "shard-0", layout, 1)
 
 

@@ -287,7 +287,7 @@ def test_more_undone_ranges_than_slots_are_kept_or_refused(tmp_path: Path) -> No
         assert cursor.state()["undone"] == [list(part) for part in undone]
         assert cursor.take(5).samples == 1
         more = make_state(samples, 1, 3 * most, [*undone, (2 * most + 1, 2 * most + 2)]).to_dict()
-        with pytest.raises(CursorError, match="no room for 4097 undone chunks"):
+        with pytest.raises(CursorError, match="can't hold 4097 undone chunks"):
             cursor.restore(more)
 
 
@@ -329,7 +329,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert text.read_text() == "mine"
     long_text = tmp_path / "long"
     long_text.write_text("mine" * 50_000)
-    with pytest.raises(CursorError, match="no cursor's file, or a damaged one"):
+    with pytest.raises(CursorError, match="not a cursor's file, or it is damaged"):
         FileCursor(long_text, 1, 1)
     with opened(tmp_path) as cursor:
         with pytest.raises(CursorError, match="open in this process already"):
@@ -460,9 +460,9 @@ class Looks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, takes_s: float) -> None:
         self.now, self.count, self.takes_s = 0.0, 0, takes_s
         monkeypatch.setattr(cursor_file, "monotonic", lambda: self.now)
-        monkeypatch.setattr(FileCursor, "_reclaim", lambda _: self._look())
+        monkeypatch.setattr(FileCursor, "_reclaim", lambda _: self._look_for_dead())
 
-    def _look(self) -> None:
+    def _look_for_dead(self) -> None:
         self.now += self.takes_s
         self.count += 1
 

@@ -37,11 +37,11 @@ from psrv.transport.base import (
     UnknownPlaceError,
     UnreachableError,
 )
-from psrv.transport.reachability import Reach
+from psrv.transport.reachability import Reachability
 
 PROGRAM = SUPPORT / "node_server_program.py"
 REJOINING = SUPPORT / "rejoining_program.py"
-MOVED = SUPPORT / "moved_home_program.py"
+MOVED = SUPPORT / "moved_primary_program.py"
 Play = Callable[..., str]
 
 
@@ -118,8 +118,8 @@ def test_nothing_comes_from_a_node_that_was_given_up(play: Play) -> None:
 
 @pytest.mark.parametrize("slow", [0, 1])
 def test_learners_wait_for_a_slow_one_on_another_node(play: Play, slow: int) -> None:
-    """The home of the first shard, with all clocks, is node 0."""
-    assert play(f"gate:{slow}") == "ahead by 1 to 3: True\n"
+    """The primary of the first shard, with all clocks, is node 0."""
+    assert play(f"staleness_bound:{slow}") == "ahead by 1 to 3: True\n"
 
 
 def test_strangers_and_those_of_another_training_are_refused(play: Play) -> None:
@@ -127,10 +127,10 @@ def test_strangers_and_those_of_another_training_are_refused(play: Play) -> None
         "let in",
         "it does not know the secret of this training's attempt "
         "(and says it is node 1 of attempt 1)",
-        "it is of attempt 2, and this is attempt 1",
+        "it belongs to attempt 2, and this is attempt 1",
         "node 1 has another model, or another solver",
-        "node 1 looks for node 1: this is another one",
-        "node 9 looks for node 0: this is another one",
+        "node 1 wants node 1: this is another one",
+        "node 9 wants node 0: this is another one",
         "node 1 was given up",
         "logged: 6 False",
     ]
@@ -220,7 +220,7 @@ def test_a_node_that_was_never_reached_ends_the_server(job: Job, tmp_path: Path)
     def begin() -> NodeServer:
         server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
         server._transport = Walled()
-        server._reach = Reach(30.0, lambda: now)
+        server._reachability = Reachability(30.0, lambda: now)
         return server
 
     silent: ServerError | None = None
@@ -260,7 +260,7 @@ def test_a_node_that_was_never_reached_ends_the_server(job: Job, tmp_path: Path)
 def test_files_that_somebody_removed_are_said_once(job: Job, tmp_path: Path) -> None:
     server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
     server._watch_files()
-    server._files = SimpleNamespace(are_there=lambda: False)  # type: ignore[assignment]
+    server._files = SimpleNamespace(exist=lambda: False)  # type: ignore[assignment]
     server._watch_files()
     server._watch_files()
     assert [f"somebody has removed {tmp_path}/node: " in line for line in job.said] == [True]
@@ -274,7 +274,7 @@ class Written:
         self.answers = answers
         self.requests: list[int] = []
 
-    def follow(self, homes: Homes) -> None:
+    def apply_placement(self, placement: Homes) -> None:
         pass
 
     def write_snapshots(self, request: int, *_: object) -> object:
@@ -299,13 +299,13 @@ def test_snapshots_that_a_lost_home_owed_are_asked_of_the_new_one(job: Job) -> N
     job.write(snapshot_request_file(1), "3\n")
     for _ in range(2):
         look(server)
-        server._follow()
+        server._read_placement()
     assert shards.requests == [3]
     job.write(homes_file(1), to_json(Homes(2, [0, 0], [1])))
-    server._follow()
+    server._read_placement()
     for _ in range(2):
         look(server)
-        server._follow()
+        server._read_placement()
     assert shards.requests == [3, 3]
 
 
@@ -332,18 +332,18 @@ def test_what_ends_the_writing_of_snapshots_ends_the_server(job: Job) -> None:
 def test_that_the_job_directory_is_away_is_said_once(job: Job) -> None:
     job.directory.rename(job.directory.with_name("away"))
     for _ in range(3):
-        job.server._follow()
+        job.server._read_placement()
     job.directory.with_name("away").rename(job.directory)
-    job.server._follow()
+    job.server._read_placement()
     assert len(job.said) == 1 and "there is no" in job.said[0]
 
 
 def test_a_node_that_is_no_home_any_more_replaces_no_snapshot(job: Job) -> None:
     path = job.directory / "shard-0.rows"
     old, new = [(0, [torch.zeros(8)])], [(0, [torch.ones(8)])]
-    assert write_snapshot(path, old, 8, 4, lambda: job.server._is_home(0))
+    assert write_snapshot(path, old, 8, 4, lambda: job.server._is_primary(0))
     job.write(homes_file(1), to_json(Homes(2, [1, 1], [0])))
-    assert not write_snapshot(path, new, 8, 5, lambda: job.server._is_home(0))
+    assert not write_snapshot(path, new, 8, 5, lambda: job.server._is_primary(0))
     assert request_answered(path) == 4
     assert {each.name for each in job.directory.iterdir() if each.is_file()} == {path.name}
 

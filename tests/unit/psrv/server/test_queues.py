@@ -1,4 +1,4 @@
-"""On which device a home takes totals in."""
+"""On which device a primary takes totals in."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_device_that_fails_is_used_no_more_and_the_cpu_does_its_work() -> None
     for _ in range(4):
         queues.run(8, lambda chosen: chosen.merge([weights], torch.ones(8), 1, 1.0))
     assert weights.eq(-4).all()
-    assert lines == ["meta is used no more: CUDA out of memory."]
+    assert lines == ["meta is no longer used: CUDA out of memory."]
 
 
 def test_merges_on_the_cpu_do_not_wait_for_one_another() -> None:

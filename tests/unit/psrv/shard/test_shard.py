@@ -24,7 +24,7 @@ from psrv.errors import ServerError
 from psrv.shard.format import (
     BLOCKS_AT,
     LINE,
-    RELAY,
+    REPLICA,
     SLOTS,
     SLOTS_AT,
     ShardLayout,
@@ -142,8 +142,8 @@ def test_a_forked_child_strikes_its_parent_off_nowhere(shard: Shard) -> None:
 
 def test_a_process_keeps_no_view_of_its_copy_for_each_block(shard: Shard) -> None:
     """Of 7 billion parameters there are 10⁵ blocks."""
-    assert len(shard._blocks) == len(shard._asides) > 2
-    assert len({id(views) for views in shard._asides}) == 2
+    assert len(shard._blocks) == len(shard._undo_views) > 2
+    assert len({id(views) for views in shard._undo_views}) == 2
 
 
 def test_what_others_have_locked_is_left_for_later(path: Path) -> None:
@@ -168,9 +168,9 @@ def test_rows_that_an_operation_only_reads_are_not_copied(shard: Shard) -> None:
         raise ValueError("no")
 
     shard.update(lambda parts, block: [part.fill_(block + 1) for part in parts])
-    aside = [copy.clone() for copy in shard._asides[0]]
+    aside = [copy.clone() for copy in shard._undo_views[0]]
     shard.update_block(0, lambda parts, block: parts[1].fill_(5), changes=Rows(1, 2))
-    assert torch.equal(shard._asides[0][0], aside[0])
+    assert torch.equal(shard._undo_views[0][0], aside[0])
     with pytest.raises(ValueError, match="no"):
         shard.update_block(0, fail, changes=Rows(1, 2))
     assert [set(row[: LAYOUT.block_count].tolist()) for row in shard.rows] == [{1.0}, {5.0}]
@@ -183,7 +183,7 @@ def test_of_what_an_operation_has_not_copied_yet_nothing_is_put_back(shard: Shar
         raise ValueError("no")
 
     shard.update(lambda parts, block: [part.fill_(block + 1) for part in parts])
-    assert shard.asides[0].ne(3).any()
+    assert shard.undo_copies[0].ne(3).any()
     with pytest.raises(ValueError, match="no"):
         shard.update_block(2, fail, changes=Rows(copied=False))
     start = 2 * LAYOUT.block_count
@@ -218,12 +218,12 @@ def test_a_shard_is_filled_from_a_snapshot_before_it_appears(path: Path) -> None
     shard = Shard(path, LAYOUT, 3)
     assert torch.equal(torch.cat(shard.rows), rows) and shard.expected == 5
     shard.close()
-    relay = ShardLayout(150_000, (torch.float32, torch.float32), "model", RELAY)
-    create_shard(path, relay, 3, fill=from_snapshot(snapshot, 1))
-    assert kind_of(path) == RELAY
+    replica = ShardLayout(150_000, (torch.float32, torch.float32), "model", REPLICA)
+    create_shard(path, replica, 3, fill=from_snapshot(snapshot, 1))
+    assert kind_of(path) == REPLICA
     with pytest.raises(ServerError, match="has another model"):
         Shard(path, LAYOUT, 3)
-    shard = Shard(path, relay, 3)
+    shard = Shard(path, replica, 3)
     assert torch.equal(shard.rows[0], rows[:150_000]) and not shard.rows[1].any()
     shard.close()
     path.unlink()
@@ -256,7 +256,7 @@ def run(zygote: Zygote, what: str, path: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("what", ["kills", "fused_kills", "gather_kills"])
+@pytest.mark.parametrize("what", ["kills", "native_kills", "gather_kills"])
 def test_no_kill_leaves_a_torn_block(path: Path, zygote: Zygote, what: str) -> None:
     assert run(zygote, what, path) == "whole True True\n"
 
@@ -292,5 +292,5 @@ def test_a_shard_can_begin_where_another_one_was(path: Path) -> None:
 
 def test_a_shard_that_can_t_be_made_is_an_error_in_words(path: Path) -> None:
     path.touch()
-    with pytest.raises(ServerError, match=r"shard-1 can't be made: File exists"):
+    with pytest.raises(ServerError, match=r"shard-1 can't be created: File exists"):
         create_shard(path / "shard-1", LAYOUT, 3)

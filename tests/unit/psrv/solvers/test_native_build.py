@@ -13,9 +13,10 @@ import pytest
 
 from dlctl.contract import Parameters
 from psrv.client import join
-from psrv.shard.format import HOME, create_shard
+from psrv.push.waiting import WaitPolicy
+from psrv.shard.format import PRIMARY, create_shard
 from psrv.solvers import native_build
-from psrv.solvers.partition import layout_of
+from psrv.solvers.partition import ShardSet, layout_of
 from psrv.solvers.solver import Downpour
 
 MKDIR = shutil.which("mkdir")
@@ -98,16 +99,18 @@ def test_learners_wait_for_the_shards_while_a_compiler_is_at_work(
 
     def serve() -> None:
         native_build.build(path.parent)
-        create_shard(path, layout_of(parameters, 1, 0, solver, HOME), 1)
+        create_shard(path, layout_of(parameters, 1, 0, solver, PRIMARY), 1)
 
     server, said = threading.Thread(target=serve), list[str]()
     server.start()
     try:
-        client = join(path.parent, parameters, 1, solver, 1, 0.3, warn=said.append)
+        client = join(
+            ShardSet(path.parent, parameters, 1, 1), solver, WaitPolicy(0.3, warn=said.append)
+        )
         client.leave()
     finally:
         server.join()
-    assert "is making" in said[0]
+    assert "has been making" in said[0]
 
 
 def test_a_compiler_that_hangs_is_waited_for_so_long(
@@ -168,7 +171,7 @@ def test_what_is_not_torchs_is_not_used(
     (tmp_path / "wrong.c").write_text(source.replace(right, wrong))
     monkeypatch.setattr(native_build, "SOURCE", tmp_path / "wrong.c")
     line = native_build.build(path.parent)
-    assert line is not None and "what it has made does not do what torch does" in line
+    assert line is not None and "its functions do not match torch" in line
     assert not list(path.parent.iterdir())
 
 

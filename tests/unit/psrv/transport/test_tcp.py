@@ -16,7 +16,7 @@ import torch
 
 from psrv.transport import sockets, tcp
 from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
-from psrv.transport.unauthenticated import STRANGERS, Refusals, Strangers
+from psrv.transport.unauthenticated import MAX_UNAUTHENTICATED, Refusals, UnauthenticatedPeers
 
 SECRET = b"s" * 32
 GREETING = Greeting(1, 1, 0, Purpose.EXCHANGE, digest=5, stripe=3)
@@ -149,7 +149,7 @@ def test_a_closed_connection_ends_a_waiting_thread_and_is_told_to_the_other(
 def test_a_frame_that_is_too_long_is_no_frame(server: Server) -> None:
     ours, theirs = server.pair()
     ours.send(Frame(Kind.TOTAL), memoryview(bytes(100)))
-    with pytest.raises(DisconnectedError, match="a frame of 100 bytes came, 99 fit"):
+    with pytest.raises(DisconnectedError, match="a frame of 100 bytes, 99 fit"):
         theirs.receive(memoryview(bytearray(99)))
 
 
@@ -172,7 +172,7 @@ def test_a_frame_is_refused_when_it_is(server: Server, what: str) -> None:
         ours.send(Frame(Kind.CLOCK, number=1))
     else:
         raw.sendall(sent[0])
-    with pytest.raises(DisconnectedError, match="not the next one"):
+    with pytest.raises(DisconnectedError, match="not the other side's next one"):
         theirs.receive(memoryview(bytearray()))
 
 
@@ -236,7 +236,8 @@ def _nothing() -> Any:
 
 def test_strangers_keep_nobody_out(server: Server, wait_until: Wait) -> None:
     strangers = [
-        socket.create_connection(("127.0.0.1", server.listener.port)) for _ in range(STRANGERS + 1)
+        socket.create_connection(("127.0.0.1", server.listener.port))
+        for _ in range(MAX_UNAUTHENTICATED + 1)
     ]
     wait_until(lambda: server.logged, 10)  # the first of them had to go
     strangers[0].settimeout(10)
@@ -248,9 +249,12 @@ def test_strangers_keep_nobody_out(server: Server, wait_until: Wait) -> None:
 
 
 def test_the_oldest_one_of_the_address_with_the_most_goes() -> None:
-    strangers, pairs = Strangers(), [socket.socketpair() for _ in range(STRANGERS + 1)]
+    strangers, pairs = (
+        UnauthenticatedPeers(),
+        [socket.socketpair() for _ in range(MAX_UNAUTHENTICATED + 1)],
+    )
     for number, (here, _) in enumerate(pairs):
-        strangers.add(here, "10.0.0.1" if number in (0, 5, STRANGERS) else "10.0.0.2")
+        strangers.add(here, "10.0.0.1" if number in (0, 5, MAX_UNAUTHENTICATED) else "10.0.0.2")
     ended = [number for number, (_, there) in enumerate(pairs) if _has_ended(there)]
     assert ended == [1]
     for pair in pairs:
