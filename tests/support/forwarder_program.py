@@ -1,4 +1,4 @@
-"""Run by test_relay.py: two nodes, whose learners are forks of a process of one thread.
+"""Run by test_forwarder.py: two nodes, whose learners are forks of a process of one thread.
 
 python forwarder_program.py bits|kills|[native_]count|[native_]elastic FOLDER
 """

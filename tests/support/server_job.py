@@ -99,7 +99,7 @@ class ServedJob:
     pids: dict[int, int] = field(default_factory=dict)
     """Of the newest life of each rank."""
     replicas: tuple[int, ...] = ()
-    """Shards whose home is another node; whose servers are dead, for nobody carries anything."""
+    """Shards whose primary is another node, whose server is dead: nothing is forwarded."""
     _server: threading.Thread | None = None
     _over: bool = False
 

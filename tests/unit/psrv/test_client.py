@@ -120,7 +120,7 @@ def test_a_tensor_that_does_not_fit_changes_nothing(client: Client, wrong: torch
 
 
 @pytest.mark.parametrize("solver", [Downpour(), ParallelSGD()], ids=["at once", "in rounds"])
-def test_pushes_that_come_to_no_home_are_said_when_a_learner_leaves(
+def test_a_leaving_learner_warns_of_pushes_that_reached_no_primary(
     shm_folder: Path, solver: Solver | RoundSolver
 ) -> None:
     layout = layout_of(PARAMETERS, 1, 0, solver, REPLICA)
@@ -134,7 +134,7 @@ def test_pushes_that_come_to_no_home_are_said_when_a_learner_leaves(
     assert len(said) == 1 and "the last pushes have not come" in said[0]
 
 
-def test_who_leaves_a_round_waits_until_its_home_has_ended_it(shm_folder: Path) -> None:
+def test_a_learner_that_leaves_a_round_waits_for_its_end_on_the_primary(shm_folder: Path) -> None:
     """Learner 0 takes the weights once all others have left: that round is to be in them."""
     layout = layout_of(PARAMETERS, 1, 0, ParallelSGD(), REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
@@ -172,7 +172,7 @@ def test_shards_that_are_being_made_are_waited_for(shm_folder: Path) -> None:
     assert said == [f"the parameter server has been making {path} for 0.05 s: waiting"]
 
 
-def test_a_shard_that_is_finished_while_it_is_looked_for_one_in_the_making(
+def test_a_shard_finished_during_the_search_is_found(
     shm_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def glob(*_: object) -> list[Path]:
@@ -183,7 +183,7 @@ def test_a_shard_that_is_finished_while_it_is_looked_for_one_in_the_making(
     join(ShardSet(shm_folder, PARAMETERS, 2, 1), Slow(), WaitPolicy(0.0)).leave()
 
 
-def test_who_waits_does_the_work_itself_after_what_was_begun(client: Client) -> None:
+def test_a_waiting_caller_works_itself_after_pending_operations(client: Client) -> None:
     Slow.go.clear()
     first = client.push(torch.ones(170_000), 1.0)
     threading.Timer(0.1, Slow.go.set).start()
@@ -196,7 +196,7 @@ def test_who_waits_does_the_work_itself_after_what_was_begun(client: Client) -> 
     client.wait()
 
 
-def test_a_solvers_own_timeout_is_told_as_it_is() -> None:
+def test_a_solver_s_own_timeout_error_is_raised_unchanged() -> None:
     ended: Future[None] = Future()
     ended.set_exception(TimeoutError("of its own"))
     for limit in (None, 1.0):
@@ -225,12 +225,12 @@ def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None
     assert weights.eq(-1).all()
 
 
-def test_a_server_that_does_not_come_is_said(shm_folder: Path) -> None:
+def test_a_missing_server_is_reported(shm_folder: Path) -> None:
     with pytest.raises(ServerError, match=r"no parameter server has made .*/shard-0 for 0\.1 s"):
         join(ShardSet(shm_folder, PARAMETERS, 2, 1), Downpour(), WaitPolicy(0.1))
 
 
-def test_shards_in_a_folder_where_others_can_write_are_refused(shm_folder: Path) -> None:
+def test_shards_in_a_folder_that_others_can_write_to_are_refused(shm_folder: Path) -> None:
     create_shard(shm_folder / "shard-0", layout_of(PARAMETERS, 1, 0, Downpour(), PRIMARY), 1)
     shm_folder.chmod(0o777)
     with pytest.raises(ServerError, match="is not private to this user"):
@@ -239,14 +239,14 @@ def test_shards_in_a_folder_where_others_can_write_are_refused(shm_folder: Path)
     join(ShardSet(shm_folder, PARAMETERS, 1, 1), Downpour(), WaitPolicy(1.0)).leave()
 
 
-def test_a_learner_waits_for_no_shard_that_somebody_has_removed(shm_folder: Path) -> None:
+def test_a_learner_does_not_wait_for_a_removed_shard(shm_folder: Path) -> None:
     mark_removed(shm_folder)
     with pytest.raises(ServerError, match=r"/shard-0 is gone, in which .*: somebody has removed"):
         join(ShardSet(shm_folder, PARAMETERS, 2, 1), Downpour(), WaitPolicy(60))
 
 
 @pytest.mark.parametrize("how", ["back", "halt"])
-def test_pushes_that_wait_for_a_home_that_is_away_are_bounded(shm_folder: Path, how: str) -> None:
+def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: str) -> None:
     """They would arrive as one step, taken with weights that have not moved."""
     layout = layout_of(PARAMETERS, 1, 0, Downpour(), REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
@@ -267,7 +267,7 @@ def test_pushes_that_wait_for_a_home_that_is_away_are_bounded(shm_folder: Path, 
     client.leave()
 
 
-def test_pushes_that_move_a_replica_are_bounded_by_what_their_number_has_room_for(
+def test_pushes_that_move_a_replica_are_bounded_by_their_counter(
     shm_folder: Path,
 ) -> None:
     """One more would be an exchange that nobody has begun: the replica would send no more."""
@@ -289,7 +289,7 @@ def test_pushes_that_move_a_replica_are_bounded_by_what_their_number_has_room_fo
     client.leave()
 
 
-def test_what_the_solver_keeps_is_read_for_a_checkpoint(shm_folder: Path) -> None:
+def test_the_solver_s_rows_are_read_for_a_checkpoint(shm_folder: Path) -> None:
     solver = Downpour(momentum=0.5)
     for shard, kind in enumerate((PRIMARY, REPLICA)):
         layout = layout_of(PARAMETERS, 2, shard, solver, kind)
@@ -344,9 +344,7 @@ def test_replicas_are_refreshed_when_asked_for(shm_folder: Path) -> None:
     client.leave()
 
 
-def test_a_halt_that_leaves_no_more_time_ends_what_waits_for_other_nodes(
-    shm_folder: Path, tmp_path: Path
-) -> None:
+def test_a_halt_ends_waits_for_other_nodes(shm_folder: Path, tmp_path: Path) -> None:
     layout = layout_of(PARAMETERS, 1, 0, Downpour(), REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
     said: list[str] = []
@@ -411,7 +409,7 @@ def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[
     )  # fmt: skip
 
 
-def test_nobody_is_further_ahead_than_the_staleness_and_the_dead_are_not_waited_for(
+def test_staleness_is_bounded_and_the_dead_are_not_waited_for(
     shm_folder: Path,
 ) -> None:
     make(shm_folder)
@@ -455,7 +453,7 @@ def test_nobody_is_further_ahead_than_the_staleness_and_the_dead_are_not_waited_
     "solver",
     ["downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco"],
 )
-def test_learners_that_come_and_go_and_are_killed(
+def test_pushes_survive_learners_that_join_leave_and_die(
     shm_folder: Path, solver: str, zygote: Zygote
 ) -> None:
     done = zygote.run(PROGRAM, solver, shm_folder)

@@ -68,7 +68,7 @@ def test_a_killed_learner_is_not_waited_for_and_comes_back(path: Path, zygote: Z
     assert run(zygote, "kills", path) == "rounds True True\n"
 
 
-def test_kills_tear_no_round_in_one_pass(zygote: Zygote, path: Path) -> None:
+def test_kills_tear_no_native_round(zygote: Zygote, path: Path) -> None:
     assert run(zygote, "native_kills", path) == "rounds True True True\n"
 
 
@@ -92,14 +92,14 @@ def test_one_learner_alone(shard: Shard) -> None:
     assert set(shard.all_progress()) == {(2, 0)}
 
 
-def test_learners_that_do_not_come_are_named(shard: Shard) -> None:
+def test_learners_that_do_not_join_are_named(shard: Shard) -> None:
     with pytest.raises(ServerError, match=r"of 3 learners 2 have not joined .* only rank 1\n"):
         Turn([shard], rank=1, learners=3, wait_policy=WaitPolicy(0.05))
     with pytest.raises(ServerError, match="62 learners at most"):
         Turn([shard], rank=0, learners=63, wait_policy=WaitPolicy(0.05))
 
 
-def test_learners_that_are_given_up_meanwhile_are_not_waited_for(shard: Shard) -> None:
+def test_learners_given_up_meanwhile_are_not_waited_for(shard: Shard) -> None:
     shard.expected = 2
 
     def give_up() -> None:
@@ -111,7 +111,7 @@ def test_learners_that_are_given_up_meanwhile_are_not_waited_for(shard: Shard) -
     timer.join()
 
 
-def test_who_comes_again_waits_only_for_those_who_live(shard: Shard) -> None:
+def test_a_returning_learner_waits_for_living_ones_only(shard: Shard) -> None:
     shard.expected = 2
     other = shard.members.take()
     assert other is not None
@@ -122,7 +122,7 @@ def test_who_comes_again_waits_only_for_those_who_live(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("call", ["finish", "add"])
-def test_an_end_of_a_round_that_is_undone_is_not_believed(
+def test_an_undone_end_of_a_round_is_not_believed(
     shard: Shard, call: str, tmp_path: Path, zygote: Zygote
 ) -> None:
     turn = Turn([shard], rank=0, learners=1, wait_policy=WaitPolicy(1))
@@ -165,14 +165,14 @@ def waiting_is_said_once(shard: Shard, end: Callable[[int], None]) -> Iterator[W
     assert said == ["has waited for rank 0 for 0.01 s, and goes on"]
 
 
-def test_a_learner_says_once_for_whom_it_waits_long(shard: Shard) -> None:
+def test_a_long_wait_in_a_round_warns_once(shard: Shard) -> None:
     mine = torch.split(torch.ones(70_000), LAYOUT.block_count)
     with waiting_is_said_once(shard, shard.members.pause) as say:
         turn = Turn([shard], rank=1, learners=2, wait_policy=WaitPolicy(0.01, say))
         Rounds(shard, turn).add(mine, 0.1, lambda *_: None)
 
 
-def test_a_gate_says_once_for_whom_it_waits_long(shard: Shard) -> None:
+def test_a_long_wait_for_the_staleness_bound_warns_once(shard: Shard) -> None:
     with waiting_is_said_once(shard, lambda late: shard.members.set_clock(late, 1)) as say:
         staleness_bound = StalenessBound(shard, 1, WaitPolicy(0.01, say))
         staleness_bound.pushed()
@@ -180,7 +180,7 @@ def test_a_gate_says_once_for_whom_it_waits_long(shard: Shard) -> None:
         assert staleness_bound.wait() > 0.1
 
 
-def test_a_learner_whom_nobody_has_waited_for_goes_on_from_where_the_others_are(
+def test_a_learner_that_nobody_waited_for_catches_up(
     shard: Shard,
 ) -> None:
     """It came, or its node came back, while no server knew of the others: they would all wait."""
@@ -221,7 +221,7 @@ def test_nobody_catches_up_with_the_clock_of_nobody(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("ahead", [4, 5])
-def test_a_learner_who_is_the_slowest_stays_so(shard: Shard, ahead: int) -> None:
+def test_the_slowest_learner_keeps_its_clock(shard: Shard, ahead: int) -> None:
     """Others are a push further than the bound, at most, if they wait for it."""
     staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     shard.elsewhere = shard.furthest_elsewhere = ahead
@@ -230,7 +230,7 @@ def test_a_learner_who_is_the_slowest_stays_so(shard: Shard, ahead: int) -> None
 
 
 @pytest.mark.parametrize("how", ["round", "staleness_bound"])
-def test_a_halt_waits_for_the_living_of_this_node_and_not_long_for_others(
+def test_a_halt_waits_for_this_node_s_learners_and_briefly_for_others(
     shard: Shard, how: str
 ) -> None:
     here, elsewhere = shard.members.take(), shard.members.proxy(5)
@@ -255,7 +255,7 @@ def test_a_halt_waits_for_the_living_of_this_node_and_not_long_for_others(
         wait()
 
 
-def test_who_leaves_while_a_halt_looks_for_it_is_not_taken_for_another_node(
+def test_a_learner_that_leaves_during_a_halt_is_not_taken_for_another_node(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = shard.members.take()
@@ -274,7 +274,7 @@ def test_who_leaves_while_a_halt_looks_for_it_is_not_taken_for_another_node(
     assert staleness_bound.wait() > 0.5
 
 
-def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, path: Path) -> None:
+def test_a_late_learner_begins_with_the_same_round_in_all_shards(shard: Shard, path: Path) -> None:
     create_shard(path.with_name("shard-1"), LAYOUT, 1)
     other = Shard(path.with_name("shard-1"), LAYOUT, 1)
     shard.set_progress(0, 5, 0b10)
@@ -291,7 +291,7 @@ def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, p
     other.close()
 
 
-def test_who_comes_while_others_begin_the_next_round_takes_part_in_the_one_after_it(
+def test_a_learner_that_joins_during_a_round_takes_part_in_the_next(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard.set_progress(0, 5, 0b10)
@@ -307,7 +307,7 @@ def test_who_comes_while_others_begin_the_next_round_takes_part_in_the_one_after
     assert [member.first_round for member in shard.members.all()] == [7]
 
 
-def test_who_comes_again_while_others_begin_the_first_round_takes_part_in_the_next(
+def test_a_learner_that_returns_during_the_first_round_takes_part_in_the_next(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard.expected = 1  # all have joined, and one of them has died
@@ -323,7 +323,7 @@ def test_who_comes_again_while_others_begin_the_first_round_takes_part_in_the_ne
     assert [member.first_round for member in shard.members.all()] == [1]
 
 
-def test_who_comes_again_while_its_server_is_away_keeps_to_the_replica_s_round(path: Path) -> None:
+def test_a_learner_that_returns_without_its_server_keeps_the_replica_s_round(path: Path) -> None:
     """While nobody lived here the primary said nothing of the node's next round."""
     layout = ShardLayout(70_000, (torch.float32, torch.float32), "model", REPLICA)
     create_shard(path, layout, 1)
@@ -334,7 +334,7 @@ def test_who_comes_again_while_its_server_is_away_keeps_to_the_replica_s_round(p
     replica.close()
 
 
-def test_the_last_one_to_leave_ends_the_rounds_of_those_who_have_left(shard: Shard) -> None:
+def test_the_last_learner_to_leave_ends_open_rounds(shard: Shard) -> None:
     """Of those who push without a pull: what they have pushed counts as done."""
     others = [shard.members.take(), shard.members.take()]
     for rank, slot in enumerate(others, 1):
@@ -367,7 +367,7 @@ def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> Non
     assert shard.rows[0].eq(1).all()
 
 
-def test_a_round_has_the_rate_of_who_adds_first(shard: Shard) -> None:
+def test_a_round_has_the_rate_of_its_first_learner(shard: Shard) -> None:
     other = shard.members.take()
     assert other is not None
     shard.members.enter(other, 0b01)

@@ -133,7 +133,7 @@ def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> Non
     assert shard.progress(0) == (1, 0) and primary_blocks.next_round(shard) == 2
 
 
-def test_a_round_has_the_rate_of_its_lowest_rank_whoever_takes_its_step(
+def test_a_round_has_the_rate_of_its_lowest_rank(
     shard: ThreadedShard,
 ) -> None:
     nodes = [shard.members.proxy(node) for node in (1, 2)]
@@ -152,7 +152,7 @@ def test_a_round_has_the_rate_of_its_lowest_rank_whoever_takes_its_step(
     assert rates == [0.5, 0.25]
 
 
-def test_a_round_ends_without_a_node_that_has_nobody_left(shard: ThreadedShard) -> None:
+def test_a_round_ends_without_a_node_that_has_no_learners_left(shard: ThreadedShard) -> None:
     here, there = (shard.members.proxy(node) for node in (1, 2))
     assert here is not None and there is not None
     shard.members.enter(here, 0b01)
@@ -191,7 +191,7 @@ def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path) -> None
     shard.close()
 
 
-def test_a_sum_goes_to_the_home_without_what_a_killed_learner_had_begun_to_add(
+def test_a_forwarded_sum_lacks_a_killed_learner_s_unfinished_addition(
     shm_folder: Path, be_killed: Killed
 ) -> None:
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
@@ -217,7 +217,7 @@ shard.update_block(0, half, changes=Rows(1, 2))
     server.close()
 
 
-def test_a_relay_sees_which_sums_are_whole_without_a_look_at_each_block_s_members(
+def test_a_forwarder_finds_complete_sums_without_checking_members_per_block(
     shm_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks a thousand times a second, on the cores that the learners need."""
@@ -247,7 +247,7 @@ def test_a_relay_sees_which_sums_are_whole_without_a_look_at_each_block_s_member
     server.close()
 
 
-def test_a_replica_in_rounds_asks_a_new_home_for_its_weights_of_the_same_round(
+def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(
     shm_folder: Path,
 ) -> None:
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
@@ -267,7 +267,7 @@ def test_a_replica_in_rounds_asks_a_new_home_for_its_weights_of_the_same_round(
     server.close()
 
 
-def test_a_node_takes_part_in_a_round_until_the_answer_to_those_who_have_left(
+def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(
     shm_folder: Path,
 ) -> None:
     """Their sum is on its way, or soon; of who was killed in the middle there may be none."""
@@ -289,7 +289,7 @@ def test_a_node_takes_part_in_a_round_until_the_answer_to_those_who_have_left(
     server.close()
 
 
-def test_a_relay_asks_on_while_all_of_its_learners_take_part_in_later_rounds_only(
+def test_a_forwarder_keeps_pulling_while_its_learners_wait_for_a_later_round(
     shm_folder: Path,
 ) -> None:
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
@@ -305,7 +305,7 @@ def test_a_relay_asks_on_while_all_of_its_learners_take_part_in_later_rounds_onl
     server.close()
 
 
-def test_a_server_with_another_slot_undoes_what_the_killed_one_had_begun_to_send(
+def test_a_server_with_another_slot_undoes_its_killed_predecessor_s_unfinished_send(
     shm_folder: Path, be_killed: Killed
 ) -> None:
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
@@ -334,7 +334,7 @@ def push_ones(shard: Shard, blocks: Iterable[int]) -> None:
         shard.update_block(block, add)
 
 
-def test_pushes_that_a_killed_server_had_begun_to_take_have_not_come(
+def test_pushes_that_a_killed_server_was_taking_do_not_count_as_arrived(
     shm_folder: Path, be_killed: Killed
 ) -> None:
     """Who leaves looks at what is undone later, or begins to wait just then."""
@@ -384,7 +384,7 @@ def open_wide(folder: Path) -> tuple[ThreadedShard, AtOnceForwarder]:
     return shard, forwarder
 
 
-def test_neighbours_travel_together_if_they_have_as_many_pushes(wide: Path) -> None:
+def test_neighbouring_blocks_with_equal_push_counts_share_a_frame(wide: Path) -> None:
     shard, forwarder = open_wide(wide)
     push_ones(shard, [0, 1, 2])
     assert forwarder.ready() == [0, 1]
@@ -402,7 +402,7 @@ def test_neighbours_travel_together_if_they_have_as_many_pushes(wide: Path) -> N
     shard.close()
 
 
-def test_a_server_that_is_killed_while_it_takes_a_run_sends_each_total_once(
+def test_a_server_killed_while_taking_a_run_sends_each_total_once(
     wide: Path, be_killed: Killed
 ) -> None:
     shard, _ = open_wide(wide)
@@ -416,7 +416,7 @@ def test_a_server_that_is_killed_while_it_takes_a_run_sends_each_total_once(
     shard.close()
 
 
-def test_a_server_that_is_killed_while_it_takes_in_an_answer_asks_for_the_rest(
+def test_a_server_killed_while_applying_an_answer_asks_for_the_rest(
     wide: Path, be_killed: Killed
 ) -> None:
     shard, forwarder = open_wide(wide)
@@ -440,5 +440,5 @@ forwarder.give(Frame(Kind.WEIGHTS, 0, 0, 7), torch.full((131_072,), 9.0))
     shard.close()
 
 
-def test_connections_are_as_many_as_there_are_cores_for() -> None:
+def test_the_number_of_connections_depends_on_the_cores() -> None:
     assert [stripes_for(cores) for cores in (1, 2, 3, 4, 64)] == [1, 1, 1, 2, 2]

@@ -96,7 +96,7 @@ def refreshed(shard: ThreadedShard, primary: FakePrimary, ahead: int) -> bool:
         thread.join()
 
 
-def test_a_refresh_has_what_was_pushed_before_it_was_wanted(shard: ThreadedShard) -> None:
+def test_a_refresh_includes_all_earlier_pushes(shard: ThreadedShard) -> None:
     """Also what has gathered behind totals on their way: a checkpoint counts it as done."""
     pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)
 
@@ -112,7 +112,7 @@ def test_a_refresh_has_what_was_pushed_before_it_was_wanted(shard: ThreadedShard
     assert shard.rows[0].eq(2).all()
 
 
-def test_a_refresh_waits_for_no_push_that_is_undone(shard: ThreadedShard) -> None:
+def test_a_refresh_does_not_wait_for_an_undone_push(shard: ThreadedShard) -> None:
     """Its learner was killed just before its end; the connection would stand still for ever."""
     killed = shard.members.take()
     assert killed is not None
@@ -129,7 +129,7 @@ def test_a_refresh_waits_for_no_push_that_is_undone(shard: ThreadedShard) -> Non
     assert shard.progress(0) == (1000, 0)
 
 
-def test_a_refresh_comes_however_much_others_push(shard: ThreadedShard) -> None:
+def test_a_refresh_completes_under_constant_pushes(shard: ThreadedShard) -> None:
     pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)
     ended = threading.Event()
 
@@ -147,7 +147,7 @@ def test_a_refresh_comes_however_much_others_push(shard: ThreadedShard) -> None:
         learner.join()
 
 
-def test_who_leaves_waits_for_no_pushes_of_others(shard: ThreadedShard) -> None:
+def test_a_leaving_learner_does_not_wait_for_others_pushes(shard: ThreadedShard) -> None:
     outbox = Outbox(shard.path.with_name("outbox"), BLOCKS, torch.float32)
     forwarder = AtOnceForwarder(0, shard, Downpour(), outbox)
     pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)

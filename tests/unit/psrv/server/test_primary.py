@@ -46,10 +46,10 @@ def path(shm_folder: Path) -> Path:
 @pytest.fixture
 def primary(path: Path) -> Primary:
     create_shard(path, LAYOUT, 1)
-    return open_home(path)
+    return open_primary(path)
 
 
-def open_home(path: Path) -> Primary:
+def open_primary(path: Path) -> Primary:
     return Primary(0, ThreadedShard(path, LAYOUT, 1), Downpour(), NODES, Queues(Downpour()))
 
 
@@ -63,13 +63,11 @@ def merge(primary: Primary, node: int, number: int) -> float:
     return float(into[0])
 
 
-def test_a_total_that_is_sent_again_is_not_taken_in_again_whatever_came_between(
-    primary: Primary, path: Path
-) -> None:
+def test_a_repeated_total_is_not_merged_again(primary: Primary, path: Path) -> None:
     assert merge(primary, 1, 11) == -1
     primary._merged.note(1, 0, 0)  # as if killed at once, before any note of it
     primary.shard.close()
-    primary = open_home(path)
+    primary = open_primary(path)
     assert merge(primary, 2, 22) == -2
     assert merge(primary, 1, 11) == -2
     assert merge(primary, 2, 22) == -2
@@ -142,7 +140,7 @@ def waiting(path: Path) -> Iterator[Primary]:
     shard.close()
 
 
-def test_rounds_that_all_were_there_for_begin_without_a_node_that_is_lost_then(
+def test_rounds_begin_without_a_node_that_is_lost_after_all_joined(
     waiting: Primary,
 ) -> None:
     served = PeerConnections([waiting], torch.float32, COUNT, in_rounds=True)
@@ -154,13 +152,15 @@ def test_rounds_that_all_were_there_for_begin_without_a_node_that_is_lost_then(
         waiting.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
 
 
-def test_learners_of_a_node_that_is_lost_before_are_not_waited_for(waiting: Primary) -> None:
+def test_learners_of_a_node_lost_before_the_first_round_are_not_waited_for(
+    waiting: Primary,
+) -> None:
     served = PeerConnections([waiting], torch.float32, COUNT, in_rounds=True)
     served.give_up([2], 2)
     assert waiting.begun()
 
 
-def test_a_home_that_comes_after_a_connection_is_served_in_rounds(
+def test_a_primary_added_after_a_connection_is_served_in_rounds(
     waiting: Primary, wait_until: Wait
 ) -> None:
     served = PeerConnections([], torch.float32, COUNT, in_rounds=True)
@@ -228,7 +228,7 @@ def serving_moved(
         thread.join(10)
 
 
-def test_a_round_at_a_home_that_has_moved_has_the_sums_of_all_nodes(
+def test_a_round_on_a_promoted_primary_has_the_sums_of_all_nodes(
     moved: Primary, serving_moved: tuple[PeerConnections, dict[int, Played]], wait_until: Wait
 ) -> None:
     """Whoever comes first: what the others have pushed would count as done, and be in nothing."""
@@ -244,7 +244,7 @@ def test_a_round_at_a_home_that_has_moved_has_the_sums_of_all_nodes(
     assert moved.shard.rows[0].eq(2).all()
 
 
-def test_a_home_that_has_moved_waits_for_no_node_without_a_connection(
+def test_a_promoted_primary_waits_for_no_unconnected_node(
     moved: Primary, serving_moved: tuple[PeerConnections, dict[int, Played]], wait_until: Wait,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -258,7 +258,7 @@ def test_a_home_that_has_moved_waits_for_no_node_without_a_connection(
     assert moved.begun()
 
 
-def test_a_home_that_has_moved_waits_for_all_nodes_though_its_server_is_killed(
+def test_a_promoted_primary_waits_for_all_nodes_even_if_its_server_is_killed(
     moved: Primary, path: Path
 ) -> None:
     served = PeerConnections([moved], torch.float32, COUNT, in_rounds=True)
@@ -275,7 +275,7 @@ def test_a_home_that_has_moved_waits_for_all_nodes_though_its_server_is_killed(
     assert [member.first_round for member in again.members.all()] == [3, 4]
 
 
-def test_a_learner_who_comes_late_takes_its_node_out_of_no_round(moved: Primary) -> None:
+def test_a_late_learner_does_not_take_its_node_out_of_a_round(moved: Primary) -> None:
     """On a promoted primary its rank is new; what others of its node have added counts."""
     served = PeerConnections([moved], torch.float32, COUNT, in_rounds=True)
     served.give_up([1], 3)
@@ -286,7 +286,7 @@ def test_a_learner_who_comes_late_takes_its_node_out_of_no_round(moved: Primary)
     assert [(m.mask, m.first_round) for m in moved.shard.members.all()] == [(1, 3), (0b1100, 3)]
 
 
-def test_a_round_that_nobody_is_in_ends_at_its_home(path: Path) -> None:
+def test_a_round_without_members_ends_on_its_primary(path: Path) -> None:
     """Those who come take part in later ones; they would wait for its end for ever."""
     create_shard(path, IN_ROUNDS, 1, learners=2, had=[3])
     primary = open_moved(path)
@@ -302,7 +302,7 @@ def test_a_round_that_nobody_is_in_ends_at_its_home(path: Path) -> None:
     primary.shard.close()
 
 
-def test_a_node_that_comes_while_others_begin_a_round_takes_part_in_the_one_after_it(
+def test_a_node_that_joins_during_a_round_takes_part_in_the_next(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_shard(path, IN_ROUNDS, 1, learners=1, had=[3])
@@ -319,7 +319,7 @@ def test_a_node_that_comes_while_others_begin_a_round_takes_part_in_the_one_afte
     primary.shard.close()
 
 
-def test_a_node_that_comes_back_is_told_how_far_the_furthest_is(primary: Primary) -> None:
+def test_a_returning_node_gets_the_largest_clock(primary: Primary) -> None:
     """Nodes 0 and 2 were gone together: each hears of the other's old clock, and of node 1's."""
     primary.note_clock(1, Frame(Kind.CLOCK, 0, number=1000, mask=0b010))
     assert primary.note_clock(0, Frame(Kind.CLOCK, 0, number=10, mask=0b001)) == (1000, 1000)
@@ -349,7 +349,7 @@ def shard_files(
 
 
 @pytest.mark.parametrize("name", ["momentum", "diloco"])
-def test_a_home_that_moves_keeps_the_replica_s_weights_and_the_snapshot_s_other_rows(
+def test_a_promoted_primary_has_the_replica_s_weights_and_the_snapshot_s_rows(
     name: str, shm_folder: Path
 ) -> None:
     solver = SOLVERS[name]
@@ -372,7 +372,7 @@ def test_a_home_that_moves_keeps_the_replica_s_weights_and_the_snapshot_s_other_
     replica.close()
 
 
-def test_shards_that_the_job_has_no_memory_for_are_not_begun(shm_folder: Path) -> None:
+def test_shards_beyond_the_job_s_memory_are_refused(shm_folder: Path) -> None:
     """Its limit would end the server, or a learner, with SIGKILL."""
     shard_files(shm_folder, left_bytes=10**9).check_memory([True])
     said = r"need [\d,]+ MiB of memory, and 0 MiB are left to the job on this node"
@@ -399,7 +399,7 @@ def test_a_server_that_sees_a_gpu_starts_with_every_solver(
     assert used == (nodes > 1 and not isinstance(solver, RoundSolver))  # else nothing is merged
 
 
-def test_what_learners_work_in_is_not_made_again(shm_folder: Path) -> None:
+def test_a_shard_that_learners_work_in_is_not_made_again(shm_folder: Path) -> None:
     """They would go on in what somebody has removed, and new ones in the other."""
     (shm_folder / attempt_dir(1)).mkdir(parents=True)
     write_snapshot(shm_folder / snapshot_file(1, 0), [(0, [torch.zeros(COUNT)])], COUNT)
@@ -417,7 +417,7 @@ def test_what_learners_work_in_is_not_made_again(shm_folder: Path) -> None:
     assert not was_removed(shm_folder)
 
 
-def test_what_a_server_that_was_killed_has_not_finished_goes(path: Path) -> None:
+def test_unfinished_files_of_a_killed_server_are_removed(path: Path) -> None:
     left, compiled = path.with_name(".shard-0.123"), path.with_name(".shard-native-123")
     left.write_bytes(bytes(100))
     compiled.mkdir()
@@ -426,7 +426,7 @@ def test_what_a_server_that_was_killed_has_not_finished_goes(path: Path) -> None
     assert not left.exists() and not compiled.exists()
 
 
-def test_a_folder_where_others_can_write_is_not_used(path: Path) -> None:
+def test_a_folder_that_others_can_write_to_is_refused(path: Path) -> None:
     path.parent.chmod(0o777)  # or another user's, which a test can't make
     with pytest.raises(ServerError, match="is not private to this user"):
         shard_files(path.parent)
@@ -435,7 +435,7 @@ def test_a_folder_where_others_can_write_is_not_used(path: Path) -> None:
 
 
 @pytest.mark.parametrize("free_pages", [9, 150])
-def test_a_little_too_little_shared_memory_is_said_with_numbers_that_differ(
+def test_a_small_lack_of_shared_memory_is_reported_with_different_numbers(
     path: Path, monkeypatch: pytest.MonkeyPatch, free_pages: int
 ) -> None:
     """What the server and the learners of its node copy blocks to has to fit, too."""
@@ -446,7 +446,7 @@ def test_a_little_too_little_shared_memory_is_said_with_numbers_that_differ(
         files.check_memory([True])
 
 
-def test_a_node_says_whether_it_could_become_the_home_of_one_more(
+def test_a_server_logs_whether_it_could_hold_one_more_primary(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = shard_files(path.parent)
@@ -456,12 +456,12 @@ def test_a_node_says_whether_it_could_become_the_home_of_one_more(
     assert not files.can_host_another_primary([False]) and files.can_host_another_primary([True])
 
 
-def test_a_node_that_a_server_before_knew_is_not_waited_for_for_ever(
+def test_a_node_known_to_an_earlier_server_is_not_waited_for_for_ever(
     primary: Primary, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     primary.note_clock(1, Frame(Kind.CLOCK, 0, number=5, mask=2))
     primary.shard.close()
-    primary = open_home(path)
+    primary = open_primary(path)
     served = PeerConnections([primary], torch.float32, COUNT, in_rounds=False)
     assert served.pause_absent() == [] and primary.shard.members.slowest() == 5
     monkeypatch.setattr(connections, "ABSENT_S", 0.0)
@@ -469,7 +469,7 @@ def test_a_node_that_a_server_before_knew_is_not_waited_for_for_ever(
     primary.shard.close()
 
 
-def test_a_connection_that_comes_while_the_server_ends_does_no_work(primary: Primary) -> None:
+def test_a_connection_opened_while_the_server_ends_is_not_served(primary: Primary) -> None:
     served = PeerConnections([primary], torch.float32, COUNT, in_rounds=False)
     assert served.close()
     primary.shard.close()
@@ -479,7 +479,7 @@ def test_a_connection_that_comes_while_the_server_ends_does_no_work(primary: Pri
     assert end.answers == [] and end.frames.qsize() == 2  # its total, and its end
 
 
-def test_a_connection_for_clocks_is_for_clocks(primary: Primary) -> None:
+def test_a_clock_connection_carries_clocks_only(primary: Primary) -> None:
     served = PeerConnections([primary], torch.float32, COUNT, in_rounds=False)
     end = Played()
     end.frames.put(Frame(Kind.PULL, 0))

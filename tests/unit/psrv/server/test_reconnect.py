@@ -48,7 +48,7 @@ class Played(ReconnectingConnection):
          ["connected", "node 1 was given up"]),
     ],
 )  # fmt: skip
-def test_a_connection_that_is_soon_back_is_not_spoken_of(monkeypatch, attempts, lines) -> None:
+def test_a_short_outage_is_not_logged(monkeypatch, attempts, lines) -> None:
     """At the end of a training servers leave one after another: it would look like a failure."""
     played = Played(attempts, lasts_s=5)
     monkeypatch.setattr(reconnect.time, "monotonic", lambda: played.now)
@@ -56,7 +56,7 @@ def test_a_connection_that_is_soon_back_is_not_spoken_of(monkeypatch, attempts, 
     assert played.lines == [f"primary, clocks: {line}" for line in lines]
 
 
-def test_a_connection_that_comes_and_goes_is_spoken_of(monkeypatch) -> None:
+def test_a_flapping_connection_is_logged(monkeypatch) -> None:
     played = Played([(0.5, None)] * 6, lasts_s=0.5)
     monkeypatch.setattr(reconnect.time, "monotonic", lambda: played.now)
     played.run()

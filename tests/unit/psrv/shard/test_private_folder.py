@@ -21,7 +21,7 @@ def killed_in_it(where: Path) -> None:
     os.waitpid(child, 0)
 
 
-def test_what_the_killed_have_left_is_removed_and_nothing_of_the_living(tmp_path: Path) -> None:
+def test_leftovers_of_dead_processes_are_removed_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "name-of-another").mkdir()
     (tmp_path / "name.file").touch()
     with temporary_folder(tmp_path, "name") as living:
@@ -35,7 +35,7 @@ def test_what_the_killed_have_left_is_removed_and_nothing_of_the_living(tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"name-of-another", "name.file"}
 
 
-def test_a_folder_that_another_one_takes_for_left_is_made_again(
+def test_a_folder_that_another_process_removes_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between a folder's making and its lock it is nobody's."""
@@ -54,7 +54,7 @@ def test_a_folder_that_another_one_takes_for_left_is_made_again(
         assert [folder] == made[1:] == list(tmp_path.iterdir())
 
 
-def test_a_file_system_without_locks_gives_a_folder_too(
+def test_a_folder_is_made_on_a_file_system_without_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -66,7 +66,7 @@ def test_a_file_system_without_locks_gives_a_folder_too(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_errors_inside_are_the_callers_and_the_folder_goes(tmp_path: Path) -> None:
+def test_errors_inside_are_raised_and_the_folder_is_removed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="mine"), temporary_folder(tmp_path, "name"):
         raise OSError("mine")
     assert list(tmp_path.iterdir()) == []

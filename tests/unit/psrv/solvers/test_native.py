@@ -202,7 +202,7 @@ def filled(path: Path, fill: float = 1.0) -> None:
     create_shard(path, LAYOUT, 1, fill=lambda rows: [row.fill_(fill) for row in rows])
 
 
-def test_what_it_had_not_finished_is_undone_as_far_as_it_had_come(path: Path) -> None:
+def test_an_unfinished_native_push_is_undone_as_far_as_it_was_copied(path: Path) -> None:
     """As who is killed leaves it: there is a copy of 100 elements, of which 80 have changed."""
     filled(path)
     killed, at = Shard(path, LAYOUT, 1), BLOCKS_AT + LINE
@@ -256,7 +256,7 @@ else:
         *(("gather", 1, array) for array in (0, 4)),
     ],
 )
-def test_wherever_it_ends_a_copy_is_made_and_noted_before_a_change(
+def test_every_change_is_copied_and_noted_before(
     made: Path, tmp_path: Path, name: str, rows: int, protected: int
 ) -> None:
     """Of `rows` arrays the fifth and the sixth get the copies."""
@@ -309,7 +309,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     native_build.load.cache_clear()
 
 
-def test_learners_push_so_if_it_is_there_with_the_same_result(path: Path, calls: list[int]) -> None:
+def test_native_pushes_have_the_same_result(path: Path, calls: list[int]) -> None:
     by_torch, weights = pushed(path, MOMENTUM)
     assert not calls
     native_build.load.cache_clear()
@@ -320,7 +320,7 @@ def test_learners_push_so_if_it_is_there_with_the_same_result(path: Path, calls:
     assert torch.equal(same, weights)
 
 
-def test_a_home_takes_totals_so(path: Path, calls: list[int]) -> None:
+def test_native_merges_have_the_same_result(path: Path, calls: list[int]) -> None:
     native.build(path.parent, MOMENTUM)
     found = []
     for name in (False, True):
@@ -346,7 +346,7 @@ class Mine(Downpour):
 
 
 @pytest.mark.parametrize("solver", [Mine(), DownpourAdagrad()])
-def test_other_solvers_are_torchs(path: Path, calls: list[int], solver: Solver) -> None:
+def test_other_solvers_use_torch(path: Path, calls: list[int], solver: Solver) -> None:
     assert native.build(path.parent, solver) is None and not list(path.parent.iterdir())
     native.build(path.parent, Downpour())
     filled(path)
@@ -356,7 +356,7 @@ def test_other_solvers_are_torchs(path: Path, calls: list[int], solver: Solver) 
     shard.close()
 
 
-def test_rows_and_tensors_of_other_kinds_are_torchs(path: Path, calls: list[int]) -> None:
+def test_other_dtypes_and_layouts_use_torch(path: Path, calls: list[int]) -> None:
     native.build(path.parent, Downpour())
     layout = ShardLayout(COUNT, (torch.float64,), "model")
     create_shard(path, layout, 1)
@@ -378,7 +378,7 @@ def test_rows_and_tensors_of_other_kinds_are_torchs(path: Path, calls: list[int]
 
 @pytest.mark.parametrize("kind", [PRIMARY, REPLICA])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_rounds_go_so_with_the_same_result(path: Path, kind: int, momentum: float) -> None:
+def test_native_rounds_have_the_same_result(path: Path, kind: int, momentum: float) -> None:
     """Two learners in turn; on a replica nobody takes the step."""
     solver, found = ParallelSGD(momentum), []
     layout = layout_of(Parameters(COUNT, "float32", 2, "model"), 1, 0, solver, kind)
@@ -414,7 +414,7 @@ class MyRounds(ParallelSGD):
 
 
 @pytest.mark.parametrize("solver", [MyRounds(), ModelAveraging(), DiLoCo(), Downpour()])
-def test_other_rounds_are_torchs(path: Path, solver: RoundSolver) -> None:
+def test_other_solvers_in_rounds_use_torch(path: Path, solver: RoundSolver) -> None:
     native.build(path.parent, Downpour())
     filled(path)
     shard = Shard(path, LAYOUT, 1)
