@@ -39,7 +39,7 @@ class ParameterPlace:
 
 @dataclass
 class Bucket:
-    """A range of one buffer that is exchanged at once."""
+    """A range of one buffer that is exchanged as a unit."""
 
     flat: int
     start: int

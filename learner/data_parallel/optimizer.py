@@ -110,7 +110,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     """torch.amp.GradScaler unscales gradients itself, instead of leaving it to a fused step, whose
     scale it would set on this object and not on the wrapped one."""
 
-    # What an optimizer has ----------------------------------------------------------------------
+    # The interface of torch optimizers
+    # --------------------------------------------------------------
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -229,7 +230,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             hint="add it to the optimizer before wrapping that",
         )
 
-    # What only this one has ---------------------------------------------------------------------
+    # Distributed training
+    # ---------------------------------------------------------------------------
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -91,17 +91,17 @@ class ShardedOptimizer:
                 state[piece.values] = _cut(whole, piece, parameter)
 
     def load_state_dict(self, state: State) -> None:
-        """Take a whole state, as `state_dict` returns it."""
+        """Load a whole state, as `state_dict` returns it."""
         for piece in self._weights.pieces.values():
             self._optimizer.state.pop(piece.values, None)
         self._optimizer.load_state_dict(state)
         self._shard_state()
 
     def load_parts(self, state: State, part: Callable[[Any, Piece | None], Any]) -> None:
-        """Take this learner's parts of a state.
+        """Load this learner's parts of a state.
 
         Args:
-            state: As `state_dict` returns it, perhaps with something else in the place of tensors.
+            state: As `state_dict` returns it, perhaps with other values in place of tensors.
             part: Returns the part of a value that belongs to a piece (of the flattened tensor, if
                 the value has the parameter's shape), or all of it for None.
         """
@@ -118,11 +118,11 @@ class ShardedOptimizer:
         return self._weights.pieces[self._numbers[id(parameter)]]
 
     def pieces_of_state(self) -> State:
-        """Return the state with `Pieces` for what is divided; the same tree on every learner."""
+        """Return the state with `Pieces` for sharded tensors; the same tree on every learner."""
         return self._whole_state(self._as_pieces)
 
     def state_dict(self) -> State:
-        """Return the whole state on every learner, as the undivided optimizer would."""
+        """Return the whole state on every learner, as the unsharded optimizer would."""
         return self._whole_state(self._gathered)
 
     def _whole_state(self, entry: Callable[[int, str, Any], Any]) -> State:

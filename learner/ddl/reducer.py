@@ -128,7 +128,7 @@ class Reducer:
         return held
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for key in list(self._kept):
             self._free(key)
 

@@ -85,7 +85,7 @@ class SingleExchange:
         divide(values, divisor)
 
     def abort(self, code: int) -> None:
-        """Do nothing: the exit code says it."""
+        """Do nothing: the exit code tells it."""
 
     def close(self) -> None:
         """Do nothing."""

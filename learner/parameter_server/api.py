@@ -259,7 +259,8 @@ class Server(AbstractContextManager["Server"]):
         values = {"batches": float(self._count), **self._server_model.stats.read()}
         self._progress.update(step, self.epoch + 1, values, force=True)
 
-    # Beside it ----------------------------------------------------------------------------------
+    # Validation, checkpoints, leaving
+    # ---------------------------------------------------------------
 
     def as_on_server(self) -> AbstractContextManager[None]:
         """Put the server's weights into the model meanwhile, to validate or to save them."""

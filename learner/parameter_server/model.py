@@ -132,7 +132,8 @@ class ModelOnServers:
     def _pull_is_next(self) -> bool:
         return (self.stats.pushes + 1) % self._pull_every == 0
 
-    # What learner 0 does beside -----------------------------------------------------------------
+    # Validation and checkpoints of learner 0
+    # -------------------------------------------------------
 
     @contextmanager
     def as_on_server(self) -> Iterator[None]:

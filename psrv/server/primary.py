@@ -1,4 +1,4 @@
-"""A shard whose home this node is, for the servers of all other nodes."""
+"""A shard whose primary this node is, as it serves the servers of all other nodes."""
 
 from __future__ import annotations
 
