@@ -143,11 +143,11 @@ class Floor(FloorTorch):
         if self.place.number == 0:
             native.build(folder, Downpour())
         self._kept = torch.zeros(1, dtype=torch.int64)
-        self._fused = lambda: native_build.load(folder / native_build.LIBRARY)
+        self._native = lambda: native_build.load(folder / native_build.LIBRARY)
 
     def run(self, updates: int) -> None:
         """Update so many times."""
-        if (library := self._fused()) is None:
+        if (library := self._native()) is None:
             raise RuntimeError("no compiler: there is no floor")
         kept = self._kept.data_ptr()
         for _ in range(updates):
@@ -170,17 +170,18 @@ class Ours(Flat):
         """Make the shard, and map it."""
         from dlctl.contract import Parameters
         from psrv.client import join
-        from psrv.shard.format import HOME, create_shard
+        from psrv.push.waiting import WaitPolicy
+        from psrv.shard.format import PRIMARY, create_shard
         from psrv.solvers import native
-        from psrv.solvers.partition import layout_of
+        from psrv.solvers.partition import ShardSet, layout_of
         from psrv.solvers.solver import Downpour
 
         parameters, solver = Parameters(ELEMENTS, "float32", 1, "resnet50"), Downpour()
         folder = Path(os.environ[_MEMORY])
         if self.place.number == 0:
             native.build(folder, solver)
-            create_shard(folder / "shard-0", layout_of(parameters, 1, 0, solver, HOME), 1)
-        self._client = join(folder, parameters, 1, solver, 1, timeout_s=60)
+            create_shard(folder / "shard-0", layout_of(parameters, 1, 0, solver, PRIMARY), 1)
+        self._client = join(ShardSet(folder, parameters, 1, 1), solver, WaitPolicy(60))
 
     def update(self) -> None:
         """Push and pull."""

@@ -58,7 +58,9 @@ class Ours(Flat):
         """Start this node's server; be learner 0 on node 0; join."""
         from dlctl.contract import Parameters
         from psrv.client import join
-        from psrv.push.push import relays
+        from psrv.push.push import replicas
+        from psrv.push.waiting import WaitPolicy
+        from psrv.solvers.partition import ShardSet
         from psrv.solvers.solver import Downpour
 
         self._job_dir = self.place.folder / "job"
@@ -70,9 +72,9 @@ class Ours(Flat):
         _wait_for(self.place.folder / "prepared")
         argv = [sys.executable, "-m", "benchmarks.psrv_nodes_learner", "server"]
         self._server = subprocess.Popen([*argv, str(self._job_dir), str(self._memory)])
-        self._client = join(self._memory, parameters, 2, Downpour(), _ATTEMPT, _PATIENCE_S,
-                            rank=NODE, learners=2)  # fmt: skip
-        self._relays = [shard.all_added() for shard in relays(self._client._shards)]
+        shards = ShardSet(self._memory, parameters, 2, _ATTEMPT)
+        self._client = join(shards, Downpour(), WaitPolicy(_PATIENCE_S), rank=NODE, learners=2)
+        self._replicas = [shard.all_added() for shard in replicas(self._client._shards)]
         self._client.refresh(_PATIENCE_S)  # they are connected
 
     def _prepare(self, parameters: Any) -> None:
@@ -110,7 +112,7 @@ class Ours(Flat):
         self._wait_for_home()
 
     def _wait_for_home(self) -> None:
-        while any(added.any() for added in self._relays):
+        while any(added.any() for added in self._replicas):
             time.sleep(_LOOK_S)
 
     def pull(self) -> None:

@@ -1,10 +1,10 @@
-"""What the cursor and the parameter server say when they can't go on."""
+"""Errors of the cursor and the parameter server."""
 
 from __future__ import annotations
 
 
 class PsrvError(Exception):
-    """One sentence: what was seen, and where; and a hint what to do next."""
+    """An error with one sentence that says what was seen and where, and a hint what to do next."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -16,8 +16,8 @@ class PsrvError(Exception):
 
 
 class ServerError(PsrvError):
-    """The parameter server can't do what was asked."""
+    """The parameter server can't do what it was asked to do."""
 
 
 class LateError(ServerError):
-    """A halt leaves no time to wait for others until what was asked is done."""
+    """A halt leaves no time to wait for other learners or servers."""

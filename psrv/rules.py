@@ -1,4 +1,4 @@
-"""The public name of `psrv.solvers.solver`: solvers, and what one of your own has to be."""
+"""The public name of `psrv.solvers.solver`: the solvers, and the base of a user's own."""
 
 from psrv.solvers.solver import DiLoCo as DiLoCo
 from psrv.solvers.solver import Downpour as Downpour

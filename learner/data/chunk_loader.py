@@ -20,30 +20,30 @@ from learner.data.prefetch import Batch, Fetcher
 from learner.data.sampling import Indices, epoch_order
 from learner.errors import UserFault
 from psrv.cursor.base import Chunk, Cursor
-from psrv.cursor.chunking import parts
+from psrv.cursor.chunking import chunk_ranges
 from psrv.errors import PsrvError
 
 _ORDERS = 3
-"""Passes whose order is kept: the current one, and earlier ones whose chunks were given back."""
+"""Passes whose order is cached: the current one, and earlier ones with chunks of dead learners."""
 
 
 class ChunkLoader:
     """Takes chunks from a cursor and yields (chunk, inputs, targets).
 
-    A chunk counts as done when the consumer calls `done`, or else asks for the next one. The next
-    one is taken and fetched meanwhile (see learner.data.prefetch): if this learner dies, both are
-    given out again. What was not finished because the consumer left the loop comes first when it
+    A chunk counts as done when the consumer calls `done` or asks for the next one. The next one is
+    taken and fetched meanwhile (see learner.data.prefetch): if this learner dies, both are given
+    out again. A chunk that was not finished because the consumer left the loop comes first when it
     iterates again.
 
     Args:
-        dataset: any map-style dataset of (input, …, target).
-        cursor: of as many samples as the dataset has; the loader leaves it open.
-        samples: what a chunk has, or one more (see psrv.cursor.chunking); may change between
+        dataset: Any map-style dataset of (input, …, target).
+        cursor: Of as many samples as the dataset has; the loader leaves it open.
+        samples: Samples of a chunk, or one more (see psrv.cursor.chunking); may change between
             chunks.
-        seed: with the pass, fixes the order of the samples. The same for all learners.
-        batch_samples: the same of a batch; None: a chunk is one batch.
-        linger_s: how long to wait between two looks whether chunks of learners that died are to be
-            done, once all have been given out; None ends without them.
+        seed: With the pass, fixes the order of the samples. The same for all learners.
+        batch_samples: Samples of a batch, or one more; None: a chunk is one batch.
+        linger_s: Pause between two looks for chunks of learners that died, once all have been given
+            out; None ends without them.
         prefetch: `auto`, `on` or `off`; see learner.data.prefetch.Fetcher.
     """
 
@@ -65,15 +65,15 @@ class ChunkLoader:
         self._orders: dict[int, Indices] = {}
         self._taken: deque[tuple[Chunk, list[Any]]] = deque()
         self._current: Chunk | None = None
-        """The first of those, once the consumer has it."""
+        """The first chunk taken, once the consumer has it."""
 
     @property
     def wait_s(self) -> float:
-        """Return how long the consumer has waited for data, in all."""
+        """Return how long the consumer has waited for data, in total."""
         return self._fetcher.wait_s
 
     def read_wait_s(self) -> float:
-        """Return how long the consumer waited since this was last called."""
+        """Return how long the consumer waited since the last call."""
         return self._fetcher.read_wait_s()
 
     def indices(self, chunk: Chunk) -> Indices:
@@ -81,7 +81,7 @@ class ChunkLoader:
         order = self._orders.pop(chunk.pass_number, None)
         if order is None:
             order = epoch_order(self._cursor.samples, self._seed, chunk.pass_number)
-        self._orders[chunk.pass_number] = order  # the last is the one used last
+        self._orders[chunk.pass_number] = order  # the last one is the most recently used
         while len(self._orders) > _ORDERS:
             del self._orders[next(iter(self._orders))]
         return order[chunk.start : chunk.stop]
@@ -105,19 +105,19 @@ class ChunkLoader:
                 self._take(chunk)
 
     def done(self) -> None:
-        """Report the consumer's chunk done now: before it saves what it has trained.
+        """Report the consumer's chunk done now, before the training is saved.
 
-        A state of the cursor that is taken without it holds that chunk as not done, and weights
-        that were saved with that state would be trained on it again.
+        Otherwise the cursor's state would hold that chunk as not done, and the weights that are
+        saved with it would be trained on it again.
         """
         if self._current is not None:
-            with told_as_fault():
+            with raise_as_user_fault():
                 self._cursor.done(self._current)
             self._current = None
             self._taken.popleft()
 
     def close(self) -> None:
-        """End the thread; chunks that were not finished stay taken until the cursor is closed."""
+        """End the thread; unfinished chunks stay taken until the cursor is closed."""
         self._fetcher.close()
 
     def __enter__(self) -> ChunkLoader:
@@ -127,7 +127,7 @@ class ChunkLoader:
         self.close()
 
     def _take_or_wait(self) -> bool:
-        """Take a chunk, of a learner that died too; return whether there is one."""
+        """Take a chunk, also of a dead learner; return whether there is one."""
         while not self._take(None):
             if self._linger_s is None or self._cursor.finished:
                 return False
@@ -136,20 +136,20 @@ class ChunkLoader:
 
     def _take(self, done: Chunk | None) -> bool:
         """Report a chunk done, take another, and begin to fetch it."""
-        with told_as_fault():
+        with raise_as_user_fault():
             chunk = self._cursor.take(self.samples, done)
         if chunk is None:
             return False
         indices = self.indices(chunk)
         size = self._batch_samples or len(indices)
-        batches = [indices[start:stop] for start, stop in parts(0, len(indices), size)]
+        batches = [indices[start:stop] for start, stop in chunk_ranges(0, len(indices), size)]
         self._taken.append((chunk, [self._fetcher.begin(batch) for batch in batches]))
         return True
 
 
 @contextmanager
-def told_as_fault() -> Iterator[None]:
-    """Raise as a UserFault what the cursor and the parameter server say."""
+def raise_as_user_fault() -> Iterator[None]:
+    """Raise errors of the cursor and the parameter server as UserFault."""
     try:
         yield
     except PsrvError as error:

@@ -1,7 +1,8 @@
 """HDF5 files as map-style datasets: `from learner.sources import Hdf5Dataset` in a train.py.
 
-Opened read-only and without HDF5's own locks, which fail on some shared file systems; in each
-process at its first read, so that it can be made before a fork or sent to another process.
+Files are opened read-only and without HDF5's own locks, which fail on some shared file systems.
+Each process opens the file at its first read, so a dataset may be made before a fork or sent to
+another process.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from numpy.typing import NDArray
 from learner.errors import UserFault
 
 _GAP_BYTES = 1 << 16
-"""Reading so much for nothing is quicker than another call of HDF5 (about 50 µs)."""
+"""Reading this much in vain is faster than another call of HDF5 (about 50 µs)."""
 _CACHE_BYTES = 64 << 20
 
 
 class Hdf5Dataset(torch.utils.data.Dataset[tuple[torch.Tensor, ...]]):
     """Samples whose parts are the rows of datasets in one HDF5 file.
 
-    A sample is (input, …, target): tensors with the shape of a row. What is stored contiguously
-    is mapped, and what is in chunks (compressed, too) is read in runs of rows that are near.
+    A sample is (input, …, target): tensors with the shape of a row. Contiguous datasets are
+    memory-mapped; chunked (also compressed) ones are read in runs of nearby rows.
 
     Args:
-        path: the file.
-        inputs: the name of the dataset of inputs, or several, in the order of the model's
+        path: The file.
+        inputs: The name of the dataset of inputs, or several, in the order of the model's
             arguments.
-        targets: the name of the dataset of targets.
+        targets: The name of the dataset of targets.
 
     Raises:
-        UserFault: the file or a dataset is not there, or rows don't match.
+        UserFault: The file or a dataset is missing, or rows don't match.
     """
 
     def __init__(
@@ -58,11 +59,11 @@ class Hdf5Dataset(torch.utils.data.Dataset[tuple[torch.Tensor, ...]]):
         return self._length
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-        place = range(self._length)[index]  # from the end where it is negative; IndexError
+        place = range(self._length)[index]  # negative: counted from the end; IndexError
         return tuple(part[0] for part in self.batch(np.array([place])))
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[torch.Tensor, ...]]:
-        """Return the samples; torch's DataLoader asks for a batch so."""
+        """Return the samples; torch's DataLoader fetches batches with this method."""
         batch = self.batch(np.asarray(indices, dtype=np.int64))
         return list(zip(*(part.unbind() for part in batch), strict=True))
 
@@ -151,14 +152,14 @@ def _fits_torch(dtype: np.dtype[Any]) -> bool:
 
 
 def _is_plain(stored: Any) -> bool:
-    """Return whether the rows lie in the file as they lie in memory."""
+    """Return whether the file has the rows as they lie in memory."""
     offset = stored.id.get_offset()
     external = stored.external is not None
     return stored.chunks is None and offset is not None and not external and stored.size > 0
 
 
 def _mapped(path: Path, stored: Any) -> NDArray[Any]:
-    """Map a dataset; a read beyond the file's end, which kills the process, is refused here."""
+    """Map a dataset; refuse a file that is too short: a read past its end kills the process."""
     offset = stored.id.get_offset()
     end = offset + stored.size * stored.dtype.itemsize
     if path.stat().st_size < end:
@@ -168,7 +169,7 @@ def _mapped(path: Path, stored: Any) -> NDArray[Any]:
 
 
 def _rows(stored: Any, indices: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the rows in the order asked for, in the machine's byte order, to be kept."""
+    """Return new rows in the order asked for, in the machine's byte order."""
     native = stored.dtype.newbyteorder("=")
     if isinstance(stored, np.ndarray):
         return np.asarray(stored[indices], dtype=native)
@@ -183,7 +184,7 @@ def _rows(stored: Any, indices: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _runs(ordered: NDArray[np.int64], gap: int) -> list[slice]:
-    """Return the runs of ordered indices in which neighbours are at most `gap` apart."""
+    """Return the runs of sorted indices in which neighbours are at most `gap` apart."""
     if not len(ordered):
         return []
     breaks = (np.flatnonzero(np.diff(ordered) > gap) + 1).tolist()

@@ -1,8 +1,8 @@
-"""The next batch, fetched by a thread while the current one trains.
+"""Prefetching: a thread fetches the next batch while the current one trains.
 
-Only where that can't change what is trained: a dataset that draws random numbers (augmentation)
-would draw them from torch's and numpy's global generators at the same time as dropout does, and a
-resumed training would not be bit-equal. So a dataset must be known to be pure: a TensorDataset, an
+Only where that can't change the training. A dataset that draws random numbers (augmentation) would
+draw them from torch's and numpy's global generators at the same time as dropout does, and a resumed
+training would not be bit-equal. So a dataset must be known to be pure: a TensorDataset, an
 Hdf5Dataset, a Subset of a pure one, or one with the attribute `pure = True`. Any other is fetched
 when its batch is asked for.
 """
@@ -27,7 +27,7 @@ Batch = tuple[tuple[Any, ...], Any]
 def may_prefetch(dataset: Any) -> bool:
     """Return whether a dataset's samples are the same whenever and wherever they are read.
 
-    Subclasses may do anything, so that the exact type counts, or an attribute that says so.
+    Subclasses may do anything, so only the exact type counts, or an attribute that says so.
     """
     if type(dataset) is Subset:
         return may_prefetch(dataset.dataset)
@@ -37,7 +37,7 @@ def may_prefetch(dataset: Any) -> bool:
 class Fetcher:
     """Fetches batches in order, ahead of their use where that is allowed; close it.
 
-    `mode` is a plan's `prefetch`: `auto` asks may_prefetch, `on` believes the user, `off` is off.
+    `mode` is a plan's `prefetch`: `auto` asks may_prefetch, `on` trusts the user, `off` is off.
     """
 
     def __init__(self, dataset: Any, mode: str = "auto") -> None:
@@ -45,7 +45,7 @@ class Fetcher:
         ahead = mode == "on" or (mode == "auto" and may_prefetch(dataset))
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch") if ahead else None
         self.wait_s = 0.0
-        """How long batches were waited for, in all."""
+        """Seconds waited for batches, in total."""
         self._told_s = 0.0
 
     @property
@@ -54,11 +54,11 @@ class Fetcher:
         return self._pool is not None
 
     def begin(self, indices: Indices) -> Future[Batch] | Indices:
-        """Begin to fetch a batch; hand the answer to `get`."""
+        """Begin to fetch a batch; pass the result to `get`."""
         return indices if self._pool is None else self._pool.submit(fetch, self._dataset, indices)
 
     def get(self, begun: Future[Batch] | Indices) -> Batch:
-        """Return the batch, or raise what its fetching raised."""
+        """Return the batch, or raise the error of its fetch."""
         start = perf_counter()
         try:
             return begun.result() if isinstance(begun, Future) else fetch(self._dataset, begun)
@@ -66,12 +66,12 @@ class Fetcher:
             self.wait_s += perf_counter() - start
 
     def read_wait_s(self) -> float:
-        """Return how long batches were waited for since this was last called."""
+        """Return how long batches were waited for since the last call."""
         waited_s, self._told_s = self.wait_s - self._told_s, self.wait_s
         return waited_s
 
     def close(self) -> None:
-        """Wait for the thread to end; what it has fetched is dropped."""
+        """Wait for the thread to end; batches that it has fetched are dropped."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -80,9 +80,9 @@ class Prefetcher:
     """Iterates over a dataset's batches in the order of their indices; use it in a `with`.
 
     Args:
-        dataset: any map-style dataset of (input, …, target).
-        batches: the indices of each batch; read by the consumer's thread, `depth` ahead.
-        depth: batches that wait, at most, beside the one in use. 0 fetches none ahead.
+        dataset: Any map-style dataset of (input, …, target).
+        batches: The indices of each batch; read by the consumer's thread, `depth` ahead.
+        depth: Batches prefetched beside the one in use, at most. 0 fetches none ahead.
         mode: `auto`, `on` or `off` (see Fetcher).
     """
 
@@ -96,11 +96,11 @@ class Prefetcher:
 
     @property
     def wait_s(self) -> float:
-        """Return how long the consumer has waited for batches, in all."""
+        """Return how long the consumer has waited for batches, in total."""
         return self._fetcher.wait_s
 
     def read_wait_s(self) -> float:
-        """Return how long the consumer waited since this was last called."""
+        """Return how long the consumer waited since the last call."""
         return self._fetcher.read_wait_s()
 
     def __iter__(self) -> Iterator[Batch]:

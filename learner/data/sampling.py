@@ -1,6 +1,6 @@
 """Global batches, fixed by (seed, epoch) alone, and each learner's contiguous share of them.
 
-How many learners there are changes who computes a sample, never which batch it is in.
+The number of learners changes which learner computes a sample, never which batch the sample is in.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from learner.data.hdf5 import Hdf5Dataset
 from learner.errors import UserFault
-from psrv.cursor.chunking import first_part, part_count
+from psrv.cursor.chunking import chunk_count, first_chunk
 
 Indices = NDArray[np.int64]
 
@@ -31,23 +31,23 @@ _MASK = 2**64 - 1
 
 
 def batch_count(samples: int, batch_size: int) -> int:
-    """Return the number of global batches in an epoch; the last one may have another size."""
-    return part_count(samples, batch_size)
+    """Return the number of global batches in an epoch; the last one may differ in size."""
+    return chunk_count(samples, batch_size)
 
 
 def batch_start(samples: int, batch: int, batch_size: int) -> int:
-    """Return how many samples of an epoch are before a global batch, or the epoch's end."""
+    """Return how many samples of an epoch come before a global batch, or its end."""
     return batch * batch_size if batch < batch_count(samples, batch_size) else samples
 
 
 def places_left(samples: int, epoch: int, done: Iterable[Sequence[int]]) -> Indices:
-    """Return which places of an epoch's order are left to those who train in step.
+    """Return which places of an epoch's order are left to synchronous learners.
 
     Args:
-        samples: Of the data set.
+        samples: In the data set.
         epoch: Counted from 0.
-        done: What learners of a parameter server have done, with gaps between: ranges of positions
-            (see psrv.cursor.base).
+        done: What learners of a parameter server have done, with gaps: ranges of positions (see
+            psrv.cursor.base).
     """
     left = np.ones(samples, dtype=bool)
     for start, stop in done:
@@ -56,7 +56,7 @@ def places_left(samples: int, epoch: int, done: Iterable[Sequence[int]]) -> Indi
 
 
 def share(count: int, rank: int, size: int) -> slice:
-    """Return the contiguous part of `count` samples that is rank's; they differ by one at most."""
+    """Return rank's contiguous part of `count` samples; parts differ by one sample at most."""
     base, extra = divmod(count, size)
     start = rank * base + min(rank, extra)
     return slice(start, start + base + (rank < extra))
@@ -73,18 +73,18 @@ class Share:
 
     @property
     def weight(self) -> float:
-        """Return this share's part of the global batch."""
+        """Return this share's fraction of the global batch."""
         return len(self.indices) / self.batch_samples
 
 
 def share_of_batch(order: Indices, batch: int, batch_size: int, rank: int, size: int) -> Share:
     """Return rank's share of the global batch number `batch` of an epoch.
 
-    Where whole batches give every learner two samples, of the last one nobody gets a single sample,
-    which batch norm can't be trained on: fewer learners share it.
+    If whole batches give every learner two samples, fewer learners share a smaller last batch, so
+    that nobody gets a single sample, which batch norm can't be trained on.
     """
     start = batch * batch_size
-    whole = order[start : start + first_part(len(order) - start, batch_size)]
+    whole = order[start : start + first_chunk(len(order) - start, batch_size)]
     sharing = size if batch_size < 2 * size else max(1, min(size, len(whole) // 2))
     return Share(whole[share(len(whole), rank, sharing)], len(whole))
 
@@ -113,7 +113,7 @@ def _samples(dataset: Any, indices: list[int]) -> Any:
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Return a batch with every tensor in it on a device."""
+    """Return a batch with all its tensors on a device."""
     if isinstance(value, torch.Tensor):
         return value.to(device)
     if isinstance(value, dict):

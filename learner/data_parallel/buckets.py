@@ -1,6 +1,6 @@
-"""Where each parameter lies in the flat buffers that are exchanged.
+"""Buckets: where each parameter lies in the flat buffers that are exchanged.
 
-There is one buffer per dtype, in the order in which gradients come to be, cut into buckets.
+There is one buffer per dtype, in the order in which gradients are computed, cut into buckets.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from learner.exchange.arithmetic import ALIGNMENT
 
 BUCKET_BYTES = 4 * 1024**2
-"""A bucket is exchanged as soon as its gradients are there. Smaller ones overlap more with the
+"""A bucket is exchanged as soon as its gradients are complete. Smaller ones overlap more with the
 backward pass and stay in the cache; larger ones wait for each other less often."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one parameter lies."""
+class ParameterPlace:
+    """Where one parameter lies in the buffers."""
 
     index: int
     """Its number among the parameters."""
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass
 class Bucket:
-    """A range of one buffer that is exchanged at once."""
+    """A range of one buffer that is exchanged as a unit."""
 
     flat: int
     start: int
@@ -58,25 +58,25 @@ class Flat:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """All places."""
+class BucketLayout:
+    """The places of all parameters, and their buckets."""
 
     flats: list[Flat]
     buckets: list[Bucket]
     """In the order in which they are exchanged."""
-    places: dict[int, Place]
-    """By the parameter's number; those that are not here (sparse ones) have no place."""
+    places: dict[int, ParameterPlace]
+    """By the parameter's number; sparse parameters have no place."""
 
 
 def lay_out(
     parameters: Sequence[torch.Tensor], order: Sequence[int], bucket_bytes: int = BUCKET_BYTES
-) -> Layout:
-    """Return the places of the parameters numbered in `order`."""
+) -> BucketLayout:
+    """Return the layout of the parameters numbered in `order`."""
     kinds = list(dict.fromkeys((parameters[i].dtype, parameters[i].device) for i in order))
     ends = [0] * len(kinds)
     open_buckets: dict[int, int] = {}
     buckets: list[Bucket] = []
-    places: dict[int, Place] = {}
+    places: dict[int, ParameterPlace] = {}
     for index in order:
         parameter = parameters[index]
         flat = kinds.index((parameter.dtype, parameter.device))
@@ -89,9 +89,9 @@ def lay_out(
         ends[flat] = start + -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
         buckets[at].stop = ends[flat]
         buckets[at].parameters.append(index)
-        places[index] = Place(index, flat, start, start + parameter.numel(), at)
+        places[index] = ParameterPlace(index, flat, start, start + parameter.numel(), at)
     flats = [Flat(end, *kind) for end, kind in zip(ends, kinds, strict=True)]
-    return Layout(flats, buckets, places)
+    return BucketLayout(flats, buckets, places)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Check at the start that every learner has built the same model and data."""
+"""Checks, at the start, that every learner has built the same model and data."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def describe_parameters(named: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
 
 
 def check_same(parts: Parts, exchange: Exchange) -> None:
-    """Stop where learners differ, naming the first difference.
+    """Check that all learners built the same training; name the first difference.
 
     Raises:
-        UserFault: on every learner, if any of them differs from rank 0.
+        UserFault: On every learner, if any of them differs from rank 0.
     """
     mine = describe(parts)
     digests = exchange.collect(hashlib.sha256("\n".join(mine).encode()).hexdigest())
@@ -61,10 +61,10 @@ def check_same(parts: Parts, exchange: Exchange) -> None:
 def check_same_parameters(
     parameters: Iterable[torch.Tensor], names: Iterable[str], exchange: Exchange
 ) -> None:
-    """Stop before the first step where learners' parameters differ, naming the first difference.
+    """Check that all learners have the same parameters; name the first difference.
 
     Raises:
-        UserFault: on every learner, if any of them differs from rank 0.
+        UserFault: On every learner, if any of them differs from rank 0.
     """
     mine = [f"{name} {_parameter(p)}" for name, p in zip(names, parameters, strict=True)]
     check_same_lines(
@@ -76,10 +76,10 @@ def check_same_parameters(
 
 
 def check_same_lines(mine: Sequence[str], exchange: Exchange, *, what: str, hint: str) -> None:
-    """Stop where learners' lines differ, naming the first difference.
+    """Check that all learners have the same lines; name the first difference.
 
     Raises:
-        UserFault: on every learner, if any of them differs from rank 0.
+        UserFault: On every learner, if any of them differs from rank 0.
     """
     pairs = zip_longest(exchange.share(list(mine)), mine, fillvalue="nothing")
     found = next(((ours, theirs) for ours, theirs in pairs if ours != theirs), None)

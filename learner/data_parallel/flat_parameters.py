@@ -1,8 +1,8 @@
-"""All parameters of a model as one flat tensor, and their gradients: what a parameter server takes.
+"""All parameters of a model as one flat tensor, and their gradients, for a parameter server.
 
-On the CPU, where all have the shards' dtype, each parameter is a view of it: nothing is copied.
-Elsewhere (GPU, bfloat16) a flat tensor of the model's own kind lies beside it; where parameters are
-of several kinds, each is copied by itself. Knows no server.
+On the CPU, if all have the shards' dtype, each parameter is a view of the flat tensor: nothing is
+copied. Otherwise (GPU, bfloat16) a flat tensor of the model's own kind lies beside it; if
+parameters are of several kinds, each is copied by itself. Knows no server.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.nn.parameter import UninitializedParameter
 
-from learner.data_parallel.buckets import Place, is_dense
+from learner.data_parallel.buckets import ParameterPlace, is_dense
 from learner.errors import UserFault
 from learner.exchange.arithmetic import ALIGNMENT
 from psrv.shard.huge_pages import flat_zeros
 
 
 class FlatParameters:
-    """The trainable parameters of a model; frozen ones and buffers are each learner's own.
+    """The trainable parameters of a model; frozen ones and buffers belong to each learner.
 
-    A parameter begins at a multiple of ALIGNMENT elements; what is between two is zero.
+    A parameter begins at a multiple of ALIGNMENT elements; the gaps are zero.
 
     Args:
-        parameters: the model's, which become views of memory made here.
-        gradients: whether gradients are wanted, too.
-        accrue: whether they are added up over several batches, in memory of their own.
+        parameters: The model's, which become views of memory made here.
+        gradients: Whether to keep gradients, too.
+        accrue: Whether gradients are added up over several batches, in their own memory.
 
     Raises:
-        UserFault: nothing can be trained, or a parameter is of a kind that shards can't have.
+        UserFault: Nothing is trainable, or shards don't support a parameter's kind.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class FlatParameters:
         _check(self.parameters)
         dtypes = {parameter.dtype for parameter in self.parameters}
         self.dtype = torch.float64 if torch.float64 in dtypes else torch.float32
-        """The shards': float64 if any parameter is of it, which would be rounded otherwise."""
+        """The shards' dtype: float64 if any parameter has it, which would be rounded otherwise."""
         self._places = _places(self.parameters)
         self._weights = self._mirror()
         for parameter, view in zip(self.parameters, self._weights.views, strict=True):
             view.copy_(parameter.detach())
             parameter.data = view
         self._newest = self._mirror() if gradients else None
-        """Of the last batch."""
+        """The last batch's gradient."""
         self._sum = self._mirror() if gradients and accrue else self._newest
         if self._newest is not None:
             self._attach(self._newest)
@@ -63,10 +63,10 @@ class FlatParameters:
         return len(self._weights.flat)
 
     def check(self) -> None:
-        """Refuse a model that has changed since: what it learned would go nowhere.
+        """Refuse a model that has changed since: its training would have no effect.
 
         Raises:
-            UserFault: a parameter is somewhere else, or one that was frozen is not any more.
+            UserFault: A parameter has moved, or a frozen one no longer is.
         """
         for number, (parameter, view) in enumerate(
             zip(self.parameters, self._weights.views, strict=True)
@@ -95,11 +95,11 @@ class FlatParameters:
 
     @property
     def flat(self) -> torch.Tensor:
-        """Return the flat tensor without looking at the model: what `scatter` gives it."""
+        """Return the flat tensor without reading the model; `scatter` copies it into the model."""
         return self._weights.flat
 
     def scatter(self) -> None:
-        """Give the model the weights that are in the flat tensor."""
+        """Copy the flat tensor's weights into the model."""
         self._weights.scatter()
 
     # Gradients ----------------------------------------------------------------------------------
@@ -110,9 +110,9 @@ class FlatParameters:
             weights.add_(gradient, alpha=-rate)
 
     def collect(self) -> None:
-        """Take the last batch's gradient in, after its backward pass (and clipping).
+        """Collect the last batch's gradient, after its backward pass (and clipping).
 
-        A gradient that is not in the memory made here (`zero_grad` drops that) is copied.
+        A gradient in other memory (after `zero_grad`) is copied.
         """
         newest = self._gradients()
         for parameter, view in zip(self.parameters, newest.views, strict=True):
@@ -128,20 +128,20 @@ class FlatParameters:
                 total.add_(gradient)
 
     def clear(self) -> None:
-        """Begin the next batch's gradient."""
+        """Clear the gradient for the next batch."""
         newest = self._gradients()
         for gradient in newest.near:
             gradient.zero_()
         self._attach(newest)
 
     def gradient(self) -> torch.Tensor:
-        """Return what was collected since `clear_sum`: shape (count,), on the CPU."""
+        """Return the gradient collected since `clear_sum`: shape (count,), on the CPU."""
         assert self._sum is not None
         self._sum.gather()
         return self._sum.flat
 
     def clear_sum(self) -> None:
-        """Begin a new sum of gradients, once the last one was pushed."""
+        """Begin a new sum of gradients, after the last one was pushed."""
         if self._sum is not None and self._sum is not self._newest:
             for total in self._sum.near:
                 total.zero_()
@@ -159,10 +159,13 @@ class FlatParameters:
 
 
 class _Mirror:
-    """A flat tensor for the server, and what it stands for in the model; zeros at first."""
+    """A flat tensor for the server, and its counterpart in the model; zeros at first."""
 
     def __init__(
-        self, parameters: Sequence[torch.Tensor], places: Sequence[Place], dtype: torch.dtype
+        self,
+        parameters: Sequence[torch.Tensor],
+        places: Sequence[ParameterPlace],
+        dtype: torch.dtype,
     ) -> None:
         count = -(-places[-1].stop // ALIGNMENT) * ALIGNMENT
         on_gpu = any(parameter.is_cuda for parameter in parameters)
@@ -173,7 +176,7 @@ class _Mirror:
             else flat_zeros(count, dtype)
         )
         self.near: list[torch.Tensor]
-        """All of it in the model's own kind; or, where kinds differ, one for each parameter."""
+        """Everything in the model's own kind; or, if kinds differ, one tensor per parameter."""
         if kinds == {(dtype, torch.device("cpu"))}:
             self.near, self._pairs = [self.flat], []
         elif len(kinds) == 1:
@@ -194,20 +197,20 @@ class _Mirror:
         """One for each parameter, in its shape and memory order."""
 
     def gather(self) -> None:
-        """Fill the flat tensor."""
+        """Copy the model's side into the flat tensor."""
         for near, flat in self._pairs:
             flat.copy_(near)
 
     def scatter(self) -> None:
-        """Fill the model's side."""
+        """Copy the flat tensor to the model's side."""
         for near, flat in self._pairs:
             near.copy_(flat)
 
 
-def _places(parameters: Sequence[torch.Tensor]) -> list[Place]:
+def _places(parameters: Sequence[torch.Tensor]) -> list[ParameterPlace]:
     places, start = [], 0
     for index, parameter in enumerate(parameters):
-        places.append(Place(index, 0, start, start + parameter.numel(), 0))
+        places.append(ParameterPlace(index, 0, start, start + parameter.numel(), 0))
         start += -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
     return places
 

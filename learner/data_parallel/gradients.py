@@ -1,9 +1,9 @@
-"""The gradients of a model in an exchange's buffers, summed while the backward pass still runs.
+"""Gradients in an exchange's buffers, summed while the backward pass still runs.
 
 A hook on each parameter moves its fresh gradient into the buffer and makes `.grad` a view of it
 (one copy while the gradient is in the cache; adding to a cleared view would touch it three times).
-When a bucket is whole its exchange begins. Every later hook lets the exchange go on with what
-needs no waiting; the end of the backward pass waits for the rest (Li et al., PyTorch Distributed:
+When a bucket is complete its exchange begins. Every later hook lets the exchange progress without
+waiting; the end of the backward pass waits for the rest (Li et al., PyTorch Distributed:
 Experiences on Accelerating Data Parallel Training, 2020, section 3.2).
 """
 
@@ -17,21 +17,21 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from learner.data_parallel.buckets import BUCKET_BYTES, Layout, Place, lay_out
+from learner.data_parallel.buckets import BUCKET_BYTES, BucketLayout, ParameterPlace, lay_out
 from learner.data_parallel.sparse import sum_sparse
 from learner.errors import UserFault
 from learner.exchange.base import Buffer, Exchange
 
 NOTHING, DENSE, SPARSE = 0.0, 1.0, 2.0
 _EXCHANGED: MutableMapping[torch.Tensor, bool] = WeakTensorKeyDictionary()
-"""The parameters whose gradients are exchanged by somebody."""
+"""The parameters whose gradients some instance exchanges."""
 _NUMBERS = itertools.count()
 _AT_END: list[Gradients] = []
-"""Those that exchange at the end of the backward pass that is running."""
+"""The instances that exchange at the end of the running backward pass."""
 
 
 def _finish_all() -> None:
-    """Exchange at the end of a backward pass: with several optimizers in the same order everywhere.
+    """Exchange at the end of a backward pass; several optimizers in the same order everywhere.
 
     The first hook of each may run in another order on another learner.
     """
@@ -41,7 +41,7 @@ def _finish_all() -> None:
 
 
 class Gradients:
-    """The gradients of parameters (distinct, all trainable), by number in the sequence given.
+    """The gradients of parameters (distinct, all trainable), by their number in the given sequence.
 
     After `finish` a parameter that any learner used has the sum (or mean) on every learner; one
     that no learner used has None, as in one process: the optimizer skips it.
@@ -59,11 +59,11 @@ class Gradients:
     ) -> None:
         self.parameters = list(parameters)
         self.number = next(_NUMBERS)
-        """How many were made before, the same on every learner."""
+        """How many instances were made before, the same on every learner."""
         self.unexchanged = False
         """Whether `no_sync` passes have left gradients that are not exchanged."""
-        self.layout: Layout | None = None
-        """Made at the end of the first backward pass, which tells order and kinds."""
+        self.layout: BucketLayout | None = None
+        """Made at the end of the first backward pass, which shows order and kinds."""
         self.buffers: list[Buffer] = []
         self.exchange_s = 0.0
         """Seconds spent in the exchange since the caller last set it to 0."""
@@ -77,20 +77,20 @@ class Gradients:
         self._order: dict[int, None] = {}
         self._views: dict[int, torch.Tensor] = {}
         self._given: dict[int, torch.Tensor] = {}
-        """What `.grad` is: other tensors of the same memory, as a user may give them another."""
+        """The tensors given to `.grad`: views of the same memory, which a user may replace."""
         self._used: Buffer | None = None
         self._arrived: set[int] = set()
         self._missing: list[int] = []
         self._next = 0
         self._stopped = False
-        self._refuse_others()
+        self._claim_parameters()
         self._handles = [
             p.register_post_accumulate_grad_hook(self._hook(i))  # type: ignore[no-untyped-call]
             for i, p in enumerate(self.parameters)
         ]
 
-    def _refuse_others(self) -> None:
-        """Refuse parameters that another DistributedOptimizer exchanges."""
+    def _claim_parameters(self) -> None:
+        """Claim the parameters; refuse those that another DistributedOptimizer exchanges."""
         for index, parameter in enumerate(self.parameters):
             if parameter in _EXCHANGED:
                 raise UserFault(
@@ -99,8 +99,8 @@ class Gradients:
                 )
         _EXCHANGED.update(dict.fromkeys(self.parameters, True))
 
-    def pause_for_ever(self) -> None:
-        """Leave the gradients to ordinary execution."""
+    def disable(self) -> None:
+        """Stop exchanging, and leave the gradients to ordinary execution."""
         self._remove_hooks()
         self.paused = self._stopped = True
 
@@ -115,7 +115,7 @@ class Gradients:
         self._handles = []
 
     def name(self, index: int) -> str:
-        """Return a parameter's name for people."""
+        """Return a parameter's name, for messages."""
         return self._names[index] if self._names else f"number {index}"
 
     # In the backward pass -----------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Gradients:
         return hook
 
     def _attach(self, index: int) -> None:
-        """Bring a parameter's gradient into its place."""
+        """Copy a parameter's gradient into its place, unless it is there."""
         view, parameter = self._views.get(index), self.parameters[index]
         grad = parameter.grad
         if view is None or grad is None:
@@ -177,7 +177,7 @@ class Gradients:
         self.exchange_s += time.perf_counter() - started
 
     def _begin_whole(self) -> None:
-        """Begin the buckets that are whole, in their order."""
+        """Begin the exchange of complete buckets, in their order."""
         assert self.layout is not None
         buckets = self.layout.buckets
         while self._next < len(buckets) and self._missing[self._next] == 0:
@@ -213,7 +213,7 @@ class Gradients:
         """Fill the place of a parameter that this pass did not reach."""
         if self.parameters[index].grad is None:
             self._views[index].zero_()
-        else:  # of an earlier pass
+        else:  # from an earlier pass
             self._attach(index)
 
     def _kinds(self) -> list[float]:
@@ -237,7 +237,7 @@ class Gradients:
         self._next = 0
 
     def _lay_out(self) -> None:
-        """Fix the layout, the same on every learner: rank 0's order, sparse anywhere is sparse."""
+        """Fix the layout, equal on every learner: rank 0's order; sparse anywhere is sparse."""
         grads = [p.grad for p in self.parameters]
         kinds = [NOTHING if g is None else SPARSE if g.is_sparse else DENSE for g in grads]
         everyone = self._exchange.gather(kinds)
@@ -247,7 +247,7 @@ class Gradients:
         self._make([i for i in order if i in dense])
 
     def arrange(self, order: Sequence[int]) -> None:
-        """Fix the layout before the first backward pass: `order` is what `layout.places` was."""
+        """Fix the layout before the first backward pass, from an earlier `layout.places`."""
         known = set(order) <= set(range(len(self.parameters)))
         if self.layout is None and not self._stopped and known:
             self._make(order)
@@ -263,11 +263,11 @@ class Gradients:
             self._given[index] = self._views[index].detach()
         self._reset()
 
-    def _view(self, place: Place) -> torch.Tensor:
+    def _view(self, place: ParameterPlace) -> torch.Tensor:
         return place.view(self.buffers[place.flat].values, self.parameters[place.index])
 
     def free(self) -> None:
-        """Take the hooks away and give the memory back; gradients are gone."""
+        """Remove the hooks and free the memory; the gradients are gone."""
         self._remove_hooks()
         self._stopped = True
         if self in _AT_END:

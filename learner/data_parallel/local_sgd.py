@@ -1,4 +1,4 @@
-"""Weights averaged every N steps, instead of gradients at each."""
+"""Local SGD: weights are averaged every N steps, instead of gradients at each step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Optimized = Mapping[torch.Tensor, Mapping[str, Any]]
 
 
 class WeightAverage:
-    """Local SGD: every learner steps alone; every `every` steps the weights become their mean.
+    """Averages weights: learners step alone, and every `every` steps the weights become their mean.
 
-    The optimizer's state is averaged with them, so that all learners are then the same.
+    The optimizer's state is averaged with them, so all learners are the same afterwards.
     """
 
     def __init__(self, exchange: Exchange, every: int) -> None:
@@ -33,7 +33,7 @@ class WeightAverage:
         return self._steps == 0
 
     def after_step(self, parameters: Sequence[torch.Tensor], state: Optimized) -> None:
-        """Count a step; average if it is time."""
+        """Count a step; average if that is due."""
         self._steps += 1
         if self._steps == self._every:
             self.average(parameters, state)
@@ -84,7 +84,7 @@ class WeightAverage:
         return buffer
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for buffer in self._buffers.values():
             buffer.free()
         self._buffers.clear()

@@ -1,4 +1,4 @@
-"""Any torch optimizer, made to train with all learners: gradients averaged, the step divided."""
+"""Any torch optimizer, trained with all learners: gradients averaged, the step sharded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from learner.data_parallel.buckets import BUCKET_BYTES
 from learner.data_parallel.consistency import check_same_parameters
 from learner.data_parallel.gradients import Gradients
 from learner.data_parallel.local_sgd import WeightAverage
-from learner.data_parallel.sharded_optimizer import DividedOptimizer
+from learner.data_parallel.sharded_optimizer import ShardedOptimizer
 from learner.data_parallel.shared_weights import SharedWeights, overlap, splitting_of
 from learner.errors import UserFault
 from learner.exchange.base import Exchange
@@ -23,23 +23,26 @@ SPLITTINGS = ("auto", "elements", "tensors", "none")
 class DistributedOptimizer(torch.optim.Optimizer):
     """Wraps an optimizer; use it in its place.
 
-    When `backward()` returns, every gradient is the mean over the learners; `step()` then gives
-    all learners the same weights. Where learners share a node's memory (exchange `shm` or
-    `hierarchical`) they also share one copy of the weights, and each steps its part of it: change
-    weights only through the optimizer, or say shared_weights=False.
+    When `backward()` returns, every gradient is the mean over the learners; `step()` then gives all
+    learners the same weights. Learners that share a node's memory (exchange `shm` or
+    `hierarchical`) also share one copy of the weights, and each steps its part of it: change
+    weights only through the optimizer, or pass shared_weights=False.
 
     Args:
-        optimizer: any torch optimizer, with parameters that are the same on every learner.
-        parameters: those whose gradients are exchanged; the optimizer's, if not given.
-        names: the parameters' names by identity, for messages.
-        average: the mean over the learners; False: the sum (with at_end=False only).
-        at_end: exchange at the end of every backward pass; False: when `finish()` is called.
-        average_every: local SGD (Stich, Local SGD Converges Fast and Communicates Little, 2019):
-            no gradient is exchanged; every so many steps the weights are averaged, and with them
-            the optimizer's state (Yu et al., Linear Speedup Analysis of Communication Efficient
-            Momentum SGD, 2019).
-        splitting: how a step may be divided over a node's learners: `elements`, `tensors`, `none`,
+        optimizer: Any torch optimizer; its parameters must be the same on every learner.
+        exchange: Connects the learners.
+        parameters: Those whose gradients are exchanged; the optimizer's by default.
+        names: The parameters' names by identity, for messages.
+        average: Take the mean over the learners; False: the sum (with at_end=False only).
+        at_end: Exchange at the end of every backward pass; False: when `finish()` is called.
+        average_every: Local SGD (Stich, Local SGD Converges Fast and Communicates Little, 2019): no
+            gradient is exchanged; instead the weights are averaged every so many steps, and with
+            them the optimizer's state (Yu et al., Linear Speedup Analysis of Communication
+            Efficient Momentum SGD, 2019).
+        shared_weights: Share one copy of the weights where learners share memory.
+        splitting: How a step may be divided over a node's learners: `elements`, `tensors`, `none`,
             or `auto`, which knows torch's own optimizers and takes `none` for others.
+        bucket_bytes: See learner.data_parallel.buckets.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         splitting: str = "auto",
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        # Optimizer.__init__ is not called: groups, state and settings are the wrapped one's.
+        # Optimizer.__init__ is not called: groups, state and settings are the wrapped optimizer's.
         if splitting not in SPLITTINGS:
             raise UserFault(
                 f"splitting is {splitting!r}", hint=f"it is one of {', '.join(SPLITTINGS)}"
@@ -72,7 +75,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.exchange = exchange
         self._splitting = splitting_of(optimizer) if splitting == "auto" else splitting
         self._shares = shared_weights and average_every == 1 and self._splitting != "none"
-        self._divided: DividedOptimizer | None = None
+        self._sharded: ShardedOptimizer | None = None
         self._weights: SharedWeights | None = None
         self._closed = False
         self.average_every = average_every
@@ -95,10 +98,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if parameters is None and exchange.size > 1 and not p.requires_grad
         }
         if self._average is not None or exchange.size == 1:
-            self.gradients.pause_for_ever()
+            self.gradients.disable()
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the wrapped optimizer has and this one does not."""
+        """Return an attribute of the wrapped optimizer that this one lacks."""
         if name == "wrapped":
             raise AttributeError(name)
         return getattr(self.wrapped, name)
@@ -107,7 +110,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     """torch.amp.GradScaler unscales gradients itself, instead of leaving it to a fused step, whose
     scale it would set on this object and not on the wrapped one."""
 
-    # What an optimizer has ----------------------------------------------------------------------
+    # The interface of torch optimizers
+    # --------------------------------------------------------------
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -116,7 +120,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """Return the wrapped optimizer's state; where steps are divided, of this learner's part."""
+        """Return the wrapped optimizer's state; of sharded steps, this learner's part."""
         return self.wrapped.state
 
     @property
@@ -128,24 +132,24 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return f"DistributedOptimizer({self.wrapped!r})"
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients."""
+        """Clear the gradients."""
         self.wrapped.zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Take the optimizer's step; on return all learners of the node have all new weights.
 
-        A closure runs before the step, once; an optimizer that calls it itself (LBFGS) does so.
+        A closure runs once, before the step, unless the optimizer calls it itself (LBFGS).
         """
         self._check()
-        self._divide()
-        if self._divided is None:
+        self._shard()
+        if self._sharded is None:
             loss: Any = self.wrapped.step(closure) if closure else self.wrapped.step()
         else:
             loss = None
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
-            self._divided.step()
+            self._sharded.step()
         if self._average is not None:
             self._average.after_step(self.gradients.parameters, self.wrapped.state)
         return loss
@@ -175,62 +179,63 @@ class DistributedOptimizer(torch.optim.Optimizer):
                     "unfreeze, and wrap anew",
                 )
 
-    def _divide(self) -> None:
-        """Share the weights, once the first backward pass has told which there are."""
+    def _shard(self) -> None:
+        """Share the weights, once the first backward pass has fixed the layout."""
         if self._weights is not None or not self._shares or self.gradients.layout is None:
-            return  # already, never, or not yet
-        # The same on every learner: some nodes may have one learner only.
+            return  # done already, never to be done, or too early
+        # equal on every learner: some nodes may have one learner only
         several = self.exchange.size > self.exchange.topology.nodes
         self._shares = several and self.exchange.shared(0, torch.uint8) is not None
         if overlap(self.gradients.parameters):
             self._shares = False
         if self._shares:
             self._weights = SharedWeights(self.gradients, self.exchange, self._splitting)
-            self._divided = DividedOptimizer(self.wrapped, self._weights, self.exchange)
+            self._sharded = ShardedOptimizer(self.wrapped, self._weights, self.exchange)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, on every learner. Called by every learner."""
-        return self._divided.state_dict() if self._divided else self.wrapped.state_dict()
+        return self._sharded.state_dict() if self._sharded else self.wrapped.state_dict()
 
     def pieces_of_state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint that all learners write: divided, not gathered."""
-        state = self._divided.pieces_of_state() if self._divided else self.wrapped.state_dict()
+        """Return the state for a checkpoint that all learners write: sharded, not gathered."""
+        state = self._sharded.pieces_of_state() if self._sharded else self.wrapped.state_dict()
         return {
             **state,
             "order": list(self.gradients.layout.places) if self.gradients.layout else [],
         }
 
-    def divide_as(self, order: Sequence[int]) -> DividedOptimizer | None:
-        """Share the weights before the first backward pass, if that is what the first step would.
+    def shard_as(self, order: Sequence[int]) -> ShardedOptimizer | None:
+        """Share the weights before the first backward pass, if the first step would share them.
 
         Called by every learner. `order` comes from `pieces_of_state` of an earlier attempt: with it
         a learner knows its part of that state, and need not read all of it.
         """
         if order:
             self.gradients.arrange(order)
-        self._divide()
-        return self._divided
+        self._shard()
+        return self._sharded
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a whole state."""
-        if self._divided:
-            self._divided.load_state_dict(state_dict)
+        """Load a whole state."""
+        if self._sharded:
+            self._sharded.load_state_dict(state_dict)
         else:
             self.wrapped.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse: the learners' buffers are laid out for the parameters there were."""
+        """Refuse new parameters: the learners' buffers are laid out for the existing ones."""
         raise UserFault(
             f"a group of {len(list(param_group['params']))} parameters can't be added to a "
             "DistributedOptimizer",
             hint="add it to the optimizer before wrapping that",
         )
 
-    # What only this one has ---------------------------------------------------------------------
+    # Distributed training
+    # ---------------------------------------------------------------------------
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Add up gradients on this learner alone; the next backward pass outside exchanges all."""
+        """Accumulate gradients on this learner; the next backward pass outside exchanges them."""
         before, self.gradients.paused = self.gradients.paused, True
         try:
             yield
@@ -243,38 +248,38 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def settled(self) -> bool:
-        """Return whether all learners have the same weights: always, but in local SGD."""
+        """Return whether all learners have the same weights: always, except in local SGD."""
         return self._average is None or self._average.settled
 
     def settle(self) -> None:
-        """Give all learners the same weights now (local SGD). Called by every learner."""
+        """Average the weights now (local SGD). Called by every learner."""
         if self._average is not None and not self._average.settled:
             self._average.average(self.gradients.parameters, self.wrapped.state)
 
     def read_exchange_s(self) -> float:
-        """Return the seconds spent in the exchange since this was last called."""
+        """Return the seconds spent in the exchange since the last call."""
         spent_s, self.gradients.exchange_s = self.gradients.exchange_s, 0.0
         if self._average is not None:
             spent_s, self._average.exchange_s = self._average.exchange_s, 0.0
-        if self._divided is not None:
-            spent_s, self._divided.exchange_s = spent_s + self._divided.exchange_s, 0.0
+        if self._sharded is not None:
+            spent_s, self._sharded.exchange_s = spent_s + self._sharded.exchange_s, 0.0
         return spent_s
 
     def close(self) -> None:
-        """Make weights and the optimizer's whole state this learner's own. Called by every learner.
+        """Give this learner its own weights and whole optimizer state. Called by every learner.
 
-        What was wrapped is then an ordinary optimizer again, which may be wrapped anew.
+        The wrapped optimizer is then an ordinary one again, which may be wrapped anew.
         """
         if self._closed:
             return
         self._closed = True
-        state = self._divided.state_dict() if self._divided else None
+        state = self._sharded.state_dict() if self._sharded else None
         if self._weights is not None:
             self._weights.move_out()
         self.gradients.free()
         if self._average is not None:
             self._average.free()
-        self._weights = self._divided = None
+        self._weights = self._sharded = None
         self._shares = False
         if state is not None:
             self.wrapped.load_state_dict(state)

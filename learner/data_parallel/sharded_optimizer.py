@@ -1,4 +1,4 @@
-"""An optimizer whose step is divided over the learners of a node, and its state with it."""
+"""The sharded optimizer: its step, and so its state, is divided over the learners of a node."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ State = dict[str, Any]
 _GATHER_BYTES = 64 * 1024**2
 
 
-class DividedOptimizer:
+class ShardedOptimizer:
     """Steps this learner's pieces of the shared weights with the user's own optimizer.
 
     During a step the optimizer's groups hold pieces instead of parameters; learning rates and all
-    other settings stay the optimizer's own. Between steps they hold the parameters.
+    other settings stay the optimizer's. Between steps they hold the parameters.
     """
 
     def __init__(
@@ -38,20 +38,20 @@ class DividedOptimizer:
             for index in weights.layout.places
             if index not in weights.pieces or not weights.pieces[index].whole
         ]
-        self._divide_state()
+        self._shard_state()
 
     def step(self) -> None:
         """Step this learner's pieces; on return every weight of the node is stepped."""
         self._weights.attach_gradients()
-        self._meet()  # nobody's weights change before all are here
+        self._wait_for_node()  # no weights change before all learners are here
         self._weights.adopt()
         with self._holding_pieces():
             self._optimizer.step()
-        self._meet()
+        self._wait_for_node()
         for parameter in self._stepped_elsewhere:
-            torch.autograd.graph.increment_version(parameter)  # as a step of its own would have
+            torch.autograd.graph.increment_version(parameter)  # as its own step would
 
-    def _meet(self) -> None:
+    def _wait_for_node(self) -> None:
         started = time.perf_counter()
         self._weights.wait_for_node()
         self.exchange_s += time.perf_counter() - started
@@ -69,17 +69,17 @@ class DividedOptimizer:
                 group["params"] = parameters
 
     def _stepped(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """Return what this learner steps of a parameter: a piece, all of it, or nothing."""
+        """Return the part of a parameter that this learner steps: a piece, all of it, or None."""
         index = self._numbers.get(id(parameter))
         if index is None or index not in self._weights.layout.places:
-            return parameter  # sparse, or not exchanged: every learner has its own, the same
+            return parameter  # sparse, or not exchanged: every learner steps its own, equal copy
         piece = self._weights.pieces.get(index)
         return None if piece is None else piece.values
 
     # State --------------------------------------------------------------------------------------
 
-    def _divide_state(self) -> None:
-        """Keep of each parameter's state what belongs to this learner's pieces."""
+    def _shard_state(self) -> None:
+        """Keep the part of each parameter's state that belongs to this learner's pieces."""
         state = self._optimizer.state
         for index in self._weights.layout.places:
             parameter = self._weights.parameters[index]
@@ -91,17 +91,17 @@ class DividedOptimizer:
                 state[piece.values] = _cut(whole, piece, parameter)
 
     def load_state_dict(self, state: State) -> None:
-        """Take a whole state, as `state_dict` returns it."""
+        """Load a whole state, as `state_dict` returns it."""
         for piece in self._weights.pieces.values():
             self._optimizer.state.pop(piece.values, None)
         self._optimizer.load_state_dict(state)
-        self._divide_state()
+        self._shard_state()
 
     def load_parts(self, state: State, part: Callable[[Any, Piece | None], Any]) -> None:
-        """Take this learner's parts of a state.
+        """Load this learner's parts of a state.
 
         Args:
-            state: As `state_dict` returns it, perhaps with something else in the place of tensors.
+            state: As `state_dict` returns it, perhaps with other values in place of tensors.
             part: Returns the part of a value that belongs to a piece (of the flattened tensor, if
                 the value has the parameter's shape), or all of it for None.
         """
@@ -118,11 +118,11 @@ class DividedOptimizer:
         return self._weights.pieces[self._numbers[id(parameter)]]
 
     def pieces_of_state(self) -> State:
-        """Return the state with `Pieces` for what is divided; the same tree on every learner."""
+        """Return the state with `Pieces` for sharded tensors; the same tree on every learner."""
         return self._whole_state(self._as_pieces)
 
     def state_dict(self) -> State:
-        """Return the whole state on every learner, as the undivided optimizer would."""
+        """Return the whole state on every learner, as the unsharded optimizer would."""
         return self._whole_state(self._gathered)
 
     def _whole_state(self, entry: Callable[[int, str, Any], Any]) -> State:
@@ -138,12 +138,12 @@ class DividedOptimizer:
         return {"state": state, "param_groups": _groups_of(self._optimizer)}
 
     def _kinds(self) -> dict[int, dict[str, Any]]:
-        """Return for each parameter and key: the dtype of a divided tensor, or a common value."""
+        """Return for each parameter and key the dtype of a sharded tensor, or a common value."""
         mine: dict[int, dict[str, Any]] = {}
         for index, piece in self._weights.pieces.items():
             entries = self._optimizer.state.get(piece.values, {})
             mine[index] = {
-                key: value.dtype if _is_divided(value, piece) else _Common(value)
+                key: value.dtype if _is_sharded(value, piece) else _Common(value)
                 for key, value in entries.items()
             }
         together: dict[int, dict[str, Any]] = {}
@@ -158,7 +158,7 @@ class DividedOptimizer:
         topology = self._exchange.topology
         parts = []
         if (piece := self._weights.pieces.get(index)) is not None:
-            # Every node has the whole, cut in its own way: of each tensor it gives a part.
+            # every node has the whole state, cut in its own way, and gives a part of each tensor
             flat = self._optimizer.state[piece.values][key].detach().reshape(-1)
             count = self._weights.parameters[index].numel()
             first = max(piece.start, count * topology.node // topology.nodes)
@@ -187,18 +187,18 @@ class DividedOptimizer:
 
 
 class _Common:
-    """A value that is the same for every piece of a parameter: a step count, say."""
+    """A value that is the same for every piece of a parameter, such as a step count."""
 
     def __init__(self, value: Any) -> None:
         self.value = value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _is_divided(value: Any, piece: Piece) -> bool:
+def _is_sharded(value: Any, piece: Piece) -> bool:
     return isinstance(value, torch.Tensor) and value.shape == piece.values.shape
 
 
 def _cut(whole: State, piece: Piece, parameter: torch.Tensor) -> State:
-    """Return the state of a piece, from that of its whole parameter."""
+    """Return the state of a piece, cut from that of its parameter."""
     if piece.whole:
         return whole
     return {

@@ -1,9 +1,9 @@
-"""One copy of the weights for the learners of a node, each of whom steps its part of them.
+"""Shared weights: one copy per node, of which each learner steps its part.
 
-Every learner has the summed gradients; it takes the optimizer's step for its part of the weights
-only, in place, where all learners of the node read them. The step's cost is divided by the
-learners of the node, optimizer state is divided too, and nothing is gathered (ZeRO stage 1:
-Rajbhandari et al., 2020, section 5.1; in shared memory instead of messages).
+Every learner has the summed gradients. It takes the optimizer's step for its part of the weights
+only, in place, where all learners of the node read them. The step's cost and the optimizer's state
+are divided by the learners of the node, and nothing is gathered (ZeRO stage 1: Rajbhandari et al.,
+2020, section 5.1; in shared memory instead of messages).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from learner.data_parallel.buckets import Layout
+from learner.data_parallel.buckets import BucketLayout
 from learner.data_parallel.gradients import Gradients
 from learner.errors import UserFault
 from learner.exchange.arithmetic import part_of
@@ -32,8 +32,8 @@ WHOLE = ("LBFGS",)
 def splitting_of(optimizer: torch.optim.Optimizer) -> str:
     """Return how a step may be divided: by `elements`, by `tensors`, or not at all (`none`).
 
-    Nobody knows whether an optimizer that is not torch's own couples its parameters (by a norm of
-    all gradients, say), which in parts would give other weights: it is not divided.
+    An optimizer that is not torch's own may couple its parameters (by a norm of all gradients,
+    say), so that parts would give other weights: it is not divided.
     """
     kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim"):
@@ -44,7 +44,7 @@ def splitting_of(optimizer: torch.optim.Optimizer) -> str:
 
 
 def overlap(parameters: Iterable[torch.Tensor]) -> bool:
-    """Return whether parameters lie in one storage, and so perhaps in the same place."""
+    """Return whether parameters share a storage, and so perhaps memory."""
     storages = [p.untyped_storage().data_ptr() for p in parameters if p.numel()]
     return len(set(storages)) < len(storages)
 
@@ -71,7 +71,7 @@ class SharedWeights:
     def __init__(self, gradients: Gradients, exchange: Exchange, splitting: str) -> None:
         assert gradients.layout is not None
         self.parameters = gradients.parameters
-        self.layout: Layout = gradients.layout
+        self.layout: BucketLayout = gradients.layout
         self._exchange = exchange
         self._counters = Counters(exchange)
         self._waits = 0
@@ -107,7 +107,7 @@ class SharedWeights:
     def _pieces_of_elements(self) -> Iterator[Piece]:
         topology = self._exchange.topology
         for index, place in self.layout.places.items():
-            if not self.parameters[index].is_contiguous():  # its state has an order of its own
+            if not self.parameters[index].is_contiguous():  # its state has its own memory order
                 if index % topology.local_size == topology.local_rank:
                     yield self._piece(index, 0, self.parameters[index].numel())
                 continue
@@ -118,7 +118,7 @@ class SharedWeights:
                 yield self._piece(index, start - place.start, stop - place.start)
 
     def _pieces_of_tensors(self) -> Iterator[Piece]:
-        """Give each learner whole tensors: the largest first, to whoever has least."""
+        """Give each learner whole tensors: the largest first, to the learner that has least."""
         topology = self._exchange.topology
         loads = [0] * topology.local_size
         sizes = {index: self.parameters[index].numel() for index in self.layout.places}
@@ -146,12 +146,12 @@ class SharedWeights:
             piece.values.grad = None if flat is None else flat[piece.start : piece.stop]
 
     def adopt(self) -> None:
-        """Take over weights that the user's program has given other memory (`p.data = …`).
+        """Take over weights that the user's program has moved (`p.data = …`).
 
-        Call it when every learner of the node has done that.
+        Call it once every learner of the node has moved them.
 
         Raises:
-            UserFault: they became of another shape, dtype or device.
+            UserFault: Their shape, dtype or device has changed.
         """
         for index, view in self._views.items():
             parameter = self.parameters[index]
@@ -167,7 +167,7 @@ class SharedWeights:
             self._adopt(parameter, view, self.pieces.get(index))
 
     def _adopt(self, parameter: torch.Tensor, view: torch.Tensor, piece: Piece | None) -> None:
-        """Copy what this learner steps, as the others do with theirs, and share again."""
+        """Copy this learner's part, as the others copy theirs, and share the memory again."""
         with torch.no_grad():
             if piece is not None and piece.whole:
                 view.copy_(parameter)
@@ -177,13 +177,13 @@ class SharedWeights:
             parameter.data = view
 
     def scratch(self, size_bytes: int) -> torch.Tensor:
-        """Return shared memory (uint8) for passing things between the node's learners."""
+        """Return shared memory (uint8) for exchanging values between the node's learners."""
         if len(self._scratch) < size_bytes:
             self._scratch = self._share(-(-size_bytes // 64) * 64, torch.uint8)
         return self._scratch
 
     def move_out(self) -> None:
-        """Give every parameter memory of its own again."""
+        """Give every parameter its own memory again."""
         with torch.no_grad():
             for index in self.layout.places:
                 self.parameters[index].data = self.parameters[index].detach().clone()

@@ -1,4 +1,4 @@
-"""Sums of sparse gradients: indices and values of all learners, put together."""
+"""Sums of sparse gradients: the indices and values of all learners are concatenated."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What becomes of the other learners when an error ends one of them: they end, too.
+"""Abort: an error that ends one learner ends the others, too.
 
-Without this they would wait for it for ever: Python's end runs MPI_Finalize, which waits for all.
+Otherwise they would wait for it for ever: at Python's exit MPI_Finalize waits for all.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from learner.errors import UserFault, explain
 from learner.exchange.base import Group
 
 
-class EndWithOthers:
-    """While installed as sys.excepthook, an error that nobody catches ends all learners."""
+class AbortOnError:
+    """While installed as sys.excepthook, aborts all learners on an uncaught error."""
 
     def __init__(self) -> None:
         self.group: Group | None = None
-        """Who ends; nobody else before this is known."""
+        """The learners to end; None until they are known."""
         self._before = sys.excepthook
         self._stderr = sys.stderr
-        """torch.distributed's own hook calls ours with another one, to print what it has later."""
-        if isinstance(previous := getattr(self._before, "__self__", None), EndWithOthers):
-            self._before = previous._before  # of an init() that failed
+        """torch.distributed's own hook calls ours with another stderr, to print its content
+        later."""
+        if isinstance(previous := getattr(self._before, "__self__", None), AbortOnError):
+            self._before = previous._before  # from an init() that failed
         sys.excepthook = self._hook
 
     def remove(self) -> None:
-        """Put back what was there before."""
+        """Restore the previous hook."""
         if getattr(sys.excepthook, "__self__", None) is self:
             sys.excepthook = self._before
 

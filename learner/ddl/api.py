@@ -15,8 +15,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from learner.data_parallel.consistency import check_same_parameters
 from learner.data_parallel.optimizer import DistributedOptimizer as _Optimizer
 from learner.ddl import reducer as _all
-from learner.ddl.abort import EndWithOthers
-from learner.ddl.gpu_assignment import choose, look
+from learner.ddl.abort import AbortOnError
+from learner.ddl.gpu_assignment import choose, detect_gpus
 from learner.ddl.reducer import Reducer
 from learner.ddl.samples import Partition
 from learner.errors import UserFault
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from learner.checkpoint.writer_process import WriterProcess
 
 SWITCH = "DDL"
-"""Set to `off`, this variable makes `init` go on as an ordinary single process."""
+"""Set to `off`, this variable makes `init` continue as an ordinary single process."""
 CHECKPOINT_VARIABLE = "CHECKPOINT_DIR"
-"""Set by dlctl. Where it is, `init` starts a process that writes checkpoints."""
+"""Set by dlctl. If set, `init` starts a process that writes checkpoints."""
 Tensors = TypeVar("Tensors", Sequence[torch.Tensor], Mapping[str, torch.Tensor])
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """What `init` found."""
+    """This learner's place, as `init` found it."""
 
     rank: int
     size: int
     local_rank: int
-    """This learner's place among those of its node."""
+    """This learner's number among those of its node."""
     local_size: int
     local_gpuid: int | None
     """The GPU of this learner, or None."""
@@ -55,9 +55,9 @@ class _Joined:
     exchange: Exchange
     assigned: Assigned
     reducer: Reducer
-    hook: EndWithOthers
+    hook: AbortOnError
     names: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
-    """The parameters' names, for messages. (An id alone may come again, on one learner only.)"""
+    """The parameters' names, for messages. (An id may be reused, on one learner only.)"""
     optimizers: list[_Optimizer] = field(default_factory=list)
     writer: WriterProcess | None = None
     """For the first `Checkpoints`."""
@@ -77,31 +77,30 @@ def init(
     """Join the other learners. Call it once, before everything else of this module.
 
     Args:
-        mode: the topology, learners per node x nodes (`4x2`), which must be the one that is found;
-            `auto` takes what there is.
-        user_gpuid: the GPU that this learner prefers.
-        pci: number GPUs by their place on the PCI bus.
+        mode: The expected topology, learners per node x nodes (`4x2`); `auto` accepts any.
+        user_gpuid: The GPU that this learner prefers.
+        pci: Number GPUs by their place on the PCI bus.
         exchange: `auto`, `shm`, `mpi`, `hierarchical` or `torch`.
-        distributed: False goes on as an ordinary single process, whatever started it, and so does
-            the variable DDL=off where this is not said.
+        distributed: False continues as an ordinary single process, whatever started it; by default
+            the variable DDL=off does that.
 
     Raises:
-        UserFault: called twice, another topology than `mode`, or nothing connects the learners.
+        UserFault: Called twice, the topology is not `mode`, or nothing connects the learners.
     """
     if _joined:
         raise UserFault("ddl.init() was called before", hint="ddl.shutdown() undoes it")
     if distributed is None:
         distributed = os.environ.get(SWITCH, "").lower() not in ("off", "0", "no", "false")
     keep_freed_memory()
-    hook = EndWithOthers()
+    hook = AbortOnError()
     writer = _start_writer()
     group = find_group() if distributed else None
     hook.group = members = group or SingleExchange()
     topology = members.topology
     check_mode(mode if distributed else "auto", topology)
 
-    wishes = members.collect(look(user_gpuid, pci=pci))
-    gpu = choose([wishes[rank] for rank in topology.local_ranks], topology.local_rank)
+    requests = members.collect(detect_gpus(user_gpuid, pci=pci))
+    gpu = choose([requests[rank] for rank in topology.local_ranks], topology.local_rank)
     if gpu is not None:
         torch.cuda.set_device(gpu)
     joined = make_exchange(group, exchange, gpu=gpu is not None)
@@ -111,7 +110,7 @@ def init(
 
 
 def _start_writer() -> WriterProcess | None:
-    """Start what writes checkpoints, where some are expected: before MPI and CUDA start."""
+    """Start the process that writes checkpoints, if any are expected, before MPI and CUDA start."""
     if CHECKPOINT_VARIABLE not in os.environ:
         return None
     from learner.checkpoint.writer_process import WriterProcess
@@ -120,7 +119,7 @@ def _start_writer() -> WriterProcess | None:
 
 
 def shutdown() -> None:
-    """Leave the other learners, after all have come here. Weights stay as they are."""
+    """Leave the other learners, once all have come here. Weights stay as they are."""
     while _joined:
         state = _joined.pop()
         for optimizer in state.optimizers:
@@ -133,7 +132,7 @@ def shutdown() -> None:
 
 
 def abort(code: int = 1) -> None:
-    """End all learners now. An error that nobody catches does so by itself; sys.exit() doesn't."""
+    """End all learners now. An uncaught error does that by itself; sys.exit() does not."""
     sys.stdout.flush()
     _state().exchange.abort(code)
     sys.exit(code)
@@ -216,17 +215,17 @@ def allreduce_n(
     tensors: Sequence[torch.Tensor], op: str = "sum", mpi: bool = False, check: float = 0.0
 ) -> list[torch.Tensor]: ...
 def allreduce_n(tensors: Any, op: str = "sum", mpi: bool = False, check: float = 0.0) -> Any:
-    """Return N new tensors: the sum or mean of each over the learners, in one shot.
+    """Return N new tensors: the sum or mean of each over the learners, in one operation.
 
     Args:
-        tensors: a sequence, or a mapping from names; the same shapes and dtypes on every learner.
+        tensors: A sequence, or a mapping from names; the same shapes and dtypes on every learner.
         op: `sum` or `avg`.
-        mpi: use MPI_Allreduce alone, as a baseline.
-        check: where more than 0, compare with MPI_Allreduce; the largest relative error allowed.
+        mpi: Use MPI_Allreduce alone, as a baseline.
+        check: If more than 0, compare with MPI_Allreduce; the largest relative error allowed.
 
     Raises:
-        UserFault: unknown op; learners give other tensors; or a tensor's error is over `check`:
-            names the worst.
+        UserFault: `op` is unknown, learners give different tensors, or an error is over `check`;
+            then the worst tensor is named.
     """
     values, names = _listed(tensors)
     state, divisor = _state(), _divisor(op)
@@ -245,7 +244,7 @@ def allreduce_n(tensors: Any, op: str = "sum", mpi: bool = False, check: float =
 
 
 def allreduce_n_(tensors: Sequence[torch.Tensor], op: str = "sum") -> None:
-    """Replace N tensors by their sum or mean; those of `empty_n` are summed where they are."""
+    """Replace N tensors by their sum or mean; those of `empty_n` are summed in place."""
     divisor = _divisor(op)
     held = _all.held_set(tensors)
     if held is not None:
@@ -269,11 +268,11 @@ def empty_n(
 def scale_learning_rate(target: Any) -> Any:
     """Multiply a learning rate, or those of all groups of an optimizer, by the number of learners.
 
-    With the same batch on each learner the global batch grows with them, and so must the rate
-    (Goyal et al., Accurate, Large Minibatch SGD, 2017). Returns the number, or the optimizer.
+    With the same batch on each learner the global batch grows with their number, and so must the
+    rate (Goyal et al., Accurate, Large Minibatch SGD, 2017). Returns the number, or the optimizer.
 
     Raises:
-        UserFault: a scheduler was made for the optimizer, and remembers the rates as they were.
+        UserFault: The optimizer has a scheduler already, which remembers the old rates.
     """
     if isinstance(target, (int, float)):
         return target * size()
@@ -292,16 +291,16 @@ def partition(
 ) -> Partition:
     """Return this learner's part of a map-style dataset: no sample is in two parts.
 
-    Where the samples don't divide evenly, `pad` repeats some and `drop` leaves some out, so that
-    every learner has equally many. Call `.set_epoch(n)` for another order.
+    If the samples don't divide evenly, `pad` repeats some and `drop` leaves some out, so that every
+    learner has equally many. Call `.set_epoch(n)` for another order.
     """
     return Partition(dataset, rank(), size(), seed=seed, uneven=uneven, shuffle=shuffle)
 
 
-def Checkpoints(  # a class to who calls it; not imported before, because it needs h5py
+def Checkpoints(  # a class to callers; imported late, because it needs h5py
     directory: str | Path, keep: int = 2, *, keep_every_steps: int | None = None
 ) -> api.Checkpoints:
-    """Return the checkpoints in a directory, of all learners; see learner.checkpoint.api."""
+    """Return the checkpoints of all learners in a directory; see learner.checkpoint.api."""
     from learner.checkpoint import api
 
     state = _state()
@@ -321,7 +320,7 @@ class DistributedOptimizer(_Optimizer):
         state.optimizers.append(self)
 
     def close(self) -> None:
-        """Make everything this learner's own again; see learner.data_parallel.optimizer."""
+        """Give this learner its own weights and state; see learner.data_parallel.optimizer."""
         super().close()
         for state in _joined:
             if self in state.optimizers:

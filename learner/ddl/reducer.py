@@ -1,4 +1,4 @@
-"""N tensors, summed over all learners in one shot."""
+"""AllReduceN: N tensors, summed over all learners in one operation."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from dataclasses import dataclass
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from learner.data_parallel.buckets import Layout, lay_out
+from learner.data_parallel.buckets import BucketLayout, lay_out
 from learner.data_parallel.consistency import check_same_lines
 from learner.errors import UserFault
 from learner.exchange.base import Buffer, Exchange
 
 _HELD: MutableMapping[torch.Tensor, tuple[Held, int]] = WeakTensorKeyDictionary()
-"""Of each tensor in an exchange's memory its set, and which of it. (As an attribute of the tensor
-it would be pickled with it.)"""
+"""For each tensor in an exchange's memory, its set and its number in it. (An attribute of the
+tensor would be pickled with it.)"""
 
 
 @dataclass(frozen=True)
 class Held:
-    """Where a set of tensors lives in an exchange's memory."""
+    """A set of tensors in an exchange's memory."""
 
     buffers: list[Buffer]
-    layout: Layout
+    layout: BucketLayout
 
     def reduce(self, divisor: int) -> None:
-        """Sum the tensors where they are, and divide."""
+        """Sum the tensors in place, and divide."""
         for bucket in self.layout.buckets:
             self.buffers[bucket.flat].begin(bucket.start, bucket.stop, divisor)
         for buffer in self.buffers:
@@ -36,7 +36,7 @@ class Held:
 
 
 def empty_set(exchange: Exchange, like: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Held]:
-    """Return zeros in the exchange's memory, shaped as the given tensors."""
+    """Return zeros in the exchange's memory, with the shapes of the given tensors."""
     layout = lay_out(like, range(len(like)))
     buffers = [exchange.buffer(flat.count, flat.dtype, flat.device) for flat in layout.flats]
     held = Held(buffers, layout)
@@ -49,7 +49,7 @@ def empty_set(exchange: Exchange, like: Sequence[torch.Tensor]) -> tuple[list[to
 
 
 def held_set(tensors: Sequence[torch.Tensor]) -> Held | None:
-    """Return where these tensors live: None unless they are all of one set, in its order."""
+    """Return the set of these tensors; None unless they are all of one set, in its order."""
     found = _HELD.get(tensors[0]) if tensors else None
     if found is None or len(found[0].layout.places) != len(tensors):
         return None
@@ -58,18 +58,18 @@ def held_set(tensors: Sequence[torch.Tensor]) -> Held | None:
 
 
 _SETS_KEPT = 4
-"""A loop may sum its gradients, a loss and a metric or two; memory is as large as all of them."""
+"""A loop may sum its gradients, a loss and a metric or two. The memory is as large as all sets."""
 _DIGESTS_KEPT = 64
 Kind = tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
 
 
 class Reducer:
-    """Sums tensors of the caller's own memory, through buffers that are kept for the next time."""
+    """Sums tensors in the caller's memory, through buffers that are kept for the next call."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._kept: dict[Kind, tuple[list[torch.Tensor], Held]] = {}
-        """Those used last; the same on every learner, which all give the same tensors."""
+        """The most recently used; equal on every learner, since all give the same tensors."""
         self._digests: dict[tuple[object, ...], torch.Tensor] = {}
 
     def reduce(
@@ -91,13 +91,13 @@ class Reducer:
                 result.copy_(copy)
 
     def agree(self, tensors: Sequence[torch.Tensor], names: Sequence[str], how: str) -> None:
-        """Stop where learners give other tensors, or want something else, naming the difference.
+        """Check that all learners give the same tensors for the same operation.
 
-        Every call compares: a learner that keeps a set for its tensors can't know that another
-        does not. Equal are all n numbers d that sum to n d, and their squares to n d d.
+        Every call compares: a learner that keeps a set for its tensors can't know that another does
+        not. All n numbers d are equal if they sum to n d, and their squares to n d d.
 
         Raises:
-            UserFault: on every learner.
+            UserFault: On every learner, if any of them differs; names the first difference.
         """
         if self._exchange.size == 1:
             return
@@ -122,13 +122,13 @@ class Reducer:
         held = self._kept.pop(key, None)
         if held is None:
             if len(self._kept) >= _SETS_KEPT:
-                self._free(next(iter(self._kept)))  # unused for longest
+                self._free(next(iter(self._kept)))  # least recently used
             held = empty_set(self._exchange, [_blank(t) for t in tensors])
         self._kept[key] = held
         return held
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for key in list(self._kept):
             self._free(key)
 
@@ -142,13 +142,13 @@ def _kind(tensors: Sequence[torch.Tensor]) -> Kind:
 
 
 def _lines(tensors: Sequence[torch.Tensor], names: Sequence[str], how: str) -> list[str]:
-    """Return what must be the same on every learner."""
+    """Return the lines that must be the same on every learner."""
     kinds = [f"{tuple(t.shape)} {str(t.dtype)[6:]} {t.device.type}" for t in tensors]
     return [how, *[f"{name} {kind}" for name, kind in zip(names, kinds, strict=True)]]
 
 
 def _digest(lines: Sequence[str]) -> torch.Tensor:
-    """Return two numbers of 24 bits and their squares: int64, which holds sums of 32,768 each."""
+    """Return two numbers of 24 bits and their squares, as int64: 32,768 learners can sum them."""
     digest = hashlib.sha256("\n".join(lines).encode()).digest()
     numbers = [int.from_bytes(digest[:3], "big"), int.from_bytes(digest[3:6], "big")]
     return torch.tensor([*numbers, *(number * number for number in numbers)])
@@ -165,12 +165,12 @@ def check_against(
     names: Sequence[str],
     tolerance: float,
 ) -> None:
-    """Compare with another way to sum.
+    """Compare results with those of another way to sum.
 
     The error of a tensor is its largest difference, relative to its largest expected magnitude.
 
     Raises:
-        UserFault: a tensor's error is over the tolerance (0 to 1); names the worst one.
+        UserFault: A tensor's error is over the tolerance (0 to 1); names the worst one.
     """
     worst, name = -1.0, ""
     for result, other, text in zip(results, expected, names, strict=True):
@@ -190,7 +190,7 @@ def check_against(
 def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest difference, relative to the largest expected finite magnitude.
 
-    The same infinity, and NaN in both, is no difference; NaN in one alone gives NaN.
+    The same infinity, and NaN in both, count as equal; NaN in one alone gives NaN.
     """
     kind = torch.complex128 if expected.is_complex() else torch.float64
     a, b = result.to(kind), expected.to(kind)
@@ -206,7 +206,7 @@ def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
 def flattened(
     tensors: Sequence[torch.Tensor], apply: Callable[[torch.Tensor], None]
 ) -> Iterator[torch.Tensor]:
-    """Yield copies of the tensors, to each of which, flat, `apply` was applied in place."""
+    """Yield copies of the tensors, after applying a function to each as a flat tensor in place."""
     for tensor in tensors:
         copy = tensor.detach().clone(memory_format=torch.contiguous_format)
         apply(copy.view(-1))

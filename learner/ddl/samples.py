@@ -1,4 +1,4 @@
-"""Orthogonal parts of a dataset: each learner another, all together the whole, anew each epoch."""
+"""Orthogonal parts of a dataset, one per learner, that make up the whole; new ones each epoch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ class Partition(Dataset[Any]):
     """One learner's samples of a map-style dataset; every learner has equally many.
 
     Args:
-        uneven: what is done where the samples don't divide evenly: `pad` repeats some from the
+        dataset: Map-style.
+        rank: This learner's.
+        size: The number of learners.
+        seed: With the epoch, fixes the order.
+        uneven: How to divide samples that don't divide evenly: `pad` repeats some from the
             beginning of the order, `drop` leaves out the last.
-        shuffle: whether `set_epoch` gives another order, fixed by (seed, epoch) alone.
+        shuffle: Whether `set_epoch` gives another order, fixed by (seed, epoch) alone.
     """
 
     def __init__(
@@ -34,13 +38,13 @@ class Partition(Dataset[Any]):
         self.dataset = dataset
         self._rank, self._size = rank, size
         self._seed, self._uneven, self._shuffle = seed, uneven, shuffle
-        # In shared memory: workers of a DataLoader, which may stay (persistent_workers), follow.
+        # In shared memory: workers of a DataLoader, which may persist, see the change.
         self._epoch = torch.zeros((), dtype=torch.int64)
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._dealt = (0, self._of_epoch(0))
 
     def set_epoch(self, epoch: int) -> None:
-        """Take this learner's samples of another epoch."""
+        """Switch to this learner's samples of another epoch."""
         self._epoch.fill_(epoch)
 
     @property

@@ -1,4 +1,8 @@
-"""How learners agree: one Protocol, and the exchange that fits the place."""
+"""Collective communication among learners: one Protocol, and the exchange that fits the place.
+
+Imports torch, mpi4py (for more than one learner) and `learner.errors`. What passes through are sums
+of flat tensors, and small values that learners share.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ def join(learners: int, name: str = "auto", *, gpu: bool = False) -> Exchange:
     """Return the exchange among `learners` learners; one learner needs no MPI.
 
     Raises:
-        UserFault: there is no MPI, or its world has another size; or `name` does not fit here.
+        UserFault: There is no MPI, its world has another size, or `name` does not work here.
     """
     if learners == 1:
         return make_exchange(None, name)
@@ -36,10 +40,10 @@ def find_group() -> Group | None:
     """Return the group that this process was started in: MPI's, torchrun's, or None if alone.
 
     Raises:
-        UserFault: a launcher started several processes, and nothing connects them.
+        UserFault: A launcher started several processes, and nothing connects them.
     """
     size = int(os.environ.get("WORLD_SIZE") or 1)
-    # Its processes inherit the MPI variables of the srun that may have started torchrun itself.
+    # torchrun's processes inherit the MPI variables of the srun that may have started it.
     by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     if not by_torchrun and any(name in os.environ for name in _MPI_VARIABLES):
         group = _mpi_group(0)
@@ -59,10 +63,10 @@ def find_group() -> Group | None:
 
 
 def make_exchange(group: Group | None, name: str = "auto", *, gpu: bool = False) -> Exchange:
-    """Return the exchange of a name, or with `auto` the fastest one that this place allows.
+    """Return the exchange of a name; for `auto`, the fastest one that works here.
 
     Raises:
-        UserFault: an unknown name, or one that can't work here.
+        UserFault: The name is unknown, or the exchange can't work here.
     """
     if name not in NAMES:
         raise UserFault(f"there is no exchange {name!r}", hint=f"there are {', '.join(NAMES)}")
@@ -76,7 +80,7 @@ def make_exchange(group: Group | None, name: str = "auto", *, gpu: bool = False)
 
 
 def _fastest(group: Group, gpu: bool) -> str:
-    """Return a name; every learner finds the same one."""
+    """Return the fastest exchange's name; every learner finds the same one."""
     from learner.exchange.memory import can_share
 
     is_mpi = type(group).__name__ == "MpiGroup"

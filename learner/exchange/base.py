@@ -1,8 +1,8 @@
-"""How learners agree: the Protocols that everything else knows, without MPI or torch.distributed.
+"""The Protocols of collective communication, without MPI or torch.distributed.
 
-A `Group` is who takes part and the small talk between them. An `Exchange` is a group with a way to
-sum large tensors: `Buffer`s, in which gradients live, and, where a node's learners share memory,
-one copy of the weights for all of them.
+A `Group` is the learners and the small messages between them. An `Exchange` is a group that can sum
+large tensors: `Buffer`s, in which gradients live, and, where a node's learners share memory, one
+copy of the weights for all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from learner.exchange.topology import Topology
 
 
 class Group(Protocol):
-    """One learner's view of all of them. Every method but `abort` is called by every learner."""
+    """One learner's view of all of them. Every method but `abort` is collective."""
 
     rank: int
     size: int
@@ -46,13 +46,13 @@ class Group(Protocol):
         """Wait until every learner of this node is here."""
 
     def plain_sum(self, values: torch.Tensor, divisor: int) -> None:
-        """Replace values (shape (n,)) by their sum, divided, by the library's own allreduce.
+        """Replace values (shape (n,)) by their sum, divided, with the library's own allreduce.
 
-        The baseline that ours is compared with. Halves travel as float32.
+        The baseline for comparisons. Halves travel as float32.
         """
 
     def abort(self, code: int) -> None:
-        """End all learners now; does not return where there is more than one."""
+        """End all learners now; does not return if there is more than one."""
 
     def close(self) -> None:
         """Wait for the others and leave."""
@@ -68,26 +68,26 @@ class Buffer(Protocol):
     """Shape (n,)."""
 
     def begin(self, start: int, stop: int, divisor: int = 1) -> None:
-        """Say that values[start:stop] is ready to be summed, and then divided. Does not wait.
+        """Begin to sum, and then divide, values[start:stop]. Does not wait.
 
         Every learner begins the same parts in the same order.
         """
 
     def progress(self) -> None:
-        """Do what can be done without waiting for anybody."""
+        """Make progress without waiting for anybody."""
 
     def wait(self) -> None:
-        """Return when all begun parts hold their results on every learner of this node."""
+        """Wait until all begun parts hold their results on every learner of this node."""
 
     def free(self) -> None:
-        """Give the memory back; `values` is gone."""
+        """Free the memory; `values` is gone."""
 
 
 class Exchange(Group, Protocol):
-    """A group that sums.
+    """A group that can sum large tensors.
 
     Sums are taken in rank order, halves in float32 and rounded once: every learner gets the same
-    bits, wherever the learners are placed. (`torch` alone leaves the order to its library.)
+    bits, wherever the learners are placed. (Only `torch` leaves the order to its library.)
     """
 
     name: str
@@ -97,11 +97,11 @@ class Exchange(Group, Protocol):
         """Return a buffer of `count` zeros.
 
         Raises:
-            UserFault: there is not enough shared memory; with both numbers.
+            UserFault: There is not enough shared memory; the message has both numbers.
         """
 
     def shared(self, count: int, dtype: torch.dtype) -> torch.Tensor | None:
-        """Return zeros of shape (count,), one copy for the node's learners; None without one."""
+        """Return zeros of shape (count,), one copy for the node's learners; None if unsupported."""
 
     def sum_in_place(self, values: torch.Tensor) -> None:
         """Replace values (shape (n,), contiguous) by the sum over the learners."""

@@ -1,4 +1,4 @@
-"""What every exchange among several learners has in common: its group, and small sums."""
+"""The base of every exchange among several learners: its group, and small sums."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GroupedExchange(ABC):
         return None
 
     def sum_in_place(self, values: torch.Tensor) -> None:
-        """Copy through a buffer that is kept for the next time."""
+        """Sum through a buffer that is kept for the next call."""
         kind = (values.dtype, values.device)
         scratch = self._scratch.get(kind)
         if scratch is None or len(scratch.values) < len(values):
@@ -83,7 +83,7 @@ class GroupedExchange(ABC):
         self.group.abort(code)
 
     def close(self) -> None:
-        """Give the memory back, wait for the others and leave."""
+        """Free the memory, wait for the others and leave."""
         for scratch in self._scratch.values():
             scratch.free()
         self._scratch.clear()

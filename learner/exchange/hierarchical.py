@@ -1,9 +1,9 @@
-"""Learners on several nodes: shared memory inside each, one message per node between them.
+"""The hierarchical exchange: shared memory inside each node, one message per node between them.
 
-Sums stay in rank order whatever the placement: a partial sum goes along the ranks, from node to
+Sums stay in rank order whatever the placement: a partial sum travels along the ranks, from node to
 node, each adding its learners' rows, and the result comes back the same way. Cut into blocks that
-follow each other, every link carries the payload once each way, as in a ring. Each of a node's
-first learners (as many as the smallest node has) leads for its share of the blocks.
+follow each other, every link carries the payload once each way, as in a ring. The first learners of
+each node (as many as the smallest node has) each lead for a share of the blocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TAGS = 8192
 
 
 def runs_of_ranks(topology: Topology) -> list[tuple[int, list[int]]]:
-    """Return (node, its ranks) in rank order; a node comes again where ranks are not in blocks."""
+    """Return (node, its ranks) in rank order; a node repeats if its ranks are not consecutive."""
     grouped = itertools.groupby(enumerate(topology.node_of), key=lambda item: item[1])
     return [(node, [rank for rank, _ in items]) for node, items in grouped]
 
@@ -43,13 +43,13 @@ class HierarchicalBuffer:
         self._comm = group.comm.Dup()
         self._leaders = min(len(topology.ranks_on(node)) for node in range(topology.nodes))
         self._runs = runs_of_ranks(topology)
-        # The way back: from the last run's node over the others, each once.
+        # the way back: from the last run's node over the others, each once
         self._back = list(dict.fromkeys(node for node, _ in reversed(self._runs)))
         self._pipeline = Pipeline()
         self._begun = self._blocks = 0
 
     def begin(self, start: int, stop: int, divisor: int = 1) -> None:
-        """Say that a part of this learner's row is ready; a leader queues its blocks."""
+        """Announce that a part of this learner's row is ready; a leader queues its blocks."""
         self._begun += 1
         self._counters.set(READY, self._begun)
         lead = self._topology.local_rank
@@ -61,7 +61,7 @@ class HierarchicalBuffer:
         self._pipeline.progress()
 
     def progress(self) -> None:
-        """Go on with what is under way."""
+        """Make progress with what is under way."""
         self._pipeline.progress()
 
     def wait(self) -> None:
@@ -99,7 +99,7 @@ class HierarchicalBuffer:
             row.copy_(total)
 
     def _return(self, total: torch.Tensor, divisor: int, tag: int) -> Protocol:
-        """Bring the whole sum from the last run's node to all."""
+        """Send the whole sum from the last run's node to all."""
         place = self._back.index(self._topology.node)
         if place == 0:
             divide(total, divisor)

@@ -1,8 +1,8 @@
-"""Memory that the learners of a node share: one file in /dev/shm, mapped by all, without a name.
+"""Shared memory of a node's learners: one file in /dev/shm, mapped by all, without a name.
 
-The name is removed as soon as all have mapped it, so the kernel frees the memory with the last of
-them, however they die. (An MPI window would be the same pages; but it needs an MPI with one-sided
-communication, and tensors in it are gone at MPI_Finalize.)
+The name is removed as soon as all have mapped the file, so the kernel frees the memory with the
+last of them, however they die. (An MPI window would be the same pages; but it needs an MPI with
+one-sided communication, and its tensors are gone at MPI_Finalize.)
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _LOCK = threading.Lock()
 
 
 def fence() -> None:
-    """Let earlier reads and writes of this thread come before later ones, on any processor.
+    """Order earlier reads and writes of this thread before later ones, on any processor.
 
-    Taking a lock keeps later accesses behind it, giving it back keeps earlier ones before: within
-    the lock the two may still change places. So it is taken twice. (x86 alone would not need it.)
+    Acquiring a lock keeps later accesses behind it, and releasing it keeps earlier ones before it;
+    but inside the lock the two may still change places. So it is acquired twice. (x86 alone would
+    not need it.)
     """
     with _LOCK:
         pass
@@ -94,7 +95,7 @@ def _map(group: Group, size_bytes: int) -> mmap.mmap:
         if problems:
             raise UserFault(
                 problems[0],
-                hint="give /dev/shm more room, use fewer learners on a node, or exchange: mpi",
+                hint="make /dev/shm larger, use fewer learners on a node, or exchange: mpi",
             )
         descriptor = os.open(path, os.O_RDWR)
         try:
@@ -109,7 +110,7 @@ def _map(group: Group, size_bytes: int) -> mmap.mmap:
 
 
 def _create(path: Path, size_bytes: int) -> tuple[str, str]:
-    """Make the file with all its pages: a full /dev/shm is said now, not by SIGBUS later."""
+    """Make the file with all its pages: a full /dev/shm is an error now, not a SIGBUS later."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
@@ -133,7 +134,7 @@ def _remove_leftovers() -> None:
     for path in FOLDER.glob(f"dlctl-{os.getuid()}-memory-*"):
         pid = path.name.split("-")[3]
         with contextlib.suppress(OSError):
-            # A process of another container has no number here: its file is young.
+            # a process in another container has no number here, but its file is young
             old = time.time() - path.stat().st_mtime > _LEFTOVER_AGE_S
             if old and pid.isdecimal() and not Path(f"/proc/{pid}").exists():
                 path.unlink(missing_ok=True)

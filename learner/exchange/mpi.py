@@ -1,9 +1,9 @@
-"""Learners over MPI alone: every learner adds up its part of each slice and sends it to all.
+"""The exchange over MPI alone: every learner sums its part of each slice and sends it to all.
 
-MPI moves bytes and adds nothing up: its reductions add in an order that depends on the placement
-of the ranks (seen: block and cyclic placement of 4 ranks on 2 nodes differ in the last bits).
-Reduce-scatter and allgather by point-to-point messages: 2 (n-1)/n of the payload each way, which
-is the least there is (Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms, 2009).
+MPI only moves bytes: its reductions add in an order that depends on the placement of the ranks
+(seen: block and cyclic placement of 4 ranks on 2 nodes differ in the last bits). Reduce-scatter and
+allgather by point-to-point messages send 2 (n-1)/n of the payload each way, which is the minimum
+(Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms, 2009).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from learner.exchange.shm import refuse_devices
 SLICE_BYTES = 4 * 1024**2
 """One big call is four times slower than slices of this size (page faults on a temporary)."""
 _TAGS = 8192
-"""Slices are told apart by their number modulo this; so many are never in flight."""
+"""Tags of slices, which are their numbers modulo this; fewer are ever in flight."""
 
 
 class MpiBuffer:
@@ -28,7 +28,7 @@ class MpiBuffer:
 
     def __init__(self, comm: MPI.Intracomm, values: torch.Tensor) -> None:
         self.values = values
-        self._comm = comm.Dup()  # the messages of two buffers never meet
+        self._comm = comm.Dup()  # keeps the messages of two buffers apart
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
         self._pipeline = Pipeline()
         self._slices = 0
@@ -43,7 +43,7 @@ class MpiBuffer:
         self._pipeline.progress()
 
     def progress(self) -> None:
-        """Go on with what is under way."""
+        """Make progress with what is under way."""
         self._pipeline.progress()
 
     def wait(self) -> None:
@@ -67,7 +67,7 @@ class MpiBuffer:
         _sum_into(mine, [mine if r == self._rank else rows[r] for r in range(self._size)], divisor)
         self._give_rows(rows)
         results = [self._comm.Isend(as_bytes(mine), r, 2 * tag + 1) for r in others]
-        yield lambda: MPI.Request.Testall(send)  # only now may their place be written
+        yield lambda: MPI.Request.Testall(send)  # only now may their memory be overwritten
         results += [self._comm.Irecv(self._bytes(parts[r]), r, 2 * tag + 1) for r in others]
         yield lambda: MPI.Request.Testall(results)
 

@@ -1,4 +1,4 @@
-"""The learners of an MPI world. The import starts MPI: only for more than one learner."""
+"""The group of an MPI world. The import starts MPI: only for more than one learner."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from learner.exchange.topology import make_topology
 
 
 def _yield_when_crowded() -> None:
-    """Let waiting ranks give way where there are more of them than processors.
+    """Make waiting ranks yield if there are more of them than processors.
 
-    Without it Open MPI spins: 18.6 s instead of 1.7 s for 4 ranks on 2 processors.
+    Otherwise Open MPI spins: 18.6 s instead of 1.7 s for 4 ranks on 2 processors.
     """
     local_size = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE")
     if local_size and local_size.isdecimal() and int(local_size) > (os.cpu_count() or 1):
@@ -43,7 +43,7 @@ class MpiGroup:
         world = MPI.COMM_WORLD if communicator is None else communicator
         self.is_world = communicator is None
         self.comm = world.Dup()
-        """Ours alone: a user's messages on COMM_WORLD don't meet ours."""
+        """A private communicator: a user's messages on COMM_WORLD can't get mixed with ours."""
         self.rank = self.comm.Get_rank()
         self.size = self.comm.Get_size()
         self._node = self.comm.Split_type(MPI.COMM_TYPE_SHARED, key=self.rank)

@@ -1,4 +1,4 @@
-"""Many small protocols in flight at once, each a generator that says what it waits for."""
+"""A pipeline of small protocols, each a generator that yields what it waits for."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator
 
 Condition = Callable[[], bool]
 Protocol = Iterator[Condition]
-"""Yields what must be true before it goes on."""
+"""Yields conditions that must be true before it goes on."""
 
 IN_FLIGHT = 8
-"""So many protocols run at once: enough to hide the network's latency, few enough for the cache."""
+"""Protocols that run at once: enough to hide the network's latency, few enough for the cache."""
 SPINS = 2000
-"""So often a waiting learner only gives way to others (about 1 ms); then it sleeps a little."""
+"""How often a waiting learner only yields to others (about 1 ms) before it sleeps."""
 _NAP_S = 50e-6
 
 
 def wait_until(reached: Condition) -> None:
-    """Wait for other processes: politely, because they may need this processor."""
+    """Wait for other processes, and yield the processor to them."""
     for _ in range(SPINS):
         if reached():
             return
@@ -29,7 +29,7 @@ def wait_until(reached: Condition) -> None:
 
 
 class Pipeline:
-    """Runs protocols in the order in which they came, several at a time."""
+    """Runs protocols in the order in which they were added, several at a time."""
 
     def __init__(self) -> None:
         self._waiting: deque[Protocol] = deque()
@@ -40,7 +40,7 @@ class Pipeline:
         self._waiting.append(protocol)
 
     def progress(self) -> None:
-        """Go on with every protocol as far as it goes without waiting."""
+        """Advance every protocol as far as it goes without waiting."""
         running = []
         for protocol, condition in self._running:
             if (now := _advance(protocol, condition)) is not None:
@@ -52,7 +52,7 @@ class Pipeline:
         self._running = running
 
     def wait(self) -> None:
-        """Return when every protocol has ended."""
+        """Wait until every protocol has ended."""
         wait_until(self._ended)
 
     def _ended(self) -> bool:
@@ -61,7 +61,7 @@ class Pipeline:
 
 
 def _advance(protocol: Protocol, condition: Condition) -> Condition | None:
-    """Return what the protocol waits for now, or None at its end."""
+    """Return the condition that the protocol waits for now, or None at its end."""
     current: Condition | None = condition
     while current is not None and current():
         current = next(protocol, None)

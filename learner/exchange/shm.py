@@ -1,8 +1,8 @@
-"""Learners of one node: sums in shared memory, in place, each learner a part of them.
+"""The exchange of one node: sums in shared memory, in place; each learner sums a part.
 
-A learner's values lie in memory that all learners of the node have mapped. Each adds up its part
-of everybody's rows and writes the sum back into every row while it is still in the cache: no copy
-in, none out, and every byte crosses the memory bus once each way.
+A learner's values lie in memory that all learners of the node have mapped. Each adds up its part of
+all rows and writes the sum back into every row while it is still in the cache: nothing is copied in
+or out, and every byte crosses the memory bus once each way.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ShmBuffer:
         self._cut: dict[tuple[int, int], list[tuple[torch.Tensor, ...]]] = {}
 
     def begin(self, start: int, stop: int, divisor: int = 1) -> None:
-        """Say that a part of this learner's row is ready."""
+        """Announce that a part of this learner's row is ready."""
         self._parts.append((start, stop, divisor))
         self._begun += 1
         self._counters.set(READY, self._begun)

@@ -20,7 +20,7 @@ class SingleBuffer:
         self.values = values
 
     def begin(self, start: int, stop: int, divisor: int = 1) -> None:
-        """Divide: the sum over one learner is there already."""
+        """Divide: over one learner, the values are their sum."""
         divide(self.values[start:stop], divisor)
 
     def progress(self) -> None:
@@ -81,11 +81,11 @@ class SingleExchange:
         """Do nothing."""
 
     def plain_sum(self, values: torch.Tensor, divisor: int) -> None:
-        """Divide: the sum is there."""
+        """Divide: the values are their sum."""
         divide(values, divisor)
 
     def abort(self, code: int) -> None:
-        """Do nothing: the exit code says it."""
+        """Do nothing: the exit code tells it."""
 
     def close(self) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""Which learner is on which node."""
+"""The topology: which learner is on which node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Topology:
 
     @property
     def local_rank(self) -> int:
-        """Return this learner's place among those of its node."""
+        """Return this learner's number among those of its node."""
         return self.local_ranks.index(self.rank)
 
     @property
@@ -56,16 +56,17 @@ class Topology:
 
 
 def make_topology(rank: int, hosts: Sequence[object]) -> Topology:
-    """Return the place of `rank`, from something per rank that only ranks of one node share."""
+    """Return the topology for `rank`, given a value per rank that only ranks of one node share."""
     numbers: dict[object, int] = {}
     return Topology(rank, tuple(numbers.setdefault(host, len(numbers)) for host in hosts))
 
 
 def check_mode(mode: str, topology: Topology) -> None:
-    """Compare the topology that was asked for with the one that was found.
+    """Check the topology that was asked for against the one that was found.
 
     Raises:
-        UserFault: they differ, with both; or `mode` is neither `auto` nor like `4x2` or `2+1`.
+        UserFault: They differ (the message has both), or `mode` is not `auto` or of the form `4x2`
+            or `2+1`.
     """
     if mode == "auto" or mode == topology.mode:
         return

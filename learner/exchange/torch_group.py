@@ -1,6 +1,6 @@
-"""The learners of torch.distributed: started by torchrun, or with its variables set.
+"""The group of torch.distributed: started by torchrun, or with its variables set.
 
-Small talk goes over gloo, in a process group of our own; NCCL knows only a GPU's memory.
+Small messages go over gloo, in a private process group; NCCL only knows GPU memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from learner.exchange.arithmetic import divide, wide_dtype
 from learner.exchange.topology import make_topology
 
 TIMEOUT = timedelta(days=14)
-"""A learner may wait for another's long validation; one that died is its launcher's affair."""
+"""A learner may wait for another's long validation; its launcher ends it if that one dies."""
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -108,9 +108,9 @@ class TorchGroup:
 
 
 def start(rank: int, size: int, share: Callable[[Any], Any]) -> None:
-    """Start torch.distributed, if it is not.
+    """Start torch.distributed, unless it runs.
 
-    Learners that MPI has started meet at rank 0's host: `share` tells rank 0's value.
+    Learners that MPI has started meet at rank 0's host: `share` distributes rank 0's value.
     """
     if dist.is_initialized():
         return
@@ -125,28 +125,29 @@ def start(rank: int, size: int, share: Callable[[Any], Any]) -> None:
 
 
 @dataclass
-class _Ours:
-    """What this module has started, which may be several groups, one after the other."""
+class _ProcessGroups:
+    """The process groups that this module has started, one after the other."""
 
     store: Store | None = None
-    """Where learners find each other; kept, because a second server could not have its port."""
+    """The store where learners find each other; kept, because a second server could not have its
+    port."""
     starts: int = 0
     running: bool = False
 
 
-_ours = _Ours()
+_groups = _ProcessGroups()
 
 
-def is_ours() -> bool:
+def started_here() -> bool:
     """Return whether torch.distributed runs because this module has started it."""
-    return _ours.running and dist.is_initialized()
+    return _groups.running and dist.is_initialized()
 
 
 def end() -> None:
-    """End torch.distributed, if it is ours to end."""
-    if is_ours():
+    """End torch.distributed, if this module has started it."""
+    if started_here():
         dist.destroy_process_group()
-    _ours.running = False
+    _groups.running = False
 
 
 def _start() -> None:
@@ -157,21 +158,21 @@ def _start() -> None:
             hint="start with torchrun, srun or mpirun",
         )
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    if _ours.store is None:
-        _ours.store = next(rendezvous("env://", timeout=TIMEOUT))[0]
-    _ours.starts += 1  # the addresses of an earlier group are still in the store
+    if _groups.store is None:
+        _groups.store = next(rendezvous("env://", timeout=TIMEOUT))[0]
+    _groups.starts += 1  # an earlier group's addresses are still in the store
     dist.init_process_group(
         backend,
-        store=PrefixStore(f"ddl-{_ours.starts}", _ours.store),
+        store=PrefixStore(f"ddl-{_groups.starts}", _groups.store),
         rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
         timeout=TIMEOUT,
     )
-    _ours.running = True
+    _groups.running = True
 
 
 def _host_identity() -> tuple[str, str, int]:
-    """Return what processes that share memory have in common."""
+    """Return values that only processes with common shared memory have in common."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         device = Path("/dev/shm").stat().st_dev  # noqa: S108

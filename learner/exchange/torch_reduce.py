@@ -1,4 +1,4 @@
-"""Sums by torch.distributed: NCCL between GPUs, gloo otherwise. The order is the library's own."""
+"""The exchange over torch.distributed: NCCL between GPUs, gloo otherwise; in its own order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from learner.exchange.arithmetic import divide, wide_dtype
 from learner.exchange.base import Group
 from learner.exchange.grouped import GroupedExchange
-from learner.exchange.torch_group import TIMEOUT, end, is_ours
+from learner.exchange.torch_group import TIMEOUT, end, started_here
 
 
 class TorchBuffer:
@@ -23,11 +23,11 @@ class TorchBuffer:
         """(work, the part, the tensor that travels, divisor)."""
 
     def begin(self, start: int, stop: int, divisor: int = 1) -> None:
-        """Start to sum a part."""
+        """Begin to sum a part."""
         if start == stop:
             return
         part = self.values[start:stop]
-        # The libraries would add halves as such: their sum overflows before it is divided.
+        # The libraries would add halves as halves: their sum overflows before it is divided.
         travels = part.to(wide_dtype(part.dtype))
         work = dist.all_reduce(travels, group=self._group, async_op=True)
         self._works.append((work, part, travels, divisor))
@@ -56,12 +56,12 @@ class TorchExchange(GroupedExchange):
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
-        # A default group of the user's own may know GPUs only.
-        self._host = None if is_ours() else dist.new_group(backend="gloo", timeout=TIMEOUT)
+        # a default group of the user's own may support GPUs only
+        self._host = None if started_here() else dist.new_group(backend="gloo", timeout=TIMEOUT)
 
     def close(self) -> None:
         """Wait for the others and leave."""
-        if is_ours():
+        if started_here():
             self.barrier()
             end()
         super().close()

@@ -1,6 +1,6 @@
-"""The parameter server for a training script of the user's own: `parameter_server.join(...)`.
+"""The parameter server for a user's own training script: `parameter_server.join(...)`.
 
-Holds the built-in loop on a parameter server, too, and the server's program. Imports `psrv` and the
+Also holds the built-in loop on a parameter server, and the server's program. Imports `psrv` and the
 rooms below it; what passes through are pushes, pulls and chunks of the global cursor.
 """
 

@@ -1,4 +1,4 @@
-"""The parameter server for a script of the user's own, in a dlctl job or alone.
+"""The parameter server for a user's own script, in a dlctl job or alone.
 
     from learner import parameter_server
 
@@ -8,8 +8,9 @@
             server.step()
 
 With a solver that takes weights (elastic averaging, say) the script's own optimizer steps before
-`server.step()`, and clears its gradients itself. In a job the manifest's `parameter_server` says
-how, and the learners share the samples and the model. Alone, the same script has a private server.
+`server.step()`, and the script clears the gradients itself. In a job, the manifest's
+`parameter_server` has the settings, and the learners share the samples and the model. Alone, the
+same script has a private server.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,28 +35,28 @@ from learner.errors import UserFault
 from learner.job.context import Seat, find_seat
 from learner.job.directives import HaltTime
 from learner.job.metrics import PROGRESS_INTERVAL_S, Progress
-from learner.parameter_server.model import ServedModel
+from learner.parameter_server.model import ModelOnServers
 from learner.parameter_server.rendezvous import (
     has_begun,
     join_server,
     make_parameters,
     open_cursor,
+    publish_parameters,
     set_cursor,
-    tell,
-    wait_for_first,
+    wait_for_coordinator,
     wait_until_alone,
     write_remote_rows,
 )
 from learner.parameter_server.solver import OWN, AnySolver, find_solver
 from learner.system.segments import segment_folder
 from psrv import client
-from psrv.cursor.chunking import part_count
+from psrv.cursor.chunking import chunk_count
 from psrv.cursor.file import FileCursor
-from psrv.push.waiting import Patience, to_standard_error
-from psrv.shard.format import HOME, create_shard
-from psrv.shard.private_folder import passing_folder
+from psrv.push.waiting import WaitPolicy, to_standard_error
+from psrv.shard.format import PRIMARY, create_shard
+from psrv.shard.private_folder import temporary_folder
 from psrv.solvers import native
-from psrv.solvers.partition import layout_of
+from psrv.solvers.partition import ShardSet, layout_of
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - shared memory is what it is for
 _LINGER_S = 0.05
@@ -75,25 +77,25 @@ def join(
     settings: ParameterServer | None = None,
     state: dict[str, Any] | None = None,
 ) -> Server:
-    """Join the job's parameter server with a model; its weights are the server's from here on.
+    """Join the job's parameter server with a model, whose weights then come from the server.
 
     Args:
-        model: the same on all learners. Its parameters become views of memory made here: it has
-            to be on its device, of its dtype, and unfrozen before.
-        dataset: the training samples, a map-style dataset; the same on all learners.
-        epochs: passes over it.
-        batch_size: samples of one learner's batch.
-        seed: with the epoch, fixes the order of the samples.
-        lr: the learning rate of the server's steps, where the manifest says none.
-        solver: the user's own, for a script that runs alone.
-        settings: what a manifest would say; for a script that runs alone.
-        state: of `Server.state`, to go on from, with the model's weights as they were; learner 0's
-            counts, at its first start in a job.
+        model: The same on all learners. Its parameters become views of memory made here, so put it
+            on its device, in its dtype, and unfreeze it before.
+        dataset: The training samples, a map-style dataset; the same on all learners.
+        epochs: Passes over it.
+        batch_size: Samples of one learner's batch.
+        seed: With the epoch, fixes the order of the samples.
+        lr: The learning rate of the server's steps, if the manifest has none.
+        solver: The user's own, for a script that runs alone.
+        settings: What a manifest would contain; for a script that runs alone.
+        state: From `Server.state`, to go on from, with the model's weights as they were; in a job,
+            learner 0's counts, at its first start.
 
     Raises:
-        UserFault: the job has no parameter server, or this process has joined it before, or the
+        UserFault: The job has no parameter server, this process has joined it before, or the
             learners' models differ.
-        psrv.errors.ServerError: there is no server in time.
+        psrv.errors.ServerError: There is no server in time.
     """
     seat = find_seat()
     if seat is not None and seat.plan.parameter_server is None:
@@ -112,24 +114,42 @@ def join(
                 hint="join once, with all the epochs; another training is another job",
             )
     settings = settings or ParameterServer("downpour_sgd" if solver is None else OWN, [0])
-    server = Server(seat, settings, model, dataset, epochs, batch_size, seed, lr, solver, state)
+    data = TrainingData(dataset, epochs, batch_size, seed)
+    server = Server(seat, settings, model, data, lr=lr, solver=solver, state=state)
     if seat is not None:
         _joined.add((seat.directory, seat.attempt))
     return server
 
 
+@dataclass(frozen=True)
+class TrainingData:
+    """What the learners train on: the same samples in the same order on all of them."""
+
+    dataset: Any
+    """Map-style."""
+    epochs: int
+    batch_size: int
+    """Samples of one learner's batch."""
+    seed: int
+    """With the epoch, fixes the order of the samples."""
+
+    def describe(self) -> str:
+        """Return the line that must be the same on all learners."""
+        return (
+            f"{self.epochs} epochs of {len(self.dataset)} samples in the order of seed {self.seed}"
+        )
+
+
 class Server(AbstractContextManager["Server"]):
-    """One learner's place at a parameter server; `join` makes one."""
+    """One learner's connection to a parameter server, as `join` returns it."""
 
     def __init__(
         self,
         seat: Seat | None,
         settings: ParameterServer,
         model: torch.nn.Module | Iterable[torch.nn.Parameter],
-        dataset: Any,
-        epochs: int,
-        batch_size: int,
-        seed: int,
+        data: TrainingData,
+        *,
         lr: float | None,
         solver: Any,
         state: dict[str, Any] | None,
@@ -139,7 +159,7 @@ class Server(AbstractContextManager["Server"]):
         self.rank = 0 if seat is None else seat.rank
         self.size = 1 if seat is None else seat.plan.resources.learners
         self.epoch = 0
-        """Of the newest batch, counted from 0."""
+        """The epoch of the newest batch, counted from 0."""
         self._solver = find_solver(settings, self.size, solver)
         self._rate = lr if settings.learning_rate is None else settings.learning_rate
         if self._rate is None and not self._solver.sends_weights:
@@ -154,69 +174,68 @@ class Server(AbstractContextManager["Server"]):
             (parameter for _, parameter in named),
             gradients=not self._solver.sends_weights, accrue=settings.push_every > 1,
         )  # fmt: skip
-        samples = f"{epochs} epochs of {len(dataset)} samples in the order of seed {seed}"
         self._parameters = make_parameters(
-            self._flat, self._solver, settings, [*describe_parameters(named), samples]
+            self._flat, self._solver, settings, [*describe_parameters(named), data.describe()]
         )
-        self._served, self._cursor = self._begin(len(dataset), epochs, state)
+        self._server_model, self._cursor = self._begin(len(data.dataset), data.epochs, state)
         self._loader = ChunkLoader(
-            dataset, self._cursor, samples=batch_size * settings.push_every, seed=seed,
-            batch_samples=batch_size,
+            data.dataset, self._cursor, samples=data.batch_size * settings.push_every,
+            seed=data.seed, batch_samples=data.batch_size,
         )  # fmt: skip
-        self._batch_size = batch_size
+        self._batch_size = data.batch_size
         self._last = False
         self._stepped = True
         self._left = False
         self._count = 0
-        self._told_at = 0.0
+        self._reported_at = 0.0
         progress = os.environ.get("DLCTL_PROGRESS_FILE")
         self._progress = Progress(Path(progress) if progress else None)
-        self._served.join()
+        self._server_model.join()
 
     # Training -----------------------------------------------------------------------------------
 
     def batches(self) -> Iterator[Batch]:
-        """Yield (inputs, targets) until all epochs are done by all learners; `step` after each.
+        """Yield (inputs, targets) until all learners have done all epochs; call `step` after each.
 
-        Inputs are the model's arguments, a tuple. What another learner was at when it died comes
-        again, to whoever asks next.
+        Inputs are the model's arguments, a tuple. The unfinished chunk of a learner that died is
+        given to another learner.
 
         Raises:
-            psrv.errors.LateError: a halt leaves no time to wait for other nodes any more (`step`
-                raises it, too): save what you have, and leave.
+            psrv.errors.LateError: A halt leaves no time to wait for other nodes (`step` raises it,
+                too): save what you have, and leave.
         """
         while True:
-            self._must_be_here()
+            self._check_not_left()
             for chunk, batches in self._loader.chunks():
-                self._served.join()
-                self._served.begin()
+                self._server_model.join()
+                self._server_model.begin()
                 self.epoch = chunk.pass_number
-                left = part_count(chunk.samples, self._batch_size)
+                left = chunk_count(chunk.samples, self._batch_size)
                 for batch in batches:
                     left -= 1
                     self._last, self._stepped = left == 0, False
-                    self._served.begin_batch()
+                    self._server_model.begin_batch()
                     yield batch
-                    self._must_be_here()
+                    self._check_not_left()
                     if not self._stepped:
                         raise UserFault(
                             "a batch was followed by no server.step()",
                             hint="call it once after each batch of server.batches()",
                         )
-                self._tell(chunk.pass_number * self._cursor.samples + chunk.stop)
+                self._report_progress(chunk.pass_number * self._cursor.samples + chunk.stop)
             if self._cursor.finished:
                 return
-            if self._served.others_wait:
-                self._served.leave()
+            if self._server_model.others_wait:
+                self._server_model.leave()
             time.sleep(_LINGER_S)
 
     def step(self, lr: float | None = None) -> None:
-        """Take in what the batch has done: after its backward pass, or the optimizer's step.
+        """Apply the batch: after its backward pass, or after the optimizer's step.
 
         Args:
-            lr: the learning rate of this moment, from here on.
+            lr: The learning rate from here on.
         """
-        self._must_be_here()
+        self._check_not_left()
         if self._stepped:  # the last batch's gradient would be pushed again
             raise UserFault(
                 "server.step() came without a batch before it, or twice after one",
@@ -224,54 +243,55 @@ class Server(AbstractContextManager["Server"]):
             )
         self._rate = self._rate if lr is None else lr
         rate = self._rate or 0.0
-        self._served.step(rate, last=self._last)
+        self._server_model.step(rate, last=self._last)
         if self._last:
-            self._served.exchange(rate)
-            self._loader.done()  # here, not when the next one is asked for: a script may save now
+            self._server_model.exchange(rate)
+            self._loader.done()  # now, not when the next chunk is asked for: a script may save here
         self._stepped = True
         self._count += 1
 
-    def _tell(self, samples: int) -> None:
+    def _report_progress(self, samples: int) -> None:
         now = time.monotonic()
-        if now - self._told_at < PROGRESS_INTERVAL_S:
+        if now - self._reported_at < PROGRESS_INTERVAL_S:
             return
-        self._told_at = now
+        self._reported_at = now
         step = samples // (self._batch_size * self.size)
-        values = {"batches": float(self._count), **self._served.stats.read()}
+        values = {"batches": float(self._count), **self._server_model.stats.read()}
         self._progress.update(step, self.epoch + 1, values, force=True)
 
-    # Beside it ----------------------------------------------------------------------------------
+    # Validation, checkpoints, leaving
+    # ---------------------------------------------------------------
 
     def as_on_server(self) -> AbstractContextManager[None]:
-        """Have the server's weights in the model meanwhile: to validate, or to save them."""
-        self._must_be_here()
-        self._served.join()
-        return self._served.as_on_server()
+        """Put the server's weights into the model meanwhile, to validate or to save them."""
+        self._check_not_left()
+        self._server_model.join()
+        return self._server_model.as_on_server()
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint has to keep beside the model's weights; see `join`.
 
-        Take it before the weights: what it says is done is in them then, but for pushes of other
-        nodes that are on their way.
+        Take it before the weights: they then include everything that it counts as done, except
+        pushes of other nodes that are on their way.
         """
-        self._must_be_here()
-        self._served.join()
-        return {"cursor": self._cursor.state(), "rows": self._served.solver_rows()}
+        self._check_not_left()
+        self._server_model.join()
+        return {"cursor": self._cursor.state(), "rows": self._server_model.solver_rows()}
 
     def pull(self) -> None:
-        """Take the server's weights, as they are now: at the end."""
-        self._must_be_here()
-        self._served.join()
-        self._served.pull(fresh=True)
+        """Fetch the server's current weights, at the end."""
+        self._check_not_left()
+        self._server_model.join()
+        self._server_model.pull(fresh=True)
 
     def leave(self) -> None:
-        """Leave the server for good: what this learner has not done others get."""
+        """Leave the server for good; unfinished chunks go to other learners."""
         self._left = True
         self._loader.close()
-        self._served.leave()
+        self._server_model.leave()
         self._cursor.close()
 
-    def _must_be_here(self) -> None:
+    def _check_not_left(self) -> None:
         if self._left:
             raise UserFault(
                 "this learner has left the parameter server",
@@ -284,7 +304,7 @@ class Server(AbstractContextManager["Server"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Pull at the end of the training, and leave; learner 0 is the last."""
+        """Pull at the end of the training, and leave; learner 0 leaves last."""
         try:
             if kind is None and not self._left:
                 self._end()
@@ -294,31 +314,31 @@ class Server(AbstractContextManager["Server"]):
     def _end(self) -> None:
         seat = self._seat
         if seat is not None and seat.rank == 0 and self._cursor.finished:
-            if self._served.others_wait:
-                self._served.leave()
+            if self._server_model.others_wait:
+                self._server_model.leave()
             late = HaltTime(seat.directory, seat.attempt)
-            wait_until_alone(self._cursor, Patience(self._settings.timeout_s, late=late))
+            wait_until_alone(self._cursor, WaitPolicy(self._settings.timeout_s, late=late))
         self.pull()
 
     # How it begins ------------------------------------------------------------------------------
 
     def _begin(
         self, samples: int, epochs: int, state: dict[str, Any] | None
-    ) -> tuple[ServedModel, FileCursor]:
+    ) -> tuple[ModelOnServers, FileCursor]:
         seat, settings = self._seat, self._settings
         if seat is None:
             return self._begin_alone(samples, epochs, state)
         if seat.rank == 0 and not has_begun(seat, settings.timeout_s):
             if state is not None:
                 set_cursor(seat, samples, epochs, state["cursor"])
-            tell(seat, self._parameters, [self._flat.gather(), *self._rows(state)])
-        wait_for_first(seat, self._parameters, settings.timeout_s)
-        served = ServedModel(
+            publish_parameters(seat, self._parameters, [self._flat.gather(), *self._rows(state)])
+        wait_for_coordinator(seat, self._parameters, settings.timeout_s)
+        server_model = ModelOnServers(
             self._flat, self._solver, settings,
             lambda: join_server(seat, self._parameters, self._solver),
             lambda: write_remote_rows(seat), to_standard_error,
         )  # fmt: skip
-        return served, open_cursor(seat, samples, epochs)
+        return server_model, open_cursor(seat, samples, epochs)
 
     def _rows(self, state: dict[str, Any] | None) -> torch.Tensor:
         if state is not None:
@@ -329,21 +349,21 @@ class Server(AbstractContextManager["Server"]):
 
     def _begin_alone(
         self, samples: int, epochs: int, state: dict[str, Any] | None
-    ) -> tuple[ServedModel, FileCursor]:
-        """Make a server of this process alone; its files are gone once they are open."""
-        with passing_folder(_shared_memory(), f"dlctl-{os.getuid()}-alone") as folder:
+    ) -> tuple[ModelOnServers, FileCursor]:
+        """Make a private server in this process; its files are removed once they are open."""
+        with temporary_folder(_shared_memory(), f"dlctl-{os.getuid()}-alone") as folder:
             joined = _make_shard(folder, self._parameters, self._solver,
                                  [self._flat.gather(), *self._rows(state)])  # fmt: skip
             cursor = FileCursor(folder / "cursor", samples, epochs)
             if state is not None:
                 cursor.restore(state["cursor"])
-        return ServedModel(self._flat, self._solver, self._settings, lambda: joined), cursor
+        return ModelOnServers(self._flat, self._solver, self._settings, lambda: joined), cursor
 
 
 def _shared_memory() -> Path | None:
-    """Return where a server alone makes its files: in a job, where they go with its watchdog.
+    """Return where a private server makes its files: in a job, where its watchdog removes them.
 
-    A learner that is killed meanwhile, for memory runs out, removes none of them.
+    A learner that is killed meanwhile, out of memory, removes nothing itself.
     """
     seat = find_seat()
     if seat is not None:
@@ -359,10 +379,10 @@ def _make_shard(
     """Make one shard that holds everything, and join it."""
 
     def fill(into: Any) -> None:
-        for row, value in zip(into, rows, strict=False):  # the last may be a sum
+        for row, value in zip(into, rows, strict=False):  # the last row may be a sum
             row.copy_(value)
 
-    layout = layout_of(parameters, 1, 0, solver, HOME)
+    layout = layout_of(parameters, 1, 0, solver, PRIMARY)
     native.build(folder, solver)
     create_shard(folder / "shard-0", layout, 1, learners=1, fill=fill)
-    return client.join(folder, parameters, 1, solver, 1, _ALONE_TIMEOUT_S)
+    return client.join(ShardSet(folder, parameters, 1, 1), solver, WaitPolicy(_ALONE_TIMEOUT_S))

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a training on a parameter server, beside the model."""
+"""The state of a training on a parameter server that a checkpoint keeps beside the model."""
 
 from __future__ import annotations
 
@@ -11,46 +11,51 @@ import torch
 
 from learner.data.sampling import batch_start, places_left
 from learner.model.lr_schedule import Schedule
-from learner.parameter_server.model import ServedModel
+from learner.parameter_server.model import ModelOnServers
 from learner.training.checkpoints import StateMissing
 from psrv.cursor.base import CursorState, make_state
 from psrv.errors import LateError, ServerError
 
 
 class SavedServer:
-    """What learner.training.checkpoints.ServerState asks for.
+    """Implements learner.training.checkpoints.ServerState.
 
     Args:
-        solver: names what the rows belong to.
-        served: the model, joined when it is saved.
-        say: prints a line on learner 0.
-        first: whether this is learner 0, who alone fills the shards.
+        solver: Names the solver that the rows belong to.
+        server_model: The model, joined when it is saved.
+        say: Prints a line on learner 0.
+        is_coordinator: Whether this is learner 0, which alone fills the shards.
     """
 
     def __init__(
-        self, solver: str, served: ServedModel, say: Callable[[str], None], *, first: bool
+        self,
+        solver: str,
+        server_model: ModelOnServers,
+        say: Callable[[str], None],
+        *,
+        is_coordinator: bool,
     ) -> None:
         self._solver = solver
-        self._served = served
+        self._server_model = server_model
         self._say = say
-        self._first = first
+        self._is_coordinator = is_coordinator
         self._saving = False
         self.cursor: dict[str, Any] | None = None
-        """Its state: the one to save, or the one that was loaded."""
+        """The cursor's state: the one to save, or the one that was loaded."""
         self.rows: torch.Tensor | None = None
-        """What the solver kept, if it was loaded: shape (rows, count)."""
+        """The solver's rows, if they were loaded: shape (rows, count)."""
         self.scheduled = 0
         """How often the user's schedule was stepped."""
 
     def step_schedule(self, schedule: Schedule, epochs: int) -> None:
-        """Step the user's schedule until it is as after so many epochs."""
+        """Step the user's schedule to its state after this many epochs."""
         while self.scheduled < epochs:
             self.scheduled += 1
             schedule.after_epoch(float("nan"))
 
     @contextmanager
     def saving(self, cursor: CursorState) -> Iterator[None]:
-        """Have `state_dict` return what is to be saved, meanwhile."""
+        """Make `state_dict` return the state to save, meanwhile."""
         self.cursor, self._saving = cursor.to_dict(), True
         try:
             yield
@@ -58,12 +63,16 @@ class SavedServer:
             self._saving = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state; but for `saving`, only the shape of the rows is true."""
+        """Return the state; outside `saving`, the rows have the right shape only."""
         try:
-            rows = self._served.solver_rows() if self._saving else self._served.empty_rows()
+            rows = (
+                self._server_model.solver_rows()
+                if self._saving
+                else self._server_model.empty_rows()
+            )
         except LateError:
             raise
-        except ServerError as error:  # the file system of the snapshots is away, say
+        except ServerError as error:  # the snapshots' file system may be unreachable
             raise StateMissing(error.message) from error
         return {
             "solver": self._solver,
@@ -73,11 +82,11 @@ class SavedServer:
         }
 
     def needed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return all, or without the rows."""
-        return state if self._first else {**state, "rows": []}
+        """Return the state that this learner needs: all of it, or all but the rows."""
+        return state if self._is_coordinator else {**state, "rows": []}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Take a state back; None: the checkpoint is of a training without a server."""
+        """Load a state; None if the checkpoint is of a training without a server."""
         if state is None:
             self._say(
                 "the checkpoint is of a training without a parameter server: weights, optimizer "
@@ -85,7 +94,7 @@ class SavedServer:
             )
             return
         self.cursor, self.scheduled = state["cursor"], state["scheduled"]
-        if state["solver"] == self._solver and self._first:
+        if state["solver"] == self._solver and self._is_coordinator:
             self.rows = state["rows"]
         elif len(state["rows"]):
             self._say(
@@ -95,15 +104,15 @@ class SavedServer:
 
 
 def passes_done(state: CursorState) -> int:
-    """Return how many passes are over: all of their chunks are done."""
+    """Return how many passes are over, with all their chunks done."""
     return min([state.next, *(start for start, _ in state.undone)]) // state.samples
 
 
 def done_since(state: CursorState, epoch: int) -> list[tuple[int, int]]:
-    """Return what is done of an epoch and of those after it: the ranges between the gaps.
+    """Return what is done of an epoch and of later ones: the ranges between the gaps.
 
     Args:
-        state: All epochs before that one are done in it.
+        state: All earlier epochs are done in it.
         epoch: Counted from 0.
     """
     done, begin = [], epoch * state.samples
@@ -122,15 +131,15 @@ def cursor_at(
     batch_size: int = 1,
     done: Sequence[Sequence[int]] = (),
 ) -> dict[str, Any]:
-    """Return the state of a cursor of which all before so many batches of an epoch is done.
+    """Return the state of a cursor in which everything before a batch of an epoch is done.
 
     Args:
-        samples: Of the data set.
+        samples: In the data set.
         passes: Of the training.
         epoch: Counted from 0.
-        batches: Of it, that learners in step have done.
-        batch_size: Of these.
-        done: What was done before them, with gaps: of this epoch and of later ones.
+        batches: Batches of this epoch that synchronous learners have done.
+        batch_size: Samples of such a batch.
+        done: Ranges, with gaps, that were done before these batches, in this epoch and later ones.
     """
     undone: list[tuple[int, int]] = []
     last = max([epoch, *((stop - 1) // samples for _, stop in done)])

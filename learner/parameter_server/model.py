@@ -1,10 +1,10 @@
 """A model whose parameters are on a parameter server, as one learner works with it.
 
-With a solver that takes gradients a learner does what Downpour SGD does (Dean et al., Large Scale
-Distributed Deep Networks, 2012, algorithm 1): after each batch it takes a step of plain SGD on its
-own copy and adds the gradient up; what has been added up is pushed every `push_every` batches, and
-the copy is replaced by the server's weights every `pull_every` batches. With a solver that takes
-weights the learner's own optimizer steps, and the weights themselves are pushed.
+With a solver that takes gradients a learner runs Downpour SGD (Dean et al., Large Scale Distributed
+Deep Networks, 2012, algorithm 1): after each batch it takes a step of plain SGD on its own copy and
+adds up the gradient; it pushes the sum every `push_every` batches, and replaces the copy by the
+server's weights every `pull_every` batches. With a solver that takes weights the learner's own
+optimizer steps, and the weights themselves are pushed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from psrv.errors import ServerError
 from psrv.solvers.solver import RoundSolver
 
 
-class ServedModel:
-    """The parameters of one learner.
+class ModelOnServers:
+    """One learner's model, whose parameters the server holds.
 
     Args:
-        flat: the model's, with gradients if the solver takes those.
-        solver: the server's.
-        settings: the plan's.
-        connect: joins the server; called again after `leave`.
-        write_rows: has the homes on other nodes write what the solver keeps, for `solver_rows`.
-        warn: is told what a checkpoint or a validation has to do without.
+        flat: The model's parameters, with gradients if the solver takes those.
+        solver: The server's.
+        settings: The plan's.
+        connect: Joins the server; called again after `leave`.
+        write_rows: Has primaries on other nodes write the solver's rows, for `solver_rows`.
+        warn: Gets a line when a checkpoint or a validation has to use older values.
     """
 
     def __init__(
@@ -52,18 +52,18 @@ class ServedModel:
         self._timeout_s = settings.timeout_s
         self._client: Client | None = None
         self._pull_every = max(1, settings.pull_every // settings.push_every)
-        """Pushes from pull to pull."""
+        """Pushes between two pulls."""
         self.in_rounds = isinstance(solver, RoundSolver)
         """Whether all learners push together."""
         self.others_wait = self.in_rounds or settings.staleness is not None
         """Whether others wait for a learner that has joined and does not push."""
         self.sends_weights = solver.sends_weights
         """Whether the learner's own optimizer takes the steps."""
-        self._aside: torch.Tensor | None = None
+        self._own_weights: torch.Tensor | None = None
         self.stats = ServerStats()
 
     def join(self) -> None:
-        """Join the server, unless it has; the weights are pulled."""
+        """Join the server and pull, unless this learner has joined."""
         if self._client is None:
             self._client = self._connect()
             self.pull()
@@ -75,11 +75,11 @@ class ServedModel:
             client.leave()
 
     def pull(self, *, fresh: bool = False) -> None:
-        """Take the server's weights; `fresh`: as the shards' homes have them now."""
+        """Pull the server's weights; with `fresh`, as the primaries have them now."""
         if fresh:
             client, timeout_s = self._joined(), self._timeout_s
             self._or_warn(
-                lambda: client.refresh(timeout_s), "the weights are as this node has them"
+                lambda: client.refresh(timeout_s), "using this node's replica of the weights"
             )
         self._joined().pull(self.flat.flat, wait=True)
         self.flat.scatter()
@@ -87,16 +87,16 @@ class ServedModel:
     # A group of batches -------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a group of batches: wait for those that are too far behind, if that is bounded."""
+        """Begin a group of batches: wait for slow learners, if staleness is bounded."""
         self.stats.waited(self._joined().wait_for_others())
 
     def begin_batch(self) -> None:
-        """Clear the gradients, if the server takes them; otherwise the optimizer does."""
+        """Clear the gradients, if the server takes them; otherwise the optimizer clears them."""
         if not self.sends_weights:
             self.flat.clear()
 
     def step(self, rate: float, *, last: bool) -> None:
-        """Take in what a batch has done: after its backward pass, or the optimizer's step.
+        """Apply a batch: after its backward pass, or after the optimizer's step.
 
         Args:
             rate: The learning rate of this moment.
@@ -105,14 +105,14 @@ class ServedModel:
         if self.sends_weights:
             return
         self.flat.collect()
-        if not (last and self._pull_is_next()):  # the step would be overwritten
+        if not (last and self._pull_is_next()):  # the pull would overwrite the step
             self.flat.descend(rate)
 
     def exchange(self, rate: float) -> None:
-        """Push what the group has done, and pull if it is time; return at its end.
+        """Push the group's result, and pull if that is due; return when both are done.
 
         Raises:
-            UserFault: the model is not what was given, or not where it was put.
+            UserFault: The model has changed, or its parameters have moved.
         """
         client, flat = self._joined(), self.flat
         flat.check()
@@ -132,32 +132,35 @@ class ServedModel:
     def _pull_is_next(self) -> bool:
         return (self.stats.pushes + 1) % self._pull_every == 0
 
-    # What learner 0 does beside -----------------------------------------------------------------
+    # Validation and checkpoints of learner 0
+    # -------------------------------------------------------
 
     @contextmanager
     def as_on_server(self) -> Iterator[None]:
-        """Have the server's weights in the model meanwhile; the learner's own come back."""
+        """Put the server's weights into the model meanwhile; then restore the learner's own."""
         weights = self.flat.gather()
-        if self._aside is None:
-            self._aside = torch.empty_like(weights)
-        self._aside.copy_(weights)
+        if self._own_weights is None:
+            self._own_weights = torch.empty_like(weights)
+        self._own_weights.copy_(weights)
         self.pull(fresh=True)
         try:
             yield
         finally:
-            self.flat.flat.copy_(self._aside)
+            self.flat.flat.copy_(self._own_weights)
             self.flat.scatter()
 
     def solver_rows(self) -> torch.Tensor:
-        """Return what the solver keeps on the server: shape (rows, count)."""
+        """Return the solver's rows on the server: shape (rows, count)."""
         rows = self.empty_rows()
         if self._solver.rows:
-            self._or_warn(self._write_rows, "of the solver the checkpoint has what was saved last")
+            self._or_warn(
+                self._write_rows, "the checkpoint has older rows of the solver, as saved last"
+            )
             self._joined().solver_rows(rows)
         return rows
 
     def empty_rows(self) -> torch.Tensor:
-        """Return memory for `solver_rows`, with anything in it."""
+        """Return uninitialised memory for `solver_rows`."""
         return torch.empty(self._solver.rows, self.flat.count, dtype=self.flat.dtype, device="cpu")
 
     def _or_warn(self, work: Callable[[], object], otherwise: str) -> None:
@@ -172,12 +175,12 @@ class ServedModel:
 
 
 class ServerStats:
-    """What a learner tells of its work with the server."""
+    """Statistics of a learner's work with the server."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.pushes = 0
-        """All of this life."""
+        """All since this process began."""
         self._exchange_s = 0.0
         self._begin()
 
@@ -187,27 +190,27 @@ class ServerStats:
         self._waited_s = 0.0
 
     def waited(self, seconds: float) -> None:
-        """Count time that was waited for others."""
+        """Count time spent waiting for others."""
         self._waited_s += seconds
         self._exchange_s += seconds
 
     def pushed(self, others: int, seconds: float) -> None:
-        """Count a push of so many seconds, to weights that had so many pushes of others."""
+        """Count a push, its seconds, and the others' pushes that the weights had had."""
         self.pushes += 1
         self._pushes += 1
         self._others += others
         self.waited(seconds)
 
     def read_exchange_s(self) -> float:
-        """Return the time that went into waiting since this was last called."""
+        """Return the seconds spent waiting since the last call."""
         exchange_s, self._exchange_s = self._exchange_s, 0.0
         return exchange_s
 
     def read(self) -> dict[str, float]:
-        """Return the means since this was last called.
+        """Return the means since the last call.
 
         `staleness`: pushes of others that the weights had had since this learner's pull, when it
-        pushed; `wait_share`: of the time, what went into waiting for others and for the server.
+        pushed; `wait_share`: the share of the time spent waiting for others and for the server.
         """
         elapsed_s = max(self._clock() - self._since, 1e-9)
         values = {

@@ -1,9 +1,9 @@
-"""A cursor whose chunks are taken in rank order: runs of solvers in rounds are the same each time.
+"""A cursor whose chunks are taken in rank order, which makes runs of solvers in rounds repeatable.
 
-In each round every learner trains on one chunk. As long as all of them live, the chunk with the
-number n (of all passes) is for the learner of rank n modulo learners, which waits for its turn; so
-each round has the samples of one global batch, divided as the other loop divides it. As soon as one
-has died, or has taken the place of one that did, chunks go to whoever comes, for good.
+In each round every learner trains on one chunk. As long as all of them live, chunk number n (over
+all passes) belongs to rank n modulo learners, which waits for its turn; so each round has the
+samples of one global batch, divided as the other loop divides it. As soon as a learner has died or
+was restarted, chunks go to whichever learner asks first, for the rest of the attempt.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from psrv.cursor.base import Chunk
-from psrv.cursor.chunking import part_count
+from psrv.cursor.chunking import chunk_count
 from psrv.cursor.file import FileCursor
 
 _NAP_S, _LONGEST_NAP_S = 50e-6, 1e-3
 _LOOK_FOR_DEAD_S = 0.05
 _BEGIN_LOOKS, _LOOKS = 0.5, 0.05
-"""Share of the time in which all learners together may have the file locked to look who lives. Over
-a network each lock is a round trip, and each of N learners looks at the locks of N."""
+"""Share of the time in which all learners together may lock the file to look who lives. Over a
+network each lock is a round trip, and each of N learners looks at the locks of N."""
 _PATIENCE = 4
-"""So many times what it takes to ask whose turn it is a learner waits for each that is before it:
-they are not to be kept off by those who ask."""
+"""Polling interval for each learner that comes before, in units of the time that one poll takes:
+polls must not keep those learners from the file."""
 
 
-class CursorInTurn:
-    """A cursor of learners in rounds; all but `take` is the cursor's own.
+class OrderedCursor:
+    """A cursor for learners in rounds; everything but `take` is passed on.
 
     Args:
-        cursor: opened by all learners.
-        rank: this learner's.
-        learners: how many there are.
-        chunk_samples: what every learner takes.
-        irregular: tells that turns do not count: a learner was started again or given up, the
-            cursor has gone on from a state with gaps, or a halt: the others stop at theirs.
-        timeout_s: how long the others are waited for.
-        began: the position from which the attempt goes on, the same for all. With another number of
+        cursor: Opened by all learners.
+        rank: This learner's.
+        learners: How many there are.
+        chunk_samples: Samples that every learner takes.
+        irregular: Returns whether the order no longer counts: a learner was restarted or given up,
+            the cursor went on from a state with gaps, or a halt stops the others at their turn.
+        timeout_s: How long to wait for the others.
+        began: The position from which the attempt goes on, the same for all. With another number of
             learners than before, or after an allreduce, it need not be where a chunk begins.
     """
 
@@ -55,15 +55,16 @@ class CursorInTurn:
         self._rank = rank
         self._learners = learners
         self._chunk_samples = chunk_samples
-        self._chunks = part_count(cursor.samples, chunk_samples)
-        """Of a pass."""
+        self._chunks = chunk_count(cursor.samples, chunk_samples)
+        """Chunks of a pass."""
         self._first_pass, place = divmod(began, cursor.samples)
-        left = part_count(cursor.samples - place, chunk_samples)
+        left = chunk_count(cursor.samples - place, chunk_samples)
         self._left_out = self._chunks - place // chunk_samples - left
-        """How many chunks of that pass there will not be."""
+        """How many chunks that pass lacks."""
         self._irregular = irregular
         self._look_s = self._ask_s = float("inf")
-        """How long a look who lives, and to ask whose turn it is, keep others off at least."""
+        """The shortest time that a look for the dead, and a poll for the turn, have locked the
+        file."""
         deadline, nap_s = time.monotonic() + timeout_s, _LOOK_FOR_DEAD_S
         while len(first := self._living()) < learners:
             if cursor.finished or irregular() or time.monotonic() > deadline:
@@ -119,7 +120,9 @@ class CursorInTurn:
                 return
             time.sleep(nap_s)
             nap_s = min(2 * nap_s, max(_LONGEST_NAP_S, _PATIENCE * before * self._ask_s))
-            if time.monotonic() > heed_at:  # it keeps nobody off, and a halt has little time
+            if (
+                time.monotonic() > heed_at
+            ):  # this does not lock the file, and a halt has little time
                 heed_at = time.monotonic() + _LOOK_FOR_DEAD_S
                 self.regular = not self._irregular()
             if self.regular and time.monotonic() > look_at:
@@ -129,15 +132,15 @@ class CursorInTurn:
     def _number(self, position: int) -> int:
         """Return the number of the chunk that begins at a position.
 
-        None is left out: its learner would wait for the next turn, and whose turn that is, in the
-        round, for it.
+        No number may be left out: its learner would wait for its next turn, and the learner of that
+        turn would wait for it in the round.
         """
         pass_number, place = divmod(position, self.samples)
         number = pass_number * self._chunks + place // self._chunk_samples
         return number - self._left_out * (pass_number > self._first_pass)
 
     def _between_looks_s(self, share: float) -> float:
-        """Return how long to wait after a look who lives."""
+        """Return how long to wait after a look for the dead."""
         return max(_LOOK_FOR_DEAD_S, self._look_s * self._learners / share)
 
     def _next(self) -> int:

@@ -1,8 +1,8 @@
-"""How the learners of an attempt meet at its parameter server: by files of the job directory.
+"""The rendezvous of an attempt's learners and servers, through files of the job directory.
 
-Learner 0 writes the first snapshot of every shard, and then says what they hold; the servers make
-their shards of that, and the other learners compare it with what they have. Then all join the
-shards of their node, and open the attempt's cursor.
+Learner 0 writes the first snapshot of every shard, and then publishes what the shards hold. The
+servers make their shards from that, and the other learners compare it with their model. Then all
+join the shards of their node, and open the attempt's cursor.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from psrv import client
 from psrv.client import Client
 from psrv.cursor.file import FileCursor
 from psrv.push.snapshots import fresh_snapshots, write_snapshot
-from psrv.push.waiting import FOR_LEARNERS, Patience, wait_until
-from psrv.solvers.partition import ranges_of
+from psrv.push.waiting import FOR_LEARNERS, WaitPolicy, wait_until
+from psrv.solvers.partition import ShardSet, ranges_of
 
 _LOOK_EVERY_S = 0.1
 
@@ -38,13 +38,13 @@ _LOOK_EVERY_S = 0.1
 def make_parameters(
     flat: FlatParameters, solver: AnySolver, settings: ParameterServer, model: Sequence[str]
 ) -> Parameters:
-    """Return the record of what a learner has.
+    """Return the record that describes a learner's model and solver.
 
     Args:
         flat: Its parameters.
         solver: Its solver.
         settings: The manifest's.
-        model: What must be the same of the model on all learners, one line each.
+        model: What must be the same on all learners, one line each.
     """
     description = [*model, describe_solver(settings, solver)]
     digest = hashlib.sha256("\n".join(description).encode()).hexdigest()
@@ -53,37 +53,37 @@ def make_parameters(
 
 
 def has_begun(seat: Seat, timeout_s: float) -> bool:
-    """Return whether learner 0 has told the servers what they hold: it was started again then.
+    """Return whether learner 0 has published the parameters: then it was restarted.
 
     Args:
         seat: Learner 0's.
-        timeout_s: How long that may be unreadable.
+        timeout_s: How long the file may be unreadable.
 
     Raises:
-        UserFault: it is so for longer.
+        UserFault: It is unreadable for longer.
     """
     readable_at = time.monotonic()
     while True:
         try:
-            return contract.read_record(Parameters, _place(seat)) is not None
+            return contract.read_record(Parameters, _parameters_path(seat)) is not None
         except (OSError, contract.ContractError) as error:
-            _must_be_readable_soon(seat, error, readable_at, timeout_s)
+            _check_outage(seat, error, readable_at, timeout_s)
         time.sleep(_LOOK_EVERY_S)
 
 
-def tell(
+def publish_parameters(
     seat: Seat,
     parameters: Parameters,
     rows: Sequence[torch.Tensor],
     stopped: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Write the first snapshots, and then say what they hold (learner 0).
+    """Write the first snapshots, and then publish what they hold (learner 0).
 
     Args:
         seat: Learner 0's.
         parameters: What it has.
-        rows: The weights and what the solver keeps, each of shape (count,).
-        stopped: Asked before it is said, since nobody turns back afterwards.
+        rows: The weights and the solver's rows, each of shape (count,).
+        stopped: Returns whether to stop; called before publishing, which can't be undone.
 
     Returns:
         False if it was stopped.
@@ -94,38 +94,37 @@ def tell(
         write_snapshot(path, [(0, [row[start:stop] for row in rows])], stop - start)
     if stopped():
         return False
-    contract.write_whole(_place(seat), contract.to_json(parameters))
+    contract.write_whole(_parameters_path(seat), contract.to_json(parameters))
     return True
 
 
-def wait_for_first(
+def wait_for_coordinator(
     seat: Seat, mine: Parameters, timeout_s: float, stopped: Callable[[], bool] = lambda: False
 ) -> bool:
-    """Wait until learner 0 has said what the shards hold; return False if `stopped` comes first.
+    """Wait until learner 0 has published the parameters; return False if `stopped` comes first.
 
-    However long its `build` takes: whoever starts the learners ends them all if it is given up. But
-    a program of the user's own may have ended well without it.
+    There is no time limit on its `build`: the supervisor ends all learners if learner 0 is given
+    up. But a user's own program may have ended well without joining.
 
     Args:
         seat: This learner's.
         mine: What it has.
-        timeout_s: How long what learner 0 said may be unreadable.
-        stopped: Asked often.
+        timeout_s: How long the file may be unreadable.
+        stopped: Returns whether to stop; called often.
 
     Raises:
-        UserFault: learner 0 has something else than this learner, or can't be understood; or it has
-            ended.
+        UserFault: Learner 0 has another model, its file is unreadable, or it has ended.
     """
     readable_at = time.monotonic()
     while True:
-        ended = _has_ended_well(seat)  # looked for first: it may have said so just before
+        ended = _has_ended_well(seat)  # checked first: it may have published just before
         try:
-            if (first := contract.read_record(Parameters, _place(seat))) is not None:
+            if (first := contract.read_record(Parameters, _parameters_path(seat))) is not None:
                 _compare(first, mine)
                 return True
             readable_at = time.monotonic()
         except (OSError, contract.ContractError) as error:
-            _must_be_readable_soon(seat, error, readable_at, timeout_s)
+            _check_outage(seat, error, readable_at, timeout_s)
         if stopped():
             return False
         if ended:
@@ -137,13 +136,11 @@ def wait_for_first(
         time.sleep(_LOOK_EVERY_S)
 
 
-def _must_be_readable_soon(
-    seat: Seat, error: Exception, readable_at: float, timeout_s: float
-) -> None:
-    """Give up once a file system, which may be away for a moment, was away for too long."""
+def _check_outage(seat: Seat, error: Exception, readable_at: float, timeout_s: float) -> None:
+    """Give up if the file system, which may fail for a moment, has failed for too long."""
     if time.monotonic() > readable_at + timeout_s:
         raise UserFault(
-            f"{_place(seat)} can't be read for {timeout_s:g} s: {error}",
+            f"{_parameters_path(seat)} can't be read for {timeout_s:g} s: {error}",
             hint="see to the file system of the job directory, and resume",
         ) from error
 
@@ -162,7 +159,7 @@ def _compare(first: Parameters, mine: Parameters) -> None:
     pairs = zip_longest(first.description, mine.description, fillvalue="nothing")
     theirs, ours = next(((a, b) for a, b in pairs if a != b), (first.model, mine.model))
     raise UserFault(
-        f"this learner has another model than learner 0, whose the parameter server has: learner 0 "
+        f"this learner's model differs from learner 0's, which the parameter server has: learner 0 "
         f"has {theirs!r}, this one {ours!r}",
         hint="build the same on every learner, from the same arguments; and resume or submit "
         "again where the code has changed",
@@ -170,26 +167,34 @@ def _compare(first: Parameters, mine: Parameters) -> None:
 
 
 def join_server(seat: Seat, parameters: Parameters, solver: AnySolver) -> Client:
-    """Map the shards of this learner's node; see psrv.client.join.
+    """Join the shards of this learner's node; see psrv.client.join.
 
     Raises:
-        ServerError: they are not there in time.
+        ServerError: They are not there in time.
     """
     plan, settings = seat.plan, settings_of(seat)
+    shards = ShardSet(
+        segment_folder(plan.training_id, seat.attempt),
+        parameters,
+        len(settings.shard_nodes),
+        seat.attempt,
+        seat.directory,
+    )
     return client.join(
-        segment_folder(plan.training_id, seat.attempt), parameters, len(settings.shard_nodes),
-        solver, seat.attempt, settings.timeout_s, rank=seat.rank,
-        learners=plan.resources.learners, staleness=settings.staleness,
-        snapshots=lambda shard: seat.directory / contract.snapshot_file(seat.attempt, shard),
-        late=HaltTime(seat.directory, seat.attempt),
-    )  # fmt: skip
+        shards,
+        solver,
+        WaitPolicy(settings.timeout_s, late=HaltTime(seat.directory, seat.attempt)),
+        rank=seat.rank,
+        learners=plan.resources.learners,
+        staleness=settings.staleness,
+    )
 
 
 def write_remote_rows(seat: Seat) -> None:
-    """Have snapshots written now, if there are shards whose home is not learner 0's node.
+    """Have snapshots written now, if learner 0's node is not the primary of all shards.
 
     Raises:
-        ServerError: a home has not done so in time, or in that which a halt leaves.
+        ServerError: A primary has not answered in time, or in the time that a halt leaves.
     """
     settings = settings_of(seat)
     if any(settings.shard_nodes):
@@ -199,28 +204,30 @@ def write_remote_rows(seat: Seat) -> None:
 
 
 def set_cursor(seat: Seat, samples: int, passes: int, state: Mapping[str, Any]) -> None:
-    """Have the attempt's cursor go on from a state (learner 0, before it tells the others)."""
+    """Set the attempt's cursor to a state (learner 0, before it publishes the parameters)."""
     path = seat.directory / contract.cursor_file(seat.attempt)
     with FileCursor(path, samples, passes) as cursor:
         cursor.restore(state)
 
 
 def open_cursor(seat: Seat, samples: int, passes: int) -> FileCursor:
-    """Open the attempt's cursor, and say under which number this learner is in it."""
+    """Open the attempt's cursor, and publish this learner's number in it."""
     cursor = FileCursor(seat.directory / contract.cursor_file(seat.attempt), samples, passes)
     name = seat.directory / contract.cursor_learner_file(seat.attempt, seat.rank)
-    with contextlib.suppress(OSError):  # a full disk; only whoever expels this learner needs it
+    with contextlib.suppress(
+        OSError
+    ):  # on a full disk; only the supervisor needs it, to expel this learner
         contract.write_whole(name, f"{cursor.learner}\n")
     return cursor
 
 
 def any_restarted(seat: Seat) -> bool:
-    """Return whether any learner of the attempt was started again, or given up."""
+    """Return whether any learner of the attempt was restarted or given up."""
     return is_there(seat.directory / contract.restarted_file(seat.attempt))
 
 
-def who_is_at(seat: Seat, cursor: FileCursor, stop: int) -> str:
-    """Return in words which learners hold samples that are before a place of all passes."""
+def name_stragglers(seat: Seat, cursor: FileCursor, stop: int) -> str:
+    """Return in words which other learners hold samples before a position."""
     numbers = {
         entry.learner
         for entry in cursor.learners()
@@ -229,31 +236,31 @@ def who_is_at(seat: Seat, cursor: FileCursor, stop: int) -> str:
     ranks = []
     for rank in range(seat.plan.resources.learners):
         path = seat.directory / contract.cursor_learner_file(seat.attempt, rank)
-        with contextlib.suppress(OSError, ValueError):  # it may be about to be written
+        with contextlib.suppress(OSError, ValueError):  # it may not be written yet
             if int(path.read_text()) in numbers:
                 ranks.append(str(rank))
     return f"rank {', '.join(ranks)}" if ranks else "other learners"
 
 
-def wait_until_alone(cursor: FileCursor, patience: Patience) -> None:
-    """Wait until no other learner has the cursor open: what they pushed is at its homes then.
+def wait_until_alone(cursor: FileCursor, wait_policy: WaitPolicy) -> None:
+    """Wait until no other learner has the cursor open: then their pushes are at the primaries.
 
     Args:
-        cursor: One that is finished, or of learners that halt: they leave by themselves.
-        patience: How long.
+        cursor: A finished one, or one whose learners halt: they leave by themselves.
+        wait_policy: How long to wait.
     """
 
     def alone() -> bool:
         return not any(e.alive and e.learner != cursor.learner for e in cursor.learners())
 
-    wait_until(alone, patience, FOR_LEARNERS)
+    wait_until(alone, wait_policy, FOR_LEARNERS)
 
 
 def settings_of(seat: Seat) -> ParameterServer:
-    """Return what the plan says of the parameter server."""
+    """Return the plan's settings of the parameter server."""
     assert seat.plan.parameter_server is not None
     return seat.plan.parameter_server
 
 
-def _place(seat: Seat) -> Path:
+def _parameters_path(seat: Seat) -> Path:
     return seat.directory / contract.parameters_file(seat.attempt)

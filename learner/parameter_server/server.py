@@ -1,11 +1,11 @@
-"""The parameter server of a node, a job step of its own.
+"""The program of a node's parameter server, a job step of its own.
 
     python -m learner.parameter_server.server <job dir> <attempt> <node> [takes-over]
 
-With `takes-over` the shared memory that the previous server made must still be there.
+With `takes-over` the shared memory of the previous server must still exist.
 
 Runs psrv.server.server for a job's plan, keeps its `Status` fresh, and ends with the supervisor.
-With the transport mpi all servers are one step, and `mpi` stands for the node: it is the rank.
+With the transport mpi all servers are one step, and `mpi` stands for the node, which is the rank.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from psrv.server.server import NodeServer, Settings
 from psrv.transport.mpi import MpiTransport, World
 
 MPI = "mpi"
-"""In place of a node's number."""
+"""Given in place of a node's number."""
 _ASK_OUTSIDE_EVERY_S = 0.5
 
 
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     """Serve until told to end; return the exit code."""
     job_dir, attempt, node = Path(arguments[0]), int(arguments[1]), arguments[2]
     ended = HaltFlag(signal.SIGTERM, signal.SIGHUP, signal.SIGINT).install()
-    HaltFlag(signal.SIGUSR2).install()  # a halt is the learners' business
+    HaltFlag(signal.SIGUSR2).install()  # a halt concerns the learners only
     processes.end_with_parent()
     world = None
     try:
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
         tell(f"dlctl: on {socket.gethostname()}: {error}", sys.stderr)
         return EXIT_NO_RESTART
     except BaseException:
-        if world is not None:  # nobody else would know
+        if world is not None:  # no other server would know
             traceback.print_exc()
             world.abort(EXIT_FAILED)
         raise
@@ -98,7 +98,7 @@ def _run(
     remove_segment_folder(plan.training_id, attempt)
     if why in ("", ENDED):
         heart.set(state=State.COMPLETED, reason="ended with the training", exit_code=0)
-    elif why != GIVEN_UP:  # then whoever gave this node up has written its status
+    elif why != GIVEN_UP:  # otherwise the supervisor has written its status
         heart.set(state=State.CANCELLED, reason=why, exit_code=0)
     return 0
 
@@ -111,10 +111,10 @@ def _serve(
     heart: Heartbeat,
     world: World | None,
 ) -> str:
-    """Serve until the end; return why it came, if not because of a signal."""
+    """Serve until the end; return the reason, or "" after a signal."""
 
     def log(line: str) -> None:
-        tell(f"{_place(node)} {line}")
+        tell(f"{_label(node)} {line}")
 
     def beat(doing: str) -> None:
         heart.beat(state=State.TRAINING if doing == "serves" else State.DEPLOYING, reason=doing)
@@ -122,7 +122,8 @@ def _serve(
     attempt, node = settings.attempt, settings.node
     if world is not None:
         settings = replace(settings, transport=MpiTransport(world, log))
-    # After the user's own build. A block is too small for more; its threads are the connections.
+    # After the user's own build. One thread: blocks are too small for more, and connections have
+    # their own.
     torch.set_num_threads(1)
     server = NodeServer(job_dir, segment_folder(plan.training_id, attempt), settings, log)
     stopped = _Stopped(Outside(job_dir, attempt, _lost_s(), node), ended, server.has_learners)
@@ -146,7 +147,7 @@ def _settings(plan: Plan, job_dir: Path, attempt: int, node: int) -> Settings:
         host=bound_address(plan),
         timeout_s=asked.timeout_s,
         snapshot_every_s=asked.snapshot_every_s,
-        gated=bool(asked.staleness),
+        bounded=bool(asked.staleness),
         cpus=resources.learners_per_node[node] * resources.cpus_per_learner,
         memory_left=lambda: min(memory_left().values(), default=None),
     )
@@ -157,14 +158,15 @@ def _lost_s() -> float:
 
 
 class _Stopped:
-    """Whether to end: told so by the supervisor; or nobody waits for us, and no learner is here.
+    """Tells the server to end: the supervisor says so, or nobody needs the server any more.
 
-    A signal alone ends nothing while learners of this node work on the memory that goes with this
-    server, nor while the supervisor lives, who may be about to start them again: the next server
-    would begin from an old snapshot. (Slurm sends SIGTERM to steps long before a preemption.)
+    Nobody needs it if a signal came or the supervisor is gone, and no learner is here. A signal
+    alone ends nothing while learners of this node work on the memory that goes with this server,
+    nor while the supervisor lives, which may be about to restart them: the next server would begin
+    from an old snapshot. (Slurm sends SIGTERM to steps long before a preemption.)
 
     Args:
-        needed: tells whether learners of this node take part.
+        needed: Returns whether learners of this node take part.
     """
 
     def __init__(self, outside: Outside, ended: HaltFlag, needed: Callable[[], bool]) -> None:
@@ -172,34 +174,34 @@ class _Stopped:
         self._ended = ended
         self._needed = needed
         self._due = 0.0
-        self._told = self._abandoned = ""
+        self._expelled = self._abandoned = ""
 
     def __call__(self) -> bool:
-        if not self._told and time.monotonic() > self._due:
+        if not self._expelled and time.monotonic() > self._due:
             self._due = time.monotonic() + _ASK_OUTSIDE_EVERY_S
-            self._told = self._outside.expelled()
+            self._expelled = self._outside.expelled()
             self._abandoned = self._outside.abandoned()
-        if self._told:
+        if self._expelled:
             return True
         asked = self._ended and not self._outside.supervisor_lives
         return bool(asked or self._abandoned) and not self._needed()
 
     @property
     def reason(self) -> str:
-        """Why, in a few words, if not because of a signal."""
-        return self._told or self._abandoned
+        """The reason, in a few words, or "" after a signal."""
+        return self._expelled or self._abandoned
 
 
 def _say(heart: Heartbeat, node: int, error: ServerError | UserFault) -> None:
-    """Tell why this server can't go on, in its log and its status."""
+    """Report an error that ends this server, in its log and its status."""
     lines = str(error).splitlines()
     for line in lines:
-        tell(f"{_place(node)} {line}", sys.stderr)
+        tell(f"{_label(node)} {line}", sys.stderr)
     code = EXIT_NO_RESTART
     heart.set(state=State.FAILED, exit_code=code, reason=error.message, last_lines=lines)
 
 
-def _place(node: int) -> str:
+def _label(node: int) -> str:
     return f"[server {node} on {socket.gethostname()}]"
 
 

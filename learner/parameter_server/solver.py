@@ -27,10 +27,10 @@ def find_solver(
         settings: The plan's.
         learners: How many there are.
         own: What `build` returned as `solver`, if anything.
-        nodes: How many nodes they are on.
+        nodes: How many nodes the learners are on.
 
     Raises:
-        UserFault: it is the user's own, and there is none, or one of another form.
+        UserFault: The plan wants the user's own, and there is none, or it is not usable.
     """
     if settings.solver != OWN:
         return rules.solver_of(settings, learners)
@@ -43,10 +43,10 @@ def find_solver(
 
 
 def _fitting(settings: ParameterServer, learners: int, nodes: int, solver: AnySolver) -> AnySolver:
-    """Return a user's own solver, if it uses what the manifest says: its class was unknown there.
+    """Check a user's own solver against the manifest, which could not know its class.
 
     Raises:
-        UserFault: it does not, or it can't serve so many learners, or nodes.
+        UserFault: It does not fit the settings, or can't serve this many learners or nodes.
     """
     kind, key = type(solver).__name__, "parameter_server"
     if isinstance(solver, RoundSolver):
@@ -78,10 +78,10 @@ def _fitting(settings: ParameterServer, learners: int, nodes: int, solver: AnySo
 
 
 def check_solver(solver: Any) -> AnySolver:
-    """Return a user's own solver, once it has done its work on a block of eight elements.
+    """Check a user's own solver on a block of eight elements.
 
     Raises:
-        UserFault: it is of neither form; an error inside it is raised as it is.
+        UserFault: It has neither form of a solver; its own errors are raised unchanged.
     """
     if isinstance(solver, type):
         raise UserFault(
@@ -104,7 +104,7 @@ def check_solver(solver: Any) -> AnySolver:
 
 
 def _try(solver: AnySolver) -> None:
-    block = tuple(torch.ones(8) for _ in range(1 + solver.rows))  # as shards give it
+    block = tuple(torch.ones(8) for _ in range(1 + solver.rows))  # the types that shards use
     mine = torch.ones(8)
     if isinstance(solver, RoundSolver):
         _check_in_place(solver, solver.step(block, mine, 2, 0.1), (*block, mine))  # type: ignore[func-returns-value]
@@ -128,7 +128,7 @@ def _check_in_place(solver: AnySolver, returned: Any, given: Sequence[torch.Tens
 
 
 def describe_solver(settings: ParameterServer, solver: AnySolver) -> str:
-    """Return in one line what must be the same on all learners and servers."""
+    """Return the line that must be the same on all learners and servers."""
     return f"solver {settings.solver} with {solver.rows} rows, {_settings(solver)}"
 
 
@@ -144,10 +144,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def solver_of_job(plan: Plan, job_dir: Path) -> AnySolver:
-    """Return the solver on a server, where nothing is trained: a user's own by their `build`.
+    """Return the solver on a server, which does not train; a user's own comes from their `build`.
 
     Raises:
-        UserFault: see `find_solver`.
+        UserFault: See `find_solver`.
     """
     settings = plan.parameter_server
     assert settings is not None

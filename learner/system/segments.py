@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from dlctl import contract
-from psrv.shard.private_folder import make_own_folder
+from psrv.shard.private_folder import make_private_folder
 
 _VARIABLES = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
 """Open MPI 5's, and Open MPI 4's."""
@@ -34,7 +34,7 @@ def make_segment_folder(training_id: str, attempt: int) -> dict[str, str]:
     folder = segment_folder(training_id, attempt)
     try:
         remove_earlier(training_id, attempt)
-        make_own_folder(folder)
+        make_private_folder(folder)
     except OSError:
         return {}
     return {name: str(folder) for name in _VARIABLES if name not in os.environ}

@@ -27,7 +27,7 @@ class OptimizerState:
     def load_stored(self, state: dict[str, Any]) -> None:
         """Take a state back: of what is divided, this learner reads its part only."""
         wrapped = self._optimizer.wrapped
-        divided = self._optimizer.divide_as(state.get("order", []))
+        divided = self._optimizer.shard_as(state.get("order", []))
         if divided is None:
             stored = {"class": type(wrapped).__name__, "state": filled(state)}
             restore_optimizer(wrapped, stored, "")

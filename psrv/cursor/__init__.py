@@ -1,5 +1,5 @@
-"""The global cursor: each chunk of the data goes to exactly one learner, whoever dies.
+"""The global cursor: each chunk of the data goes to exactly one learner, even if learners die.
 
-Imports numpy and mpi4py, and no other room of psrv. What passes through are chunks on the way out,
-and the state that a checkpoint keeps.
+Imports the standard library and `psrv.errors`. What passes through are chunks on the way out, and
+the state that a checkpoint keeps.
 """

@@ -19,11 +19,11 @@ VERSION = 1
 
 
 class CursorError(PsrvError):
-    """The cursor can't do what was asked."""
+    """The cursor can't do what it was asked to do."""
 
 
 class Chunk(NamedTuple):
-    """Places start … stop - 1 of one pass, which nobody else has."""
+    """Places start … stop - 1 of one pass, which belong to one learner."""
 
     pass_number: int
     """From 0."""
@@ -32,12 +32,12 @@ class Chunk(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """Return how many samples it has."""
+        """Return how many samples the chunk has."""
         return self.stop - self.start
 
 
 class Cursor(Protocol):
-    """What learners take chunks from."""
+    """The interface from which learners take chunks."""
 
     @property
     def samples(self) -> int:
@@ -48,14 +48,14 @@ class Cursor(Protocol):
         """Return how many passes are given out."""
 
     def take(self, samples: int, done: Chunk | None = None) -> Chunk | None:
-        """Take the next chunk: so many samples, or fewer; never over a pass's end.
+        """Take the next chunk, of `samples` samples or fewer; never past a pass's end.
 
         Args:
-            samples: how many this learner can use, 1 or more.
-            done: a chunk that is reported done at the same time, which saves a call of `done`.
+            samples: How many this learner can use, 1 or more.
+            done: A chunk to report done in the same call, which saves a call of `done`.
 
         Returns:
-            None when there is nothing to take now (see `finished`).
+            None if there is nothing to take now (see `finished`).
         """
 
     def done(self, chunk: Chunk) -> None:
@@ -66,13 +66,13 @@ class Cursor(Protocol):
         """Return whether `take` will never return a chunk again."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, fit for JSON: only what was reported done counts."""
+        """Return what a checkpoint keeps, as JSON values: only chunks reported done count."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state: what was not done in it is given out first."""
 
     def close(self) -> None:
-        """Give up what is held; may be called again, any other call fails afterwards."""
+        """Give up the chunks that are held; may be called twice. Other calls fail afterwards."""
 
 
 Range = tuple[int, int]
@@ -81,13 +81,13 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class CursorState:
-    """How far the passes were done: everything before `next` but the ranges `undone`."""
+    """How far the passes are: everything before `next` is done except the ranges `undone`."""
 
     samples: int
     passes: int
     next: int
     undone: tuple[Range, ...] = ()
-    """Sorted; none overlaps, touches a pass's end from both sides, or goes beyond `next`."""
+    """Sorted; none overlaps another, spans two passes, or goes beyond `next`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as a checkpoint keeps it."""
@@ -113,9 +113,9 @@ def make_state(samples: int, passes: int, next_: int, undone: Iterable[Range]) -
 
 
 def read_state(state: Mapping[str, Any], samples: int, passes: int) -> CursorState:
-    """Return a checkpoint's state, checked against the cursor that is to go on from it.
+    """Return a checkpoint's state, checked against the cursor that goes on from it.
 
-    The number of passes may be another one, as long as the state is not beyond it.
+    The number of passes may differ, as long as the state is not beyond it.
     """
     hint = "restore a checkpoint of this training, or start a new one"
     try:
@@ -165,7 +165,7 @@ def check_taken(samples: int) -> None:
 
 
 def not_held(chunk: Chunk) -> CursorError:
-    """Return the error of a chunk that is reported done by a learner that does not hold it."""
+    """Return the error for a chunk that is reported done by a learner that does not hold it."""
     return CursorError(
         f"{chunk} is not held by this learner",
         hint="report each chunk done once, by the learner that took it",

@@ -1,9 +1,9 @@
 """The cursor of independent processes: a locked file in which chunks are leases.
 
-A chunk is its taker's until it is reported done, or given out again when its taker died, which the
-kernel tells: each learner keeps its slot's byte locked for as long as it lives (psrv.cursor.locks).
-A stopped learner is alive. What is in the file, and why a kill at any moment leaves it whole, is in
-psrv.cursor.table. Starts no MPI.
+A chunk belongs to the learner that took it until that reports it done or dies, when it is given out
+again. Each learner keeps its slot's byte locked for as long as it lives, and the kernel frees the
+lock (psrv.cursor.locks). A stopped learner is alive. psrv.cursor.table describes the file, and why
+a kill at any moment leaves it whole. Starts no MPI.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from psrv.cursor.base import Chunk, CursorError, Range, check_taken, not_held, r
 from psrv.cursor.leases import LeaseFile
 from psrv.cursor.table import HELD, LEASES, NEXT, RECORD, REPORTED, USED, ranges
 
-_LOOKS = 0.05
-"""Share of the time in which all learners together may have the file locked to look for the dead:
-over a network each lock is a round trip, and each of N learners looks at the locks of N."""
-_END_LOOKS = 0.5
-"""The same once there is nothing else to take."""
+_LOOK_SHARE = 0.05
+"""Share of the time in which all learners together may lock the file to look for the dead: over a
+network each lock is a round trip, and each of N learners looks at the locks of N."""
+_END_LOOK_SHARE = 0.5
+"""The same share once there is nothing else to take."""
 _LONGEST_S = 120.0
-"""However long a look has taken, once, the next one comes after that."""
+"""Longest pause after a look, however long that took."""
 _SHORT_S = 0.1
-"""Looks that may come again sooner than this come whenever they are wanted."""
+"""Shorter pauses than this are skipped."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class LearnerEntry:
 
 
 class FileCursor(LeaseFile):
-    """A cursor for learners that open the same file; its threads may share it, forks may not.
+    """A cursor for learners that open the same file; threads may share it, forks may not.
 
     Args:
-        path: the file, made by whoever comes first; its folder exists. Nothing else in this
-            process may open it: use `state` and `learners` to look into it.
-        samples: samples of the data set.
-        passes: passes over it.
-        look_every_s: how often a learner looks whether others have died, in seconds; less often
-            where that takes long, over a network with many learners. It does so anyway when there
-            is nothing else to take.
+        path: The file, made by the first learner; its folder exists. Nothing else in this process
+            may open it: use `state` and `learners` to look into it.
+        samples: Samples of the data set.
+        passes: Passes over it.
+        look_every_s: How often a learner looks for dead ones, in seconds; less often where that
+            takes long, over a network with many learners. It also looks whenever there is nothing
+            else to take.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FileCursor(LeaseFile):
         self._look_every_s = look_every_s
         self._look_at = self._rest_until = 0.0
         self._total = samples * passes
-        self._held: dict[Range, int] = {}  # and the word of the record where it is
+        self._held: dict[Range, int] = {}  # with the word of the record
         super().__init__(path, samples, passes)
 
     # What learners call -------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class FileCursor(LeaseFile):
         try:
             return self._take(samples, done)
         except BaseException:
-            self._changes = -1  # it may have happened or not: read our record before the next one
+            self._changes = -1  # it may have happened or not: read our record before the next call
             raise
         finally:
             self._leave()
@@ -83,7 +83,7 @@ class FileCursor(LeaseFile):
         self._enter()
         try:
             held = self._range_of(chunk)
-            self._strike(self._table.edit(self._slot), held)
+            self._clear_lease(self._table.edit(self._slot), held)
             self._table.commit()
             del self._held[held]
         except BaseException:
@@ -111,7 +111,7 @@ class FileCursor(LeaseFile):
             self._leave()
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps; leases, of whomever, count as not done."""
+        """Return what a checkpoint keeps; all leases count as not done."""
         self._enter()
         try:
             return self._table.state(self.samples, self.passes).to_dict()
@@ -121,7 +121,7 @@ class FileCursor(LeaseFile):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; no other learner may have the file open.
 
-        The file is replaced whole, so that a kill leaves the old one or the new one.
+        The file is replaced whole, so a kill leaves the old one or the new one.
         """
         checked = read_state(state, self.samples, self.passes)
         self._enter()
@@ -150,7 +150,7 @@ class FileCursor(LeaseFile):
             self._leave()
 
     def learners(self) -> list[LearnerEntry]:
-        """Return all learners that the file knows, the dead too."""
+        """Return all learners that the file knows, dead ones included."""
         self._enter()
         try:
             return [
@@ -169,10 +169,10 @@ class FileCursor(LeaseFile):
         if finished is None and len(held) == LEASES:
             raise CursorError(f"this learner holds {LEASES} chunks that are not done",
                               hint="report chunks done before taking more")  # fmt: skip
-        self._look(nothing_else=table.get(NEXT) >= self._total)
+        self._look_for_dead(nothing_else=table.get(NEXT) >= self._total)
         to, words = table.edit(self._slot), table.words
         if finished is not None:
-            self._strike(to, finished)
+            self._clear_lease(to, finished)
         taken = start, stop = table.cut(to, samples, self.samples, self.passes)
         if not stop:
             if finished is not None:
@@ -190,15 +190,15 @@ class FileCursor(LeaseFile):
         pass_number, first = divmod(start, self.samples)
         return Chunk(pass_number, first, first + stop - start)
 
-    def _look(self, *, nothing_else: bool) -> None:
-        """Look whether others have died, if that is due."""
+    def _look_for_dead(self, *, nothing_else: bool) -> None:
+        """Look for dead learners, if that is due."""
         now = monotonic()
         if now < (self._rest_until if nothing_else else self._look_at):
             return
         self._reclaim()
         all_looks_s = (monotonic() - now) * self._table.get(USED)
-        self._look_at = now + max(self._look_every_s, min(all_looks_s / _LOOKS, _LONGEST_S))
-        rest_s = min(all_looks_s / _END_LOOKS, _LONGEST_S)
+        self._look_at = now + max(self._look_every_s, min(all_looks_s / _LOOK_SHARE, _LONGEST_S))
+        rest_s = min(all_looks_s / _END_LOOK_SHARE, _LONGEST_S)
         self._rest_until = now + rest_s if rest_s > _SHORT_S else now
 
     def _range_of(self, chunk: Chunk) -> Range:
@@ -209,7 +209,7 @@ class FileCursor(LeaseFile):
             raise not_held(chunk)
         return held
 
-    def _strike(self, to: int, held: Range) -> None:
+    def _clear_lease(self, to: int, held: Range) -> None:
         words = self._table.words
         word = to + self._held[held]
         words[word] = words[word + 1] = 0

@@ -1,6 +1,6 @@
-"""A learner's place in a cursor's file: opening it, joining, one operation at a time, leaving.
+"""A learner's slot in a cursor's file: open the file, join, lock it for one operation, leave.
 
-What is given out is psrv.cursor_file's business; the file's content is psrv.cursor.table's.
+psrv.cursor.file decides what is given out; psrv.cursor.table defines the file's content.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _open_here: set[tuple[int, int, int]] = set()
 class LeaseFile:
     """An open file, and a slot in it whose byte is locked.
 
-    Between `_enter` and `_leave` the file is this thread's alone, and `_table` is what it says.
+    Between `_enter` and `_leave` this thread has the file to itself, and `_table` shows its
+    content.
     """
 
     _locks_of: Callable[[int, Path], PosixLocks] = PosixLocks
@@ -39,7 +40,8 @@ class LeaseFile:
         self._threads = threading.Lock()
         self._closed = True
         self.held_s = 0.0
-        """How long the last operation kept others off: over a network longer for each lock."""
+        """How long the last operation kept the file locked; over a network each lock makes it
+        longer."""
         self._entered_at = 0.0
         self._learner = 0
         self._slot = self._changes = -1
@@ -48,11 +50,11 @@ class LeaseFile:
 
     @property
     def learner(self) -> int:
-        """Return this learner's number in the file, another one each time it is opened."""
+        """Return this learner's number in the file, a new one each time it is opened."""
         return self._learner
 
     def close(self) -> None:
-        """Let go of the file: what this learner holds is given out again."""
+        """Close the file: what this learner holds is given out again."""
         with self._threads:
             if self._closed:
                 return
@@ -111,7 +113,7 @@ class LeaseFile:
         return not free
 
     def _reclaim(self) -> None:
-        """Make the leases of one dead learner spare, if nothing is."""
+        """Make the leases of one dead learner spare, unless there are spare ones."""
         if self._table.get(SPARE_COUNT):
             return
         for slot, record in self._table.records():
@@ -126,7 +128,7 @@ class LeaseFile:
         self._learner = secrets.randbits(62) + 1
         self._slot = self._changes = -1
         while not self._open():
-            self._detach()  # it was replaced meanwhile
+            self._detach()  # the file was replaced meanwhile
         try:
             self._join()
             self._locks.unlock()
@@ -136,7 +138,7 @@ class LeaseFile:
         self._closed = False
 
     def _open(self) -> bool:
-        """Open and lock the file; return False if another one has taken its place meanwhile."""
+        """Open and lock the file; return False if it was replaced meanwhile."""
         try:
             self._descriptor, self._key = _open_once(self.path)
         except OSError as error:
@@ -164,7 +166,7 @@ class LeaseFile:
             if os.pread(self._descriptor, 1, 0).strip(b"\0"):
                 raise CursorError(f"{self.path} is no cursor's file, or was cut off",
                                   hint="give the cursor a path of its own")  # fmt: skip
-            # Now: a store into a page that the disk has no space for kills the process.
+            # Allocate now: a store into a page that has no disk space kills the process.
             os.posix_fallocate(self._descriptor, 0, SIZE_BYTES)
 
     def _is_current(self) -> bool:
@@ -202,7 +204,7 @@ class LeaseFile:
             )
 
     def _find_slot(self) -> int:
-        """Return a slot that nobody used, or else a dead learner's; its byte is locked."""
+        """Return an unused slot, or else a dead learner's; its byte is locked."""
         used = self._table.get(USED)
         if used < SLOTS and self._locks.try_hold(slot_byte(used)):
             return used
@@ -215,10 +217,10 @@ class LeaseFile:
                 self._table.take_back(slot)
                 return slot
             self._locks.release(slot_byte(slot))
-        raise CursorError(f"{self.path} has no place for another learner: {SLOTS} are there")
+        raise CursorError(f"{self.path} has no slot for another learner: {SLOTS} have joined")
 
     def _replace(self, state: CursorState) -> None:
-        """Put a file that goes on from a state in this one's place, whole."""
+        """Replace the file by one that goes on from a state."""
         others = [slot for slot in range(self._table.get(USED)) if slot != self._slot]
         if any(self._is_alive(slot) for slot in others):
             raise CursorError(f"other learners use {self.path}, so that it can't be restored",
@@ -254,7 +256,7 @@ class LeaseFile:
 
 def _open_once(path: Path) -> tuple[int, tuple[int, int, int]]:
     with contextlib.suppress(FileNotFoundError):
-        there = path.stat()  # before a descriptor is there that must be closed
+        there = path.stat()  # before there is a descriptor to close
         if (os.getpid(), there.st_dev, there.st_ino) in _open_here:
             raise CursorError(f"{path} is open in this process already",
                               hint="let its threads share one cursor")  # fmt: skip

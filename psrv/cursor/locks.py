@@ -1,7 +1,8 @@
-"""Locks that the kernel frees when a process dies, and a proof that a file system has them.
+"""Locks that the kernel frees when a process dies, and a check that a file system has them.
 
-POSIX locks (fcntl), because `flock` stays held while a forked child lives. They are a process's,
-not a descriptor's, and closing *any* descriptor of the file frees all of them: open it once.
+POSIX locks (fcntl), because `flock` stays held while a forked child lives. They belong to a
+process, not to a descriptor, and closing *any* descriptor of the file frees all of them: open it
+once.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _lockf, _EXCLUSIVE, _UNLOCK = fcntl.lockf, fcntl.LOCK_EX, fcntl.LOCK_UN
 
 
 class PosixLocks:
-    """Locks on single bytes of one open file: byte 0 guards the file, others a learner's life.
+    """Locks on single bytes of one open file: byte 0 guards the file, others show who lives.
 
-    Every method raises a CursorError where the file system refuses a lock.
+    Every method raises a CursorError if the file system refuses a lock.
     """
 
     def __init__(self, descriptor: int, path: Path) -> None:
@@ -29,21 +30,21 @@ class PosixLocks:
         self._path = path
 
     def lock(self) -> None:
-        """Wait until nobody else uses the file, and keep others off."""
+        """Lock the file, once nobody else uses it."""
         try:
             _lockf(self._descriptor, _EXCLUSIVE, 1, 0)
         except OSError as error:
             raise self._refused(error) from error
 
     def unlock(self) -> None:
-        """Let others use the file."""
+        """Unlock the file."""
         try:
             _lockf(self._descriptor, _UNLOCK, 1, 0)
         except OSError as error:
             raise self._refused(error) from error
 
     def try_hold(self, byte: int) -> bool:
-        """Lock a byte unless another living process has."""
+        """Lock a byte unless another living process has locked it."""
         try:
             _lockf(self._descriptor, _EXCLUSIVE | fcntl.LOCK_NB, 1, byte)
         except (BlockingIOError, PermissionError):
@@ -62,21 +63,21 @@ class PosixLocks:
     def _refused(self, error: OSError) -> CursorError:
         return CursorError(
             f"the file system refuses a lock on {self._path}: {error.strerror or error}",
-            hint="it must have locks that hold on all nodes; if it has, its server was away for "
+            hint="it must have locks that hold on all nodes; if so, its server was away for "
             "too long: open the cursor anew",
         )
 
 
 def locks_work(path: Path, first: bool, barrier: Callable[[], object]) -> bool:
-    """Return whether a lock of one process is seen by the others, and what it wrote before too.
+    """Return whether processes see one another's locks, and what was written before.
 
-    Lustre may be mounted with locks that are local to a node: run this on two nodes before a
-    cursor's file is shared by them.
+    Lustre may be mounted with locks that are local to a node: run this on two nodes before they
+    share a cursor's file.
 
     Args:
-        path: a new file in the folder where the cursor's file will be; removed at the end.
+        path: A new file in the folder of the cursor's file; removed at the end.
         first: True in exactly one of the processes.
-        barrier: waits for all the processes (`comm.Barrier`); called five times.
+        barrier: Waits for all the processes (`comm.Barrier`); called five times.
 
     Returns:
         True in the first process; what this process saw in each other.
@@ -98,7 +99,7 @@ def locks_work(path: Path, first: bool, barrier: Callable[[], object]) -> bool:
 
 
 def _prove(locks: PosixLocks, descriptor: int, first: bool, barrier: Callable[[], object]) -> bool:
-    """Call the barrier four times, whatever fails: the others wait there."""
+    """Run the check; call the barrier four times whatever fails, since the others wait there."""
     memory = mmap.mmap(descriptor, mmap.PAGESIZE) if descriptor >= 0 else None
     sees = memory is not None and memory[0] == 0
     barrier()
@@ -122,12 +123,12 @@ def _prove(locks: PosixLocks, descriptor: int, first: bool, barrier: Callable[[]
 def _tries(locks: PosixLocks) -> bool:
     try:
         return locks.try_hold(0)
-    except CursorError:  # there are no locks on this file system
+    except CursorError:  # this file system has no locks
         return True
 
 
 def _gets(locks: PosixLocks, timeout_s: float = 10.0) -> bool:
-    """Return whether the lock can be had once the first process has let it go."""
+    """Return whether the lock can be taken once the first process has freed it."""
     end = time.monotonic() + timeout_s
     while not locks.try_hold(0):
         if time.monotonic() > end:

@@ -1,7 +1,7 @@
-"""Look into a cursor's file, and expel learners from it, without being one of them.
+"""Inspect a cursor's file, and expel learners from it, without being one of them.
 
-For who starts the learners: one whose node was given up may live and hold its locks, and must not
-keep its chunks. Nothing here waits for a lock, since its holder may be stopped.
+For the process that starts the learners: one whose node was given up may still live and hold its
+locks, and must not keep its chunks. Nothing here waits for a lock, since its holder may be stopped.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Records = dict[int, int]
 
 
 def expel(path: Path, learner: int) -> bool:
-    """Count a learner as dead: its chunks are given out again, and what it calls next fails.
+    """Count a learner as dead: its chunks are given out again, and its next call fails.
 
     Args:
-        path: the cursor's file, which this process has not open.
-        learner: the number that it drew (`FileCursor.learner`).
+        path: The cursor's file, which this process must not have open.
+        learner: The number that it drew (`FileCursor.learner`).
 
     Returns:
-        False where the file is in use just now: call again. True too if it knows no such learner.
+        False if the file is in use just now: call again. True also if it knows no such learner.
 
     Raises:
-        CursorError: the file can't be used.
+        CursorError: The file can't be used.
     """
     with _table(path) as table:
         if table is None:
@@ -42,20 +42,20 @@ def expel(path: Path, learner: int) -> bool:
 
 
 def reported(path: Path) -> Records | None:
-    """Return the chunks that each learner has reported done, by its number, of the dead too.
+    """Return how many chunks each learner has reported done, by its number, dead ones included.
 
     Returns:
-        None where the file is not there, or is in use just now.
+        None if the file is absent, or in use just now.
     """
     with _table(path) as table:
         return None if table is None else {abs(r[0]): r[1] for _, r in table.records()}
 
 
 def progress(path: Path) -> tuple[int, int] | None:
-    """Return how many samples were reported done, and all that there are, of all passes.
+    """Return how many samples were reported done, and how many all passes have.
 
     Returns:
-        None where the file is not there, or is in use just now.
+        None if the file is absent, or in use just now.
     """
     with _table(path) as table:
         if table is None:
@@ -75,7 +75,7 @@ def _table(path: Path) -> Iterator[Table | None]:
         raise _unusable(path, error) from error
     try:
         yield from _locked(descriptor, path)
-    except OSError as error:  # its file system went away meanwhile
+    except OSError as error:  # its file system failed meanwhile
         raise _unusable(path, error) from error
     finally:
         os.close(descriptor)  # this frees the lock
@@ -83,7 +83,7 @@ def _table(path: Path) -> Iterator[Table | None]:
 
 def _locked(descriptor: int, path: Path) -> Iterator[Table | None]:
     if os.fstat(descriptor).st_size < SIZE_BYTES:
-        yield None  # whoever makes it is not that far
+        yield None  # it is not complete yet
     elif not PosixLocks(descriptor, path).try_hold(0):
         yield None
     else:

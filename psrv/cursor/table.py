@@ -20,16 +20,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from psrv.cursor.base import CursorError, CursorState, Range, make_state
-from psrv.cursor.chunking import first_part
+from psrv.cursor.chunking import first_chunk
 
 LEASES = 4
 """Chunks that a learner may hold at a time."""
 SLOTS = 1024
-"""Learners that a file has room for, living or dead."""
+"""Slots of a file, for living and dead learners."""
 
 _MAGIC = int.from_bytes(b"DLcursr1", "little")
 _HEADERS = (64, 96)
-# Words of a header; the record of the slot is what the operation left there.
+# Words of a header; the record of the slot holds what the operation left there.
 SEQUENCE, NEXT, USED, CHANGES, SPARE_COUNT, SPARE = 0, 1, 2, 3, 4, 5
 SLOT = SPARE + 2 * LEASES
 RECORD = SLOT + 1
@@ -55,7 +55,7 @@ def _record_at(slot: int) -> int:
 
 
 def ranges(flat: Iterable[int]) -> Iterator[Range]:
-    """Yield the leases that are there, of start, stop, start, stop, …."""
+    """Yield the leases in start, stop, start, stop, …, without the empty ones."""
     numbers = iter(flat)
     return ((start, stop) for start, stop in zip(numbers, numbers, strict=True) if stop)
 
@@ -63,7 +63,7 @@ def ranges(flat: Iterable[int]) -> Iterator[Range]:
 class Table:
     """The table in writable words (a memoryview with format "q"); call `load` first.
 
-    `at` is where the header that counts begins. `edit` returns where the next one does; change
+    `at` is the offset of the current header. `edit` returns the offset of the next one; change
     words there, and `commit`.
     """
 
@@ -74,18 +74,18 @@ class Table:
     # Identity -----------------------------------------------------------------------------------
 
     def is_new(self) -> bool:
-        """Return whether nobody has written an identity yet, or not to its end."""
+        """Return whether the table has no identity yet, or an incomplete one."""
         return self.words[0] == 0
 
     def create(self, state: CursorState) -> None:
-        """Write a table that goes on from a state: what it left undone waits in slots.
+        """Write a table that goes on from a state, whose undone ranges wait in slots.
 
         The magic word comes last: without it the table is new.
         """
         flat = [number for part in state.undone for number in part]
         slots = -(-len(flat) // (2 * LEASES))
         if slots > SLOTS:
-            raise CursorError(f"a cursor's file has no room for {len(state.undone)} undone chunks",
+            raise CursorError(f"a cursor's file can't hold {len(state.undone)} undone chunks",
                               hint="take larger chunks")  # fmt: skip
         words, (first, second) = self.words, _HEADERS
         for slot in range(slots):
@@ -101,11 +101,11 @@ class Table:
         """Return (samples, passes)."""
         magic, samples, passes, check = self.words[:4]
         if magic != _MAGIC or check != samples ^ passes:
-            raise CursorError("this is no cursor's file, or a damaged one")
+            raise CursorError("this is not a cursor's file, or it is damaged")
         return samples, passes
 
     def problem(self) -> str:
-        """Return what can't be so in a table that was written in order; nothing if it may be."""
+        """Return what is inconsistent in the table; "" if nothing is."""
         _, samples, passes, _ = self.words[:4]
         next_, used = self.get(NEXT), self.get(USED)
         if not (0 <= next_ <= samples * passes and 0 <= used <= SLOTS and self.get(SLOT) < used):
@@ -122,23 +122,23 @@ class Table:
     # Operations ---------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Find the header that counts."""
+        """Find the current header."""
         self.at, self._to = _HEADERS
         if self.words[self._to] > self.words[self.at]:
             self.at, self._to = self._to, self.at
 
     def get(self, word: int) -> int:
-        """Return a word of the header that counts."""
+        """Return a word of the current header."""
         return self.words[self.at + word]
 
     def edit(self, slot: int) -> int:
-        """Begin an operation on the header and a slot's record; return where to change them."""
+        """Begin an operation on the header and a slot's record; return the offset to change."""
         words, at, to = self.words, self.at, self._to
         before = words[at + SLOT]
         if before == slot:
             words[to + 1 : to + _END] = words[at + 1 : at + _END]
             return to
-        if before >= 0:  # what the operation before left for us
+        if before >= 0:  # the record that the last operation left for us
             there = _RECORDS + before * _STRIDE
             words[there : there + _RECORD_WORDS] = words[at + RECORD : at + _END]
         there = _RECORDS + slot * _STRIDE
@@ -148,13 +148,13 @@ class Table:
         return to
 
     def commit(self) -> None:
-        """Make the operation count."""
+        """Make the operation's header the current one."""
         at, to = self.at, self._to
         self.words[to] = self.words[at] + 1
         self.at, self._to = to, at
 
     def cut(self, to: int, samples: int, pass_samples: int, passes: int) -> Range:
-        """Cut a range off what is spare, or else off what was never given out; (0, 0) is none."""
+        """Take a range from the spare ones, or else a new one; (0, 0) if there is none."""
         words = self.words
         if words[to + SPARE_COUNT]:
             return self._cut_spare(to, samples)
@@ -162,14 +162,14 @@ class Table:
         pass_number, place = divmod(start, pass_samples)
         if pass_number >= passes:
             return 0, 0
-        stop = words[to + NEXT] = start + first_part(pass_samples - place, samples)
+        stop = words[to + NEXT] = start + first_chunk(pass_samples - place, samples)
         return start, stop
 
     def _cut_spare(self, to: int, samples: int) -> Range:
         words = self.words
         word = next(word for word in range(to + SPARE, to + SLOT, 2) if words[word + 1])
         start, end = words[word], words[word + 1]
-        stop = start + first_part(end - start, samples)
+        stop = start + first_chunk(end - start, samples)
         if stop < end:
             words[word] = stop
         else:
@@ -178,7 +178,7 @@ class Table:
         return start, stop
 
     def take_back(self, slot: int) -> None:
-        """Make a dead learner's leases spare (nothing else is), as an operation of its own."""
+        """Make a dead learner's leases spare (when nothing else is), as an operation of its own."""
         to, words = self.edit(slot), self.words
         words[to + SPARE : to + SLOT] = words[to + HELD : to + _END]
         words[to + SPARE_COUNT] = len(list(ranges(words[to + HELD : to + _END])))
@@ -214,7 +214,7 @@ class Table:
         return list(self.words[there : there + _RECORD_WORDS])
 
     def records(self) -> list[tuple[int, Record]]:
-        """Return (slot, record) of all that were used."""
+        """Return (slot, record) of all slots that were used."""
         used = self.get(USED)
         words = list(self.words[_RECORDS : _record_at(used)])
         found: list[tuple[int, Record]] = [
@@ -226,16 +226,16 @@ class Table:
         return found
 
     def state(self, samples: int, passes: int) -> CursorState:
-        """Return how far the passes were done: leases and what is spare are not."""
+        """Return how far the passes are: neither leases nor spare ranges count as done."""
         return make_state(samples, passes, self.get(NEXT), self._undone())
 
     def _undone(self) -> list[Range]:
-        """Return what is spare or leased, of the living and the dead."""
+        """Return the ranges that are spare or leased, to living or dead learners."""
         undone = list(ranges(self.words[self.at + SPARE : self.at + SLOT]))
         for _, record in self.records():
             undone += ranges(record[2:])
         return undone
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self.words.release()

@@ -1,5 +1,5 @@
 """How a learner's push reaches a shard: at once, in a round of all learners, or held back.
 
-Imports `psrv.solvers` and `psrv.shard`. What passes through are pushes, their versions, and how
-long somebody was waited for.
+Imports `psrv.solvers` and `psrv.shard`. What passes through are pushes, their versions, and waiting
+times.
 """

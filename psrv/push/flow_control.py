@@ -1,8 +1,8 @@
-"""How many pushes may wait on a node for the homes of other nodes.
+"""Flow control: how many pushes may wait on a node for primaries on other nodes.
 
-While a home is away the replica here does not move, and what learners push is added up: it would
-arrive as one step, as long as all of them together, and a training diverges by that. Where the
-replica moves by itself it does not; but they are counted, and their number has so many bits.
+While a primary is unreachable the replica here does not move, and pushes are added up. They would
+arrive as one step, as long as all of them together, which makes a training diverge. A replica that
+moves by itself has no such problem; but the counter of its pushes has limited bits.
 """
 
 from __future__ import annotations
@@ -13,76 +13,79 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from psrv.push.waiting import Patience, names
+from psrv.push.waiting import WaitPolicy, names
 from psrv.shard.format import COUNT, COUNT_BITS, SLOTS
-from psrv.shard.membership import Members
+from psrv.shard.membership import Membership
 from psrv.shard.shard import Shard, Words
 
 MOST = 16
-"""Pushes of each learner of this node, in the total of any block."""
+"""Pushes of each learner of this node that the total of a block may hold."""
 _NAP_S, _LONGEST_NAP_S = 1e-3, 0.05
 
 
-class Backlog:
-    """What has gathered in relays.
+class FlowControl:
+    """Bounds the pushes that have gathered in replicas.
 
     Args:
-        relays: Of solvers at once.
-        patience: How long a learner waits without a word.
-        moves: Whether their replicas move by themselves: as many may wait then as can be counted.
+        replicas: Those of a solver that does not work in rounds.
+        wait_policy: How long a learner waits before it warns.
+        moves: Whether pushes move the replicas, too: then the counter is the only limit.
     """
 
-    def __init__(self, relays: Sequence[Shard], patience: Patience, *, moves: bool = False) -> None:
-        self._relays = [(shard.members, shard.all_added()) for shard in relays]
+    def __init__(
+        self, replicas: Sequence[Shard], wait_policy: WaitPolicy, *, moves: bool = False
+    ) -> None:
+        self._replicas = [(shard.members, shard.all_added()) for shard in replicas]
         self._moves = moves
-        self._patience = patience
+        self._wait_policy = wait_policy
 
     def wait(self) -> float:
-        """Wait while there is too much; return the seconds that it took.
+        """Wait while too many pushes have gathered; return the seconds that it took.
 
         Raises:
-            LateError: a halt leaves no more time.
+            LateError: A halt leaves no more time.
         """
-        if not self._too_much():
+        if not self._is_full():
             return 0.0
-        began_at, wait, nap_s = time.monotonic(), self._patience.begin(), _NAP_S
-        while self._too_much():
+        began_at, wait, nap_s = time.monotonic(), self._wait_policy.begin(), _NAP_S
+        while self._is_full():
             time.sleep(nap_s)
             nap_s = min(2 * nap_s, _LONGEST_NAP_S)
             wait.look(lambda: names(0), may_be_gone=True)
         return time.monotonic() - began_at
 
-    def _too_much(self) -> bool:
-        for members, added in self._relays:
+    def _is_full(self) -> bool:
+        for members, added in self._replicas:
             pushes = int((added & COUNT).max(initial=0))
-            if pushes > MOST and pushes > self._most(members):
+            if pushes > MOST and pushes > self._limit(members):
                 return True
         return False
 
-    def _most(self, members: Members) -> int:
+    def _limit(self, members: Membership) -> int:
         if self._moves:
-            return COUNT - SLOTS  # each learner may have looked just before
+            return COUNT - SLOTS  # each learner may have checked just before
         return MOST * len(members.all())
 
 
 class Outgoing:
-    """What relays hold when this is made, and whether it has come to its homes since.
+    """The pushes that replicas hold now, and whether they have reached their primaries since.
 
-    What others push meanwhile is not waited for: that may never end.
+    Pushes that come later are not waited for: that might never end.
     """
 
-    def __init__(self, relays: Sequence[Shard]) -> None:
-        self._blocks = [_Blocks(shard) for shard in relays]
+    def __init__(self, replicas: Sequence[Shard]) -> None:
+        self._blocks = [_Blocks(shard) for shard in replicas]
 
     def has_come(self) -> bool:
-        """Return whether all of it has; ask again and again."""
+        """Return whether all of these pushes have reached their primaries; call it repeatedly."""
         return all([blocks.look() for blocks in self._blocks])
 
 
 class _Blocks:
-    """The same of one relay. It may see an exchange late, and wait for the next one then.
+    """The pushes in one replica; an exchange may be noticed late, which only delays the answer.
 
-    It believes nothing that somebody is at work on: a server that was killed there is undone.
+    A block that somebody is working on is not believed: if that process is killed, its work is
+    undone.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -91,7 +94,8 @@ class _Blocks:
         shard.read(self._see)
         self._left = self._seen != 0
         self._gathered = self._seen & COUNT != 0
-        """Whether it is in the total still; otherwise in the exchange that was seen last."""
+        """Whether the pushes are still in the total; otherwise they are in the exchange seen
+        last."""
 
     def _see(self, _: Sequence[torch.Tensor], block: int) -> None:
         self._seen[block] = self._added[block]

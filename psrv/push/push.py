@@ -1,4 +1,4 @@
-"""How a push reaches one shard: at once, or in a round of all learners."""
+"""How a learner's push reaches the shards: at once, or in a round of all learners."""
 
 from __future__ import annotations
 
@@ -11,48 +11,50 @@ import torch
 
 from psrv.push.flow_control import Outgoing
 from psrv.push.rounds import Rounds, Turn, missing, settle
-from psrv.push.waiting import Patience
-from psrv.shard.format import COUNT, HOME, RELAY
+from psrv.push.waiting import WaitPolicy
+from psrv.shard.format import COUNT, PRIMARY, REPLICA
 from psrv.shard.membership import RANKS
 from psrv.shard.shard import Operation, Rows, Shard
-from psrv.solvers.native import fused_for, fused_rounds_for, past_caches
+from psrv.solvers.native import native_push_for, native_rounds_for, past_caches
 from psrv.solvers.solver import RoundSolver, Solver
 
 _Parts = Sequence[torch.Tensor]
 _GOLDEN = 616
-"""997 times the golden ratio: multiples of it lie evenly in the whole, however many there are."""
+"""997 divided by the golden ratio: its multiples modulo 997 are spread evenly, for any number of
+slots."""
 
 
 class Pushes(Protocol):
-    """How all shards are worked on. Flat tensors of shape (count,) over all of them."""
+    """How a learner works on all shards. Flat tensors of shape (count,) cover all of them."""
 
     def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
-        """Send; with `into`, take what the solver answers."""
+        """Push values; with `into`, also copy the solver's answer there."""
 
     def pull(self, into: torch.Tensor) -> None:
-        """Take the weights as they are; after a push in a round, as they are at its end."""
+        """Copy the weights; after a push in a round, those at the end of the round."""
 
     def leave(self) -> Callable[[], bool]:
-        """Leave, so that nobody waits for this learner; its slots are given back afterwards.
+        """Leave, so that nobody waits for this learner; its slots are released later.
 
         Returns:
-            What tells whether all that it has pushed has come to its homes: ask again and again.
+            A function that tells whether all its pushes have reached their primaries; call it
+            repeatedly.
         """
 
 
-def relays(shards: Iterable[Shard]) -> list[Shard]:
-    """Return those whose home is another node; an empty one has nothing that could go there."""
-    return [shard for shard in shards if shard.layout.kind == RELAY and shard.layout.blocks]
+def replicas(shards: Iterable[Shard]) -> list[Shard]:
+    """Return the replicas among shards, without empty ones: their primary is another node."""
+    return [shard for shard in shards if shard.layout.kind == REPLICA and shard.layout.blocks]
 
 
 def ranges(shards: Sequence[Shard]) -> list[slice]:
-    """Return which elements each shard has."""
+    """Return the range of elements of each shard."""
     ends = accumulate((shard.layout.count for shard in shards), initial=0)
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
-class Cuts:
-    """Tensors cut into blocks; the last one's are kept, for learners push the same ones again."""
+class BlockViews:
+    """Cuts tensors into blocks, and keeps the last cut: learners push the same tensors again."""
 
     def __init__(self, step: int) -> None:
         self._step = step
@@ -68,7 +70,7 @@ class Cuts:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors, both alive, are the same memory."""
+    """Return whether two tensors, both alive, share the same memory."""
     return (
         one.data_ptr() == other.data_ptr()
         and one.shape == other.shape
@@ -78,7 +80,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 class AtOnce:
-    """The weights take every push in as it comes."""
+    """Pushes of a solver that applies each push as it comes."""
 
     def __init__(self, shards: Sequence[Shard], solver: Solver, rank: int) -> None:
         past = past_caches(sum(shard.rows[0].nbytes for shard in shards))
@@ -87,78 +89,78 @@ class AtOnce:
             for shard, part in zip(shards, ranges(shards), strict=True)
         ]
         self.moves_replicas = solver.total_is_step
-        """Whether what is gathered for a home moves the weights of this node, too."""
-        # What has to travel goes first, and travels while the others are worked on.
-        self._parts = sorted(parts, key=lambda part: part[0].is_home)
+        """Whether pushes that are gathered for a primary also move this node's weights."""
+        # Replicas first: their pushes travel while the other shards are worked on.
+        self._parts = sorted(parts, key=lambda part: part[0].is_primary)
 
     def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
-        """Work on every block."""
+        """Push to every block."""
         for shard, part in self._parts:
             shard.push(mine[part], None if into is None else into[part], rate)
 
     def pull(self, into: torch.Tensor) -> None:
-        """Copy every block."""
+        """Copy the weights of every block."""
         for shard, part in self._parts:
             shard.pull(into[part])
 
     def leave(self) -> Callable[[], bool]:
-        """Do nothing: all is done at each push; but for relays."""
-        return Outgoing(relays(shard.shard for shard, _ in self._parts)).has_come
+        """Return whether replicas have passed everything on; nothing else is left to do."""
+        return Outgoing(replicas(shard.shard for shard, _ in self._parts)).has_come
 
 
 class _AtOnce:
-    """The same for one shard; the answer comes with the push, while a block is in the cache.
+    """Pushes to one shard; the answer is copied with the push, while a block is in the cache.
 
-    On a relay the push is gathered for the home, and the answer is the replica.
+    On a replica the push is gathered for the primary, and the answer is the replica's weights.
     """
 
     def __init__(self, shard: Shard, solver: Solver, rank: int, past: bool) -> None:
         self.shard = shard
         self._solver = solver
-        self.is_home = shard.layout.kind == HOME
-        self._fused = fused_for(shard, solver)
+        self.is_primary = shard.layout.kind == PRIMARY
+        self._native = native_push_for(shard, solver)
         self._past_caches = past
         step = shard.layout.block_count
-        self._sent, self._taken = Cuts(step), Cuts(step)
-        room = torch.empty(step, dtype=shard.layout.dtypes[0], device="cpu")
-        self._scratch = [room] * max(0, shard.layout.blocks - 1)
-        self._scratch.append(room[: shard.layout.count - step * len(self._scratch)])
-        # Far from where the others begin.
+        self._sent, self._taken = BlockViews(step), BlockViews(step)
+        scratch = torch.empty(step, dtype=shard.layout.dtypes[0], device="cpu")
+        self._scratch = [scratch] * max(0, shard.layout.blocks - 1)
+        self._scratch.append(scratch[: shard.layout.count - step * len(self._scratch)])
+        # Start far from the other learners.
         self._first = shard.slot * _GOLDEN % 997 * shard.layout.blocks // 997
         shard.members.enter(shard.slot, 1 << rank % RANKS)
 
     def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
-        """Work on every block."""
+        """Push to every block."""
         shard = self.shard
         shard.rate = rate
-        if self._push_in_one(mine, into, rate):
+        if self._push_natively(mine, into, rate):
             return
         sent = self._sent.of(mine)
         taken = None if into is None else self._taken.of(into)
-        if self.is_home:
+        if self.is_primary:
             shard.update(self._pushing(sent, taken, rate), self._first)
         else:
             shard.update(
                 self._gathering(sent, taken, rate), self._first, changes=self._gather_changes
             )
 
-    def _push_in_one(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> bool:
-        """Do that in one pass; return whether it could be."""
-        if self._fused is None:
+    def _push_natively(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> bool:
+        """Push in one native pass; return whether that was possible."""
+        if self._native is None:
             return False
-        push = self._fused.pushing(mine, into, rate, past_caches=self._past_caches)
+        push = self._native.pushing(mine, into, rate, past_caches=self._past_caches)
         if push is None:
             return False
-        changes = Rows(copied=False) if self.is_home else self._gathered_in_one
+        changes = Rows(copied=False) if self.is_primary else self._native_gather_changes
         self.shard.update(self._counting(push), self._first, changes=changes)
         return True
 
     def _gather_changes(self, block: int) -> Rows:
-        """Return the rows: what is in an empty total means nothing, and needs no copy."""
+        """Return the rows that gathering changes; an empty total needs no undo copy."""
         empty = not self.shard.progress(block)[1] & COUNT
         return Rows(0 if self._solver.total_is_step else 1, 1 if empty else 2)
 
-    def _gathered_in_one(self, block: int) -> Rows:
+    def _native_gather_changes(self, block: int) -> Rows:
         return self._gather_changes(block)._replace(copied=False)
 
     def _pushing(self, sent: _Parts, taken: _Parts | None, rate: float) -> Operation:
@@ -204,12 +206,12 @@ class _AtOnce:
         return work
 
     def pull(self, into: torch.Tensor) -> None:
-        """Copy every block."""
+        """Copy the weights of every block."""
         self.shard.read(_copying(self._taken.of(into)), self._first)
 
 
 class InRounds:
-    """The weights take one step for all learners' pushes."""
+    """Pushes of a solver in rounds, which takes one step for the pushes of all learners."""
 
     def __init__(
         self,
@@ -217,16 +219,16 @@ class InRounds:
         solver: RoundSolver,
         rank: int,
         learners: int,
-        patience: Patience,
+        wait_policy: WaitPolicy,
     ) -> None:
         self._solver = solver
-        self._turn = Turn(shards, rank, learners, patience)
+        self._turn = Turn(shards, rank, learners, wait_policy)
         self._shards = shards
         self._parts = [
             (
-                Rounds(shard, self._turn, fused_rounds_for(shard, solver)),
-                Cuts(step),
-                Cuts(step),
+                Rounds(shard, self._turn, native_rounds_for(shard, solver)),
+                BlockViews(step),
+                BlockViews(step),
                 part,
             )
             for shard, part in zip(shards, ranges(shards), strict=True)
@@ -235,7 +237,7 @@ class InRounds:
         self._open = False
 
     def push(self, mine: torch.Tensor, into: torch.Tensor | None, rate: float) -> None:
-        """Add to the sum; with `into` wait for the end of the round, and take the weights."""
+        """Add to the sum; with `into`, wait for the end of the round and copy the weights."""
         if self._open:
             self._finish(None)
         self._turn.catch_up()
@@ -246,7 +248,7 @@ class InRounds:
             self._finish(into)
 
     def pull(self, into: torch.Tensor) -> None:
-        """Take the weights."""
+        """Copy the weights, at the end of the open round if there is one."""
         if self._open:
             self._finish(into)
             return
@@ -256,16 +258,16 @@ class InRounds:
     def leave(self) -> Callable[[], bool]:
         """Leave the rounds, and end those that were waiting for this learner only.
 
-        Those who have added to them may have left before, without the end of the round. On a relay
-        it comes from the home.
+        Learners that added to them may have left before their end. A replica gets the end from the
+        primary.
         """
         for shard in self._shards:
             shard.members.pause(shard.slot)
-            shard.members.strike_dead()
+            shard.members.remove_dead()
             for block, (rounds, added) in enumerate(shard.all_progress()):
-                if shard.layout.kind == HOME and added and not missing(shard, rounds, added):
+                if shard.layout.kind == PRIMARY and added and not missing(shard, rounds, added):
                     settle(shard, block, rounds, self._solver.step)
-        sums = [shard.all_added() for shard in relays(self._shards)]
+        sums = [shard.all_added() for shard in replicas(self._shards)]
         return lambda: not any((added & self._turn.mask).any() for added in sums)
 
     def _finish(self, into: torch.Tensor | None) -> None:
@@ -278,7 +280,7 @@ class InRounds:
 
 
 def copying(shard: Shard, into: torch.Tensor, row: int = 0) -> Operation:
-    """Return what copies a row of each block that is read."""
+    """Return an operation that copies a row of each block that is read."""
     return _copying(torch.split(into, shard.layout.block_count), row)
 
 

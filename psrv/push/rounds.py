@@ -1,13 +1,13 @@
-"""Rounds: the values of all learners, added up in rank order, and a step for the sum of each block.
+"""Rounds: the values of all learners are added up in rank order, and each sum is one step.
 
-In a round every learner adds its values to each block once, after the learners of smaller rank;
-the last one also takes the step. So a block wanders through the learners while they work on others
+In a round every learner adds its values to each block once, after the learners of lower rank; the
+last one also takes the step. So a block wanders from learner to learner while they work on others
 (a pipeline), one row holds the sum however many learners there are, and the sum has the same bits
-each time. A learner that was killed is waited for no longer; it adds again from the round after
-those that are on their way when it comes back.
+each time. A killed learner is no longer waited for; when it comes back, it adds from the round
+after the current ones on.
 
-On a relay the learners of its node do the same, but nobody takes a step: the node's server sends
-the sum of a block that all have added to on to the home, where it takes part in the rounds for its
+On a replica the learners of its node do the same, but nobody takes a step. Once all have added to a
+block, the node's server sends the sum to the primary, where it takes part in the rounds for its
 whole node, in the turn of the node's lowest rank, and brings back the weights that end the round.
 """
 
@@ -16,26 +16,36 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
 from psrv.errors import ServerError
-from psrv.push.waiting import Patience, names, wait_until
-from psrv.shard.format import HOME, RELAY
+from psrv.push.waiting import WaitPolicy, names, wait_until
+from psrv.shard.format import PRIMARY, REPLICA
 from psrv.shard.membership import RANKS, Member
 from psrv.shard.shard import Rows, Shard
-from psrv.solvers.native import FusedRounds, is_plain
+from psrv.solvers.native import NativeRounds, is_plain
 
 _SPINS = 20
 _NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
 _LOOK_FOR_DEAD_S = 0.05
 
 Step = Callable[[Sequence[torch.Tensor], torch.Tensor, int, float], None]
-"""A solver's, for a block: see psrv.rules.RoundSolver.step."""
+"""A solver's step for a block: see psrv.rules.RoundSolver.step."""
+
+
+class RoundEnd(NamedTuple):
+    """How the round of a block is ended on one node."""
+
+    step: Step | None
+    """The solver's step; None on a replica, whose primary ends the round."""
+    native: NativeRounds | None = None
+    """Add and step in one pass, for float32 values; None if torch does the work."""
 
 
 def missing(shard: Shard, rounds: int, added: int) -> list[Member]:
-    """Return the members of a round who have not added."""
+    """Return the members of a round that have not added."""
     return [
         member
         for member in shard.members.all()
@@ -44,7 +54,7 @@ def missing(shard: Shard, rounds: int, added: int) -> list[Member]:
 
 
 def before(members: Sequence[Member], mask: int) -> list[Member]:
-    """Return those of others whose turn comes before that of the lowest rank in a mask."""
+    """Return the members outside a mask that add before the lowest rank in it."""
     lowest = mask & -mask
     return [
         member
@@ -54,9 +64,9 @@ def before(members: Sequence[Member], mask: int) -> list[Member]:
 
 
 def settle(shard: Shard, block: int, rounds: int, step: Step) -> None:
-    """Take the step of a round at its home and end it, if all of its members who live have added.
+    """Take the step of a round on its primary and end it, if all its living members have added.
 
-    Nothing is done if it has ended already.
+    Nothing happens if it has ended already.
     """
 
     def work(parts: Sequence[torch.Tensor], block: int) -> None:
@@ -76,30 +86,30 @@ def add_to_sum(
     mask: int,
     mine: torch.Tensor,
     rate: float,
-    step: Step | None,
-    fused: FusedRounds | None = None,
+    end: RoundEnd,
 ) -> bool:
-    """Add the values of the learners of a mask to the sum of a block; the last one ends the round.
+    """Add the values of the learners in a mask to the sum of a block; the last one ends the round.
 
-    Nothing is done if that round is over, or they were added before. The round has the learning
-    rate of who adds first: whoever takes its step, the result has the same bits.
+    Nothing happens if that round is over, or they have added before. The round has the learning
+    rate of the learner that adds first, so the result has the same bits whoever takes the step.
 
     Args:
-        shard: A shard.
+        shard: A primary or a replica.
         block: Its number.
         rounds: The round's number.
         mask: Bits of the ranks.
         mine: Their values, of the block's length.
         rate: Their learning rate.
-        step: The solver's; None: another node is the home, and ends the round.
-        fused: Does it in one pass, if there is that: for values of float32.
+        end: How the round ends.
 
     Returns:
-        Whether that is settled; otherwise the round has not come yet: it was seen too early, for
-        who ended the one before was killed just then, and that is undone.
+        Whether the round has come or is over; if not, wait again. The learner that ended the round
+        before was killed at that moment, and its work is undone.
     """
     settled = adds = ends = False
-    in_one = fused if is_plain(mine) else None
+    step, native = end
+    if not is_plain(mine):
+        native = None
 
     def changes(block: int) -> Rows:
         nonlocal settled, adds, ends
@@ -108,9 +118,9 @@ def add_to_sum(
         ends = adds and step is not None and not missing(shard, now, added | mask)
         total = len(shard.rows) - 1
         if ends:
-            return Rows(0, total + (in_one is None), copied=in_one is None)
-        # What is in an empty sum means nothing.
-        return Rows(total, total + bool(adds and added), copied=in_one is None)
+            return Rows(0, total + (native is None), copied=native is None)
+        # An empty sum means nothing, and needs no copy.
+        return Rows(total, total + bool(adds and added), copied=native is None)
 
     def add(parts: Sequence[torch.Tensor], block: int) -> None:
         if not adds:
@@ -119,51 +129,37 @@ def add_to_sum(
         first, learners = not added, (added | mask).bit_count()
         if first:
             shard.set_round_rate(block, rate)
-        _add(shard, parts, block, mine, first, step if ends else None, learners, in_one)
+        if native is not None:
+            if ends:
+                native.add_last(block, mine.data_ptr(), first, learners, shard.round_rate(block))
+            else:
+                native.add(block, mine.data_ptr(), first)
+        else:
+            if first:
+                parts[-1].copy_(mine)
+            else:
+                parts[-1].add_(mine)
+            if ends and step is not None:
+                step(parts[:-1], parts[-1], learners, shard.round_rate(block))
         shard.set_progress(block, *((rounds + 1, 0) if ends else (rounds, added | mask)))
 
     shard.update_block(block, add, changes=changes)
     return settled
 
 
-def _add(
-    shard: Shard,
-    parts: Sequence[torch.Tensor],
-    block: int,
-    mine: torch.Tensor,
-    first: bool,
-    step: Step | None,
-    learners: int,
-    in_one: FusedRounds | None,
-) -> None:
-    """Add to the sum, or be the first; with a step, take that for the sum of so many learners."""
-    rate = shard.round_rate(block)
-    if in_one is not None and step is not None:
-        in_one.add_last(block, mine.data_ptr(), first, learners, rate)
-    elif in_one is not None:
-        in_one.add(block, mine.data_ptr(), first)
-    else:
-        if first:
-            parts[-1].copy_(mine)
-        else:
-            parts[-1].add_(mine)
-        if step is not None:
-            step(parts[:-1], parts[-1], learners, rate)
-
-
 class Turn:
-    """A learner's place in the rounds: its number is the same in all of its shards.
+    """A learner's place in the rounds: the number of its next round is the same in all shards.
 
-    (Were it not, a learner could wait in one shard for another one that waits for it in the next.)
+    (Otherwise a learner could wait in one shard for another that waits for it in the next.)
 
     Args:
-        shards: all of them, joined.
+        shards: All of them, joined.
         rank: This learner's, 0 to RANKS - 1.
-        learners: How many there are at the begin.
-        patience: How long they are waited for then; later, how long without a word.
+        learners: How many there are at the beginning.
+        wait_policy: How long to wait for them then; later, how long to wait before a warning.
 
     Raises:
-        ServerError: some have not come.
+        ServerError: Some have not joined.
     """
 
     def __init__(
@@ -171,7 +167,7 @@ class Turn:
         shards: Sequence[Shard],
         rank: int,
         learners: int,
-        patience: Patience,
+        wait_policy: WaitPolicy,
     ) -> None:
         if max(learners, rank + 1) > RANKS:
             raise ServerError(
@@ -179,45 +175,46 @@ class Turn:
                 hint="use a solver that does not wait for all",
             )
         self._shards = shards
-        self.patience = patience
+        self.wait_policy = wait_policy
         self.mask = 1 << rank
-        # Where we have been before, nobody waits for us: rounds may begin just now.
+        # Shards that do not wait for us: we were there before, and a round may begin right now.
         begun = [shard for shard in shards if shard.expected == 1]
         self.number = self._newest(shards)
-        """Of the next round to take part in."""
+        """The number of the next round to take part in."""
         self._enter()
         if self.number == 0:
             for shard in shards:
-                _wait_for(shard, learners, patience.timeout_s)
+                _wait_for(shard, learners, wait_policy.timeout_s)
         else:
-            self._meet_homes()
-        # Who has added to a round before we entered it does not wait for us: on a relay the sum may
-        # be on its way to the home, and nobody may add to it. Who adds from now on waits.
+            self._sync_with_primaries()
+        # A learner that added to a round before we entered does not wait for us: the sum of a
+        # replica may be on its way to the primary, and nobody may add to it. One that adds from now
+        # on waits.
         while (first := self._newest(shards if self.number else begun)) > self.number:
             self.number = first
             self._enter()
 
-    def _meet_homes(self) -> None:
-        """Wait until the homes of relays know of this learner, and go on with their round.
+    def _sync_with_primaries(self) -> None:
+        """Wait until the primaries of replicas know this learner, and continue with their round.
 
-        They may have gone on without this node: what is pushed in a round that is over there is in
-        nothing, and a round that nobody is in ends by nobody.
+        They may have gone on without this node: a push to a round that is over there is lost, and a
+        round that nobody is in never ends.
         """
-        relays = [shard for shard in self._shards if shard.layout.kind == RELAY]
-        wanted = [shard.want_refresh() for shard in relays]
+        replicas = [shard for shard in self._shards if shard.layout.kind == REPLICA]
+        wanted = [shard.want_refresh() for shard in replicas]
 
         def met() -> bool:
-            return all(s.refreshed >= n for s, n in zip(relays, wanted, strict=True))
+            return all(s.refreshed >= n for s, n in zip(replicas, wanted, strict=True))
 
-        if not wait_until(met, self.patience):
-            return  # a server that is away is not waited for longer, and has said nothing yet
-        first = max([self.number, *(shard.elsewhere for shard in relays)])
+        if not wait_until(met, self.wait_policy):
+            return  # do not wait longer for an unreachable server, which has told nothing yet
+        first = max([self.number, *(shard.elsewhere for shard in replicas)])
         if first > self.number:
             self.number = first
             self._enter()
 
     def catch_up(self) -> None:
-        """Go on with the newest round of any shard, if all have gone on without this node."""
+        """Continue with the newest round of any shard, if all have gone on without this node."""
         progress = [shard.all_progress() for shard in self._shards]
         newest = max((rounds for blocks in progress for rounds, _ in blocks), default=0)
         if newest > self.number:
@@ -234,28 +231,30 @@ class Turn:
 
 
 def next_round(shard: Shard) -> int:
-    """Return the first round that a member who comes now can take part in, of every block.
+    """Return the first round that a new member can take part in, for all blocks.
 
-    To a relay its home says that of the node, which may be a later one.
+    For a replica the primary decides that for the node, and may choose a later one.
     """
     progress = shard.all_progress()
     if any(rounds or added for rounds, added in progress):
         newest = max(rounds for rounds, _ in progress)
-        nobody_here = shard.layout.kind == RELAY and not any(added for _, added in progress)
+        nobody_here = shard.layout.kind == REPLICA and not any(added for _, added in progress)
         return newest if nobody_here else newest + 1
     return 0
 
 
 def _wait_for(shard: Shard, learners: int, timeout_s: float) -> None:
-    """Wait until so many have joined as the shard's server says, or rounds have begun.
+    """Wait until as many learners have joined as the shard expects, or rounds have begun.
 
     Args:
-        learners: How many that is if it says nothing.
+        shard: Where to wait.
+        learners: How many to expect if the shard does not say.
+        timeout_s: How long to wait.
     """
     deadline = time.monotonic() + timeout_s
     while not any(shard.progress(0)):
         ranks = shard.members.ranks()
-        wanted = shard.expected or learners  # fewer once a node is lost
+        wanted = shard.expected or learners  # lower once a node is lost
         if ranks.bit_count() >= wanted:
             shard.expected = 1
             return
@@ -272,34 +271,32 @@ def _wait_for(shard: Shard, learners: int, timeout_s: float) -> None:
 class Rounds:
     """One learner's part in the rounds of one shard, whose last row is the sum."""
 
-    def __init__(self, shard: Shard, turn: Turn, fused: FusedRounds | None = None) -> None:
+    def __init__(self, shard: Shard, turn: Turn, native: NativeRounds | None = None) -> None:
         self._shard = shard
-        self._fused = fused
-        self._home = shard.layout.kind == HOME
+        self._native = native
+        self._is_primary = shard.layout.kind == PRIMARY
         self._turn = turn
 
     def add(self, mine: Sequence[torch.Tensor], rate: float, step: Step) -> None:
-        """Add this learner's values, once in a round, after those of smaller rank.
+        """Add this learner's values, once in a round, after those of lower ranks.
 
         Args:
             mine: The values, cut into blocks.
-            rate: This learner's learning rate: the round's, if it is the first one.
-            step: What is done with the sum of a block, by one of the learners; not on a relay.
+            rate: This learner's learning rate; it is the round's if this learner adds first.
+            step: The solver's, which the last learner takes on a primary.
         """
         shard, number = self._shard, self._turn.number
-        ends = step if self._home else None
+        end = RoundEnd(step if self._is_primary else None, self._native)
         for block in range(shard.layout.blocks):
             self._until(partial(self._my_turn, block, step))
-            # It may be complete without us, who had not joined yet.
-            while not add_to_sum(
-                shard, block, number, self._turn.mask, mine[block], rate, ends, self._fused
-            ):
+            # The round may be complete without us if we had not joined yet.
+            while not add_to_sum(shard, block, number, self._turn.mask, mine[block], rate, end):
                 self._until(partial(self._my_turn, block, step))
 
     def finish(self, step: Step, take: Callable[[torch.Tensor, int], None]) -> None:
         """Wait for the round's end; `take` gets each block's new weights, and its number.
 
-        The turn is then to be counted up, once all shards have finished.
+        Once all shards have finished, the caller counts the turn up.
         """
         shard, wanted = self._shard, self._turn.number + 1
         for block in range(shard.layout.blocks):
@@ -309,7 +306,7 @@ class Rounds:
         def look(parts: Sequence[torch.Tensor], block: int) -> None:
             if shard.progress(block)[0] >= wanted:
                 take(parts[0], block)
-            else:  # who ended the round was killed just then
+            else:  # its last member was killed at that moment
                 undone.append(block)
 
         shard.read(look)
@@ -319,7 +316,7 @@ class Rounds:
             shard.read_block(block, look)
 
     def _my_turn(self, block: int, step: Step) -> list[int] | None:
-        """Return None if this learner may add, or the slots of those that are waited for."""
+        """Return None if this learner may add, or the slots of the members that add before it."""
         rounds, added = self._shard.progress(block)
         if rounds < self._turn.number:
             return self._behind(block, self._turn.number, step) or []
@@ -327,23 +324,23 @@ class Rounds:
         return [member.slot for member in before(waited_for, self._turn.mask)] or None
 
     def _behind(self, block: int, wanted: int, step: Step) -> list[int] | None:
-        """Return None if a block has so many rounds behind it, or the slots that are waited for.
+        """Return None if this many rounds of a block have ended, or the slots that are waited for.
 
-        Where nobody is waited for, who would have ended the round is gone: end it. On a relay it is
-        the server that is waited for.
+        If no member is missing, the one that would have ended the round is gone: end it. On a
+        replica the server is waited for.
         """
         rounds, added = self._shard.progress(block)
         if rounds >= wanted:
             return None
         slots = [member.slot for member in missing(self._shard, rounds, added)]
-        if not slots and self._home:
+        if not slots and self._is_primary:
             settle(self._shard, block, rounds, step)
         return slots
 
     def _until(self, waited_for: Callable[[], list[int] | None]) -> None:
-        """Wait until nothing is waited for; strike off who is dead."""
+        """Wait until nothing is missing; remove dead members meanwhile."""
         tries, nap_s, look_at = 0, _NAP_S, time.monotonic() + _LOOK_FOR_DEAD_S
-        wait = self._turn.patience.begin()
+        wait = self._turn.wait_policy.begin()
         while (slots := waited_for()) is not None:
             tries += 1
             if tries < _SPINS:
@@ -353,14 +350,14 @@ class Rounds:
             if time.monotonic() > look_at:
                 look_at = time.monotonic() + _LOOK_FOR_DEAD_S
                 for slot in slots:
-                    self._shard.members.strike_if_dead(slot)
+                    self._shard.members.remove_if_dead(slot)
                 wait.look(partial(self._names, slots), may_be_gone=self._are_elsewhere(slots))
 
     def _are_elsewhere(self, slots: list[int]) -> bool:
-        """Return whether it is other nodes' learners or servers that are waited for."""
+        """Return whether only learners or servers of other nodes are waited for."""
         return set(slots) <= set(self._shard.members.proxies().values())
 
     def _names(self, slots: list[int]) -> str:
-        """Return who has these slots."""
+        """Return the ranks of these slots in words."""
         members = self._shard.members.all()
         return names(sum(member.mask for member in members if member.slot in slots))

@@ -1,7 +1,8 @@
-"""Snapshots of shards: their rows one after another, raw, in a file that is whole or not there.
+"""Snapshots of shards: raw rows, one after another, in a file that is whole or absent.
 
-Behind the rows a snapshot says which request it answers. For a checkpoint learner 0 asks all homes
-for new ones: a number in a file, for which the servers look; it waits until each snapshot has it.
+A trailer says which request a snapshot answers. For a checkpoint learner 0 asks all primaries for
+new ones: it writes a number into a file that the servers watch, and waits until each snapshot has
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dlctl.contract import (
     write_whole,
 )
 from psrv.errors import ServerError
-from psrv.push.waiting import Late, Patience, how_long, never, wait_until
+from psrv.push.waiting import Late, WaitPolicy, how_long, never, wait_until
 
 _TRAILER = struct.Struct("=8sQ")
 _MAGIC = b"DLrows1\n"
@@ -43,13 +44,14 @@ def write_snapshot(
         blocks: First element and all rows' parts of each block; together they are the shard.
         count: Elements of a row.
         request: The number of the request that it answers.
-        wanted: Asked once all is written, which may take long: whether it still is.
+        wanted: Returns whether the snapshot is still wanted; called once all is written, which may
+            take long.
 
     Returns:
-        Whether it was.
+        Whether it replaced the old one.
 
     Raises:
-        OSError: it can't be written.
+        OSError: It can't be written.
     """
     path.parent.mkdir(exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=WRITING, dir=path.parent)
@@ -75,7 +77,7 @@ def write_snapshot(
 
 
 def _write(descriptor: int, part: torch.Tensor, at: int) -> int:
-    """Write a tensor at a place in a file; return its size in bytes."""
+    """Write a tensor at an offset in a file; return its size in bytes."""
     data, done = part.numpy().data.cast("B") if part.numel() else b"", 0
     while done < len(data):
         done += os.pwrite(descriptor, data[done:], at + done)
@@ -83,7 +85,7 @@ def _write(descriptor: int, part: torch.Tensor, at: int) -> int:
 
 
 def request_answered(path: Path) -> int:
-    """Return the number of the request that a snapshot answers; 0: of none, or it is not there."""
+    """Return the number of the request that a snapshot answers; 0 if none, or it is absent."""
     with suppress(OSError), path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TRAILER.size))
@@ -94,7 +96,7 @@ def request_answered(path: Path) -> int:
 
 
 def wanted_request(job_dir: Path, attempt: int) -> int:
-    """Return the number of the newest request for snapshots; 0: there is none."""
+    """Return the number of the newest request for snapshots; 0 if there is none."""
     with suppress(OSError, ValueError):
         return int((job_dir / snapshot_request_file(attempt)).read_text())
     return 0
@@ -103,31 +105,31 @@ def wanted_request(job_dir: Path, attempt: int) -> int:
 def fresh_snapshots(
     job_dir: Path, attempt: int, shards: int, timeout_s: float, late: Late = never
 ) -> list[Path]:
-    """Have all homes write snapshots now, and wait for them; for one process at a time.
+    """Have all primaries write snapshots now, and wait for them; for one process at a time.
 
     Args:
-        job_dir: Of the training.
+        job_dir: The training's.
         attempt: Its number.
         shards: How many there are.
-        timeout_s: How long all of them are waited for.
-        late: Asked meanwhile: whether a halt leaves no more time for that.
+        timeout_s: How long to wait for all of them.
+        late: Returns whether a halt leaves no more time to wait.
 
     Raises:
-        ServerError: a home has not done so in time, or can't be asked.
+        ServerError: A primary has not answered in time, or can't be asked.
     """
     request = _ask(job_dir / snapshot_request_file(attempt))
     paths = [job_dir / snapshot_file(attempt, shard) for shard in range(shards)]
-    missing, patience = list(range(shards)), Patience(timeout_s, late=late)
+    missing, wait_policy = list(range(shards)), WaitPolicy(timeout_s, late=late)
 
     def all_there() -> bool:
         while missing and request_answered(paths[missing[0]]) >= request:
             missing.pop(0)
         return not missing
 
-    if not wait_until(all_there, patience):
+    if not wait_until(all_there, wait_policy):
         raise ServerError(
-            f"no snapshot of shard {missing[0]} of the parameter server {how_long(patience)}",
-            hint="the log of its home's server says why: see `dlctl logs`",
+            f"no snapshot of shard {missing[0]} of the parameter server {how_long(wait_policy)}",
+            hint="the log of its primary's server says why: see `dlctl logs`",
         )
     return paths
 
@@ -135,11 +137,11 @@ def fresh_snapshots(
 def _ask(path: Path) -> int:
     """Write the number of a new request, and return it.
 
-    One that can't be read is not taken for none: the answer to an old request would pass for new.
+    An unreadable number is an error, not 0: the answer to an old request would pass for a new one.
     """
     try:
         before = int(path.read_text()) if path.exists() else 0
         write_whole(path, f"{before + 1}\n")
     except (OSError, ValueError) as error:
-        raise ServerError(f"no snapshots can be asked for in {path}: {error}") from error
+        raise ServerError(f"snapshots can't be requested in {path}: {error}") from error
     return before + 1

@@ -1,15 +1,15 @@
-"""How far a learner may be ahead of the others: bounded staleness.
+"""Bounded staleness: how far a learner may be ahead of the others.
 
 Each learner counts its pushes: its clock. (Ho et al., More Effective Distributed ML via a Stale
 Synchronous Parallel Parameter Server, 2013, section 2.) Clocks of other nodes come with the weights
-from the home: of the slowest one only, and it may have gone on since.
+from the primary: only the smallest, which may have advanced since.
 """
 
 from __future__ import annotations
 
 import time
 
-from psrv.push.waiting import Patience, names
+from psrv.push.waiting import WaitPolicy, names
 from psrv.shard.format import NEVER
 from psrv.shard.membership import Member
 from psrv.shard.shard import Shard
@@ -18,20 +18,20 @@ _NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
 _LOOK_FOR_DEAD_S = 0.05
 
 
-class Gate:
-    """A learner's clock, on the first of its shards; it begins at that of the slowest other.
+class StalenessBound:
+    """A learner's clock, on the first of its shards; it starts at the smallest of the others.
 
     Args:
-        shard: not entered yet: nobody is to wait for a clock that is still 0.
+        shard: Not entered yet: nobody may wait for a clock that is still 0.
         staleness: How many pushes it may be ahead of the slowest; None: any number.
-        patience: How long it waits without a word.
+        wait_policy: How long it waits before it warns.
     """
 
-    def __init__(self, shard: Shard, staleness: int | None, patience: Patience) -> None:
+    def __init__(self, shard: Shard, staleness: int | None, wait_policy: WaitPolicy) -> None:
         self._shard = shard
-        self._patience = patience
+        self._wait_policy = wait_policy
         self._staleness = staleness
-        shard.members.strike_dead()
+        shard.members.remove_dead()
         slowest = self._slowest()
         self.pushes = 0 if slowest == NEVER else slowest
         """This learner's clock."""
@@ -43,36 +43,37 @@ class Gate:
         self._show()
 
     def wait(self) -> float:
-        """Wait until this learner may go on; return the seconds that it took."""
+        """Wait until this learner is within the bound; return the seconds that it took."""
         if self._staleness is None:
             return 0.0
         self._catch_up(self._staleness)
         if not self._ahead():
             return 0.0
-        begin, wait = time.monotonic(), self._patience.begin()
+        begin, wait = time.monotonic(), self._wait_policy.begin()
         nap_s, look_at = _NAP_S, begin + _LOOK_FOR_DEAD_S
         while self._ahead():
             time.sleep(nap_s)
             nap_s = min(2 * nap_s, _LONGEST_NAP_S)
             if time.monotonic() > look_at:
                 look_at = time.monotonic() + _LOOK_FOR_DEAD_S
-                self._shard.members.strike_dead()
+                self._shard.members.remove_dead()
                 late_here = self._late_here()
-                if late_here or self._ahead():  # or the last one of them has just left
+                if late_here or self._ahead():  # or the last one has just left
                     wait.look(self._names, may_be_gone=not late_here)
         return time.monotonic() - begin
 
     def _catch_up(self, staleness: int) -> None:
-        """Go on from where other nodes are, if they have not waited for this learner.
+        """Advance this clock to that of other nodes, if they have not waited for this learner.
 
-        Who waits for it is a push further than the bound at most: they did not know of it, for it
-        joined while it knew of nobody, or its node was without a connection. The furthest tells,
-        not the slowest: other nodes may have come back with this one.
+        A learner that waits for this one is at most one push beyond the bound. One that is further
+        ahead did not know of this learner: it joined when it knew nobody, or its node had no
+        connection. The largest clock decides, not the smallest: other nodes may have come back
+        together with this one.
         """
         members = self._shard.members
         proxies = set(members.proxies().values())
         clocks = [members.clock(m.slot) for m in members.all() if m.slot in proxies]
-        known = (clock for clock in clocks if clock != NEVER)  # see Members.furthest
+        known = (clock for clock in clocks if clock != NEVER)  # see Membership.furthest
         furthest = max([*known, self._shard.furthest_elsewhere])
         if furthest - self.pushes > staleness + 1:
             self.pushes = furthest
@@ -83,7 +84,7 @@ class Gate:
         return self.pushes - self._slowest() > self._staleness
 
     def _names(self) -> str:
-        """Return who is too far behind, of this node."""
+        """Return this node's learners that are too far behind, in words."""
         return names(sum({member.mask for member in self._late_here()}))
 
     def _late_here(self) -> list[Member]:
@@ -97,7 +98,7 @@ class Gate:
         ]
 
     def _slowest(self) -> int:
-        others = self._shard.members.slowest(but=self._shard.slot)
+        others = self._shard.members.slowest(excluding=self._shard.slot)
         return min(others, self._shard.elsewhere)
 
     def _show(self) -> None:

@@ -1,6 +1,6 @@
-"""How long a learner waits for others, and that it says for whom if that is long.
+"""How long a learner waits for others, and when it warns about that.
 
-A training is not to stand still in silence; nor is a halt to be lost for servers that are gone.
+A training must not stand still in silence, and a halt must not be lost to servers that are gone.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from psrv.shard.membership import RANKS
 Warn = Callable[[str], None]
 """Gets a line for the learner's log."""
 Late = Callable[[float], bool]
-"""Asked while others are waited for: whether this share of a halt's grace period is over."""
+"""Returns whether this share of a halt's grace period is over; called while others are waited
+for."""
 FOR_LEARNERS, FOR_SERVERS = 0.5, 0.75
-"""The share in which those may be waited for that halt as well, and the answers of servers; what
-is left is for saving."""
+"""The shares of the grace period in which learners, which also halt, and answers of servers are
+waited for; the rest is for saving."""
 _LEAST_S = 0.5
-"""So long others are waited for even then."""
+"""Others get this long even then."""
 _NAP_S, _LONGEST_NAP_S = 1e-3, 0.05
 _AS_LONG = "as long as the halt leaves time"
 
 
 def never(share: float) -> bool:
-    """Return False: no halt is known of."""
+    """Return False: no halt is known."""
     del share
     return False
 
 
 def to_standard_error(line: str) -> None:
-    """Write a line into the learner's log; on a full disk it is lost, and no more."""
+    """Write a line into the learner's log; on a full disk only the line is lost."""
     with contextlib.suppress(OSError):
         print(f"dlctl: {line}", file=sys.stderr, flush=True)
 
 
 @dataclass
-class Patience:
-    """How long a learner waits without a word."""
+class WaitPolicy:
+    """How long a learner waits before it warns or gives up, and when a halt ends the wait."""
 
     timeout_s: float
     warn: Warn = to_standard_error
@@ -54,56 +55,58 @@ class Patience:
 
 @dataclass
 class Wait:
-    """One wait, of which one line is said at most."""
+    """One wait, which warns once at most."""
 
-    patience: Patience
+    wait_policy: WaitPolicy
     began_at: float
     said: bool = False
 
     def look(self, whom: Callable[[], str], *, may_be_gone: bool) -> None:
-        """Say for whom it is, once it has taken too long.
+        """Warn once if the wait has taken too long.
 
         Args:
-            whom: Asked then.
-            may_be_gone: Whether they may never come: they are not on this node, where it is seen
-                who lives.
+            whom: Returns whom this learner waits for, in words.
+            may_be_gone: Whether those may never come: they are on other nodes, where nobody here
+                sees who lives.
 
         Raises:
-            LateError: a halt leaves no more time for such.
+            LateError: A halt leaves no more time to wait for such.
         """
         waited_s = time.monotonic() - self.began_at
-        if may_be_gone and waited_s > _LEAST_S and self.patience.late(FOR_LEARNERS):
+        if may_be_gone and waited_s > _LEAST_S and self.wait_policy.late(FOR_LEARNERS):
             raise LateError(f"has waited for {whom()} for {_AS_LONG}")
-        if not self.said and waited_s > self.patience.timeout_s:
+        if not self.said and waited_s > self.wait_policy.timeout_s:
             self.said = True
-            self.patience.warn(
-                f"has waited for {whom()} for {self.patience.timeout_s:g} s, and goes on"
+            self.wait_policy.warn(
+                f"has waited for {whom()} for {self.wait_policy.timeout_s:g} s, and goes on"
             )
 
 
-def wait_until(true: Callable[[], bool], patience: Patience, share: float = FOR_SERVERS) -> bool:
-    """Wait for something, not for longer than the patience; return whether it has come.
+def wait_until(
+    true: Callable[[], bool], wait_policy: WaitPolicy, share: float = FOR_SERVERS
+) -> bool:
+    """Wait for a condition for as long as the policy allows; return whether it came true.
 
     Args:
-        true: Asked often.
-        patience: How long.
-        share: Of the grace period of a halt.
+        true: The condition; called often.
+        wait_policy: How long.
+        share: The share of a halt's grace period that may be used.
     """
     began_at, nap_s = time.monotonic(), _NAP_S
     while not true():
         waited_s = time.monotonic() - began_at
-        if waited_s > patience.timeout_s or (waited_s > _LEAST_S and patience.late(share)):
+        if waited_s > wait_policy.timeout_s or (waited_s > _LEAST_S and wait_policy.late(share)):
             return False
         time.sleep(nap_s)
         nap_s = min(2 * nap_s, _LONGEST_NAP_S)
     return True
 
 
-def how_long(patience: Patience) -> str:
-    """Return how long was waited in vain: the end of a sentence."""
-    if patience.late(FOR_SERVERS):
+def how_long(wait_policy: WaitPolicy) -> str:
+    """Return how long a failed wait lasted: the end of a sentence."""
+    if wait_policy.late(FOR_SERVERS):
         return f"for {_AS_LONG}"
-    return f"for {patience.timeout_s:g} s"
+    return f"for {wait_policy.timeout_s:g} s"
 
 
 def names(mask: int) -> str:

@@ -1,89 +1,82 @@
-"""One node's connections to the home of some of its shards: totals there, weights back.
+"""One node's connections to the primary of some of its shards: totals go there, weights come back.
 
-Groups of blocks are striped over the connections, if there are several. Each has two threads: one
-sends what relays have ready, up to so many blocks ahead of the answers; the other receives the
-answers. A connection that ends is opened again, for as long as the node is the home of these
-shards, and what had no answer is sent again. One connection more carries clocks.
+Groups of blocks are striped over the connections, if there are several. Each connection has two
+threads: one sends what forwarders have ready, up to a limit of unanswered blocks; the other
+receives the answers. A connection that ends reconnects for as long as the node is the primary of
+these shards, and what had no answer is sent again. One more connection carries clocks.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from psrv.server.forwarder import Relay, own_clock
-from psrv.server.reconnect import Dial, Lasting
+from psrv.server.forwarder import Forwarder, local_clock
+from psrv.server.reconnect import Peer, ReconnectingConnection
 from psrv.shard.format import BLOCK_BYTES
 from psrv.shard.shard import GROUP
 from psrv.transport.base import Connection, DisconnectedError, Frame, Kind, Purpose
 
 MOST_STRIPES = 2
-"""Connections for blocks to one home."""
+"""Most connections for blocks to one primary."""
 AHEAD = 16
-"""Blocks to one home that may be without an answer, before more is sent."""
+"""Most unanswered blocks to one primary."""
 _NAP_S, _LONGEST_NAP_S, _IDLE_NAP_S = 100e-6, 1e-3, 5e-3
 _IDLE_S = 1.0
-"""After so long without a push pauses are the longest."""
+"""After this long without a push, the pauses between polls are the longest."""
 _REFRESH_EVERY_S = 4.0
-"""So often an idle relay asks for newer weights."""
+"""How often an idle forwarder asks for newer weights."""
 _CLOCK_EVERY_S, _SLOW_CLOCK_EVERY_S = 0.01, 0.2
 
 
 def stripes_for(cores: int) -> int:
-    """Return how many connections for blocks a server opens to a home.
+    """Return how many connections for blocks a server opens to a primary.
 
-    Each has threads at both ends that want a core each. On two cores, which learners use, too, an
-    update with two took 1.4 times the time of one (docs/benchmarks.md).
+    Each needs a core for its threads at both ends. On two cores, which learners use too, an update
+    over two connections took 1.4 times as long as over one (docs/benchmarks.md).
     """
     return min(MOST_STRIPES, max(1, cores // 2))
 
 
-class Stripe(Lasting):
+class Stripe(ReconnectingConnection):
     """One of the connections for blocks.
 
     Args:
-        relays: All whose home is at the other end.
-        stripe: This one's number of `stripes`.
-        ahead: Blocks of this one that may be without an answer.
-        fail: Gets what must end the server.
+        peer: The primary's server.
+        forwarders: All whose primary is at the other end.
+        stripe: This connection's number.
+        stripes: How many connections there are.
+        ahead: Blocks that this connection may send without an answer.
     """
 
     def __init__(
-        self,
-        relays: Sequence[Relay],
-        dial: Dial,
-        stripe: int,
-        stripes: int,
-        ahead: int,
-        name: str,
-        log: Callable[[str], None],
-        fail: Callable[[BaseException], None],
+        self, peer: Peer, forwarders: Sequence[Forwarder], stripe: int, stripes: int, ahead: int
     ) -> None:
-        super().__init__(f"{name}, connection {stripe}", dial, Purpose.EXCHANGE, stripe, log)
-        self._relays = {relay.number: relay for relay in relays}
+        super().__init__(peer, f"connection {stripe}", Purpose.EXCHANGE, stripe)
+        self._forwarders = {forwarder.number: forwarder for forwarder in forwarders}
         self._groups = {
-            relay.number: range(stripe, len(relay.shard.groups), stripes) for relay in relays
+            forwarder.number: range(stripe, len(forwarder.shard.groups), stripes)
+            for forwarder in forwarders
         }
         self._ahead = ahead
-        self._fail = fail
         self._answered = threading.Condition()
         self._asked: dict[tuple[Kind, int, int], int] = {}
-        """Bytes of the answer that is still to come, by its kind, shard and first block."""
+        """Bytes of each answer that is still to come, by its kind, shard and first block."""
         self._waited_for = 0
         """Bytes of all answers that are still to come."""
         self._broken = False
         self._pulls: dict[int, int] = {}
-        """Of each shard, how many of its pulls are without an answer."""
-        self.refreshed = dict.fromkeys(self._relays, 0)
-        """Of each shard, which refresh all blocks of this stripe have behind them."""
+        """For each shard, how many pulls have no answer yet."""
+        self.refreshed = dict.fromkeys(self._forwarders, 0)
+        """For each shard, the last refresh that is complete for all blocks of this stripe."""
 
     def use(self, connection: Connection) -> None:
         """Send, while another thread receives."""
         self._asked, self._waited_for, self._broken = {}, 0, False
-        self._pulls = dict.fromkeys(self._relays, 0)
+        self._pulls = dict.fromkeys(self._forwarders, 0)
         receiver = threading.Thread(
             target=self._receive, args=(connection,), name=f"{self._name}, answers", daemon=True
         )
@@ -95,18 +88,18 @@ class Stripe(Lasting):
             receiver.join()
 
     def _send_all(self, connection: Connection) -> None:
-        for number, relay in self._relays.items():
-            for frame, payload in relay.on_its_way(self._groups[number]):
+        for number, forwarder in self._forwarders.items():
+            for frame, payload in forwarder.unanswered(self._groups[number]):
                 self._send(connection, frame, payload)
         nap_s, sent_at = _NAP_S, time.monotonic()
-        busy_at = dict.fromkeys(self._relays, sent_at)
+        busy_at = dict.fromkeys(self._forwarders, sent_at)
         while not self._is_over():
             sent = 0
-            for number, relay in self._relays.items():
-                if count := self._send_ready(connection, relay):
+            for number, forwarder in self._forwarders.items():
+                if count := self._send_ready(connection, forwarder):
                     busy_at[number] = time.monotonic()
-                # Wanted ones however much there is to send: that may never end.
-                if self._refresh(connection, relay, busy_at[number]):
+                # A refresh that is wanted comes even if there is always something to send.
+                if self._refresh(connection, forwarder, busy_at[number]):
                     busy_at[number] = time.monotonic()
                 sent += count
             if sent:
@@ -116,17 +109,17 @@ class Stripe(Lasting):
                 idle = time.monotonic() > sent_at + _IDLE_S
                 nap_s = min(2 * nap_s, _IDLE_NAP_S if idle else _LONGEST_NAP_S)
 
-    def _send_ready(self, connection: Connection, relay: Relay) -> int:
-        ready = [group for group in relay.ready() if group in self._groups[relay.number]]
+    def _send_ready(self, connection: Connection, forwarder: Forwarder) -> int:
+        ready = [group for group in forwarder.ready() if group in self._groups[forwarder.number]]
         for group in ready:
-            if not self._wait_for_room():
+            if not self._wait_for_answers():
                 break
-            if (sending := relay.take(group)) is not None:
+            if (sending := forwarder.take(group)) is not None:
                 self._send(connection, *sending)
         return len(ready)
 
-    def _wait_for_room(self) -> bool:
-        """Wait until not too much is without an answer; return False when it is all over."""
+    def _wait_for_answers(self) -> bool:
+        """Wait until little enough is unanswered; return False if the connection has ended."""
         ahead_bytes = self._ahead * BLOCK_BYTES
         with self._answered:
             self._answered.wait_for(lambda: self._waited_for < ahead_bytes or self._is_over())
@@ -144,40 +137,42 @@ class Stripe(Lasting):
             self._waited_for += size
         connection.send(frame, payload)
 
-    def _refresh(self, connection: Connection, relay: Relay, busy_at: float) -> bool:
-        """Ask for newer weights if a learner wants them, or if nothing has come for long."""
-        number, wanted = relay.number, relay.wanted
-        idle = relay.is_behind or time.monotonic() > busy_at + _REFRESH_EVERY_S
+    def _refresh(self, connection: Connection, forwarder: Forwarder, busy_at: float) -> bool:
+        """Ask for newer weights if a learner wants a refresh, or if the forwarder is idle."""
+        number, wanted = forwarder.number, forwarder.wanted
+        idle = forwarder.is_behind or time.monotonic() > busy_at + _REFRESH_EVERY_S
         if wanted <= self.refreshed[number] and not idle:
             return False
         with self._answered:
             self._pulls[number] += 1
-        if not all(self._send_gathered(connection, relay, n) for n in self._groups[number]):
+        if not all(self._send_gathered(connection, forwarder, n) for n in self._groups[number]):
             return True
-        for block in (b for group in self._groups[number] for b in relay.shard.groups[group]):
-            if not self._wait_for_room():
+        for block in (b for group in self._groups[number] for b in forwarder.shard.groups[group]):
+            if not self._wait_for_answers():
                 return True
             with self._answered:
                 self._pulls[number] += 1
-            self._send(connection, relay.pull(block), None)
+            self._send(connection, forwarder.pull(block), None)
         self._end_pull(number, wanted)
         return True
 
-    def _send_gathered(self, connection: Connection, relay: Relay, group: int) -> bool:
-        """Send what a group has gathered by now: who wants a refresh wants it in there.
+    def _send_gathered(self, connection: Connection, forwarder: Forwarder, group: int) -> bool:
+        """Send what a group has gathered by now: a refresh that a learner wants has to include it.
 
-        What has gathered behind a total on its way goes after its answer. Returns False when it is
-        all over.
+        What has gathered behind an unanswered total is sent after that answer.
+
+        Returns:
+            False if the connection has ended.
         """
-        left = relay.gathered(group)
-        while left := left & relay.gathered(group):  # who pushed may have been killed: undone
+        left = forwarder.gathered(group)
+        while left := left & forwarder.gathered(group):  # a killed learner's push may be undone
             with self._answered:
-                self._answered.wait_for(lambda: not relay.waits(group) or self._is_over())
-            if not self._wait_for_room():
+                self._answered.wait_for(lambda: not forwarder.waits(group) or self._is_over())
+            if not self._wait_for_answers():
                 return False
-            if (sending := relay.take(group)) is not None:
+            if (sending := forwarder.take(group)) is not None:
                 self._send(connection, *sending)
-                left -= set(relay.run_of(*sending))
+                left -= set(forwarder.run_of(*sending))
         return True
 
     def _end_pull(self, number: int, wanted: int) -> None:
@@ -189,141 +184,136 @@ class Stripe(Lasting):
                 self.refreshed[number] = max(wanted, self.refreshed[number])
 
     def _receive(self, connection: Connection) -> None:
-        """Give the answers to the relays."""
-        first = next(iter(self._relays.values())).shard
-        room = torch.empty(
+        """Give the answers to the forwarders."""
+        first = next(iter(self._forwarders.values())).shard
+        buffer = torch.empty(
             GROUP * first.layout.block_count, dtype=first.rows[0].dtype, device="cpu"
         )
-        into = room.numpy().data.cast("B")
+        into = buffer.numpy().data.cast("B")
         try:
             while True:
-                self._take_in(connection.receive(into), room)
+                self._accept(connection.receive(into), buffer)
         except DisconnectedError as error:
             if not self._stopped.is_set():
                 self._say(error.message)
         except BaseException as error:
-            self._fail(error)
+            self._peer.fail(error)
         finally:
             with self._answered:
                 self._broken = True
                 self._answered.notify_all()
 
-    def _take_in(self, frame: Frame, room: torch.Tensor) -> None:
-        # Before the relay has it: from then on the same blocks may be sent again.
+    def _accept(self, frame: Frame, buffer: torch.Tensor) -> None:
+        # Before the forwarder has it: from then on it may send the same blocks again.
         asked = self._asked.pop((frame.kind, frame.shard, frame.block), None)
         pulled = frame.kind is Kind.PULLED
         if asked is None or not (frame.size == asked or (pulled and frame.size < asked)):
             raise DisconnectedError(
-                f"{frame.kind.name} of {frame.size} bytes came for block {frame.block} of "
-                f"{frame.shard}, which nobody has asked for"
+                f"received a {frame.kind.name} of {frame.size} bytes for block {frame.block} of "
+                f"shard {frame.shard}, which was not asked for"
             )
-        relay, weights = self._relays[frame.shard], room[: frame.size // room.element_size()]
+        forwarder, weights = (
+            self._forwarders[frame.shard],
+            buffer[: frame.size // buffer.element_size()],
+        )
         if not pulled:
-            relay.give(frame, weights)
-        elif frame.size:  # there are newer ones
-            relay.pulled(frame, weights)
+            forwarder.give(frame, weights)
+        elif frame.size:  # the weights are newer
+            forwarder.pulled(frame, weights)
         with self._answered:
             self._waited_for -= asked
             self._pulls[frame.shard] -= pulled
             self._answered.notify()
 
 
-class Clocks(Lasting):
-    """The connection for clocks: who lives on this node, and how far the others are."""
+class Clocks(ReconnectingConnection):
+    """The connection for clocks: which learners of this node live, and how far the others are."""
 
-    def __init__(
-        self,
-        relays: Sequence[Relay],
-        dial: Dial,
-        often: bool,
-        name: str,
-        log: Callable[[str], None],
-    ) -> None:
-        super().__init__(f"{name}, clocks", dial, Purpose.CLOCKS, 0, log)
-        self._relays = {relay.number: relay for relay in relays}
-        self._every_s = _CLOCK_EVERY_S if often else _SLOW_CLOCK_EVERY_S
+    def __init__(self, peer: Peer, forwarders: Sequence[Forwarder], frequent: bool) -> None:
+        super().__init__(peer, "clocks", Purpose.CLOCKS)
+        self._forwarders = {forwarder.number: forwarder for forwarder in forwarders}
+        self._every_s = _CLOCK_EVERY_S if frequent else _SLOW_CLOCK_EVERY_S
 
     def use(self, connection: Connection) -> None:
-        """Tell and ask, when something is new here and every so often."""
+        """Exchange clocks whenever something changes here, and at regular intervals."""
         told: dict[int, tuple[int, int, int]] = {}
-        """Of each shard, who lived, their clock, and which refresh was wanted."""
+        """For each shard, the last mask of living ranks, clock, and wanted refresh."""
         due = 0.0
         while not self._stopped.is_set():
             again = time.monotonic() > due
-            for number, relay in self._relays.items():
-                wanted, (mask, clock, behind) = relay.shard.refresh_wanted, own_clock(relay)
+            for number, forwarder in self._forwarders.items():
+                wanted, (mask, clock, behind) = (
+                    forwarder.shard.refresh_wanted,
+                    local_clock(forwarder),
+                )
                 if again or told.get(number) != (mask, clock, wanted):
                     told[number] = mask, clock, wanted
                     frame = Frame(Kind.CLOCK, number, number=clock, mask=mask, pushes=behind)
-                    self._exchange(connection, relay, frame)
-                    relay.announced = wanted
+                    self._exchange(connection, forwarder, frame)
+                    forwarder.announced = wanted
             if again:
                 due = time.monotonic() + self._every_s
             self._stopped.wait(_CLOCK_EVERY_S)
 
-    def _exchange(self, connection: Connection, relay: Relay, frame: Frame) -> None:
+    def _exchange(self, connection: Connection, forwarder: Forwarder, frame: Frame) -> None:
         connection.send(frame)
         frame = connection.receive(memoryview(bytearray()))
-        if frame.kind is not Kind.CLOCK or frame.shard != relay.number:
-            raise DisconnectedError(f"{frame.kind.name} came as an answer to a clock")
-        relay.shard.elsewhere, relay.shard.furthest_elsewhere = frame.number, frame.pushes
+        if frame.kind is not Kind.CLOCK or frame.shard != forwarder.number:
+            raise DisconnectedError(f"received a {frame.kind.name} as the answer to a clock")
+        forwarder.shard.elsewhere, forwarder.shard.furthest_elsewhere = frame.number, frame.pushes
 
 
 class Link:
-    """All connections to one home.
+    """All connections to one primary.
 
     Args:
-        name: Of the home, for the log.
-        relays: Of the shards whose home it is.
-        dial: Opens a connection.
-        often: Whether learners wait for one another's clocks.
+        peer: The primary's server.
+        forwarders: Those of the shards whose primary it is.
         stripes: How many connections for blocks.
         ahead: Blocks that may be without an answer; see AHEAD.
-        log: Gets a line for each thing that is new.
-        fail: Gets what must end the server.
+        frequent_clocks: Whether learners wait for one another's clocks.
     """
 
     def __init__(
         self,
-        name: str,
-        relays: Sequence[Relay],
-        dial: Dial,
+        peer: Peer,
+        forwarders: Sequence[Forwarder],
         *,
-        often: bool,
         stripes: int,
         ahead: int,
-        log: Callable[[str], None],
-        fail: Callable[[BaseException], None],
+        frequent_clocks: bool,
     ) -> None:
-        self._relays = list(relays)
+        self._peer = peer
+        self._forwarders = list(forwarders)
         self._stripes = [
-            Stripe(relays, dial, stripe, stripes, ahead // stripes, name, log, fail)
-            for stripe in range(stripes)
+            Stripe(peer, forwarders, stripe, stripes, ahead // stripes) for stripe in range(stripes)
         ]
-        ends: list[Lasting] = [*self._stripes, Clocks(relays, dial, often, name, log)]
-        self._ends = ends
-        self._fail = fail
+        self._ends: list[ReconnectingConnection] = [
+            *self._stripes,
+            Clocks(peer, forwarders, frequent_clocks),
+        ]
         self._threads = [
-            threading.Thread(target=self._run, args=(end,), name=name, daemon=True) for end in ends
+            threading.Thread(target=self._run, args=(end,), name=peer.name, daemon=True)
+            for end in self._ends
         ]
         for thread in self._threads:
             thread.start()
 
-    def _run(self, end: Lasting) -> None:
+    def _run(self, end: ReconnectingConnection) -> None:
         try:
             end.run()
         except BaseException as error:
-            self._fail(error)
+            self._peer.fail(error)
 
     def note_refreshes(self) -> None:
-        """Tell learners which refreshes are done, by all connections."""
-        for relay in self._relays:
-            done = min(stripe.refreshed[relay.number] for stripe in self._stripes)
-            if done > relay.shard.refreshed:
-                relay.shard.refreshed = done
+        """Publish which refreshes are complete on all connections."""
+        for forwarder in self._forwarders:
+            done = min(stripe.refreshed[forwarder.number] for stripe in self._stripes)
+            if done > forwarder.shard.refreshed:
+                forwarder.shard.refreshed = done
 
     def close(self) -> None:
-        """End all connections and threads; what has no answer stays kept."""
+        """Close all connections and end their threads; the outbox keeps what has no answer."""
         for end in self._ends:
             end.stop()
         for thread in self._threads:

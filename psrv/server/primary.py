@@ -1,4 +1,4 @@
-"""A shard whose home this node is, for the servers of all other nodes."""
+"""A shard whose primary this node is, as it serves the servers of all other nodes."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ import numpy as np
 import torch
 
 from psrv.errors import ServerError
-from psrv.push.rounds import Step
-from psrv.server.primary_blocks import merge, next_round, skip_rounds
+from psrv.push.rounds import RoundEnd, Step
+from psrv.server.primary_blocks import Exchange, merge, next_round, skip_rounds
 from psrv.server.queues import Queues
-from psrv.shard.format import SLOTS, no_room
+from psrv.shard.format import SLOTS, no_memory
 from psrv.shard.membership import RANKS
 from psrv.shard.shard import ThreadedShard
-from psrv.solvers.native import fused_for, fused_rounds_for
+from psrv.solvers.native import native_push_for, native_rounds_for
 from psrv.solvers.solver import RoundSolver, Solver
 from psrv.transport.base import DisconnectedError, Frame, RefusedError
 
 NODES = SLOTS
-"""Each needs a slot."""
+"""Each node needs a slot."""
 
 
-class Merged:
-    """Which exchange each node had last of each block, in shared memory: none is taken in twice.
+class LastExchanges:
+    """The last exchange of each node for each block, in shared memory: no exchange is merged twice.
 
-    The newest one of a block, and whose it was, the block itself says (second word of its
-    progress), which is changed with the weights; it is noted here before the next one is taken in.
-    So a server that takes over knows all of them, whenever the one before was killed.
+    The block itself names its newest exchange and that one's node, in the second word of its
+    progress, which changes together with the weights. The exchange is noted here before the next
+    one is merged. So a server that takes over knows all exchanges, whenever its predecessor was
+    killed.
     """
 
     def __init__(self, path: Path, nodes: int, blocks: int) -> None:
@@ -41,29 +42,29 @@ class Merged:
             os.posix_fallocate(descriptor, 0, size)
             self._words = memoryview(mmap.mmap(descriptor, size)).cast("q")
         except OSError as error:
-            raise no_room(path.parent, size, error) from error
+            raise no_memory(path.parent, size, error) from error
         finally:
             os.close(descriptor)
         self._blocks = blocks
 
     def last(self, node: int, block: int) -> int:
-        """Return the number of the last exchange, 0 for none."""
+        """Return the number of the last exchange, 0 if there was none."""
         return self._words[node * self._blocks + block]
 
     def note(self, node: int, block: int, number: int) -> None:
-        """Remember it."""
+        """Note the number of an exchange that was merged."""
         self._words[node * self._blocks + block] = number
 
 
-class Home:
-    """One shard, for all connections.
+class Primary:
+    """A shard whose primary this node is, as used by all connections.
 
     Args:
-        number: Its number.
+        number: The shard's number.
         shard: Its file.
         solver: The training's.
         nodes: How many nodes the training began with.
-        queues: Where totals are taken in, at once; None: in rounds there are none.
+        queues: The devices that merge totals; None with a solver in rounds.
     """
 
     def __init__(
@@ -77,18 +78,20 @@ class Home:
         self.number = number
         self.shard = shard
         self.in_rounds: RoundSolver | None = solver if isinstance(solver, RoundSolver) else None
-        """The solver, if it is one in rounds. (Asking for its type takes longer than a block.)"""
+        """The solver, if it works in rounds. (An isinstance check takes longer than a block.)"""
         self._queues = queues
         self._on_cpu = solver
-        self.fused_rounds = fused_rounds_for(shard, solver)
-        """The solver in one pass, if it is one in rounds and there is that."""
+        self.round_end = RoundEnd(None)
+        """How a round of this shard ends, if the solver works in rounds."""
+        if self.in_rounds is not None:
+            self.round_end = RoundEnd(self.in_rounds.step, native_rounds_for(shard, solver))
         # The total of elastic averaging is a step already.
-        self._fused = None if solver.sends_weights else fused_for(shard, solver)
-        self._merged = Merged(
+        self._native = None if solver.sends_weights else native_push_for(shard, solver)
+        self._merged = LastExchanges(
             shard.path.with_name(f"{shard.path.name}.merged"), nodes, shard.layout.blocks
         )
         masks = {member.slot: member.mask for member in shard.members.all()}
-        self._masks = {node: masks.get(n, 0) for node, n in shard.members.proxies().items()}
+        self._known_masks = {node: masks.get(n, 0) for node, n in shard.members.proxies().items()}
         self._nodes = nodes
         self._rounds = shard.all_rounds()
         self._lost: set[int] = set()
@@ -100,24 +103,26 @@ class Home:
         """Return the number of elements of a block.
 
         Raises:
-            DisconnectedError: there is no such block.
+            DisconnectedError: There is no such block.
         """
         if block >= len(self._lengths):
             raise DisconnectedError(f"shard {self.number} has no block {block}")
         return self._lengths[block]
 
     def run_of(self, frame: Frame, elements: int) -> range:
-        """Return the neighbouring blocks that have so many elements together, from a frame's on.
+        """Return the neighbouring blocks, from a frame's on, that have this many elements together.
 
         Raises:
-            DisconnectedError: there are no such blocks.
+            DisconnectedError: There are no such blocks.
         """
         end, left = frame.block, elements
         while left > 0:
             left -= self.length(end)
             end += 1
         if left or end == frame.block:
-            raise DisconnectedError(f"totals of {elements} elements came")
+            raise DisconnectedError(
+                f"received totals of {elements} elements, which match no blocks"
+            )
         return range(frame.block, end)
 
     def merge(
@@ -128,7 +133,7 @@ class Home:
         totals: Sequence[torch.Tensor],
         into: Sequence[torch.Tensor],
     ) -> int:
-        """Merge the new totals of neighbouring blocks; see psrv.server.primary_blocks.merge."""
+        """Merge the totals of neighbouring blocks; see psrv.server.primary_blocks.merge."""
         number, merged = frame.number, self._merged
 
         def is_new(block: int, last: int) -> bool:
@@ -136,17 +141,17 @@ class Home:
             return merged.last(node, block) != number
 
         assert self._queues is not None
+        exchange = Exchange(number * NODES + node, frame.pushes, frame.rate, is_new)
         return self._queues.run(
             sum(total.numel() for total in totals),
             lambda solver: merge(
-                self.shard, run, solver, totals, frame.pushes, frame.rate,
-                number * NODES + node, into, is_new,
-                self._fused if solver is self._on_cpu else None,
+                self.shard, run, solver, exchange, totals, into,
+                self._native if solver is self._on_cpu else None,
             ),
         )  # fmt: skip
 
     def weights(self, frame: Frame, into: torch.Tensor) -> tuple[int, bool]:
-        """Copy the weights, if they are newer than asked for; return their number, and whether."""
+        """Copy the weights if they are newer than the frame's; return their number, and whether."""
         newer, number = False, 0
 
         def work(parts: Sequence[torch.Tensor], block: int) -> None:
@@ -160,43 +165,43 @@ class Home:
         return number, newer
 
     def begun(self) -> bool:
-        """Return whether rounds have begun: once all have joined who are to.
+        """Return whether rounds have begun: they begin once all expected learners have joined.
 
-        At a home that has moved: once all nodes have said who lives there.
+        On a promoted primary they go on once every node has said which of its learners live.
         """
         shard = self.shard
         if shard.expected == 1:
             return True
         with self._lock:
             if not shard.expected:
-                begun = not self.unknown()
+                begun = not self.unknown_nodes()
             else:
                 begun = (
                     any(shard.progress(0)) or shard.members.ranks().bit_count() >= shard.expected
                 )
             if begun:
-                shard.expected = 1  # whoever dies or is lost from now on
+                shard.expected = 1  # no longer wait for learners that die or are lost
             return begun
 
-    def unknown(self) -> set[int]:
-        """Return the nodes that have not said who lives there, at a home that has moved.
+    def unknown_nodes(self) -> set[int]:
+        """Return the nodes that have not yet told a promoted primary which of their learners live.
 
-        Nobody has said there how many learners are to join: they have joined before.
+        Nobody tells a promoted primary how many learners to expect: they have joined before.
         """
         if self.in_rounds is None or self.shard.expected:
             return set()
         return set(range(self._nodes)) - self._lost - set(self.shard.members.proxies())
 
     def expect(self, learners: int) -> None:
-        """Wait for no more than so many before the first round."""
+        """Lower the number of learners that the first round waits for."""
         self.shard.expect(learners)
 
     def note_clock(self, node: int, frame: Frame) -> tuple[int, int]:
-        """Take in who lives on a node, and its clock.
+        """Note which learners of a node live, and the node's clock.
 
         Returns:
-            The slowest and the furthest clock of the others. In rounds: the first one that the node
-            takes part in, and 0.
+            The smallest and the largest clock of the other nodes. With a solver in rounds: the
+            first round that the node takes part in, and 0.
         """
         members = self.shard.members
         with self._lock:
@@ -204,7 +209,7 @@ class Home:
                 raise RefusedError(f"node {node} was given up")
             slot = members.proxy(node)
             if slot is None:
-                raise ServerError(f"all slots of {self.shard.path} are taken")
+                raise ServerError(f"all slots of {self.shard.path} are in use")
             if not frame.mask:
                 members.pause(slot)
             elif self.in_rounds is not None:
@@ -212,17 +217,17 @@ class Home:
             else:
                 members.set_clock(slot, frame.number)
                 members.enter(slot, 1 << node % RANKS)
-            return members.slowest(but=slot), members.furthest(but=slot)
+            return members.slowest(excluding=slot), members.furthest(excluding=slot)
 
     def _enter(self, node: int, slot: int, frame: Frame, step: Step) -> int:
-        """Let a node's learners take part in rounds, from the first one on that nobody is in.
+        """Let a node's learners take part in rounds, from the first that nobody has added to.
 
-        At a home that has moved, until all nodes are known, that is the one that they are at. Those
-        who have been there before may not take part before a later one any more.
+        On a promoted primary, until all nodes are known, that is the round that the node is at. A
+        node that took part before may not move to an earlier round.
         """
-        known = self._masks.get(node, 0)
-        # Whoever has been there stays in the mask: it says whose turn it is, not who lives.
-        mask = self._masks[node] = known | frame.mask
+        known = self._known_masks.get(node, 0)
+        # A rank that was there stays in the mask: the mask gives the node's turn, not who lives.
+        mask = self._known_masks[node] = known | frame.mask
         now = [m.first_round for m in self.shard.members.all() if m.slot == slot]
         if not now:
             open_now = next_round(self.shard) if self.shard.expected else 0
@@ -231,26 +236,26 @@ class Home:
             first = max(now[0], frame.number)
         if now != [first] or mask != known:
             self.shard.members.enter(slot, mask, first)
-            # Who has added to a round before that does not wait for it: see psrv.push.rounds.Turn.
+            # A learner that added earlier does not wait for this node: see psrv.push.rounds.Turn.
             while not now and self.shard.expected and (later := next_round(self.shard)) > first:
                 first = later
                 self.shard.members.enter(slot, mask, first)
-        if self.shard.expected == 1:  # told again and again: those who were in may have left since
+        if self.shard.expected == 1:  # repeated: some may have left since
             for block in np.flatnonzero(self._rounds < first).tolist():
                 skip_rounds(self.shard, block, first, step)
         return first
 
     def pause(self, node: int) -> None:
-        """Wait for a node's learners no longer."""
+        """Stop waiting for a node's learners."""
         with self._lock:
             members = self.shard.members
-            if node in members.proxies() or node in self.unknown():
+            if node in members.proxies() or node in self.unknown_nodes():
                 slot = members.proxy(node)
                 if slot is not None:
                     members.pause(slot)
 
     def remove(self, node: int) -> None:
-        """Take a node's proxy away, for ever."""
+        """Remove a node's proxy for good."""
         with self._lock:
             self._lost.add(node)
             slot = self.shard.members.proxies().get(node)

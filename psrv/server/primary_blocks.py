@@ -1,63 +1,74 @@
-"""What a server does at the home of a shard for another node's learners, block by block.
+"""What a primary does for another node's learners, block by block.
 
-In rounds the node has a proxy among the shard's members, which speaks for the ranks of all of its
-learners and takes part in their turn: `Members.proxy` and `enter`, from the round on that
-`next_round` says, once they have joined there; `Members.pause` when none of them lives.
+In rounds a node has a proxy among the shard's members, which stands for the ranks of all its
+learners and adds in their turn. `Membership.proxy` makes it; `Membership.enter` enters it, from the
+round that `next_round` returns, once the node's learners have joined there; `Membership.pause`
+takes it out when none of them lives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
-from psrv.push.rounds import Step, add_to_sum, before, missing, next_round, settle
+from psrv.push.rounds import RoundEnd, Step, add_to_sum, before, missing, next_round, settle
 from psrv.shard.format import COUNT_BITS
 from psrv.shard.shard import Rows, Shard
-from psrv.solvers.native import Fused, FusedRounds
+from psrv.solvers.native import NativePush
 from psrv.solvers.solver import Solver
+from psrv.transport.base import Frame
 
-__all__ = ["add_sum", "copy_weights", "has_ended", "merge", "next_round", "skip_rounds"]
+__all__ = ["Exchange", "add_sum", "copy_weights", "has_ended", "merge", "next_round", "skip_rounds"]
+
+
+class Exchange(NamedTuple):
+    """Which totals another node's server sends, and whether blocks have them already."""
+
+    number: int
+    """Each block keeps it beside its progress."""
+    pushes: int
+    """How many pushes the totals hold."""
+    rate: float
+    """The learning rate."""
+    is_new: Callable[[int, int], bool]
+    """Return whether a block lacks this exchange; asked under the block's lock, with the block and
+    the number of its last exchange."""
 
 
 def merge(
     shard: Shard,
     run: range,
     solver: Solver,
+    exchange: Exchange,
     totals: Sequence[torch.Tensor],
-    pushes: int,
-    rate: float,
-    number: int,
     into: Sequence[torch.Tensor],
-    is_new: Callable[[int, int], bool],
-    fused: Fused | None = None,
+    native: NativePush | None = None,
 ) -> int:
-    """Take in what a node's learners have gathered, and copy the new weights; solvers at once.
+    """Apply what a node's learners have gathered, and copy the new weights; not in rounds.
 
     Args:
-        shard: A home.
+        shard: A primary.
         run: Neighbouring blocks.
         solver: The training's.
-        totals: What was gathered, of each block; may be overwritten.
-        pushes: How many pushes that is of.
-        rate: The learning rate.
-        number: Of the exchange; each block keeps it.
+        exchange: Which one; a block that has it already is only copied.
+        totals: One of each block; may be overwritten.
         into: Gets the weights of each block.
-        is_new: Whether a block has not had it yet: asked under the lock with the block and the
-            number that it has had last.
-        fused: The solver in one pass, if there is that: for totals of float32.
+        native: The solver in one pass, if it is compiled, for float32 totals.
 
     Returns:
-        How many pushes the weights have had: those of each block, or more.
+        How many pushes the weights of every block have had, at least.
     """
+    number, pushes, rate, is_new = exchange
     seen: list[int] = []
 
     def work(parts: Sequence[torch.Tensor], block: int) -> None:
         had, added = shard.progress(block)
         total, weights = totals[block - run.start], into[block - run.start]
         new = is_new(block, added >> COUNT_BITS)
-        if new and fused is not None:
-            fused.push(block, total.data_ptr(), weights.data_ptr(), rate)
+        if new and native is not None:
+            native.push(block, total.data_ptr(), weights.data_ptr(), rate)
         else:
             if new:
                 solver.merge(parts, total, pushes, rate)
@@ -67,59 +78,48 @@ def merge(
             shard.set_progress(block, had, number << COUNT_BITS)
         seen.append(had)
 
-    shard.update_run(run, work, changes=Rows(copied=fused is None))
+    shard.update_run(run, work, changes=Rows(copied=native is None))
     return min(seen)
 
 
-def add_sum(
-    shard: Shard,
-    block: int,
-    rounds: int,
-    mask: int,
-    total: torch.Tensor,
-    rate: float,
-    step: Step,
-    fused: FusedRounds | None = None,
-) -> bool:
-    """Take part in a round for the learners of a node, once it is their turn.
+def add_sum(shard: Shard, block: int, frame: Frame, total: torch.Tensor, end: RoundEnd) -> bool:
+    """Add a node's sum to the round of a block, once it is that node's turn.
 
-    It may be told twice: what was added is not added again, nor is what comes too late.
+    Repeating it does no harm: a sum that was added, or comes too late, is not added again.
 
     Args:
-        shard: A home.
+        shard: A primary.
         block: Its number.
-        rounds: The round's number.
-        mask: Bits of the ranks in the sum.
+        frame: Says which round, whose ranks and at which learning rate.
         total: The sum, of the block's length.
-        rate: Its learning rate, the lowest of these ranks'.
-        step: The solver's.
-        fused: The solver in one pass, if there is that.
+        end: How the round is ended.
 
     Returns:
-        Whether that is settled; otherwise it is to be asked again: it is not their turn yet.
+        Whether this sum is settled; if not, ask again: it is not the node's turn yet.
     """
+    rounds, mask = frame.number, frame.mask
     now, added = shard.progress(block)
     if now > rounds or (now == rounds and added & mask):
         return True
-    waited_for = [m for m in missing(shard, now, added) if not m.mask & mask]  # but for itself
+    waited_for = [m for m in missing(shard, now, added) if not m.mask & mask]  # other nodes only
     if now < rounds or before(waited_for, mask):
         return False
-    return add_to_sum(shard, block, rounds, mask, total, rate, step, fused)
+    return add_to_sum(shard, block, rounds, mask, total, frame.rate, end)
 
 
 def skip_rounds(shard: Shard, block: int, number: int, step: Step) -> None:
-    """End rounds before this one that nobody is in: whoever is there has come later.
+    """End rounds before this one that nobody is in.
 
-    Or this home is new, and the relays are ahead.
+    They are left over when a node joins late, or when a promoted primary is behind its replicas.
     """
     while (now := shard.progress(block))[0] < number and not missing(shard, *now):
         settle(shard, block, now[0], step)
 
 
 def has_ended(shard: Shard, block: int, rounds: int, step: Step) -> bool:
-    """Return whether a block has so many rounds behind it.
+    """Return whether this many rounds of a block have ended.
 
-    A round that waits for nobody any more, because its last ones died, is ended.
+    A round whose last missing members have died is ended here.
     """
     now, added = shard.progress(block)
     if now < rounds and added and not missing(shard, now, added):
@@ -128,7 +128,7 @@ def has_ended(shard: Shard, block: int, rounds: int, step: Step) -> bool:
 
 
 def copy_weights(shard: Shard, run: range, into: Sequence[torch.Tensor]) -> int:
-    """Copy the weights of neighbouring blocks; return how many rounds each has had, or more."""
+    """Copy the weights of neighbouring blocks; return how many rounds all of them have had."""
     seen: list[int] = []
 
     def copy(parts: Sequence[torch.Tensor], block: int) -> None:

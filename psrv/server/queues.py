@@ -1,12 +1,13 @@
-"""Where a home takes totals in: on its cores or on a GPU, whichever will be done first.
+"""Which device merges totals at a primary: the CPU cores or a GPU, whichever is done first.
 
-Each device has a queue. A merge goes to the one whose wait and own time together are the shortest;
-what a merge of a size takes on a device is learned, as a moving average. (The scheduler of IBM Deep
+Each device has a queue. A merge goes to the queue with the shortest sum of wait and own time; how
+long a merge of a size takes on a device is learned as a moving average. (The scheduler of IBM Deep
 Learning Service's parameter server, section "Parameter Server".)
 
-The rows lie in shared memory, so a GPU is sent a block and its total and sends the block back: that
-pays for solvers that compute much for each element, and not for a sum. The path to the GPU follows
-torch's documentation and was tried with the CPU in the GPU's place only: no GPU was at hand.
+The rows lie in shared memory, so a GPU receives a block and its total and sends the block back.
+That pays for solvers that compute much for each element, and not for a sum. The path to the GPU
+follows torch's documentation and was tested only with the CPU in the GPU's place: no GPU was at
+hand.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from psrv.solvers.solver import Solver
 
 CPU = "cpu"
 _WEIGHT = 0.2
-"""Of the newest time in the moving average."""
+"""The newest time's weight in the moving average."""
 T = TypeVar("T")
 
 
@@ -30,21 +31,21 @@ class Chooser:
     """Chooses a queue for each piece of work, and learns how long pieces take.
 
     Args:
-        names: Of the queues; of those that are as good the first one is chosen.
-        clock: Seconds.
+        names: The queues'; the first one wins a tie.
+        clock: Returns seconds.
     """
 
     def __init__(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._free_at = dict.fromkeys(names, 0.0)
-        """When each queue has done all that it was given, as far as is known."""
+        """When each queue will be empty, as far as is known."""
         self._takes_s: dict[tuple[str, int], float] = {}
 
     def choose(self, size: int) -> str:
-        """Return the queue for work of a size, and count it as given to that.
+        """Return the queue for work of a size, and add the work to that queue's load.
 
-        A queue that has never done work of this size counts as quick, so each is tried.
+        A queue that has never done work of this size counts as fast, so each one is tried.
         """
         with self._lock:
             now = self._clock()
@@ -62,22 +63,22 @@ class Chooser:
             known = self._takes_s.get((name, size))
             mean = took_s if known is None else known + _WEIGHT * (took_s - known)
             self._takes_s[name, size] = mean
-            # What it took more or less than was thought, all that waits behind it does, too.
+            # Everything that waits behind it shifts by the estimation error.
             if name in self._free_at:
                 self._free_at[name] += took_s - (known or 0.0)
 
     def drop(self, name: str) -> None:
-        """Choose a queue no more."""
+        """Never choose this queue again."""
         with self._lock:
             self._free_at.pop(name, None)
 
 
 class OnDevice(Solver):
-    """A solver whose merges are computed on another device.
+    """A solver that merges on another device.
 
     Args:
         solver: What to compute.
-        device: Where; each of its blocks is sent there and back.
+        device: Where; each block is sent there and back.
     """
 
     def __init__(self, solver: Solver, device: torch.device) -> None:
@@ -94,13 +95,13 @@ class OnDevice(Solver):
         scratch: torch.Tensor,
         rate: float,
     ) -> None:
-        """Take in what a learner sends: here, in its own process."""
+        """Apply what a learner sends, on the CPU, in the learner's own process."""
         self._solver.push(server, mine, scratch, rate)
 
     def merge(
         self, server: Sequence[torch.Tensor], total: torch.Tensor, pushes: int, rate: float
     ) -> None:
-        """Take a total in there, and bring the rows back."""
+        """Merge a total on the device, and copy the rows back."""
         there = [row.to(self._device, copy=True) for row in server]
         self._solver.merge(there, total.to(self._device, copy=True), pushes, rate)
         for row, new in zip(server, there, strict=True):
@@ -108,13 +109,13 @@ class OnDevice(Solver):
 
 
 class Queues:
-    """The queues of a server: one thread at a time works on each device but the CPU.
+    """The queues of a server: one thread at a time works on each device other than the CPU.
 
-    A device that fails, for learners have filled its memory, say, is used no more.
+    A device that fails, because learners have filled its memory, say, is not used again.
 
     Args:
         solver: The training's.
-        devices: Beside the CPU.
+        devices: The ones beside the CPU.
         log: Gets a line for each device that fails.
     """
 
@@ -131,12 +132,12 @@ class Queues:
         self.chooser = Chooser([CPU, *self._others])
         for name, device in zip(list(self._others), devices, strict=True):
             try:
-                torch.zeros(1, device=device)  # its first use takes long: not under a block's lock
+                torch.zeros(1, device=device)  # its first use is slow: not while a block is locked
             except RuntimeError as error:
                 self._drop(name, error)
 
     def run(self, size: int, work: Callable[[Solver], T]) -> T:
-        """Do work of a size (in elements) with a solver that computes where it is done first."""
+        """Run work of a size (in elements) with the solver of the device that will finish first."""
         if not self._others:
             return work(self._on_cpu)
         name = self.chooser.choose(size)
@@ -146,7 +147,7 @@ class Queues:
                     return self._timed(name, size, work, other)
             except RuntimeError as error:
                 self._drop(name, error)
-        return self._timed(CPU, size, work, self._on_cpu)  # as many at a time as come
+        return self._timed(CPU, size, work, self._on_cpu)  # the CPU takes any number at a time
 
     def _timed(self, name: str, size: int, work: Callable[[Solver], T], solver: Solver) -> T:
         begin = time.monotonic()
@@ -155,15 +156,15 @@ class Queues:
         return result
 
     def _drop(self, name: str, error: RuntimeError) -> None:
-        """Do the rest on the CPU."""
+        """Stop using a device."""
         self.chooser.drop(name)
         if self._others.pop(name, None) is not None:
             first = str(error).partition("\n")[0]
-            self._log(f"{name} is used no more: {first}")
+            self._log(f"{name} is no longer used: {first}")
 
 
 def devices_for(nodes: int) -> list[torch.device]:
-    """Return the GPUs for the server of a training of so many nodes: all that it sees.
+    """Return the GPUs that the server uses: all that it sees, if there are several nodes.
 
     On one node nothing is merged: a GPU would only lose the memory that CUDA takes for itself.
     """

@@ -1,4 +1,4 @@
-"""A connection of one node's server to another's that is opened again whenever it ends."""
+"""A connection between two nodes' servers that reconnects whenever it ends."""
 
 from __future__ import annotations
 
@@ -6,36 +6,47 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from psrv.transport.base import Connection, DisconnectedError, Purpose, RefusedError
 
 _DIAL_AGAIN_S, _LONGEST_DIAL_S = 0.05, 1.0
 _SAID_AFTER_S = 2.0
-"""A connection that is back sooner is not spoken of; nor are those of servers that end together,
-of which one sees the end of the training first."""
+"""An outage shorter than this is not logged. Neither are servers that end at the same time, one of
+which sees the end of the training first."""
 
 Dial = Callable[[Purpose, int], Connection]
-"""Opens a connection: what for, and which stripe."""
+"""Opens a connection for a purpose, as a stripe."""
 
 
-class Lasting(ABC):
-    """A connection that is opened again whenever it ends; a subclass says what goes over it."""
+@dataclass(frozen=True)
+class Peer:
+    """A server on another node, as the connections to it see it."""
 
-    def __init__(
-        self, name: str, dial: Dial, purpose: Purpose, stripe: int, log: Callable[[str], None]
-    ) -> None:
-        self._name = name
-        self._dial = dial
+    name: str
+    """For the log."""
+    dial: Dial
+    log: Callable[[str], None]
+    """Gets a line for each change."""
+    fail: Callable[[BaseException], None]
+    """Gets an error that must end this server."""
+
+
+class ReconnectingConnection(ABC):
+    """A connection that reconnects whenever it ends; a subclass says what it carries."""
+
+    def __init__(self, peer: Peer, label: str, purpose: Purpose, stripe: int = 0) -> None:
+        self._peer = peer
+        self._name = f"{peer.name}, {label}"
         self._purpose = purpose
         self._stripe = stripe
-        self._log = log
         self._said = ""
         self._stopped = threading.Event()
         self._connection: Connection | None = None
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Do so until `stop`."""
+        """Keep the connection open, and run `use` on it, until `stop`."""
         nap_s = _DIAL_AGAIN_S
         without_since: float | None = None
         while not self._stopped.is_set():
@@ -47,7 +58,7 @@ class Lasting(ABC):
                 self.use(connection)
             except (DisconnectedError, RefusedError) as error:
                 now = time.monotonic()
-                if now - opened_at >= _SAID_AFTER_S:  # not one that comes and goes
+                if now - opened_at >= _SAID_AFTER_S:  # it has lasted, and does not flap
                     nap_s, without_since = _DIAL_AGAIN_S, None
                 without_since = without_since or now
                 long = now - without_since >= _SAID_AFTER_S or isinstance(error, RefusedError)
@@ -59,18 +70,18 @@ class Lasting(ABC):
             nap_s = min(2 * nap_s, _LONGEST_DIAL_S)
 
     def stop(self) -> None:
-        """End it soon."""
+        """End `run` soon."""
         self._stopped.set()
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
 
     def _open(self) -> Connection:
-        connection = self._dial(self._purpose, self._stripe)
+        connection = self._peer.dial(self._purpose, self._stripe)
         with self._lock:
             self._connection = connection
         if self._stopped.is_set():
-            raise DisconnectedError("this server ends the connection")
+            raise DisconnectedError("this server has closed the connection")
         return connection
 
     def _close(self) -> None:
@@ -80,11 +91,11 @@ class Lasting(ABC):
             self._connection = None
 
     def _say(self, what: str) -> None:
-        """Log what is new."""
+        """Log a line unless it repeats the last one."""
         if what != self._said:
             self._said = what
-            self._log(f"{self._name}: {what}")
+            self._peer.log(f"{self._name}: {what}")
 
     @abstractmethod
     def use(self, connection: Connection) -> None:
-        """Do the work until DisconnectedError, or until stopped."""
+        """Work on an open connection until DisconnectedError, or until stopped."""

@@ -1,8 +1,8 @@
-"""The server of one node: owns the node's shards, and stands between them and other nodes' servers.
+"""The server of one node: owns the node's shards and connects them to the other nodes' servers.
 
-On a training of one node it opens no port. It comes and goes with the attempt: killed, it is
-started again and takes over what lies in shared memory; ended, it leaves the removal of that to its
-program.
+On a training of one node it opens no port. It lives as long as the attempt. If it is killed, its
+successor takes over what lies in shared memory; when it ends, the calling program removes that
+memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -35,60 +34,31 @@ from dlctl.contract import (
 )
 from psrv.errors import ServerError
 from psrv.push.snapshots import wanted_request
-from psrv.server.link import stripes_for
-from psrv.server.shard_files import OwnShards
+from psrv.server.settings import Settings as Settings
+from psrv.server.shard_files import ShardFiles
 from psrv.server.shards import NodeShards
-from psrv.shard.private_folder import REMOVED_BY, tell_removed
-from psrv.solvers.solver import RoundSolver, Solver
+from psrv.shard.private_folder import REMOVED_BY, mark_removed
+from psrv.solvers.partition import ShardSet
 from psrv.transport.base import Connection, Greeting, Purpose, Transport, UnknownPlaceError
-from psrv.transport.reachability import Reach
+from psrv.transport.reachability import Reachability
 from psrv.transport.tcp import TcpTransport
 
 _LOOK_EVERY_S = 0.05
 _READ_EVERY_S = 0.3
-"""Files of the job directory are read so often: other nodes write them."""
+"""How often files of the job directory are read; other nodes write them."""
 _SNAPSHOTS_AGAIN_S = 10.0
-"""After so long those are tried again that could not all be written."""
+"""How soon failed snapshots are tried again."""
 R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a node's server has to know.
-
-    See dlctl.contract.ParameterServer for what is not said here.
-    """
-
-    attempt: int
-    node: int
-    learners_per_node: list[int]
-    solver: Solver | RoundSolver
-    host: str
-    """This node's address on the job's network."""
-    timeout_s: float = 120.0
-    snapshot_every_s: float = 60.0
-    gated: bool = False
-    """Whether learners wait for one another's clocks."""
-    transport: Transport | None = None
-    """How to reach the other nodes, if there are any; None: by TCP."""
-    solver_line: str = ""
-    """What must be the same of the solver on all servers."""
-    cpus: int = 1
-    """That the job has on this node: the same each time that its server is started."""
-    takes_over: bool = False
-    """Whether learners of this node work in what a server before this one has made."""
-    memory_left: Callable[[], int | None] = lambda: None
-    """Return how many bytes this process may still take; None: nobody limits it."""
 
 
 class NodeServer:
     """One node's server; `run` is its whole life.
 
     Args:
-        job_dir: Of the training.
-        folder: For its shards, in shared memory.
-        settings: See there.
-        log: Gets a line for each thing that is new; never a secret.
+        job_dir: The training's.
+        folder: Where this node's shards are, in shared memory.
+        settings: See psrv.server.settings.
+        log: Gets a line for each event; never a secret.
     """
 
     def __init__(
@@ -98,31 +68,31 @@ class NodeServer:
         self._folder = folder
         self._settings = settings
         self._log = log
-        self._homes = self._read(Homes, homes_file(settings.attempt))
+        self._placement = self._read(Homes, homes_file(settings.attempt))
         self._failures: list[BaseException] = []
         self._parameters: Parameters | None = None
         self._digest = 0
-        self._files: OwnShards | None = None
+        self._files: ShardFiles | None = None
         self._shards: NodeShards | None = None
         self._transport: Transport | None = None
-        self._reach = Reach(settings.timeout_s)
-        self._after_another = any(folder.glob("shard-*"))
-        """Whether a server before this one was killed, who may have reached all nodes."""
+        self._reachability = Reachability(settings.timeout_s)
+        self._replaces_server = any(folder.glob("shard-*"))
+        """Whether an earlier server of this node was killed; it may have reached all nodes."""
         self._snapshots: threading.Thread | None = None
         self._snapshots_due = time.monotonic() + settings.snapshot_every_s
-        self._tried = 0
-        """The newest request that snapshots were begun for, with the homes of now."""
-        self._said = ""
+        self._request_tried = 0
+        """The newest snapshot request that was tried under the current placement."""
+        self._read_error = ""
 
     def run(self, stopped: Callable[[], bool], beat: Callable[[str], None]) -> None:
         """Serve until stopped, or until this node is given up.
 
         Args:
-            stopped: Asked often.
+            stopped: Returns whether to stop; called often.
             beat: Called often, with what this server is doing.
 
         Raises:
-            ServerError: it can't go on.
+            ServerError: This server can't go on.
         """
         if self.lost:
             self._log("this node was given up: its server ends")
@@ -131,14 +101,15 @@ class NodeServer:
             self._live(stopped, beat)
         finally:
             self._close()
-        # Not after an error: MPI's end waits for all servers, and only the caller knows of it.
+        # Not after an error: MPI's end waits for all servers, and only the caller knows about the
+        # error.
         if self._transport is not None:
             self._transport.close()
 
     @property
     def lost(self) -> bool:
         """Whether this node was given up."""
-        return self._settings.node in self._homes.lost_nodes
+        return self._settings.node in self._placement.lost_nodes
 
     def _live(self, stopped: Callable[[], bool], beat: Callable[[str], None]) -> None:
         self._open_port()
@@ -149,11 +120,11 @@ class NodeServer:
             self._serve(stopped, beat)
 
     def has_learners(self) -> bool:
-        """Return whether a learner of this node takes part, as far as is known."""
+        """Return whether a learner of this node takes part, as far as this server knows."""
         return self._shards is not None and self._shards.has_learners()
 
     def _open_port(self) -> None:
-        """Say where this server is; a training of one node needs no port."""
+        """Publish this server's address; a training of one node needs no port."""
         settings = self._settings
         port = 0
         if len(settings.learners_per_node) > 1:
@@ -182,9 +153,10 @@ class NodeServer:
     def _wait_for_parameters(
         self, stopped: Callable[[], bool], beat: Callable[[str], None]
     ) -> Parameters | None:
-        """Return what learner 0 says that all shards hold; None: stopped before.
+        """Return what learner 0 says the shards hold; None if stopped before it says so.
 
-        However long its `build` takes: who started this server ends it if learner 0 is given up.
+        There is no time limit on learner 0's `build`: the supervisor ends this server if learner 0
+        is given up.
         """
         path = self._job_dir / parameters_file(self._settings.attempt)
         timeout_s, readable_at = self._settings.timeout_s, time.monotonic()
@@ -207,26 +179,18 @@ class NodeServer:
     def _make_shards(self) -> None:
         settings, parameters = self._settings, self._parameters
         assert parameters is not None
-        self._files = files = OwnShards(
-            self._job_dir,
+        shards = ShardSet(
             self._folder,
-            settings.attempt,
             parameters,
-            len(self._homes.shard_nodes),
-            settings.solver,
-            sum(settings.learners_per_node),
-            settings.learners_per_node[settings.node],
-            takes_over=settings.takes_over,
-            memory_left_bytes=settings.memory_left(),
+            len(self._placement.shard_nodes),
+            settings.attempt,
+            self._job_dir,
         )
+        self._files = files = ShardFiles(shards, settings)
         self._shards = NodeShards(
             files,
-            self._homes,
-            settings.node,
-            settings.learners_per_node,
-            settings.solver,
-            gated=settings.gated,
-            stripes=stripes_for(settings.cpus),
+            self._placement,
+            settings,
             dial=self._dial,
             log=self._log,
             fail=self._failures.append,
@@ -241,11 +205,11 @@ class NodeServer:
             beat("serves")
             if self._failures:
                 raise self._failures[0]
-            self._shards.look_around()
+            self._shards.poll()
             if time.monotonic() > read_due:
                 read_due = time.monotonic() + _READ_EVERY_S
                 _refresh(self._job_dir / server_dir(self._settings.attempt))
-                self._follow()
+                self._read_placement()
                 self._watch_files()
                 if self.lost:
                     self._log("this node was given up: its server ends")
@@ -254,43 +218,46 @@ class NodeServer:
             time.sleep(_LOOK_EVERY_S)
 
     def _watch_files(self) -> None:
-        """Say once that somebody has removed the files: what maps them goes on, nobody can join."""
-        if self._files is not None and not self._files.are_there():
+        """Warn once if somebody has removed the shards' files.
+
+        Processes that have mapped them go on; new ones can't join.
+        """
+        if self._files is not None and not self._files.exist():
             self._files = None
-            tell_removed(self._folder)
+            mark_removed(self._folder)
             self._log(
                 f"somebody has removed {self._folder}: the training goes on until a learner or "
                 f"the server of this node dies ({REMOVED_BY})"
             )
 
-    def _follow(self) -> None:
-        """See whether homes have moved, or nodes were given up."""
+    def _read_placement(self) -> None:
+        """Read the shard placement; apply it if shards have moved or nodes were given up."""
         try:
-            homes = self._read(Homes, homes_file(self._settings.attempt))
+            placement = self._read(Homes, homes_file(self._settings.attempt))
         except ServerError as error:  # a file system that is away for a moment
-            if error.message != self._said:
-                self._said = error.message
+            if error.message != self._read_error:
+                self._read_error = error.message
                 self._log(error.message)
             return
-        self._said = ""
-        if homes.generation > self._homes.generation and not homes.ended:
-            if lost := set(homes.lost_nodes) - set(self._homes.lost_nodes):
+        self._read_error = ""
+        if placement.generation > self._placement.generation and not placement.ended:
+            if lost := set(placement.lost_nodes) - set(self._placement.lost_nodes):
                 self._log(f"node {', '.join(map(str, sorted(lost)))} was given up")
-            moved = homes.shard_nodes != self._homes.shard_nodes
-            self._homes = homes
+            moved = placement.shard_nodes != self._placement.shard_nodes
+            self._placement = placement
             if not self.lost and self._shards is not None:
-                self._shards.follow(homes)
-            if moved:  # who asked for snapshots still waits for those of the lost homes
-                self._tried = 0
+                self._shards.apply_placement(placement)
+            if moved:  # learner 0 may still wait for snapshots that the lost primaries owed
+                self._request_tried = 0
 
     def _take_snapshots(self, stopped: Callable[[], bool]) -> None:
-        """Write snapshots, in a thread of their own, when they are due or wanted."""
+        """Write snapshots in a thread, when they are due or requested."""
         if self._snapshots is not None and self._snapshots.is_alive():
             return
         wanted = wanted_request(self._job_dir, self._settings.attempt)
-        if wanted == self._tried and time.monotonic() < self._snapshots_due:
+        if wanted == self._request_tried and time.monotonic() < self._snapshots_due:
             return
-        self._tried = wanted
+        self._request_tried = wanted
         self._snapshots_due = time.monotonic() + self._settings.snapshot_every_s
         self._snapshots = threading.Thread(
             target=self._write_snapshots, args=(wanted, stopped), name="snapshots"
@@ -300,29 +267,31 @@ class NodeServer:
     def _write_snapshots(self, wanted: int, stopped: Callable[[], bool]) -> None:
         assert self._shards is not None
         try:
-            if not self._shards.write_snapshots(wanted, stopped, self._is_home):
+            if not self._shards.write_snapshots(wanted, stopped, self._is_primary):
                 again = time.monotonic() + _SNAPSHOTS_AGAIN_S
                 self._snapshots_due = min(self._snapshots_due, again)
         except BaseException as error:
             self._failures.append(error)
 
-    def _is_home(self, shard: int) -> bool:
-        """Return whether this node is the home of a shard still, as far as it can be known."""
+    def _is_primary(self, shard: int) -> bool:
+        """Return whether this node is still a shard's primary, as the newest placement says."""
         _refresh(self._job_dir / server_dir(self._settings.attempt))
         try:
-            homes = self._read(Homes, homes_file(self._settings.attempt))
+            placement = self._read(Homes, homes_file(self._settings.attempt))
         except ServerError:
             return False
-        return homes.shard_nodes[shard] == self._settings.node
+        return placement.shard_nodes[shard] == self._settings.node
 
     def _refuse(self, greeting: Greeting) -> str:
         settings = self._settings
         if greeting.attempt != settings.attempt:
-            return f"it is of attempt {greeting.attempt}, and this is attempt {settings.attempt}"
-        if greeting.node in self._homes.lost_nodes:
+            return (
+                f"it belongs to attempt {greeting.attempt}, and this is attempt {settings.attempt}"
+            )
+        if greeting.node in self._placement.lost_nodes:
             return f"node {greeting.node} was given up"
         if greeting.to_node != settings.node or greeting.node >= len(settings.learners_per_node):
-            return f"node {greeting.node} looks for node {greeting.to_node}: this is another one"
+            return f"node {greeting.node} wants node {greeting.to_node}: this is another one"
         if greeting.digest != self._digest:
             return f"node {greeting.node} has another model, or another solver"
         return ""
@@ -330,7 +299,7 @@ class NodeServer:
     def _welcome(self, greeting: Greeting, connection: Connection) -> None:
         assert self._shards is not None
         try:
-            self._shards.serving.serve(greeting, connection)
+            self._shards.connections.serve(greeting, connection)
         except BaseException as error:
             self._failures.append(error)
 
@@ -339,11 +308,11 @@ class NodeServer:
         assert self._transport is not None
         greeting = Greeting(settings.attempt, settings.node, node, purpose, self._digest, stripe)
         dial = partial(self._transport.dial, greeting)
-        may_be_gone = self._after_another or bool(self._homes.lost_nodes)
-        return self._reach.dial(node, dial, may_be_gone=may_be_gone)
+        may_be_gone = self._replaces_server or bool(self._placement.lost_nodes)
+        return self._reachability.dial(node, dial, may_be_gone=may_be_gone)
 
     def _find(self, node: int) -> tuple[str, int]:
-        """Return where another node's server is now."""
+        """Return the address and port of another node's server."""
         path = self._job_dir / server_file(self._settings.attempt, node)
         _refresh(path.parent)
         try:
@@ -372,7 +341,7 @@ class NodeServer:
 
 
 def digest(parameters: Parameters, solver_line: str) -> int:
-    """Return a number that tells other parameters apart, and servers with another solver."""
+    """Return a digest of the parameters and the solver, to tell different ones apart."""
     text = (
         f"{parameters.count} {parameters.dtype} {parameters.rows} {parameters.model} {solver_line}"
     )
@@ -380,6 +349,6 @@ def digest(parameters: Parameters, solver_line: str) -> int:
 
 
 def _refresh(folder: Path) -> None:
-    """Make a network file system look again: it may remember for long that a file is absent."""
+    """List a folder so that a network file system forgets which files were absent."""
     with suppress(OSError), os.scandir(folder):
         pass

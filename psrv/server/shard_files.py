@@ -1,6 +1,6 @@
-"""The files of a node's shards: made of snapshots, or taken over from a server that was killed.
+"""The files of a node's shards: made from snapshots, or taken over from a server that was killed.
 
-Or made anew on a node that survives when a shard has lost its home.
+When a shard loses its primary, a surviving node makes a new one.
 """
 
 from __future__ import annotations
@@ -12,57 +12,36 @@ from pathlib import Path
 
 import torch
 
-from dlctl.contract import Parameters, snapshot_file
 from psrv.errors import ServerError
-from psrv.server.forwarder import Relay
+from psrv.server.forwarder import Forwarder
+from psrv.server.settings import Settings
 from psrv.shard.format import (
-    HOME,
-    RELAY,
+    PRIMARY,
+    REPLICA,
     UNFINISHED,
     ShardLayout,
     create_shard,
     from_snapshot,
     kind_of,
+    needed_and_free,
     read_row,
-    room,
 )
-from psrv.shard.private_folder import forget_removed, make_own_folder, removed
+from psrv.shard.private_folder import clear_removed_mark, make_private_folder, removed_error
 from psrv.shard.shard import ThreadedShard
 from psrv.solvers.native import build
-from psrv.solvers.partition import layout_of
-from psrv.solvers.solver import RoundSolver, Solver
+from psrv.solvers.partition import ShardSet
 
 
-class OwnShards:
-    """Makes and opens the files of one node.
+class ShardFiles:
+    """Makes and opens the shard files of one node.
 
     Args:
-        job_dir: Where the snapshots are.
-        folder: In shared memory.
-        attempt: Of the training.
-        parameters: What all shards hold together.
-        shards: How many there are.
-        solver: The training's.
-        learners: Of the whole training.
-        learners_here: Of this node.
-        takes_over: Whether they work in files that a server before this one has made.
-        memory_left_bytes: That this process may still take; None: any.
+        shards: Where the files lie, and what they hold.
+        settings: The server's.
     """
 
-    def __init__(
-        self,
-        job_dir: Path,
-        folder: Path,
-        attempt: int,
-        parameters: Parameters,
-        shards: int,
-        solver: Solver | RoundSolver,
-        learners: int,
-        learners_here: int,
-        *,
-        takes_over: bool = False,
-        memory_left_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, shards: ShardSet, settings: Settings) -> None:
+        parameters, solver, folder = shards.parameters, settings.solver, shards.folder
         if parameters.rows != 1 + solver.rows:
             raise ServerError(
                 f"learner 0 has snapshots of {parameters.rows} rows, and this server's solver "
@@ -70,64 +49,68 @@ class OwnShards:
                 hint="all must have the same solver with the same settings",
             )
         try:
-            make_own_folder(folder)
-            for unfinished in folder.glob(UNFINISHED):  # of a server that was killed
+            make_private_folder(folder)
+            for unfinished in folder.glob(UNFINISHED):  # left by a server that was killed
                 if unfinished.is_dir():
-                    shutil.rmtree(unfinished, ignore_errors=True)  # its compiler may live
+                    shutil.rmtree(unfinished, ignore_errors=True)  # its compiler may still run
                 else:
                     unfinished.unlink()
-            if not takes_over:
-                forget_removed(folder)
+            if not settings.takes_over:
+                clear_removed_mark(folder)
         except OSError as error:
             raise ServerError(
                 f"there can be no shards in {folder}: {error.strerror or error}",
                 hint="remove what is there, if it is not of a training that runs",
             ) from error
-        self._job_dir = job_dir
-        self._folder = folder
-        self._attempt = attempt
-        self._parameters = parameters
+        learners = settings.learners_per_node
         self._shards = shards
+        self._folder = folder
+        self._attempt = shards.attempt
         self._solver = solver
-        self._learners = {HOME: learners, RELAY: learners_here}
-        self._takes_over = takes_over
-        self._memory_left_bytes = memory_left_bytes
+        self._learners = {PRIMARY: sum(learners), REPLICA: learners[settings.node]}
+        self._takes_over = settings.takes_over
+        self._memory_left_bytes = settings.memory_left()
 
     @property
     def rows(self) -> int:
-        """Rows of a snapshot."""
-        return self._parameters.rows
+        """Number of rows in a snapshot."""
+        return self._shards.parameters.rows
 
     def snapshot(self, number: int) -> Path:
         """Return where the newest snapshot of a shard is."""
-        return self._job_dir / snapshot_file(self._attempt, number)
+        return self._shards.snapshot(number)
 
     def compile_pushes(self) -> str | None:
-        """Compile what learners load beside the shards; see psrv.solvers.native.build."""
+        """Compile the functions that learners load; see psrv.solvers.native.build."""
         return build(self._folder, self._solver)
 
-    def are_there(self) -> bool:
-        """Return whether all files are: nobody has removed them."""
-        return all((self._folder / f"shard-{shard}").exists() for shard in range(self._shards))
+    def exist(self) -> bool:
+        """Return whether all files are still there."""
+        return all(self._shards.path(number).exists() for number in range(self._shards.count))
 
-    def check_room(self, homes: Sequence[bool]) -> None:
-        """Raise ServerError, with both numbers, if not all shards that are to be made have room.
+    def check_memory(self, primaries: Sequence[bool]) -> None:
+        """Check that the shards which have to be made fit into memory.
 
         Args:
-            homes: Of each shard, whether this node is its home.
+            primaries: For each shard, whether this node is its primary.
+
+        Raises:
+            ServerError: They don't; the message has both numbers.
         """
         wanted = 0
-        for number, is_home in enumerate(homes):
-            if not (self._folder / f"shard-{number}").exists():
-                layout = self._layout(number, HOME if is_home else RELAY)
-                slots = 1 + self._learners[RELAY]  # the server's and those of this node's learners
+        for number, is_primary in enumerate(primaries):
+            if not self._shards.path(number).exists():
+                layout = self._layout(number, PRIMARY if is_primary else REPLICA)
+                slots = (
+                    1 + self._learners[REPLICA]
+                )  # the server's, and one for each learner of this node
                 wanted += layout.copies_at_bytes + slots * layout.slot_bytes
         free = os.statvfs(self._folder)
         if wanted > (free_bytes := free.f_bavail * free.f_frsize):
             raise ServerError(
                 f"{self._folder} can't hold the shards of the parameter server: "
-                f"{room(wanted, free_bytes)}",
-                hint="use more nodes, or give /dev/shm more room",
+                f"{needed_and_free(wanted, free_bytes)}",
+                hint="use more nodes, or make /dev/shm larger",
             )
         left_bytes = self._memory_left_bytes
         if left_bytes is not None and wanted > left_bytes:  # all that is touched counts as ours
@@ -137,62 +120,63 @@ class OwnShards:
                 hint="ask for more memory for each learner, or use more nodes",
             )
 
-    def room_for_a_master(self, homes: Sequence[bool]) -> bool:
-        """Return whether this node could become the home of one more shard, of any.
+    def can_host_another_primary(self, primaries: Sequence[bool]) -> bool:
+        """Return whether this node has memory to become the primary of one more shard.
 
         Args:
-            homes: As above, once all shards have been made.
+            primaries: See `check_memory`; all shards have been made.
         """
         sizes = [
-            self._layout(number, HOME).copies_at_bytes
-            for number, is_home in enumerate(homes)
-            if not is_home
+            self._layout(number, PRIMARY).copies_at_bytes
+            for number, is_primary in enumerate(primaries)
+            if not is_primary
         ]
         free = os.statvfs(self._folder)
         return max(sizes, default=0) <= free.f_bavail * free.f_frsize
 
-    def open(self, number: int, is_home: bool) -> ThreadedShard:
-        """Return a shard of this node; what a server before this one has left is taken over.
+    def open(self, number: int, is_primary: bool) -> ThreadedShard:
+        """Open a shard of this node; take over the file of an earlier server if there is one.
 
         Raises:
-            ServerError: there is no room, or the snapshot is not what it should be.
+            ServerError: There is not enough memory, or the snapshot is damaged.
         """
-        path = self._folder / f"shard-{number}"
+        path = self._shards.path(number)
         if path.exists():
             return ThreadedShard(path, self._layout(number, kind_of(path)), self._attempt)
-        if self._takes_over:  # learners would go on in the old one, and new ones in this
-            raise removed(path)
-        kind = HOME if is_home else RELAY
+        if self._takes_over:  # old learners would go on in the removed file, and new ones in this
+            raise removed_error(path)
+        kind = PRIMARY if is_primary else REPLICA
         layout = self._layout(number, kind)
-        rows = self._parameters.rows if is_home else 1
+        rows = self.rows if is_primary else 1
         fill = from_snapshot(self.snapshot(number), rows)
         create_shard(path, layout, self._attempt, learners=self._learners[kind], fill=fill)
         return ThreadedShard(path, layout, self._attempt)
 
-    def open_master(self, relay: Relay) -> ThreadedShard:
-        """Return the home of a shard whose learners on this node keep their relay.
+    def promote(self, forwarder: Forwarder) -> ThreadedShard:
+        """Make this node the primary of a shard; its learners keep using their replica.
 
-        It is made of the weights that this node has, which are newer than the newest snapshot;
-        what the solver keeps is as it was in that.
+        The new primary has the replica's weights, which are newer than the newest snapshot, and the
+        solver's rows from that snapshot.
 
-        With other nodes beside this one and the lost one some pushes may be missing then, or be in
-        twice: what the lost home had of another node and this one has not seen, and what is in the
-        weights here and had no answer there, which that node sends again (a few blocks of a push).
+        With nodes beside this one and the lost one, some pushes may be missing or be applied twice.
+        Missing are those of another node that the lost primary had applied and this node has not
+        seen. Applied twice are those whose effect is in the weights here, while the other node has
+        had no answer and sends them again (a few blocks of a push).
         """
-        number = relay.number
+        number = forwarder.number
         path = self._folder / f"shard-{number}.home"
-        layout = self._layout(number, HOME)
+        layout = self._layout(number, PRIMARY)
         if path.exists():
             return ThreadedShard(path, layout, self._attempt)
 
         def fill(rows: Sequence[torch.Tensor]) -> None:
-            relay.settled(rows[0])
-            for row in range(1, self._parameters.rows):
+            forwarder.settled(rows[0])
+            for row in range(1, self.rows):
                 read_row(self.snapshot(number), row, rows[row])
 
-        had = [had for had, _ in relay.shard.all_progress()]
+        had = [had for had, _ in forwarder.shard.all_progress()]
         create_shard(path, layout, self._attempt, fill=fill, had=had)
         return ThreadedShard(path, layout, self._attempt)
 
     def _layout(self, number: int, kind: int) -> ShardLayout:
-        return layout_of(self._parameters, self._shards, number, self._solver, kind)
+        return self._shards.layout(number, self._solver, kind)

@@ -1,25 +1,25 @@
-"""The file of a shard: where everything lies, and how it is made.
+"""The file of a shard: its layout, and how it is made.
 
 In 64-bit words of the machine's byte order:
 
-    0     magic, digest of the layout, attempt, kind; how many learners are to join before a round;
-          the newest learning rate (float64; not in rounds); the smallest clock of the learners of
-          other nodes; how often a learner has wanted a relay to be brought up to date, and which
-          time it was
+    0     magic, digest of the layout, attempt, kind; how many learners have to join before the
+          first round; the newest learning rate (float64; not in rounds); the smallest clock of
+          other nodes' learners, and the largest; the number of the newest refresh of a replica
+          that a learner has wanted, and of the newest that is complete
     64    a line of 8 words for each slot: see psrv.shard.membership
     576   a line of 8 words for each block: sequence number, slot of its last writer, and its
-          progress, two words. In rounds: rounds that are complete, and bits of the ranks that have
-          added to the next one; and that one's learning rate (float64). Otherwise: pushes that its
-          weights have had; and from COUNT_BITS on the number of an exchange with another node,
-          below how many are in the total of a relay. The sixth: of how many elements there is a
-          copy for undoing
+          progress, two words. In rounds: complete rounds, and bits of the ranks that have added
+          to the next one, and that one's learning rate (float64). Otherwise: pushes that its
+          weights have had; and the number of an exchange with another node, from COUNT_BITS on,
+          above the number of pushes in a replica's total. Sixth: how many elements have a copy
+          for undoing
 
 and from page to page the rows (the weights first), and for each slot a copy of one block of every
 row. Rows are padded to whole blocks.
 
-A *home* has the rows that the solver keeps, and in rounds the sum as its last one. A *relay*, on a
-node that is not the shard's home, has a replica of the weights, and the total (in rounds the sum)
-of what this node's learners have pushed since it went to the home.
+A *primary* has the rows that the solver keeps, and in rounds the sum as its last one. A *replica*,
+on every other node, has a copy of the weights, and the total (in rounds the sum) of the pushes of
+its node's learners that have not gone to the primary yet.
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ from psrv.errors import ServerError
 from psrv.shard.huge_pages import map_file, use_huge_pages
 
 BLOCK_BYTES = 256 * 1024
-"""What is worked on at a time: the block, its copy and the learner's own values fit a cache."""
+"""The unit of work: the block, its copy and the learner's own values fit a cache."""
 SLOTS = 64
-"""Learners that may have a shard mapped at a time."""
+"""Processes that may have a shard mapped at a time."""
 LINE = 8
-"""Words that a slot or a block has to itself: a cache line."""
+"""Words of a slot or a block: a cache line."""
 SLOTS_AT = 64
 BLOCKS_AT = SLOTS_AT + SLOTS * LINE
 MAGIC, DIGEST, ATTEMPT, KIND, EXPECTED, RATE, ELSEWHERE, FURTHEST, WANTED, REFRESHED = range(10)
-SEQUENCE, WRITER, ROUND, ADDED, ROUND_RATE, KEPT = range(6)
+SEQUENCE, WRITER, ROUND, ADDED, ROUND_RATE, COPIED = range(6)
 """Words of a block; ROUND and ADDED are its progress."""
 COUNT_BITS = 20
 COUNT = (1 << COUNT_BITS) - 1
-"""Of a block's second word of progress, but in rounds: how many pushes the total of a relay has."""
-HOME, RELAY = 1, 2
+"""Masks the number of pushes in a replica's total, in a block's second word of progress (not in
+rounds)."""
+PRIMARY, REPLICA = 1, 2
 """Kinds of shards: see the module."""
 UNFINISHED = ".shard-*"
-"""Names of shards that are being made, and of folders for what is made before."""
+"""Names of shards in the making, and of folders for what is made before them."""
 NEVER = 1 << 62
-"""The clock of nobody: it is waited for by none."""
+"""The clock of nobody: no learner waits for it."""
 _MAGIC = int.from_bytes(b"DLshard4", "little")
 
 
@@ -66,10 +67,10 @@ class ShardLayout:
     count: int
     """Elements of a row."""
     dtypes: tuple[torch.dtype, ...]
-    """Of the rows, the weights' first."""
+    """The rows' dtypes, the weights' first."""
     model: str
-    """Tells models apart: a digest of names, shapes and dtypes."""
-    kind: int = HOME
+    """A digest of names, shapes and dtypes, which tells models apart."""
+    kind: int = PRIMARY
 
     @property
     def block_count(self) -> int:
@@ -136,32 +137,33 @@ def create_shard(
     fill: Callable[[Sequence[torch.Tensor]], None] | None = None,
     had: Sequence[int] = (),
 ) -> None:
-    """Make a shard. It appears under its name when it is whole.
+    """Make a shard, which appears under its name once it is complete.
 
     Args:
         path: Where.
         layout: What it holds.
-        attempt: Of the training.
-        learners: How many are to join before the first round: of a home all learners, of a relay
-            those of its node. 0: as many as those who join say.
-        fill: Gets the rows, which are zeros; see `from_snapshot`.
-        had: How many rounds, or pushes, each block has behind it; none if it is empty.
+        attempt: The training's.
+        learners: How many have to join before the first round: all on a primary, those of the node
+            on a replica. 0: as many as the learners that join say.
+        fill: Fills the rows, which are zeros; see `from_snapshot`.
+        had: How many rounds, or pushes, each block has had; none if empty.
 
     Raises:
-        ServerError: there is not enough shared memory, with both numbers; or no such folder.
+        ServerError: There is not enough shared memory (the message has both numbers), or no such
+            folder.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ServerError(f"{path} can't be made: {error.strerror}") from error
+        raise ServerError(f"{path} can't be created: {error.strerror}") from error
     try:
         _reserve(descriptor, layout, path)
         header = memoryview(bytearray(8 * SLOTS_AT)).cast("q")
         header[MAGIC], header[DIGEST], header[ATTEMPT] = _MAGIC, layout.digest(), attempt
         header[KIND], header[EXPECTED] = layout.kind, learners
-        header[ELSEWHERE] = NEVER if layout.kind == HOME else 0
+        header[ELSEWHERE] = NEVER if layout.kind == PRIMARY else 0
         os.pwrite(descriptor, header, 0)
         mapping = map_file(descriptor, layout.size_bytes)
         words = mapping[: layout.rows_at_bytes].cast("q")
@@ -182,17 +184,17 @@ def _reserve(descriptor: int, layout: ShardLayout, path: Path) -> None:
     try:
         os.posix_fallocate(descriptor, 0, layout.rows_at_bytes)
         os.ftruncate(descriptor, layout.size_bytes)
-        # All rows now: a full /dev/shm is said here, and not by SIGBUS later.
+        # Allocate all rows now: a full /dev/shm is an error here, and not a SIGBUS later.
         os.posix_fallocate(descriptor, 0, layout.copies_at_bytes)
     except OSError as error:
-        raise no_room(path.parent, layout.copies_at_bytes, error) from error
+        raise no_memory(path.parent, layout.copies_at_bytes, error) from error
 
 
 def from_snapshot(path: Path, rows: int) -> Callable[[Sequence[torch.Tensor]], None]:
-    """Return a `fill` that reads so many rows of a file that has them one after another, raw.
+    """Return a `fill` that reads the first rows of a file that has them one after another, raw.
 
     Raises (when it is called):
-        ServerError: there is no such file, or it ends too early.
+        ServerError: There is no such file, or it is too short.
     """
 
     def fill(into: Sequence[torch.Tensor]) -> None:
@@ -206,7 +208,7 @@ def read_row(path: Path, number: int, into: torch.Tensor) -> None:
     """Read a row of a snapshot.
 
     Raises:
-        ServerError: there is no such file, or it ends too early.
+        ServerError: There is no such file, or it is too short.
     """
     wanted = into.numel() * into.element_size()
     try:
@@ -217,48 +219,48 @@ def read_row(path: Path, number: int, into: torch.Tensor) -> None:
         raise ServerError(f"{path} can't be read: {error.strerror}") from error
     if found != wanted:
         raise ServerError(
-            f"{path} is no snapshot of this shard: its row {number} has {found} of {wanted} bytes"
+            f"{path} is not a snapshot of this shard: row {number} has {found} of {wanted} bytes"
         )
 
 
 def kind_of(path: Path) -> int:
-    """Return whether a shard is a home or a relay; not for a process that has it mapped.
+    """Return the kind of a shard; not for a process that has it mapped.
 
-    (POSIX locks go when a process closes any descriptor of their file.)
+    (A process loses its POSIX locks on a file when it closes any descriptor of it.)
 
     Raises:
-        ServerError: it is no shard, or not there.
+        ServerError: The file is no shard, or absent.
     """
     try:
         with path.open("rb") as file:
             words = memoryview(file.read(8 * SLOTS_AT).ljust(8 * SLOTS_AT, b"\0")).cast("q")
     except OSError as error:
         raise ServerError(f"there is no parameter server at {path}: {error.strerror}") from error
-    if words[MAGIC] != _MAGIC or words[KIND] not in (HOME, RELAY):
+    if words[MAGIC] != _MAGIC or words[KIND] not in (PRIMARY, REPLICA):
         raise ServerError(f"{path} is no shard of a parameter server")
     return words[KIND]
 
 
-def no_room(folder: Path, size_bytes: int, error: OSError) -> ServerError:
-    """Return the error that says what is needed and what there is."""
+def no_memory(folder: Path, size_bytes: int, error: OSError) -> ServerError:
+    """Return the error that says how much shared memory is needed and free."""
     free = os.statvfs(folder)
     return ServerError(
         f"{folder} can't hold a shard of the parameter server ({error.strerror}): "
-        f"{room(size_bytes, free.f_bavail * free.f_frsize)}",
-        hint="use more nodes or shards, or give /dev/shm more room",
+        f"{needed_and_free(size_bytes, free.f_bavail * free.f_frsize)}",
+        hint="use more nodes or shards, or make /dev/shm larger",
     )
 
 
-def room(wanted_bytes: int, free_bytes: int) -> str:
-    """Return what is needed, rounded up, and what there is, rounded down: numbers that differ."""
+def needed_and_free(wanted_bytes: int, free_bytes: int) -> str:
+    """Return what is needed, rounded up, and what is free, rounded down: the numbers differ."""
     return f"{-(-wanted_bytes // 2**20):,} MiB are needed, {free_bytes // 2**20:,} MiB are free"
 
 
 def check_header(words: memoryview, layout: ShardLayout, attempt: int, path: Path) -> None:
-    """Refuse what is not this learner's shard.
+    """Check that a shard is this learner's.
 
     Raises:
-        ServerError: it is of another model or another attempt.
+        ServerError: It belongs to another model or another attempt.
     """
     if words[MAGIC] != _MAGIC:
         raise ServerError(f"{path} is no shard of a parameter server")

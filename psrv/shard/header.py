@@ -1,4 +1,4 @@
-"""What is said of a whole shard, in the first words of its file."""
+"""The header of a shard: the words that concern the whole shard."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from psrv.shard.format import ELSEWHERE, EXPECTED, FURTHEST, RATE, REFRESHED, WA
 
 
 class ShardHeader:
-    """The words that change, as one process sees them."""
+    """The header words that change, as one process sees them."""
 
     _words: memoryview[int]
-    """The file's first part, as whole numbers."""
+    """The first part of the file, as integers."""
     _reals: memoryview[float]
-    """The same as real ones."""
+    """The same memory as floats."""
 
     @property
     def expected(self) -> int:
-        """How many learners are to join before the first round; 0: nobody has said.
+        """How many learners have to join before the first round; 0 if nobody has said.
 
-        1 once they have: who comes again later waits for nobody.
+        It is 1 once they have: a learner that comes again waits for nobody.
         """
         return self._words[EXPECTED]
 
@@ -26,12 +26,12 @@ class ShardHeader:
         self._words[EXPECTED] = learners
 
     def expect(self, learners: int) -> None:
-        """Wait for no more than so many before the first round; 1 at least, who waits for none."""
+        """Lower the number of learners that the first round waits for, to 1 at least."""
         self.expected = min(self.expected, max(1, learners))
 
     @property
     def rate(self) -> float:
-        """The newest learning rate of this node's learners; in rounds each has its own."""
+        """The newest learning rate of this node's learners; not in rounds, which have their own."""
         return self._reals[RATE]
 
     @rate.setter
@@ -40,9 +40,9 @@ class ShardHeader:
 
     @property
     def elsewhere(self) -> int:
-        """What a relay's server was told last: the smallest clock of other nodes' learners.
+        """On a replica, the smallest clock of other nodes' learners, as the primary told it last.
 
-        In rounds the first one that this node takes part in.
+        In rounds: the first round that this node takes part in.
         """
         return self._words[ELSEWHERE]
 
@@ -52,7 +52,7 @@ class ShardHeader:
 
     @property
     def furthest_elsewhere(self) -> int:
-        """The largest clock that it was told of with that; not in rounds."""
+        """On a replica, the largest clock of other nodes' learners; not in rounds."""
         return self._words[FURTHEST]
 
     @furthest_elsewhere.setter
@@ -61,7 +61,7 @@ class ShardHeader:
 
     @property
     def refresh_wanted(self) -> int:
-        """How often a learner has wanted the home's newest weights in a relay; it counts up."""
+        """How often a learner has wanted the primary's newest weights in a replica; a counter."""
         return self._words[WANTED]
 
     @refresh_wanted.setter
@@ -70,7 +70,7 @@ class ShardHeader:
 
     @property
     def refreshed(self) -> int:
-        """What `refresh_wanted` was when all blocks were last asked for, and have come since."""
+        """The value that `refresh_wanted` had when the newest complete refresh began."""
         return self._words[REFRESHED]
 
     @refreshed.setter

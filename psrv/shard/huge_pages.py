@@ -1,9 +1,10 @@
-"""Memory on huge pages: files in shared memory, mapped where such pages fit, and a learner's own.
+"""Memory on huge pages: files in shared memory, mapped at aligned addresses, and private memory.
 
-Pages of 2 MiB need addresses that are multiples of it, which mmap(2) gives such a file only where
-the system's settings turn huge pages on; `madvise(MADV_COLLAPSE)` (Linux 6.1) makes them whatever
-the settings say. Where that fails there are pages of 4 KiB, as ever. Measured (two learners, push
-and pull of 102 MB each, CPU time of an update): 27 to 29 ms with huge pages, 32 to 37 without.
+Pages of 2 MiB need addresses that are multiples of their size, which mmap(2) gives such a file only
+where the system's settings turn huge pages on; `madvise(MADV_COLLAPSE)` (Linux 6.1) makes them
+whatever the settings say. Where that fails there are pages of 4 KiB, as ever. Measured (two
+learners, push and pull of 102 MB each, CPU time of an update): 27 to 29 ms with huge pages, 32 to
+37 without.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def map_file(descriptor: int, size_bytes: int) -> memoryview:
-    """Map a file to read and write, for as long as what this returns, or any view of it, is used.
+    """Map a file to read and write; the mapping lives as long as its last view.
 
     Raises:
-        OSError: it can't be mapped.
+        OSError: It can't be mapped.
     """
     if (library := _library()) is None:
         return memoryview(mmap.mmap(descriptor, size_bytes))
@@ -43,31 +44,32 @@ def map_file(descriptor: int, size_bytes: int) -> memoryview:
         library.munmap(start, reserved)
         return memoryview(mmap.mmap(descriptor, size_bytes))
     array = (ctypes.c_ubyte * size_bytes).from_address(place)
-    # Not at the interpreter's end: other threads may still be at work.
+    # not at the interpreter's exit: other threads may still be at work
     weakref.finalize(array, library.munmap, start, reserved).atexit = False
     return memoryview(array).cast("B")
 
 
 def flat_zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros of this process's own, shape (count,), on huge pages where the system has them.
+    """Return private zeros, shape (count,), on huge pages where the system has them.
 
-    For what is exchanged whole again and again, as a learner's flat weights and gradients are.
+    For memory that is exchanged whole again and again, such as a learner's flat weights and
+    gradients.
     """
     size_bytes = count * dtype.itemsize
     if size_bytes < _HUGE_BYTES:
         return torch.zeros(count, dtype=dtype, device="cpu")
     memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(AttributeError, OSError):  # another system, or a kernel without them
+    with contextlib.suppress(AttributeError, OSError):  # no huge pages here
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype)
 
 
 def use_huge_pages(memory: memoryview, size_bytes: int) -> bool:
-    """Put the first part of a mapping of `map_file` on huge pages; return whether that was done.
+    """Put the first part of a mapping of `map_file` on huge pages; return whether that worked.
 
     Args:
-        memory: The mapping. What it maps has its memory already.
-        size_bytes: Of that part; what is left over of a huge page stays as it is.
+        memory: The mapping, whose file has its memory allocated.
+        size_bytes: The part's size; a remainder below a huge page stays as it is.
     """
     whole = size_bytes // _HUGE_BYTES * _HUGE_BYTES
     library = _library()
@@ -78,7 +80,7 @@ def use_huge_pages(memory: memoryview, size_bytes: int) -> bool:
 
 
 def _library() -> Any:
-    """Return the C library, or None: it has no such functions."""
+    """Return the C library; None if it lacks these functions."""
     address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     try:
         library = ctypes.CDLL(None)

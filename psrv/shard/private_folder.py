@@ -1,4 +1,4 @@
-"""Folders in shared memory, where every user of a node may make one of any name."""
+"""Private folders in shared memory, where every user of a node may make one of any name."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _MARK = "removed"
 _TRIES = 3
 
 
-def make_own_folder(folder: Path) -> None:
-    """Make a folder for this user alone, or find it.
+def make_private_folder(folder: Path) -> None:
+    """Make a folder that only this user can write to, or find it.
 
     Raises:
-        PermissionError: somebody else made it, or others can write there.
-        OSError: it can't be made.
+        PermissionError: Somebody else made it, or others can write there.
+        OSError: It can't be made.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not is_own_folder(folder):
-        raise PermissionError(f"{folder} is not this user's alone")
+    if not is_private_folder(folder):
+        raise PermissionError(f"{folder} is not private to this user")
 
 
-def is_own_folder(folder: Path) -> bool:
-    """Return whether nobody else can put anything there.
+def is_private_folder(folder: Path) -> bool:
+    """Return whether only this user can write to a folder.
 
     Raises:
-        OSError: it can't be looked at.
+        OSError: It can't be examined.
     """
     found = folder.lstat()
     own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
@@ -45,15 +45,15 @@ def is_own_folder(folder: Path) -> bool:
 
 
 @contextmanager
-def passing_folder(parent: Path | None, name: str) -> Iterator[Path]:
-    """Make a folder for files that are mapped while it is there, and remove it with all it holds.
+def temporary_folder(parent: Path | None, name: str) -> Iterator[Path]:
+    """Make a temporary folder for files to map; it is removed at the end with all that it holds.
 
-    Those that were killed meanwhile have left theirs: these are removed, too. A lock that the
-    kernel frees tells them from those of the living.
+    Leftovers of killed processes are removed, too. A lock that the kernel frees tells them from
+    folders of living processes.
 
     Args:
-        parent: None: where temporary files are.
-        name: What the names of all such folders begin with.
+        parent: Where; None: where temporary files are.
+        name: The prefix of all such folders.
     """
     where = Path(parent or tempfile.gettempdir())
     for left in where.glob(f"{name}.*"):
@@ -61,13 +61,13 @@ def passing_folder(parent: Path | None, name: str) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
             os.close(descriptor)
     descriptor = None
-    for _ in range(_TRIES):  # another one may have taken it for left
+    for _ in range(_TRIES):  # another process may have taken it for a leftover
         folder = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=where))
         if (descriptor := _lock(folder)) is not None:
             break
         with suppress(OSError):
             folder.rmdir()
-    else:  # a file system without such locks
+    else:  # the file system has no such locks
         folder = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=where))
     try:
         yield folder
@@ -78,7 +78,7 @@ def passing_folder(parent: Path | None, name: str) -> Iterator[Path]:
 
 
 def _lock(folder: Path) -> int | None:
-    """Lock a folder; None: somebody else has locked it, or it is not there, or not ours."""
+    """Lock a folder; None if somebody else has locked it, or it is absent or not ours."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -93,29 +93,29 @@ def _lock(folder: Path) -> int | None:
     return None
 
 
-def tell_removed(folder: Path) -> None:
-    """Leave a mark for learners that start: what the others work in can't be had any more."""
+def mark_removed(folder: Path) -> None:
+    """Mark a folder as removed: learners that start can't get the files that the others work in."""
     with suppress(OSError):
-        make_own_folder(folder)
+        make_private_folder(folder)
         (folder / _MARK).touch()
 
 
 def was_removed(folder: Path) -> bool:
-    """Return whether a server has told so."""
+    """Return whether a server has marked a folder as removed."""
     return (folder / _MARK).exists()
 
 
-def forget_removed(folder: Path) -> None:
-    """Remove that mark: shards are made or taken over.
+def clear_removed_mark(folder: Path) -> None:
+    """Remove the mark of `mark_removed`: shards are made or taken over.
 
     Raises:
-        OSError: it can't be removed.
+        OSError: It can't be removed.
     """
     (folder / _MARK).unlink(missing_ok=True)
 
 
-def removed(path: Path) -> ServerError:
-    """Return the error of a process that needs a file that learners work in, and is gone."""
+def removed_error(path: Path) -> ServerError:
+    """Return the error for a file that is gone while learners work in it."""
     return ServerError(
         f"{path} is gone, in which learners of this node work: somebody has removed it",
         hint=f"{REMOVED_BY}; `dlctl resume` goes on from the newest checkpoint",

@@ -1,18 +1,20 @@
-/* Pushes in one pass over memory; see fused.py. Of float32; no two of the arrays overlap, but what a
-   learner sends may be what it gets.
+/* Pushes in one pass over memory, for float32; see native.py. The arrays don't overlap, except that a
+   learner may receive the new weights in the array that it sends.
 
-   Chunk by chunk the rows are copied aside, `kept` says how far, and then the chunk changes: who is
-   killed in between leaves whole all that lies beyond `kept`, and a copy of all before. (A kill
-   keeps the order of the stores. The compiler is made to.) */
+   Each chunk of the rows is first copied to the undo copy, `kept` is set to the end of the chunk, and
+   then the chunk changes. So when a process is killed, everything beyond `kept` is unchanged, and
+   everything before it has a copy. (A kill keeps the order of the stores; barriers make the compiler
+   keep it.) */
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Elements. With 64 it is as fast as one written with intrinsics, with 512 slower by a fifth. */
+/* Elements. 64 is as fast as intrinsics; 512 is slower by a fifth. */
 #define CHUNK 64
 #define LINE_BYTES 64
 
-/* As torch adds a multiple: rounded once where the processor can. (clang says so by the others.) */
+/* Add a multiple as torch does: with one rounding where the processor has FMA. (clang defines the
+   other two macros.) */
 #if defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 #define ADD_MULTIPLE(to, factor, of) __builtin_fmaf(factor, of, to)
 #else
@@ -24,8 +26,8 @@ static inline void copy(float *restrict to, const float *restrict from, size_t c
         to[i] = from[i];
 }
 
-/* Stores past the caches, in assembler: what immintrin.h includes is absent where programs are not
-   built. */
+/* Stores past the caches, in assembler: headers that immintrin.h includes are absent where programs
+   are not built. */
 #if defined(__AVX512F__)
 typedef float wide __attribute__((vector_size(64), may_alias));
 #define STORE "vmovntps"
@@ -37,7 +39,7 @@ typedef float wide __attribute__((vector_size(16), may_alias));
 #define STORE "movntps"
 #endif
 
-/* Copy a chunk past the caches; `to` begins a line of them. */
+/* Copy a chunk past the caches; `to` is aligned to a cache line. */
 static inline void stream(float *restrict to, const float *restrict from) {
 #ifdef STORE
     for (size_t i = 0; i < CHUNK; i += sizeof(wide) / sizeof(float)) {
@@ -50,7 +52,7 @@ static inline void stream(float *restrict to, const float *restrict from) {
 #endif
 }
 
-/* Have what was streamed arrive before what is stored from here on. */
+/* Order streamed stores before all later stores. */
 static inline void finish(int streams) {
 #ifdef STORE
     if (streams)
@@ -67,19 +69,19 @@ static inline void set_kept(volatile int64_t *kept, size_t count) {
 }
 
 /* Downpour SGD with a server's momentum: v <- momentum * v + g; w <- w - rate * v.
-   Without a velocity: w <- w - rate * g. `into`, if there is one, gets the new weights. */
+   Without a velocity: w <- w - rate * g. `into`, if not NULL, gets the new weights. */
 void dlctl_downpour(
-    float *weights, float *velocity, const float *gradient, float *into, float *weights_aside,
-    float *velocity_aside, volatile int64_t *kept, size_t count, float rate, float momentum,
+    float *weights, float *velocity, const float *gradient, float *into, float *weights_undo,
+    float *velocity_undo, volatile int64_t *kept, size_t count, float rate, float momentum,
     int past_caches) {
     int streams = past_caches && (uintptr_t)into % LINE_BYTES == 0;
     for (size_t at = 0; at < count; at += CHUNK) {
         size_t length = count - at < CHUNK ? count - at : CHUNK;
         float *restrict w = weights + at;
         const float *direction = gradient + at;
-        copy(weights_aside + at, w, length);
+        copy(weights_undo + at, w, length);
         if (velocity)
-            copy(velocity_aside + at, velocity + at, length);
+            copy(velocity_undo + at, velocity + at, length);
         set_kept(kept, at + length);
         if (velocity) {
             float *v = velocity + at;
@@ -97,10 +99,10 @@ void dlctl_downpour(
     finish(streams);
 }
 
-/* The same where another node is the home: total <- total + mine, or mine, if it was empty; and
-   `into`, if there is one, gets the replica. */
+/* A push on a replica: total <- total + mine, or mine if the total was empty; `into`, if not NULL,
+   gets the replica's weights. */
 void dlctl_gather(
-    float *total, const float *replica, const float *mine, float *into, float *total_aside,
+    float *total, const float *replica, const float *mine, float *into, float *total_undo,
     volatile int64_t *kept, size_t count, int empty, int past_caches) {
     int streams = past_caches && (uintptr_t)into % LINE_BYTES == 0;
     for (size_t at = 0; at < count; at += CHUNK) {
@@ -109,7 +111,7 @@ void dlctl_gather(
         if (empty) {
             copy(t, mine + at, length);
         } else {
-            copy(total_aside + at, t, length);
+            copy(total_undo + at, t, length);
             set_kept(kept, at + length);
             for (size_t i = 0; i < length; i++)
                 t[i] = t[i] + mine[at + i];
@@ -123,17 +125,17 @@ void dlctl_gather(
 }
 
 /* Elastic averaging: d = mine - center; mine <- mine - alpha * d; center <- center + alpha * d.
-   With a total, total <- total + alpha * d, or alpha * d, if it was empty. */
+   If total is not NULL: total <- total + alpha * d, or alpha * d if the total was empty. */
 void dlctl_elastic(
-    float *center, float *total, float *mine, float *center_aside, float *total_aside,
+    float *center, float *total, float *mine, float *center_undo, float *total_undo,
     volatile int64_t *kept, size_t count, float alpha, int empty) {
     for (size_t at = 0; at < count; at += CHUNK) {
         size_t length = count - at < CHUNK ? count - at : CHUNK;
         float *restrict c = center + at, *restrict m = mine + at;
         float d[CHUNK];
-        copy(center_aside + at, c, length);
+        copy(center_undo + at, c, length);
         if (total && !empty)
-            copy(total_aside + at, total + at, length);
+            copy(total_undo + at, total + at, length);
         set_kept(kept, at + length);
         for (size_t i = 0; i < length; i++) {
             d[i] = m[i] - c[i];
@@ -147,19 +149,19 @@ void dlctl_elastic(
 }
 
 /* The last push of a round: v <- momentum * v + (total + mine) / learners; w <- w - rate * v.
-   Without a velocity, w <- w - rate * (total + mine) / learners. The total stays as it is: it means
-   nothing once the round has ended. */
+   Without a velocity: w <- w - rate * (total + mine) / learners. The total stays as it is: it is
+   meaningless once the round has ended. */
 void dlctl_mean_step(
-    float *weights, float *velocity, const float *total, const float *mine, float *weights_aside,
-    float *velocity_aside, volatile int64_t *kept, size_t count, int empty, float learners,
+    float *weights, float *velocity, const float *total, const float *mine, float *weights_undo,
+    float *velocity_undo, volatile int64_t *kept, size_t count, int empty, float learners,
     float rate, float momentum) {
     for (size_t at = 0; at < count; at += CHUNK) {
         size_t length = count - at < CHUNK ? count - at : CHUNK;
         float *restrict w = weights + at;
         float direction[CHUNK];
-        copy(weights_aside + at, w, length);
+        copy(weights_undo + at, w, length);
         if (velocity)
-            copy(velocity_aside + at, velocity + at, length);
+            copy(velocity_undo + at, velocity + at, length);
         set_kept(kept, at + length);
         for (size_t i = 0; i < length; i++)
             direction[i] = (empty ? mine[at + i] : total[at + i] + mine[at + i]) / learners;

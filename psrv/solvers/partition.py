@@ -1,36 +1,66 @@
-"""Which elements are in which shard, and what its file holds: the same on every node."""
+"""How parameters are partitioned into shards, and what a shard's file holds: equal on all nodes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 
-from dlctl.contract import Parameters
+from dlctl.contract import Parameters, snapshot_file
 from psrv.errors import ServerError
-from psrv.shard.format import BLOCK_BYTES, RELAY, ShardLayout
+from psrv.shard.format import BLOCK_BYTES, REPLICA, ShardLayout
 from psrv.solvers.solver import RoundSolver, Solver
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def divide(count: int, shards: int, step: int) -> list[tuple[int, int]]:
-    """Return the ranges of elements of so many shards: even, and cut at multiples of `step`."""
+@dataclass(frozen=True)
+class ShardSet:
+    """All shards of an attempt, as one node sees them: where they lie and what they hold."""
+
+    folder: Path
+    """In shared memory; holds this node's files, `shard-<number>`."""
+    parameters: Parameters
+    """What all shards hold together."""
+    count: int
+    """Number of shards."""
+    attempt: int
+    job_dir: Path | None = None
+    """Where the primaries write snapshots; None if nobody writes any."""
+
+    def path(self, number: int) -> Path:
+        """Return the file of a shard on this node."""
+        return self.folder / f"shard-{number}"
+
+    def snapshot(self, number: int) -> Path:
+        """Return where the newest snapshot of a shard is; only with a job directory."""
+        assert self.job_dir is not None
+        return self.job_dir / snapshot_file(self.attempt, number)
+
+    def layout(self, number: int, solver: Solver | RoundSolver, kind: int) -> ShardLayout:
+        """Return what the file of a shard holds; see `layout_of`."""
+        return layout_of(self.parameters, self.count, number, solver, kind)
+
+
+def split_evenly(count: int, shards: int, step: int) -> list[tuple[int, int]]:
+    """Return the element ranges of the shards: even, and cut at multiples of `step`."""
     blocks = -(-count // step)
     cuts = [min(count, blocks * n // shards * step) for n in range(shards + 1)]
     return list(pairwise(cuts))
 
 
 def ranges_of(parameters: Parameters, shards: int) -> list[tuple[int, int]]:
-    """Return the first element of each shard, and the one after its last."""
-    return divide(parameters.count, shards, BLOCK_BYTES // dtype_of(parameters).itemsize)
+    """Return the element range (start, stop) of each shard."""
+    return split_evenly(parameters.count, shards, BLOCK_BYTES // dtype_of(parameters).itemsize)
 
 
 def dtype_of(parameters: Parameters) -> torch.dtype:
-    """Return the type of the rows.
+    """Return the dtype of the rows.
 
     Raises:
-        ServerError: the parameter server does not work with it.
+        ServerError: The parameter server does not support it.
     """
     if parameters.dtype not in _DTYPES:
         raise ServerError(
@@ -49,8 +79,8 @@ def layout_of(
         shards: How many there are.
         shard: Which one.
         solver: The training's.
-        kind: HOME or RELAY, of psrv.shard.format.
+        kind: PRIMARY or REPLICA, of psrv.shard.format.
     """
     start, stop = ranges_of(parameters, shards)[shard]
-    rows = 2 if kind == RELAY else 1 + solver.rows + isinstance(solver, RoundSolver)
+    rows = 2 if kind == REPLICA else 1 + solver.rows + isinstance(solver, RoundSolver)
     return ShardLayout(stop - start, (dtype_of(parameters),) * rows, parameters.model, kind)

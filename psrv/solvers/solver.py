@@ -1,7 +1,7 @@
 """Solvers with their settings: what a learner sends, what the server keeps, what a push does.
 
-A user's own solver is one class derived from `Solver`, or of the form of `RoundSolver`, in their
-`train.py`.
+A user's own solver is a class in their `train.py`, derived from `Solver` or of the form of
+`RoundSolver`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from psrv.solvers import update_rules
 
 
 class Solver(Protocol):
-    """Takes every push in as it comes, block by block.
+    """Applies each push as it comes, block by block.
 
-    `server` holds the weights of a block first, then the rows that the solver keeps. What is asked
-    for on a node that is not the shard's home, where a server sends on what learners have
-    gathered, has defaults for learners that push gradients: they are added up there.
+    `server` holds the weights of a block first, then the rows that the solver keeps. On a node that
+    is not the shard's primary, `gather` adds up pushes for the primary, which applies them with
+    `merge`. Both have defaults for learners that push gradients.
     """
 
     rows: int = 0
@@ -30,7 +30,7 @@ class Solver(Protocol):
     sends_weights: bool = False
     """Whether learners push their weights; otherwise gradients, added up since the last push."""
     total_is_step: bool = False
-    """Whether `gather` has done to the replica what the home is going to do with the total."""
+    """Whether `gather` moves the replica as the primary's weights will move by the total."""
 
     def push(
         self,
@@ -39,7 +39,7 @@ class Solver(Protocol):
         scratch: torch.Tensor,
         rate: float,
     ) -> None:
-        """Take in what a learner sends.
+        """Apply what a learner sends.
 
         Args:
             server: The block's rows.
@@ -61,7 +61,7 @@ class Solver(Protocol):
         scratch: torch.Tensor,
         rate: float,
     ) -> None:
-        """Do both."""
+        """Apply what a learner sends, and give it its new weights."""
         self.push(server, mine, scratch, rate)
         self.answer(server, into)
 
@@ -73,9 +73,9 @@ class Solver(Protocol):
         scratch: torch.Tensor,
         rate: float,
     ) -> None:
-        """Add what a learner sends to what goes to the home; may move the learner's own weights.
+        """Add what a learner sends to the total for the primary; may change the learner's weights.
 
-        Only with `total_is_step` may it move the replica, too.
+        Only with `total_is_step` may it change the replica, too.
         """
         del replica, scratch, rate
         total.add_(mine)
@@ -83,7 +83,7 @@ class Solver(Protocol):
     def merge(
         self, server: Sequence[torch.Tensor], total: torch.Tensor, pushes: int, rate: float
     ) -> None:
-        """Take in, at the home, what a node has gathered from so many pushes."""
+        """Apply, on the primary, the total that a node has gathered from several pushes."""
         del pushes
         self.push(server, total, torch.empty_like(total), rate)
 
@@ -101,7 +101,7 @@ class RoundSolver(Protocol):
     def step(
         self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
     ) -> None:
-        """Take a step for the sum of `count` learners, which may be overwritten."""
+        """Take a step for the sum of `count` learners' values, which may be overwritten."""
 
 
 def _descend(
@@ -119,17 +119,17 @@ def _descend(
 
 @dataclass(frozen=True)
 class Downpour(Solver):
-    """Downpour SGD: gradients whenever they come, and a step of the server for each push.
+    """Downpour SGD: one step of the server for each gradient, whenever it comes.
 
     (Dean et al., Large Scale Distributed Deep Networks, 2012, section 4.1.) With a scale of one
-    over the number of learners it is parallel SGD that waits for nobody, or, where learners wait
-    for those that are too far behind, stale-synchronous (Ho et al., More Effective Distributed ML
-    via a Stale Synchronous Parallel Parameter Server, 2013).
+    over the number of learners it is asynchronous parallel SGD; with bounded staleness it is
+    stale-synchronous (Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel
+    Parameter Server, 2013).
     """
 
     momentum: float = 0.0
     scale: float = 1.0
-    """Of each push's rate."""
+    """Multiplies the rate of each push."""
 
     @property
     def rows(self) -> int:  # type: ignore[override]  # nobody sets it
@@ -155,9 +155,9 @@ class Downpour(Solver):
         scratch: torch.Tensor,
         rate: float,
     ) -> None:
-        """Take a step to memory of the learner's own first, which is faster."""
+        """Write the step to the learner's memory first, which is faster."""
         alike = into.dtype == server[0].dtype and into.device == server[0].device
-        if alike and type(self) is Downpour:  # a user's own may push and answer otherwise
+        if alike and type(self) is Downpour:  # a derived solver may push and answer differently
             _descend(server, mine, rate * self.scale, self.momentum, into)
         else:
             super().push_pull(server, mine, into, scratch, rate)
@@ -165,7 +165,7 @@ class Downpour(Solver):
     def merge(
         self, server: Sequence[torch.Tensor], total: torch.Tensor, pushes: int, rate: float
     ) -> None:
-        """Take a step for what a node has gathered; it needs no memory for scratch."""
+        """Take a step for a node's total, without memory for scratch."""
         del pushes
         self.push(server, total, total, rate)
 
@@ -191,10 +191,10 @@ class DownpourAdagrad(Solver):
 
 @dataclass(frozen=True)
 class ElasticAveraging(Solver):
-    """EASGD: a learner and the center draw each other (Zhang, Choromanska, LeCun, 2015).
+    """EASGD: a learner and the center attract each other (Zhang, Choromanska, LeCun, 2015).
 
-    A replica of the center is moved by each push as the center is going to be, by the same
-    differences, added up.
+    Each push moves a replica of the center by the same difference that the center will move by; the
+    differences are added up.
     """
 
     alpha: float
@@ -208,7 +208,7 @@ class ElasticAveraging(Solver):
         scratch: torch.Tensor,
         rate: float,
     ) -> None:
-        """Move both."""
+        """Move the center and the learner."""
         del rate
         update_rules.elastic(server[0], mine, scratch, alpha=self.alpha)
 
@@ -223,14 +223,14 @@ class ElasticAveraging(Solver):
         scratch: torch.Tensor,
         rate: float,
     ) -> None:
-        """Move both, and note by how much."""
+        """Move the replica and the learner, and add the difference to the total."""
         self.push([replica], mine, scratch, rate)
         total.add_(scratch, alpha=self.alpha)
 
     def merge(
         self, server: Sequence[torch.Tensor], total: torch.Tensor, pushes: int, rate: float
     ) -> None:
-        """Move the center as its replica was."""
+        """Move the center as its replica was moved."""
         del pushes, rate
         server[0].add_(total)
 
@@ -301,7 +301,7 @@ def solver_of(settings: ParameterServer, learners: int) -> Solver | RoundSolver:
         learners: How many there are.
 
     Raises:
-        ServerError: it is none of these: a user's own is made by their `build`.
+        ServerError: The plan names a user's own solver, which their `build` makes.
     """
     momentum = settings.momentum or 0.0
     if settings.solver == "parallel_sgd":

@@ -1,6 +1,6 @@
-"""What a push does to the weights that learners share: pure functions on flat tensors, in place.
+"""Update rules of the solvers: pure functions on flat tensors, in place.
 
-Each works on any part of the parameters by itself, so that it may be applied block by block.
+Each works on any part of the parameters by itself, so it can be applied block by block.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ def momentum(
 def _step(
     weights: torch.Tensor, direction: torch.Tensor, lr: float, copy: torch.Tensor | None
 ) -> None:
-    """Take w ← w − lr·d.
+    """Take a step: w ← w − lr·d.
 
-    A copy is written first, which gives the same bits: a push and pull of 102 MB took a learner
-    18.0 ms so, and 19.5 with the copy last; two at once 21.9 and 22.6 (medians of 40, in turn).
+    The copy is written first, which gives the same bits: a push and pull of 102 MB took a learner
+    18.0 ms this way, and 19.5 with the copy last; two at once 21.9 and 22.6 (medians of 40, in
+    turn).
     """
     if copy is None:
         weights.add_(direction, alpha=-lr)
@@ -93,11 +94,11 @@ def adagrad(
 def elastic(
     center: torch.Tensor, mine: torch.Tensor, scratch: torch.Tensor, *, alpha: float
 ) -> None:
-    """Draw a learner's weights and the center to each other: d = α·(x − x̃); x ← x − d; x̃ ← x̃ + d.
+    """Attract a learner's weights and the center: d = α·(x − x̃); x ← x − d; x̃ ← x̃ + d.
 
     Asynchronous EASGD (Zhang, Choromanska, LeCun, Deep learning with Elastic Averaging SGD, 2015,
     algorithm 1); EAMSGD (algorithm 2) is the same with Nesterov's momentum in the learner's steps,
-    where, as torch has it, x is the point at which the gradient is taken.
+    where, as in torch, x is the point at which the gradient is taken.
 
     Args:
         center: x̃, shape (n,).

@@ -1,1 +1,5 @@
-"""How the servers of a training's nodes talk to each other: frames over TCP, or over MPI."""
+"""Transports: how the servers of a training's nodes exchange frames, over TCP or over MPI.
+
+Imports the standard library and `psrv.errors`. What passes through are frames with raw numbers, and
+the greetings that open connections.
+"""

@@ -1,13 +1,13 @@
-"""The transport `mpi`: the same frames over MPI, where a fabric wants that.
+"""The transport `mpi`: the same frames over MPI, for fabrics that need it.
 
 All servers share one MPI world, in a job step of their own; rank = node. It does not survive the
-loss of a peer: where one server dies, MPI ends all of them, and the supervisor starts them again,
-each of which takes over its node's shards. Where a node is lost, so is the training.
+loss of a peer: if one server dies, MPI ends all of them, and the supervisor starts them again, each
+of which takes over its node's shards. If a node is lost, the training fails.
 
-Nobody is let in who is not in the world; frames carry no proof.
+Only members of the MPI world can connect, so frames carry no proof.
 
-Every call is one that returns at once, under a lock: MPI need not be made for several threads at a
-time, and waiting takes no core (a blocking receive would spin).
+Every MPI call returns at once, under a lock: MPI need not support concurrent threads, and waiting
+uses no core (a blocking receive would spin).
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ _NAP_S, _LONGEST_NAP_S = 20e-6, 1e-3
 _LOOK_EVERY_S = 0.01
 _END_S = 5.0
 _GREET, _FRAMES = 1, 16
-"""Tags: of a greeting, and the first of connections."""
+"""Tags: the one of greetings, and the first one of connections."""
 _CHANNELS = 8000
-"""Numbers of connections: MPI promises tags up to 32,767."""
+"""Number of connection tags: MPI promises tags up to 32,767."""
 _GREETING = struct.Struct("=IIIBQHI")
 _ANSWER_BYTES = 256
 
 
 class World:
-    """MPI's world of the servers, one call at a time.
+    """The servers' MPI world, used for one call at a time.
 
     Raises:
-        ServerError: there are not as many servers as nodes, or MPI knows no threads.
+        ServerError: There are not as many servers as nodes, or MPI does not support threads.
     """
 
     def __init__(self, nodes: int) -> None:
         import mpi4py
 
-        mpi4py.rc.finalize = False  # it would wait for servers that are gone
+        mpi4py.rc.finalize = False  # MPI_Finalize would wait for servers that are gone
         from mpi4py import MPI
 
         self.end: Callable[[], None] = MPI.Finalize
@@ -67,10 +67,10 @@ class World:
         self.status: Callable[[], Status] = MPI.Status
         self.lock = threading.Lock()
         self.node = int(self.comm.rank)
-        """This server's."""
+        """This server's node."""
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise ServerError(
-                "this MPI is not made for programs with threads",
+                "this MPI does not support programs with threads",
                 hint="use another one, or parameter_server.transport: tcp",
             )
         if self.comm.size != nodes:
@@ -84,10 +84,10 @@ class World:
         self.comm.Abort(code)
 
     def finish(self, request: Request, closed: Callable[[], bool]) -> None:
-        """Wait until something that was begun is done.
+        """Wait until a request is complete.
 
         Raises:
-            DisconnectedError: the connection was closed meanwhile.
+            DisconnectedError: The connection was closed meanwhile.
         """
         nap_s = 0.0
         while True:
@@ -101,7 +101,7 @@ class World:
 
 
 class MpiConnection:
-    """See psrv.transport.base.Connection. The header is one message, the payload another one."""
+    """A connection over MPI. The header is one message, the payload another one."""
 
     def __init__(self, world: World, peer: int, sends: int, receives: int) -> None:
         self._world = world
@@ -112,7 +112,7 @@ class MpiConnection:
         self._header = bytearray(HEADER.size)
 
     def send(self, frame: Frame, payload: memoryview | None = None) -> None:
-        """Send both."""
+        """Send header and payload."""
         size = 0 if payload is None else payload.nbytes
         parts = [pack(frame._replace(size=size)), *([payload] if size else [])]
         for part in parts:
@@ -121,7 +121,7 @@ class MpiConnection:
             self._world.finish(request, self._closed.is_set)
 
     def receive(self, payload: memoryview) -> Frame:
-        """Receive both."""
+        """Receive header and payload."""
         self.receive_message(self._header, self._closed.is_set)
         frame = unpack(self._header)
         if frame.size > payload.nbytes:
@@ -142,7 +142,7 @@ class MpiConnection:
         self._world.finish(request, closed)
 
     def readable(self, timeout_s: float) -> bool:
-        """Look until something is there, with pauses."""
+        """Poll until a message is there, with pauses."""
         deadline, nap_s = time.monotonic() + timeout_s, 0.0
         while not self._closed.is_set():
             with self._world.lock:
@@ -155,15 +155,15 @@ class MpiConnection:
         return True
 
     def close(self) -> None:
-        """End it on this side."""
+        """Close it on this side."""
         self._closed.set()
 
 
 class MpiTransport:
-    """See psrv.transport.base.Transport.
+    """The transport over MPI; see psrv.transport.base.Transport.
 
-    A connection has two tags of its own, which its opener draws, so that nothing that is still on
-    its way from one before comes into it.
+    A connection has two tags of its own, which its opener chooses, so that messages of an earlier
+    connection never get into it.
     """
 
     def __init__(self, world: World, log: Callable[[str], None]) -> None:
@@ -196,7 +196,7 @@ class MpiTransport:
         return found
 
     def close(self) -> None:
-        """Wait a while for the other servers' end, and end MPI; it can't be ended alone."""
+        """Wait a while for the other servers' end, and end MPI, which can't be ended alone."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -207,7 +207,7 @@ class MpiTransport:
             self._world.finish(request, lambda: time.monotonic() > deadline)
             self._world.end()
             return
-        self._log("another server has not ended: MPI is ended for all")
+        self._log("another server has not ended: aborting MPI for all")
         self._world.abort(0)
 
     def _send(self, words: bytes, peer: int, tag: int) -> None:
@@ -221,7 +221,7 @@ class MpiTransport:
             status = self._world.status()
             with self._world.lock:
                 if found := self._world.comm.Iprobe(self._world.any_source, _GREET, status):
-                    self._world.comm.Recv(words, status.source, _GREET)  # it is there already
+                    self._world.comm.Recv(words, status.source, _GREET)  # it has arrived already
             if not found:
                 time.sleep(_LOOK_EVERY_S)
                 continue

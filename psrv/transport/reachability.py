@@ -1,6 +1,6 @@
-"""Whether the servers of other nodes can be reached at all: where a firewall is, none ever is.
+"""Whether the servers of other nodes are reachable at all: behind a firewall, none ever is.
 
-A home that is gone for a while is waited for. But learners whose pushes never come to it would
+A primary that is gone for a while is waited for. But learners whose pushes never reach it would
 train apart to the end, each node for itself, and nobody would know.
 """
 
@@ -13,12 +13,12 @@ from psrv.errors import ServerError
 from psrv.transport.base import Connection, UnknownPlaceError, UnreachableError
 
 
-class Reach:
-    """Dials, and ends the server where a node was never reached for too long.
+class Reachability:
+    """Dials other nodes; raises ServerError if a node was never reached for too long.
 
     Args:
-        timeout_s: So long each node is tried.
-        clock: Seconds.
+        timeout_s: How long each node is tried.
+        clock: Returns seconds.
     """
 
     def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,11 +32,11 @@ class Reach:
 
         Args:
             node: Its number.
-            dial: Opens it.
+            dial: Opens the connection.
             may_be_gone: Whether nodes are known to be lost: then this one may be, too.
 
         Raises:
-            ServerError: it was never reached. Otherwise what `dial` raises.
+            ServerError: The node was never reached. Otherwise what `dial` raises.
         """
         try:
             connection = dial()
@@ -54,8 +54,8 @@ class Reach:
                 "who runs the cluster, or train on one node",
             ) from error
         except ServerError:
-            # It was reached, and may make its shards for long: until then it shakes no hands, and
-            # the kernel, once enough wait, answers nobody.
+            # The node was reached. It may make its shards for long, without answering handshakes,
+            # until the kernel's queue is full and nothing answers at all.
             self._reached.add(node)
             raise
         self._reached.add(node)

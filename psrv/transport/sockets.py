@@ -1,4 +1,4 @@
-"""The sockets of connections between servers."""
+"""Sockets for the connections between servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import socket
 
 PEER_SILENT_S = 10
-"""After so long without a sign of the other host's kernel a connection is gone."""
+"""After this long without a sign of the other host's kernel a connection is gone."""
 _OPTIONS = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -20,10 +20,10 @@ _LONGEST_NAME = 16
 
 
 def connect(host: str, port: int, timeout_s: float) -> socket.socket:
-    """Open a connection, whose calls have this time limit, too.
+    """Open a connection; the time limit also applies to its calls.
 
     Raises:
-        OSError: nobody is there.
+        OSError: Nobody answers.
     """
     failed = OSError(f"{host} has no address")
     for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -43,10 +43,10 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def listen(host: str) -> socket.socket:
-    """Bind any port of the one address that a name leads to.
+    """Bind any port of the one address that a name resolves to.
 
     Raises:
-        OSError: it is none of this host's.
+        OSError: The address is none of this host's.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -63,11 +63,11 @@ def listen(host: str) -> socket.socket:
 
 
 def tune(sock: socket.socket) -> None:
-    """Set what a connection for large frames within a cluster needs, before there is one.
+    """Tune a socket for large frames within a cluster, before it is connected.
 
-    An accepted connection has it from its listener. Buffers are the kernel's business: it makes
-    them as large as the way needs (tcp_wmem, tcp_rmem: MiB), while a size set here would end at
-    net.core.wmem_max, 208 KiB by default.
+    An accepted connection inherits the options of its listener. Buffer sizes are left to the
+    kernel, which makes them as large as the path needs (tcp_wmem, tcp_rmem: MiB), while a size set
+    here would be capped at net.core.wmem_max, 208 KiB by default.
     """
     for option in _OPTIONS:
         sock.setsockopt(*option)
@@ -75,16 +75,15 @@ def tune(sock: socket.socket) -> None:
 
 
 def _do_not_pace(sock: socket.socket) -> None:
-    """Use another congestion control than BBR, where a host has that as its default.
+    """Avoid BBR congestion control, where it is the host's default.
 
-    It is made for the internet, and sends at a pace, by a timer for every few packets, which within
-    a cluster takes longer than the sending (docs/benchmarks.md). A connection that has once had it
-    is paced for ever.
+    BBR is made for the internet. It paces packets by a timer, which within a cluster takes longer
+    than sending them (docs/benchmarks.md). A connection that has once used it stays paced.
     """
     option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
     if not sock.getsockopt(*option, _LONGEST_NAME).startswith(b"bbr"):
         return
     for name in _NOT_PACED:
-        with contextlib.suppress(OSError):  # not built in, or not for everybody
+        with contextlib.suppress(OSError):  # not built in, or not allowed
             sock.setsockopt(*option, name)
             return

@@ -1,15 +1,15 @@
-"""The transport `tcp`: frames over connections that a peer's end does not take with it.
+"""The transport `tcp`: frames over TCP; a connection breaks when its peer dies, and no other does.
 
-A connection begins with a challenge. The opener sends a greeting with a nonce, the server answers
-with a nonce of its own, the opener with HMAC-SHA256 over both under the secret of the attempt, and
-only then the server does so, too. Each proof names its side and the greeting (attempt, nodes,
-purpose, model), so that none fits another connection, or the other direction.
+A connection begins with a challenge. The opener sends a greeting with a nonce, and the server
+answers with its own nonce. The opener then sends an HMAC-SHA256 over both, keyed with the attempt's
+secret, and only then does the server send its own. Each proof names its side and the greeting
+(attempt, nodes, purpose, model), so none fits another connection or the other direction.
 
-What this protects: nobody without the secret can push, pull, or pass for a home; no old connection
-can be played again (nonces), no frame be left out, repeated or put in (each header carries its
-number and 8 bytes of BLAKE2b, keyed for this connection and direction). What it does not: payloads
-are neither encrypted nor authenticated. Who can change packets on the way between two nodes can
-change weights, and who can read them reads weights, as with MPI.
+What this protects: without the secret nobody can push, pull, or pose as a primary; an old
+connection can't be replayed (nonces), and no frame can be dropped, repeated or inserted (each
+header carries its number and 8 bytes of BLAKE2b, keyed for this connection and direction). What it
+does not protect: payloads are neither encrypted nor authenticated. An attacker who can change
+packets between two nodes can change weights, and one who can read them reads weights, as with MPI.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from psrv.transport.base import (
     unpack,
 )
 from psrv.transport.sockets import connect, listen
-from psrv.transport.unauthenticated import Refusals, Strangers
+from psrv.transport.unauthenticated import Refusals, UnauthenticatedPeers
 
 HANDSHAKE_LIMIT_S = 5.0
-"""For a whole handshake, so that a silent stranger holds nothing for long."""
+"""Limit of a whole handshake, so that a silent peer occupies nothing for long."""
 _MAGIC = b"dlctlps" + (b"<" if sys.byteorder == "little" else b">")
 _GREETING = struct.Struct("!8sIIIBQH32s")
 _NONCE_BYTES = _PROOF_BYTES = 32
@@ -57,7 +57,7 @@ _WELCOME, _REFUSAL = b"\0", b"\1"
 
 
 class TcpConnection:
-    """See psrv.transport.base.Connection."""
+    """A connection over TCP; see psrv.transport.base.Connection."""
 
     def __init__(self, connection: socket.socket, sends: bytes, receives: bytes) -> None:
         self._socket = connection
@@ -65,11 +65,11 @@ class TcpConnection:
         self._receives = hashlib.blake2b(key=receives, digest_size=_TAG_BYTES)
         self._sent = self._received = 0
         self._header = memoryview(bytearray(HEADER.size + _TAG_BYTES))
-        # Not in `close`: while a thread is in a call, its number must not become another file's.
+        # Not in `close`: while a thread is in a call, the descriptor's number must not be reused.
         weakref.finalize(self, connection.close)
 
     def send(self, frame: Frame, payload: memoryview | None = None) -> None:
-        """Send header and payload in one call, where the kernel takes them so."""
+        """Send header and payload in one call, if the kernel takes both at once."""
         header = pack(frame._replace(size=0 if payload is None else payload.nbytes))
         header += _tag(self._sends, self._sent, header)
         self._sent += 1
@@ -87,21 +87,21 @@ class TcpConnection:
             raise DisconnectedError(f"a connection ended: {error.strerror or error}") from error
 
     def receive(self, payload: memoryview) -> Frame:
-        """Receive a header, check it, and receive what it announces."""
+        """Receive a header, check it, and receive its payload."""
         _read(self._socket, self._header)
         header = self._header[: HEADER.size]
         tag = _tag(self._receives, self._received, header)
         if not hmac.compare_digest(tag, self._header[HEADER.size :]):
-            raise DisconnectedError("a frame came that is not the next one of the other side")
+            raise DisconnectedError("received a frame that is not the other side's next one")
         self._received += 1
         frame = unpack(header)
         if frame.size > payload.nbytes:
-            raise DisconnectedError(f"a frame of {frame.size} bytes came, {payload.nbytes} fit")
+            raise DisconnectedError(f"received a frame of {frame.size} bytes, {payload.nbytes} fit")
         _read(self._socket, payload[: frame.size])
         return frame
 
     def readable(self, timeout_s: float) -> bool:
-        """Look with poll: select can't take descriptors from 1024 on."""
+        """Wait with poll: select can't take descriptors from 1024 on."""
         poll = select.poll()
         try:
             poll.register(self._socket, select.POLLIN)
@@ -110,7 +110,7 @@ class TcpConnection:
         return bool(poll.poll(1000 * timeout_s))
 
     def close(self) -> None:
-        """Shut it down: a thread that waits in it gets an error."""
+        """Shut the socket down: a thread that waits in it gets an error."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -119,8 +119,8 @@ def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> TcpConnecti
     """Open a connection to another node's server.
 
     Raises:
-        DisconnectedError: nobody is there, or it went in the middle.
-        RefusedError: it does not want us, or does not know the secret.
+        DisconnectedError: Nobody answers, or the connection broke.
+        RefusedError: The server refuses us, or does not know the secret.
     """
     deadline = time.monotonic() + HANDSHAKE_LIMIT_S
     try:
@@ -147,16 +147,16 @@ def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> TcpConnecti
         raise
     if not hmac.compare_digest(proof, _proof(secret, b"server", said)):
         connection.close()
-        raise RefusedError(f"who answers at {host}:{port} is no server of this training")
+        raise RefusedError(f"the peer at {host}:{port} is no server of this training")
     return _begin(connection, secret, said, opener=True)
 
 
 class TcpTransport:
-    """See psrv.transport.base.Transport.
+    """The transport over TCP; see psrv.transport.base.Transport.
 
     Args:
-        host: The one address that is bound.
-        secret: Of the attempt.
+        host: The one address to bind.
+        secret: The attempt's.
         find: Returns the address and port of another node's server, or raises DisconnectedError.
         log: Gets a line for each refusal.
     """
@@ -185,7 +185,7 @@ class TcpTransport:
         self._listener.start()
 
     def dial(self, greeting: Greeting) -> TcpConnection:
-        """Open a connection to wherever that node's server is now."""
+        """Open a connection to the node's server at its current address."""
         return dial(*self._find(greeting.to_node), greeting, self._secret)
 
     def close(self) -> None:
@@ -195,13 +195,13 @@ class TcpTransport:
 
 
 class TcpListener:
-    """Lets in who knows the secret and is wanted; each connection in a thread of its own.
+    """Accepts peers that know the secret and are not refused; each one in a thread of its own.
 
     Args:
-        host: The one address that is bound.
-        secret: Of the attempt.
+        host: The one address to bind.
+        secret: The attempt's.
         refuse: See psrv.transport.base.
-        serve: See there.
+        serve: See psrv.transport.base.
         log: Gets a line for each refusal.
     """
 
@@ -217,17 +217,17 @@ class TcpListener:
         self._refuse = refuse
         self._serve = serve
         self._refusals = Refusals(log)
-        self._strangers = Strangers()
+        self._unauthenticated = UnauthenticatedPeers()
         self._socket = _listen(host)
         self.port = int(self._socket.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
 
     def start(self) -> None:
-        """Begin to let in; whoever came before waits for that, for a while."""
+        """Begin to accept connections; peers that came earlier wait for that, for a while."""
         self._thread.start()
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more connections."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         if self._thread.is_alive():
@@ -241,15 +241,15 @@ class TcpListener:
             except OSError as error:
                 if error.errno == errno.EINVAL:  # closed
                     return
-                time.sleep(0.1)  # no descriptor left, say
+                time.sleep(0.1)  # no descriptors left, say
                 continue
-            self._strangers.add(connection, str(peer[0]))
+            self._unauthenticated.add(connection, str(peer[0]))
             try:
                 threading.Thread(
                     target=self._welcome, args=(connection, peer), name="peer", daemon=True
                 ).start()
-            except RuntimeError as error:  # no thread left
-                self._strangers.remove(connection)
+            except RuntimeError as error:  # no threads left
+                self._unauthenticated.remove(connection)
                 connection.close()
                 self._refusals.say(f"refused {_name(peer)}: {error}")
                 time.sleep(0.1)
@@ -262,7 +262,7 @@ class TcpListener:
             self._refusals.say(f"refused {_name(peer)}: {error}")
             return
         finally:
-            self._strangers.remove(connection)
+            self._unauthenticated.remove(connection)
         self._serve(greeting, accepted)
 
     def _shake_hands(self, connection: socket.socket) -> tuple[Greeting, TcpConnection]:
@@ -311,7 +311,7 @@ def _proof(secret: bytes, side: bytes, said: bytes) -> bytes:
 
 
 def _tag(keyed: hashlib.blake2b, number: int, header: bytes | memoryview) -> bytes:
-    """Return what only the two sides can say about a header."""
+    """Return a header's tag, which only the two sides can compute."""
     one = keyed.copy()
     one.update(number.to_bytes(8, "little"))
     one.update(header)
@@ -319,7 +319,7 @@ def _tag(keyed: hashlib.blake2b, number: int, header: bytes | memoryview) -> byt
 
 
 def _read(connection: socket.socket, into: memoryview) -> None:
-    """Fill a buffer."""
+    """Fill a buffer from a connection."""
     done = 0
     while done < into.nbytes:
         try:
@@ -332,7 +332,7 @@ def _read(connection: socket.socket, into: memoryview) -> None:
 
 
 def _read_new(connection: socket.socket, count: int, deadline: float) -> bytes:
-    """Return so many bytes, until the deadline."""
+    """Return `count` bytes, received before the deadline."""
     found = b""
     while len(found) < count:
         left_s = deadline - time.monotonic()
@@ -350,7 +350,7 @@ def _read_new(connection: socket.socket, count: int, deadline: float) -> bytes:
 
 
 def _refused(connection: socket.socket, reason: str) -> RefusedError:
-    """Tell the other side why, and return the error for us."""
+    """Tell the other side why it is refused, and return the error for us."""
     text = reason.encode()[:_LONGEST_REASON]
     with contextlib.suppress(OSError):
         connection.sendall(_REFUSAL + _REASON.pack(len(text)) + text)
@@ -362,7 +362,7 @@ def _expect_welcome(connection: socket.socket, deadline: float) -> None:
         return
     (size,) = _REASON.unpack(_read_new(connection, _REASON.size, deadline))
     text = _read_new(connection, min(size, _LONGEST_REASON), deadline).decode("utf-8", "replace")
-    # The other side is not known yet: no line breaks, no escapes into our log.
+    # The other side is not authenticated yet: no line breaks or escapes in our log.
     raise RefusedError("".join(c if c.isprintable() else "?" for c in text))
 
 

@@ -1,4 +1,4 @@
-"""Who is at the door and has not proved anything yet: few at a time, and few lines about them."""
+"""Limits on peers that have not authenticated yet: few at a time, and few log lines about them."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-STRANGERS = 32
+MAX_UNAUTHENTICATED = 32
 """Connections that may be in their handshake at a time."""
 LINES_AT_ONCE, LINE_EVERY_S = 20, 1.0
-"""How many refusals are logged one after another, and how often after that."""
+"""How many refusals are logged in a burst, and how often after that."""
 
 
-class Strangers:
+class UnauthenticatedPeers:
     """Connections in their handshake.
 
-    There is always room for one more: of the address that has the most, the oldest one goes. So
-    nobody who is slow, or many, keeps out those who know the secret, who need a moment only.
+    A new one is always accepted: if there are too many, the oldest one of the busiest address is
+    closed. So slow or many peers never keep out those that know the secret, which need a moment
+    only.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._here: dict[socket.socket, str] = {}
-        """Their addresses, the oldest one first."""
+        """Their addresses, the oldest connection first."""
 
     def add(self, connection: socket.socket, address: str) -> None:
-        """Let one in, and end another one if there are too many."""
+        """Add a connection, and close another one if there are too many."""
         with self._lock:
-            if len(self._here) >= STRANGERS:
+            if len(self._here) >= MAX_UNAUTHENTICATED:
                 busiest = Counter(self._here.values()).most_common(1)[0][0]
                 oldest = next(each for each, host in self._here.items() if host == busiest)
                 del self._here[oldest]
@@ -39,17 +40,17 @@ class Strangers:
             self._here[connection] = address
 
     def remove(self, connection: socket.socket) -> None:
-        """Note the end of a handshake, however it ended."""
+        """Remove a connection whose handshake has ended, well or not."""
         with self._lock:
             self._here.pop(connection, None)
 
 
 class Refusals:
-    """Logs refusals, but does not let strangers fill the disk.
+    """Logs refusals at a limited rate, so that nobody can fill the disk.
 
     Args:
         log: Gets the lines.
-        clock: Seconds.
+        clock: Returns seconds.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Refusals:
         self._unsaid = 0
 
     def say(self, line: str) -> None:
-        """Log a line, or only count it; the next one that is logged tells the number."""
+        """Log a line, or only count it; the next line that is logged tells the number."""
         with self._lock:
             now = self._clock()
             self._left += (now - self._seen_at) / LINE_EVERY_S

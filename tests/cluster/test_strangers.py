@@ -1,4 +1,4 @@
-"""Strangers at the port of a parameter server in a real cluster, and who may know its secret."""
+"""Unauthenticated peers of a parameter server in a real cluster, and who may read its secret."""
 
 from __future__ import annotations
 

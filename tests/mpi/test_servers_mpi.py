@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("solver", ["downpour", "parallel"])
-def test_servers_that_die_together_take_over_together(shm_folder: Path, solver: str) -> None:
+def test_mpi_servers_that_die_together_take_over_together(shm_folder: Path, solver: str) -> None:
     done = subprocess.run(
         [sys.executable, str(PROGRAM), f"mpi:{solver}", str(shm_folder)],
         env=mpi_environment(), capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False,
@@ -28,7 +28,7 @@ def test_servers_that_die_together_take_over_together(shm_folder: Path, solver: 
     ]
 
 
-def test_a_server_that_is_not_wanted_is_told_why() -> None:
+def test_a_refused_mpi_server_is_told_why() -> None:
     program = Path(__file__).with_name("refusal_program.py")
     mpiexec = Path(sys.executable).with_name("mpiexec")
     done = subprocess.run(

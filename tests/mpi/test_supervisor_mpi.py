@@ -146,7 +146,7 @@ import multiprocessing, subprocess, threading, time
     subprocess.Popen(['sleep', '600'])"""
 
 
-def test_what_the_program_left_running_does_not_hold_up_the_end(tmp_path):
+def test_leftover_processes_do_not_delay_the_end(tmp_path):
     job = Job.on_mpi(tmp_path, 2, None, job="train.py")
     job.write("train.py", BUILD.format(first=LEFT_RUNNING))
     verdict = job.run()

@@ -19,9 +19,10 @@ from shard_program import end_with_parent, fork
 
 from dlctl.contract import Parameters
 from psrv.client import join
-from psrv.shard.format import HOME, create_shard
+from psrv.push.waiting import WaitPolicy
+from psrv.shard.format import PRIMARY, create_shard
 from psrv.shard.shard import Shard
-from psrv.solvers.partition import layout_of
+from psrv.solvers.partition import ShardSet, layout_of
 from psrv.solvers.solver import RoundSolver
 
 COUNT, RANKS, DOOMED, STEPS = 300_000, (0, 2, 3), 1, 400
@@ -30,13 +31,19 @@ solver = SOLVERS[name]
 folder = Path(sys.argv[2])
 in_rounds = isinstance(solver, RoundSolver)
 parameters = Parameters(COUNT, "float32", 1 + solver.rows, "quadratic")
-layouts = [layout_of(parameters, 2, shard, solver, HOME) for shard in range(2)]
+layouts = [layout_of(parameters, 2, shard, solver, PRIMARY) for shard in range(2)]
 paths = [folder / f"shard-{n}" for n in range(len(layouts))]
 
 
 def learn(rank: int, steps: int) -> None:
     """Train so many steps."""
-    client = join(folder, parameters, 2, solver, 1, 30, rank=rank, learners=1 + len(RANKS))
+    client = join(
+        ShardSet(folder, parameters, 2, 1),
+        solver,
+        WaitPolicy(30),
+        rank=rank,
+        learners=1 + len(RANKS),
+    )
     weights = torch.empty(COUNT)
     client.pull(weights).wait()
     for step in range(steps):

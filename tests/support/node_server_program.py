@@ -225,11 +225,11 @@ def fenced(_: str) -> None:
     cut_off = training.servers.pop(1)
     os.kill(cut_off, signal.SIGSTOP)
     training.lose(1, [0, 2, 2])
-    until(lambda: "home of shard 1 now" in training.log(2), "the new home")
+    until(lambda: "primary of shard 1 now" in training.log(2), "the new primary")
 
     def push_on(client: Client) -> None:
         client.push(torch.full((training.count,), 1000.0), 1.0).wait()
-        os._exit(0)  # leaving would wait until it is at the home
+        os._exit(0)  # leaving would wait until it is at the primary
 
     wait_for(training.learn(1, push_on))
     wait_for(*[training.learn(rank, one_each(training, 5)) for rank in (0, 2)])
@@ -243,9 +243,9 @@ def fenced(_: str) -> None:
     training.end()
 
 
-def gate(slow: str) -> None:
+def staleness_bound(slow: str) -> None:
     """With a staleness of 3 nobody is more than so many pushes ahead of a slow one elsewhere."""
-    training = Training(FOLDER, Downpour(scale=0.5), gated=True)
+    training = Training(FOLDER, Downpour(scale=0.5), bounded=True)
     for node in (0, 1):
         training.serve(node)
     training.begin(torch.zeros(training.count))
@@ -297,7 +297,7 @@ def refused(_: str) -> None:
         except RefusedError as error:
             print(error)
     training.lose(1, [0, 0])
-    until(lambda: "node 1 was given up" in training.log(0), "the homes")
+    until(lambda: "node 1 was given up" in training.log(0), "the placement")
     try:
         dial("127.0.0.1", port, right, b"5ec7e7")
     except RefusedError as error:
@@ -333,7 +333,7 @@ def mpi(name: str) -> None:
     wait_for(*learners)
     training.servers = {0: 0, 1: 0}
     show_ones(training)
-    training.homes = replace(training.homes, generation=2, ended=True)
+    training.placement = replace(training.placement, generation=2, ended=True)
     training.write_homes()
     print("ended with", servers.wait(60))
     sys.stderr.write("".join(line for line in (FOLDER / "mpi.log").read_text().splitlines(True)
@@ -351,8 +351,10 @@ def rank(name: str) -> None:
         FOLDER / "job", FOLDER / f"node-{world.node}", settings,
         lambda line: print(world.node, line, flush=True),
     )  # fmt: skip
-    homes = FOLDER / "job" / contract.homes_file(1)
-    server.run(lambda: contract.from_json(contract.Homes, homes.read_text()).ended, lambda _: None)
+    placement = FOLDER / "job" / contract.homes_file(1)
+    server.run(
+        lambda: contract.from_json(contract.Homes, placement.read_text()).ended, lambda _: None
+    )
     print(world.node, "ends", flush=True)
 
 
@@ -363,7 +365,7 @@ SCENARIOS: dict[str, Callable[[str], None]] = {
     "left": left,
     "lost": lost,
     "fenced": fenced,
-    "gate": gate,
+    "staleness_bound": staleness_bound,
     "refused": refused,
     "mpi": mpi,
     "rank": rank,

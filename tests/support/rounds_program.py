@@ -1,6 +1,6 @@
 """Run by test_rounds.py: learners are forks of a process of one thread. Not a test by itself.
 
-python rounds_program.py bits|kills|fused_kills FOLDER
+python rounds_program.py bits|kills|native_kills FOLDER
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from shard_program import end_with_parent, fork, unfinished
 
 from psrv.push.push import InRounds
 from psrv.push.rounds import Rounds, Step, Turn
-from psrv.push.waiting import Patience
+from psrv.push.waiting import WaitPolicy
 from psrv.shard.format import ShardLayout, create_shard
 from psrv.shard.shard import Shard
-from psrv.solvers.native import build, fused_rounds_for
+from psrv.solvers.native import build, native_rounds_for
 from psrv.solvers.solver import ParallelSGD
 
 LAYOUT = ShardLayout(150_000, (torch.float32,) * 3, "rounds")
@@ -50,7 +50,7 @@ def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> Non
 def train(path: Path, rank: int, until: int, learners: int = LEARNERS) -> None:
     """Take part up to a round."""
     shard = Shard(path, LAYOUT, 1)
-    turn = Turn([shard], rank, learners, Patience(30))
+    turn = Turn([shard], rank, learners, WaitPolicy(30))
     rounds = Rounds(shard, turn)
     while turn.number < until:
         take_part(rounds, turn, values(rank, turn.number), descend)
@@ -85,7 +85,7 @@ def kills(path: Path) -> None:
 
     def learner(rank: int) -> None:
         shard = Shard(path, LAYOUT, 1)
-        turn = Turn([shard], rank, LEARNERS, Patience(30))
+        turn = Turn([shard], rank, LEARNERS, WaitPolicy(30))
         rounds, ones = Rounds(shard, turn), torch.ones(LAYOUT.count)
         while turn.number < ROUNDS * 10:
             turn.catch_up()
@@ -112,7 +112,7 @@ def kills(path: Path) -> None:
     )
 
 
-def fused_kills(path: Path) -> None:
+def native_kills(path: Path) -> None:
     """The same with steps that make copies for undoing as they go. Velocities are 1, 0, 1, …
 
     The first one lives, so nobody is missing in a round of whom others are not.
@@ -125,8 +125,8 @@ def fused_kills(path: Path) -> None:
 
     def learner(rank: int) -> None:
         shard = Shard(path, LAYOUT, 1)
-        assert fused_rounds_for(shard, solver) is not None
-        pushes = InRounds([shard], solver, rank, 3, Patience(30))
+        assert native_rounds_for(shard, solver) is not None
+        pushes = InRounds([shard], solver, rank, 3, WaitPolicy(30))
         ones, weights = torch.ones(LAYOUT.count), torch.zeros(LAYOUT.count)
         while pushes._turn.number < until:
             pushes.push(ones, weights, -1.0)
@@ -153,4 +153,4 @@ def fused_kills(path: Path) -> None:
 if __name__ == "__main__":
     end_with_parent()
     torch.set_num_threads(1)
-    {"bits": bits, "kills": kills, "fused_kills": fused_kills}[sys.argv[1]](Path(sys.argv[2]))
+    {"bits": bits, "kills": kills, "native_kills": native_kills}[sys.argv[1]](Path(sys.argv[2]))

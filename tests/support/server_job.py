@@ -25,7 +25,7 @@ from repository import REPOSITORY, SUPPORT
 
 from dlctl import contract
 from learner.system.segments import segment_folder
-from psrv.shard.format import HOME, RELAY, create_shard, from_snapshot
+from psrv.shard.format import PRIMARY, REPLICA, create_shard, from_snapshot
 from psrv.solvers.partition import layout_of
 from psrv.solvers.solver import RoundSolver
 
@@ -98,8 +98,8 @@ class ServedJob:
     attempt: int = 1
     pids: dict[int, int] = field(default_factory=dict)
     """Of the newest life of each rank."""
-    relays: tuple[int, ...] = ()
-    """Shards whose home is another node; whose servers are dead, for nobody carries anything."""
+    replicas: tuple[int, ...] = ()
+    """Shards whose primary is another node, whose server is dead: nothing is forwarded."""
     _server: threading.Thread | None = None
     _over: bool = False
 
@@ -161,13 +161,13 @@ class ServedJob:
         solver: Any = find_solver(settings, learners, own() if own else None)
         folder = segment_folder(self.plan.training_id, self.attempt)
         for shard in range(shards):
-            kind = RELAY if shard in self.relays else HOME
+            kind = REPLICA if shard in self.replicas else PRIMARY
             layout = layout_of(parameters, shards, shard, solver, kind)
             rows = self.directory / contract.snapshot_file(self.attempt, shard)
             create_shard(
                 folder / f"shard-{shard}", layout, self.attempt,
                 learners=learners if isinstance(solver, RoundSolver) else 0,
-                fill=from_snapshot(rows, parameters.rows if kind == HOME else 1),
+                fill=from_snapshot(rows, parameters.rows if kind == PRIMARY else 1),
             )  # fmt: skip
 
     def file(self, name: Callable[[int], str]) -> Path:

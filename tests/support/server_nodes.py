@@ -20,8 +20,9 @@ from dlctl import contract
 from learner.system.processes import end_with_parent
 from psrv.client import Client, join
 from psrv.push.snapshots import write_snapshot
+from psrv.push.waiting import WaitPolicy
 from psrv.server.server import NodeServer, Settings
-from psrv.solvers.partition import ranges_of
+from psrv.solvers.partition import ShardSet, ranges_of
 from psrv.solvers.solver import RoundSolver, Solver
 
 TIME_LIMIT_S = 60.0
@@ -52,7 +53,7 @@ class Training:
     count: int = 300_000
     shard_nodes: list[int] = field(default_factory=lambda: [0, 1])
     learners_per_node: list[int] = field(default_factory=lambda: [1, 1])
-    gated: bool = False
+    bounded: bool = False
     timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -61,14 +62,16 @@ class Training:
             count=self.count, dtype="float32", rows=1 + self.solver.rows, model="quadratic"
         )
         self.servers: dict[int, int] = {}
-        self.homes = contract.Homes(generation=1, shard_nodes=list(self.shard_nodes))
+        self.placement = contract.Homes(generation=1, shard_nodes=list(self.shard_nodes))
         secret = self.job_dir / contract.server_secret(1)
         secret.parent.mkdir(parents=True)
         secret.write_text("5ec7e7")
         self.write_homes()
 
     def write_homes(self) -> None:
-        contract.write_whole(self.job_dir / contract.homes_file(1), contract.to_json(self.homes))
+        contract.write_whole(
+            self.job_dir / contract.homes_file(1), contract.to_json(self.placement)
+        )
 
     def begin(self, weights: torch.Tensor) -> None:
         """Be learner 0: write the first snapshots and say what there is."""
@@ -86,8 +89,8 @@ class Training:
     def settings(self, node: int) -> Settings:
         return Settings(
             attempt=1, node=node, learners_per_node=self.learners_per_node, solver=self.solver,
-            host="127.0.0.1", timeout_s=self.timeout_s, snapshot_every_s=600, gated=self.gated,
-            cpus=2 + 2 * (node % 2),  # some open one connection to a home, some two
+            host="127.0.0.1", timeout_s=self.timeout_s, snapshot_every_s=600, bounded=self.bounded,
+            cpus=2 + 2 * (node % 2),  # some open one connection to a primary, some two
         )  # fmt: skip
 
     def serve(self, node: int) -> None:
@@ -110,10 +113,10 @@ class Training:
     def cut(self, node: int) -> None:
         os.kill(self.servers[node], signal.SIGUSR1)
 
-    def lose(self, node: int, homes: list[int]) -> None:
+    def lose(self, node: int, placement: list[int]) -> None:
         """Give a node up, as the supervisor would."""
-        lost = [*self.homes.lost_nodes, node]
-        self.homes = contract.Homes(self.homes.generation + 1, homes, lost)
+        lost = [*self.placement.lost_nodes, node]
+        self.placement = contract.Homes(self.placement.generation + 1, placement, lost)
         self.write_homes()
 
     def kill(self, node: int) -> None:
@@ -122,10 +125,10 @@ class Training:
 
     def join(self, rank: int, timeout_s: float = TIME_LIMIT_S, **options: object) -> Client:
         learners = sum(self.learners_per_node)
-        return join(
-            self.node(self.node_of(rank)), self.parameters, len(self.shard_nodes), self.solver, 1,
-            timeout_s, rank=rank, learners=learners, **options,  # type: ignore[arg-type]
-        )  # fmt: skip
+        folder = self.node(self.node_of(rank))
+        shards = ShardSet(folder, self.parameters, len(self.shard_nodes), 1)
+        policy = WaitPolicy(timeout_s)
+        return join(shards, self.solver, policy, rank=rank, learners=learners, **options)  # type: ignore[arg-type]
 
     def node_of(self, rank: int) -> int:
         node = 0
@@ -162,7 +165,7 @@ def cut(server: NodeServer) -> None:
     shards = server._shards
     if shards is not None:
         ends = [end._connection for link in shards._links for end in link._ends]
-        for connection in [*ends, *list(shards.serving._connections)]:
+        for connection in [*ends, *list(shards.connections._connections)]:
             if connection is not None:
                 connection.close()
 

@@ -1,6 +1,6 @@
 """Run by test_shard.py: learners are forks of a process that has one thread. Not a test by itself.
 
-python shard_program.py kills|fused_kills|gather_kills|count PATH
+python shard_program.py kills|native_kills|gather_kills|count PATH
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 
 from psrv.push.push import AtOnce
-from psrv.shard.format import BLOCKS_AT, HOME, LINE, RELAY, ShardLayout, create_shard
+from psrv.shard.format import BLOCKS_AT, LINE, PRIMARY, REPLICA, ShardLayout, create_shard
 from psrv.shard.shard import Shard
-from psrv.solvers.native import build, fused_for
+from psrv.solvers.native import build, native_push_for
 from psrv.solvers.solver import Downpour
 
 LAYOUT = ShardLayout(200_000, (torch.float32, torch.float64), "model")
@@ -77,17 +77,19 @@ def kills(path: Path) -> None:
     _kills(path, LAYOUT, update, lambda times: (times, times))
 
 
-def fused_kills(path: Path) -> None:
+def native_kills(path: Path) -> None:
     """The same with pushes that make copies for undoing as they go. Velocities are 1, 0, 1, …"""
-    _fused_kills(path, Downpour(momentum=-1.0), HOME, lambda times: ((times + 1) // 2, times % 2))
+    _native_kills(
+        path, Downpour(momentum=-1.0), PRIMARY, lambda times: ((times + 1) // 2, times % 2)
+    )
 
 
 def gather_kills(path: Path) -> None:
-    """The same where another node is the home: a total."""
-    _fused_kills(path, Downpour(), RELAY, lambda times: (0, times))
+    """The same where another node is the primary: a total."""
+    _native_kills(path, Downpour(), REPLICA, lambda times: (0, times))
 
 
-def _fused_kills(
+def _native_kills(
     path: Path, solver: Downpour, kind: int, expected: Callable[[int], tuple[int, int]]
 ) -> None:
     assert build(path.parent, solver) == "pushes are compiled by cc"
@@ -97,7 +99,7 @@ def _fused_kills(
     made: dict[int, AtOnce] = {}
 
     def update(shard: Shard) -> None:
-        assert fused_for(shard, solver) is not None
+        assert native_push_for(shard, solver) is not None
         pushes = made.setdefault(os.getpid(), AtOnce([shard], solver, 0))
         pushes.push(gradient, weights, -1.0)
 
@@ -169,6 +171,6 @@ if __name__ == "__main__":
     end_with_parent()
     torch.set_num_threads(1)
     plays = {
-        "kills": kills, "fused_kills": fused_kills, "gather_kills": gather_kills, "count": count,
+        "kills": kills, "native_kills": native_kills, "gather_kills": gather_kills, "count": count,
     }  # fmt: skip
     plays[sys.argv[1]](Path(sys.argv[2]))

@@ -91,7 +91,7 @@ class World:
             def _table_of(self, words: memoryview) -> Table:
                 return Table(Words(words, self.fuse))  # type: ignore[arg-type]
 
-            def _look(self, *, nothing_else: bool) -> None:
+            def _look_for_dead(self, *, nothing_else: bool) -> None:
                 """Look each time: on a busy machine a look takes long, and the next ones wait."""
                 self._reclaim()
 

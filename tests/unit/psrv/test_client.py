@@ -19,14 +19,15 @@ from repository import SUPPORT
 from server_job import Zygote
 
 from dlctl import contract
-from dlctl.contract import Parameters
+from dlctl.contract import Parameters, snapshot_file
 from psrv.client import Client, Handle, join
 from psrv.errors import LateError, ServerError
 from psrv.push.flow_control import MOST
 from psrv.push.snapshots import fresh_snapshots, write_snapshot
-from psrv.shard.format import COUNT, HOME, RELAY, SLOTS, create_shard
-from psrv.shard.private_folder import tell_removed
-from psrv.solvers.partition import divide, layout_of
+from psrv.push.waiting import WaitPolicy
+from psrv.shard.format import COUNT, PRIMARY, REPLICA, SLOTS, create_shard
+from psrv.shard.private_folder import mark_removed
+from psrv.solvers.partition import ShardSet, layout_of, split_evenly
 from psrv.solvers.solver import Downpour, ElasticAveraging, ParallelSGD, RoundSolver, Solver
 
 PROGRAM = SUPPORT / "client_program.py"
@@ -35,14 +36,14 @@ PARAMETERS = Parameters(170_000, "float32", 1, "model")
 
 def make(folder: Path) -> None:
     for shard in range(2):
-        layout = layout_of(PARAMETERS, 2, shard, Slow(), HOME)
+        layout = layout_of(PARAMETERS, 2, shard, Slow(), PRIMARY)
         create_shard(folder / f"shard-{shard}", layout, 1)
 
 
 @pytest.fixture
 def client(shm_folder: Path) -> Iterator[Client]:
     make(shm_folder)
-    client = join(shm_folder, PARAMETERS, 2, Slow(), 1, timeout_s=1)
+    client = join(ShardSet(shm_folder, PARAMETERS, 2, 1), Slow(), WaitPolicy(1))
     yield client
     client.leave()
 
@@ -76,7 +77,7 @@ def _going() -> Iterator[None]:
 
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 500))
 def test_shards_are_even_and_make_the_whole(count: int, shards: int, step: int) -> None:
-    ranges = divide(count, shards, step)
+    ranges = split_evenly(count, shards, step)
     assert len(ranges) == shards and ranges[0][0] == 0 and ranges[-1][1] == count
     assert all(a[1] == b[0] for a, b in zip(ranges, ranges[1:], strict=False))
     blocks = [-(-(stop - start) // step) for start, stop in ranges]
@@ -119,23 +120,25 @@ def test_a_tensor_that_does_not_fit_changes_nothing(client: Client, wrong: torch
 
 
 @pytest.mark.parametrize("solver", [Downpour(), ParallelSGD()], ids=["at once", "in rounds"])
-def test_pushes_that_come_to_no_home_are_said_when_a_learner_leaves(
+def test_a_leaving_learner_warns_of_pushes_that_reached_no_primary(
     shm_folder: Path, solver: Solver | RoundSolver
 ) -> None:
-    layout = layout_of(PARAMETERS, 1, 0, solver, RELAY)
+    layout = layout_of(PARAMETERS, 1, 0, solver, REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
     said: list[str] = []
-    client = join(shm_folder, PARAMETERS, 1, solver, 1, timeout_s=0.05, warn=said.append)
+    client = join(
+        ShardSet(shm_folder, PARAMETERS, 1, 1), solver, WaitPolicy(0.05, warn=said.append)
+    )
     client.push(torch.ones(170_000), 1.0)
     client.leave()
     assert len(said) == 1 and "the last pushes have not come" in said[0]
 
 
-def test_who_leaves_a_round_waits_until_its_home_has_ended_it(shm_folder: Path) -> None:
+def test_a_learner_that_leaves_a_round_waits_for_its_end_on_the_primary(shm_folder: Path) -> None:
     """Learner 0 takes the weights once all others have left: that round is to be in them."""
-    layout = layout_of(PARAMETERS, 1, 0, ParallelSGD(), RELAY)
+    layout = layout_of(PARAMETERS, 1, 0, ParallelSGD(), REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
-    client = join(shm_folder, PARAMETERS, 1, ParallelSGD(), 1, timeout_s=30)
+    client = join(ShardSet(shm_folder, PARAMETERS, 1, 1), ParallelSGD(), WaitPolicy(30))
     client.push(torch.ones(170_000), 1.0, wait=True)
     shard, ended = client._shards[0], []
 
@@ -161,13 +164,15 @@ def test_shards_that_are_being_made_are_waited_for(shm_folder: Path) -> None:
         unfinished.unlink()
 
     threading.Timer(0.3, finish).start()
-    client = join(shm_folder, PARAMETERS, 2, Slow(), 1, timeout_s=0.05, warn=said.append)
+    client = join(
+        ShardSet(shm_folder, PARAMETERS, 2, 1), Slow(), WaitPolicy(0.05, warn=said.append)
+    )
     client.leave()
     path = shm_folder / "shard-0"
-    assert said == [f"the parameter server is making {path} for 0.05 s now: waiting"]
+    assert said == [f"the parameter server has been making {path} for 0.05 s: waiting"]
 
 
-def test_a_shard_that_is_finished_while_it_is_looked_for_one_in_the_making(
+def test_a_shard_finished_during_the_search_is_found(
     shm_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def glob(*_: object) -> list[Path]:
@@ -175,10 +180,10 @@ def test_a_shard_that_is_finished_while_it_is_looked_for_one_in_the_making(
         return []
 
     monkeypatch.setattr(Path, "glob", glob)
-    join(shm_folder, PARAMETERS, 2, Slow(), 1, timeout_s=0.0).leave()
+    join(ShardSet(shm_folder, PARAMETERS, 2, 1), Slow(), WaitPolicy(0.0)).leave()
 
 
-def test_who_waits_does_the_work_itself_after_what_was_begun(client: Client) -> None:
+def test_a_waiting_caller_works_itself_after_pending_operations(client: Client) -> None:
     Slow.go.clear()
     first = client.push(torch.ones(170_000), 1.0)
     threading.Timer(0.1, Slow.go.set).start()
@@ -191,7 +196,7 @@ def test_who_waits_does_the_work_itself_after_what_was_begun(client: Client) -> 
     client.wait()
 
 
-def test_a_solvers_own_timeout_is_told_as_it_is() -> None:
+def test_a_solver_s_own_timeout_error_is_raised_unchanged() -> None:
     ended: Future[None] = Future()
     ended.set_exception(TimeoutError("of its own"))
     for limit in (None, 1.0):
@@ -220,35 +225,34 @@ def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None
     assert weights.eq(-1).all()
 
 
-def test_a_server_that_does_not_come_is_said(shm_folder: Path) -> None:
+def test_a_missing_server_is_reported(shm_folder: Path) -> None:
     with pytest.raises(ServerError, match=r"no parameter server has made .*/shard-0 for 0\.1 s"):
-        join(shm_folder, PARAMETERS, 2, Downpour(), 1, timeout_s=0.1)
+        join(ShardSet(shm_folder, PARAMETERS, 2, 1), Downpour(), WaitPolicy(0.1))
 
 
-def test_shards_in_a_folder_where_others_can_write_are_refused(shm_folder: Path) -> None:
-    create_shard(shm_folder / "shard-0", layout_of(PARAMETERS, 1, 0, Downpour(), HOME), 1)
+def test_shards_in_a_folder_that_others_can_write_to_are_refused(shm_folder: Path) -> None:
+    create_shard(shm_folder / "shard-0", layout_of(PARAMETERS, 1, 0, Downpour(), PRIMARY), 1)
     shm_folder.chmod(0o777)
-    with pytest.raises(ServerError, match="is not this user's alone"):
-        join(shm_folder, PARAMETERS, 1, Downpour(), 1, 1.0)
+    with pytest.raises(ServerError, match="is not private to this user"):
+        join(ShardSet(shm_folder, PARAMETERS, 1, 1), Downpour(), WaitPolicy(1.0))
     shm_folder.chmod(0o700)
-    join(shm_folder, PARAMETERS, 1, Downpour(), 1, 1.0).leave()
+    join(ShardSet(shm_folder, PARAMETERS, 1, 1), Downpour(), WaitPolicy(1.0)).leave()
 
 
-def test_a_learner_waits_for_no_shard_that_somebody_has_removed(shm_folder: Path) -> None:
-    tell_removed(shm_folder)
+def test_a_learner_does_not_wait_for_a_removed_shard(shm_folder: Path) -> None:
+    mark_removed(shm_folder)
     with pytest.raises(ServerError, match=r"/shard-0 is gone, in which .*: somebody has removed"):
-        join(shm_folder, PARAMETERS, 2, Downpour(), 1, timeout_s=60)
+        join(ShardSet(shm_folder, PARAMETERS, 2, 1), Downpour(), WaitPolicy(60))
 
 
 @pytest.mark.parametrize("how", ["back", "halt"])
-def test_pushes_that_wait_for_a_home_that_is_away_are_bounded(shm_folder: Path, how: str) -> None:
+def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: str) -> None:
     """They would arrive as one step, taken with weights that have not moved."""
-    layout = layout_of(PARAMETERS, 1, 0, Downpour(), RELAY)
+    layout = layout_of(PARAMETERS, 1, 0, Downpour(), REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
     late = how == "halt"
-    client = join(
-        shm_folder, PARAMETERS, 1, Downpour(), 1, timeout_s=0.2, late=lambda _: late
-    )  # fmt: skip
+    policy = WaitPolicy(0.2, late=lambda _: late)
+    client = join(ShardSet(shm_folder, PARAMETERS, 1, 1), Downpour(), policy)
     gradient = torch.ones(170_000)
     for _ in range(MOST + 1):
         assert client.wait_for_others() == 0
@@ -263,14 +267,16 @@ def test_pushes_that_wait_for_a_home_that_is_away_are_bounded(shm_folder: Path, 
     client.leave()
 
 
-def test_pushes_that_move_a_replica_are_bounded_by_what_their_number_has_room_for(
+def test_pushes_that_move_a_replica_are_bounded_by_their_counter(
     shm_folder: Path,
 ) -> None:
-    """One more would be an exchange that nobody has begun: the relay would send no more."""
+    """One more would be an exchange that nobody has begun: the replica would send no more."""
     solver = ElasticAveraging(0.1)
-    layout = layout_of(PARAMETERS, 1, 0, solver, RELAY)
+    layout = layout_of(PARAMETERS, 1, 0, solver, REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
-    client = join(shm_folder, PARAMETERS, 1, solver, 1, timeout_s=0.1, late=lambda _: True)
+    client = join(
+        ShardSet(shm_folder, PARAMETERS, 1, 1), solver, WaitPolicy(0.1, late=lambda _: True)
+    )
     added, weights = client._shards[0].all_added(), torch.ones(170_000)
     added.fill(COUNT - SLOTS)  # and each learner has seen that
     assert client.wait_for_others() == 0
@@ -283,23 +289,23 @@ def test_pushes_that_move_a_replica_are_bounded_by_what_their_number_has_room_fo
     client.leave()
 
 
-def test_what_the_solver_keeps_is_read_for_a_checkpoint(shm_folder: Path) -> None:
+def test_the_solver_s_rows_are_read_for_a_checkpoint(shm_folder: Path) -> None:
     solver = Downpour(momentum=0.5)
-    for shard, kind in enumerate((HOME, RELAY)):
+    for shard, kind in enumerate((PRIMARY, REPLICA)):
         layout = layout_of(PARAMETERS, 2, shard, solver, kind)
         create_shard(shm_folder / f"shard-{shard}", layout, 1)
         snapshot = torch.full((2, layout.count), 3.0)
-        (shm_folder / f"rows-{shard}").write_bytes(snapshot.numpy().tobytes())
-    client = join(
-        shm_folder, PARAMETERS, 2, solver, 1, timeout_s=0.1,
-        snapshots=lambda shard: shm_folder / f"rows-{shard}",
-    )  # fmt: skip
+        rows = shm_folder / snapshot_file(1, shard)
+        rows.parent.mkdir(parents=True, exist_ok=True)
+        rows.write_bytes(snapshot.numpy().tobytes())
+    shards = ShardSet(shm_folder, PARAMETERS, 2, 1, shm_folder)
+    client = join(shards, solver, WaitPolicy(0.1))
     client.push(torch.ones(170_000), 0.1)
     rows = torch.empty(1, 170_000)
     client.solver_rows(rows)
-    count = layout_of(PARAMETERS, 2, 0, solver, HOME).count
+    count = layout_of(PARAMETERS, 2, 0, solver, PRIMARY).count
     assert rows[0, :count].eq(1).all() and rows[0, count:].eq(3).all()
-    client.leave()  # nobody takes what is to go to the home: it is waited for 0.1 s only
+    client.leave()  # nobody takes what is to go to the primary: it is waited for 0.1 s only
 
 
 def test_a_checkpoint_waits_for_snapshots_that_answer_its_own_request(tmp_path: Path) -> None:
@@ -315,20 +321,20 @@ def test_a_checkpoint_waits_for_snapshots_that_answer_its_own_request(tmp_path: 
             answered.append(request)
             write_snapshot(path, [(0, [torch.zeros(4)])], 4, request)
 
-    home = threading.Thread(target=answer)
-    home.start()
+    primary = threading.Thread(target=answer)
+    primary.start()
     for request in (1, 2):
         assert fresh_snapshots(tmp_path, 1, 2, 60) == paths
         assert answered.count(request) == 2
-    home.join()
+    primary.join()
 
 
 def test_replicas_are_refreshed_when_asked_for(shm_folder: Path) -> None:
     solver = Downpour()
-    for shard, kind in enumerate((HOME, RELAY)):
+    for shard, kind in enumerate((PRIMARY, REPLICA)):
         layout = layout_of(PARAMETERS, 2, shard, solver, kind)
         create_shard(shm_folder / f"shard-{shard}", layout, 1)
-    client = join(shm_folder, PARAMETERS, 2, solver, 1, timeout_s=1)
+    client = join(ShardSet(shm_folder, PARAMETERS, 2, 1), solver, WaitPolicy(1))
     with pytest.raises(ServerError, match="another node's parameter server has not answered"):
         client.refresh(0.01)
     server = client._shards[1]  # one object for a file and a process
@@ -338,14 +344,14 @@ def test_replicas_are_refreshed_when_asked_for(shm_folder: Path) -> None:
     client.leave()
 
 
-def test_a_halt_that_leaves_no_more_time_ends_what_waits_for_other_nodes(
-    shm_folder: Path, tmp_path: Path
-) -> None:
-    layout = layout_of(PARAMETERS, 1, 0, Downpour(), RELAY)
+def test_a_halt_ends_waits_for_other_nodes(shm_folder: Path, tmp_path: Path) -> None:
+    layout = layout_of(PARAMETERS, 1, 0, Downpour(), REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
     said: list[str] = []
     client = join(
-        shm_folder, PARAMETERS, 1, Downpour(), 1, 60, warn=said.append, late=lambda _: True
+        ShardSet(shm_folder, PARAMETERS, 1, 1),
+        Downpour(),
+        WaitPolicy(60, warn=said.append, late=lambda _: True),
     )
     began = time.monotonic()
     with pytest.raises(ServerError, match="has not answered for as long as the halt leaves time"):
@@ -363,10 +369,16 @@ def test_pushes_of_others_are_counted_where_the_first_shards_are_empty(shm_folde
     """A small model in many shards: the first has no block, and nothing to count on."""
     shards = 5
     for shard in range(shards):
-        layout = layout_of(PARAMETERS, shards, shard, Downpour(), HOME)
+        layout = layout_of(PARAMETERS, shards, shard, Downpour(), PRIMARY)
         create_shard(shm_folder / f"shard-{shard}", layout, 1, learners=2)
     here, other = (
-        join(shm_folder, PARAMETERS, shards, Downpour(), 1, 10, rank=rank, learners=2)
+        join(
+            ShardSet(shm_folder, PARAMETERS, shards, 1),
+            Downpour(),
+            WaitPolicy(10),
+            rank=rank,
+            learners=2,
+        )
         for rank in range(2)
     )
     assert not here._shards[0].layout.blocks
@@ -379,28 +391,36 @@ def test_pushes_of_others_are_counted_where_the_first_shards_are_empty(shm_folde
 
 def fork_learner(folder: Path, staleness: int, pushes: int) -> subprocess.Popen[str]:
     code = (
-        "import sys, torch; from pathlib import Path; sys.path.insert(0, sys.argv[4])\n"
+        "import sys, torch; from pathlib import Path; sys.path[:0] = sys.argv[4:]\n"
         "from test_client import *\n"
-        "client = join(Path(sys.argv[1]), PARAMETERS, 2, Downpour(), 1, 10, rank=1, learners=2,\n"
+        "shards = ShardSet(Path(sys.argv[1]), PARAMETERS, 2, 1)\n"
+        "client = join(shards, Downpour(), WaitPolicy(10), rank=1, learners=2,\n"
         "              staleness=int(sys.argv[2]))\n"
         "for n in range(int(sys.argv[3])):\n"
         "    client.wait_for_others()\n"
         "    client.push(torch.ones(170_000), 1.0).wait()\n"
-        "    print(client._gate.pushes, flush=True)\n"
+        "    print(client._staleness_bound.pushes, flush=True)\n"
         "sys.stdin.read()"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, str(folder), str(staleness), str(pushes),
-         str(SUPPORT)],
+         str(SUPPORT), str(Path(__file__).parent)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
-def test_nobody_is_further_ahead_than_the_staleness_and_the_dead_are_not_waited_for(
+def test_staleness_is_bounded_and_the_dead_are_not_waited_for(
     shm_folder: Path,
 ) -> None:
     make(shm_folder)
-    client = join(shm_folder, PARAMETERS, 2, Downpour(), 1, 10, rank=0, learners=2, staleness=2)
+    client = join(
+        ShardSet(shm_folder, PARAMETERS, 2, 1),
+        Downpour(),
+        WaitPolicy(10),
+        rank=0,
+        learners=2,
+        staleness=2,
+    )
     members, gradient = client._shards[0].members, torch.ones(170_000)
     with fork_learner(shm_folder, staleness=2, pushes=4) as other:
         assert other.stdout is not None
@@ -412,7 +432,10 @@ def test_nobody_is_further_ahead_than_the_staleness_and_the_dead_are_not_waited_
         assert other.stdout.readline() == "4\n"
         assert client.pushes_by_others() == 1
         other_slot = 1 - client._shards[0].slot
-        assert members.clock(other_slot) == 4 and members.slowest(but=client._shards[0].slot) == 4
+        assert (
+            members.clock(other_slot) == 4
+            and members.slowest(excluding=client._shards[0].slot) == 4
+        )
         for _ in range(5):
             client.push(gradient, 0.0).wait()
         assert client.wait_for_others() == 0
@@ -430,7 +453,7 @@ def test_nobody_is_further_ahead_than_the_staleness_and_the_dead_are_not_waited_
     "solver",
     ["downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco"],
 )
-def test_learners_that_come_and_go_and_are_killed(
+def test_pushes_survive_learners_that_join_leave_and_die(
     shm_folder: Path, solver: str, zygote: Zygote
 ) -> None:
     done = zygote.run(PROGRAM, solver, shm_folder)

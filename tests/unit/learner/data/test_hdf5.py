@@ -52,7 +52,7 @@ def test_rows_are_read_in_any_order(file: Path, name: str) -> None:
     dataset.close()
 
 
-def test_several_inputs_and_what_is_read_may_be_changed(file: Path) -> None:
+def test_inputs_may_be_several_and_batches_are_writable(file: Path) -> None:
     (first, second), targets = fetch(Hdf5Dataset(file, ["plain/x", "packed"], "y"), np.array([4]))
     assert torch.equal(first, second)
     first.zero_()
@@ -61,7 +61,7 @@ def test_several_inputs_and_what_is_read_may_be_changed(file: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and newer
-def test_it_goes_to_other_processes(file: Path) -> None:
+def test_a_dataset_works_in_other_processes(file: Path) -> None:
     dataset = Hdf5Dataset(file, "packed", "y")
     assert dataset[3][1] == 3
     copy = pickle.loads(pickle.dumps(dataset))

@@ -59,7 +59,7 @@ def test_batches_come_in_order(dataset: Any, depth: int) -> None:
     assert not threads()
 
 
-def test_only_what_is_known_to_be_pure_is_read_by_another_thread() -> None:
+def test_only_pure_datasets_are_prefetched() -> None:
     class Augmented(Hdf5Dataset):
         pass
 
@@ -83,7 +83,7 @@ def test_only_what_is_known_to_be_pure_is_read_by_another_thread() -> None:
     assert {name for name, _ in off.read} == here
 
 
-def test_it_reads_so_far_ahead_and_no_farther() -> None:
+def test_prefetching_is_bounded() -> None:
     dataset = Pure()
     with Prefetcher(dataset, BATCHES, depth=2) as batches:
         next(batches)
@@ -93,7 +93,7 @@ def test_it_reads_so_far_ahead_and_no_farther() -> None:
         next(batches)
 
 
-def test_an_error_comes_in_its_place() -> None:
+def test_an_error_is_raised_at_its_batch() -> None:
     with Prefetcher(Pure(fails_at=25), BATCHES) as batches:
         assert next(batches)[1].tolist() == list(range(10))
         assert next(batches)[1].tolist() == list(range(10, 20))
@@ -197,7 +197,7 @@ def test_a_chunk_of_several_batches(cursor: FileCursor) -> None:
     assert cursor.finished
 
 
-def test_who_left_the_loop_may_report_its_chunk(cursor: FileCursor) -> None:
+def test_a_chunk_may_be_reported_done_after_the_loop(cursor: FileCursor) -> None:
     with ChunkLoader(TENSORS, cursor, samples=60, seed=4) as loader:
         for _ in loader:
             break
@@ -213,7 +213,7 @@ def test_a_cursor_of_another_dataset_is_refused(cursor: FileCursor) -> None:
         list(ChunkLoader(TENSORS, cursor, samples=0, seed=0))
 
 
-def test_who_lingers_does_what_the_dead_left(tmp_path) -> None:
+def test_a_lingering_learner_takes_chunks_of_the_dead(tmp_path) -> None:
     import subprocess
     import sys
 

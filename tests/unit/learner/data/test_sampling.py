@@ -99,7 +99,7 @@ def left_in(state: CursorState) -> list[int]:
 
 
 @given(cursor_states(), st.integers(1, 12), st.integers(0, 12))
-def test_of_what_a_server_leaves_behind_every_sample_is_trained_once(
+def test_samples_that_a_server_training_left_are_trained_once(
     state: CursorState, batch_size: int, batches: int
 ) -> None:
     epoch, samples = passes_done(state), state.samples

@@ -122,7 +122,7 @@ def test_sparse_gradients_frozen_parameters_and_memory_order():
         table.zero_grad()  # the next one is sparse
 
 
-def test_what_shards_can_not_hold_is_refused():
+def test_parameters_that_shards_can_not_hold_are_refused():
     with pytest.raises(UserFault, match="nothing can be trained"):
         FlatParameters([nn.Parameter(torch.ones(1), requires_grad=False)])
     for empty in (nn.LazyLinear(2), nn.Linear(3, 2, device="meta")):
@@ -153,7 +153,7 @@ def test_a_model_that_was_moved_or_unfrozen_since_is_refused():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_a_model_is_where_it_was_put_whatever_its_kind(dtype: torch.dtype):
+def test_a_model_stays_on_its_device_in_its_dtype(dtype: torch.dtype):
     table = nn.Embedding(4, 3, sparse=True, dtype=dtype)
     empty = nn.Parameter(torch.empty(0, dtype=dtype))
     for parameters in (

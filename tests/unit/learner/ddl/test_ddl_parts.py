@@ -15,8 +15,8 @@ from learner.checkpoint.writer_process import WriterProcess
 from learner.data_parallel.buckets import is_dense, lay_out
 from learner.data_parallel.optimizer import DistributedOptimizer
 from learner.data_parallel.shared_weights import splitting_of
-from learner.ddl.abort import EndWithOthers
-from learner.ddl.gpu_assignment import Wish, assign, choose
+from learner.ddl.abort import AbortOnError
+from learner.ddl.gpu_assignment import GpuRequest, assign, choose
 from learner.ddl.reducer import check_against, relative_error
 from learner.ddl.samples import Partition
 from learner.errors import UserFault
@@ -48,7 +48,7 @@ def test_topology_is_found_from_the_hosts(hosts, rank, mode, node, local_rank, l
     check_mode(mode, found)
 
 
-def test_another_mode_is_refused_with_both():
+def test_a_wrong_mode_is_refused_with_both_topologies():
     two = make_topology(0, ["a", "a"])
     with pytest.raises(UserFault, match=r"mode is 1x2, but the launcher has started 2x1"):
         check_mode("1x2", two)
@@ -68,7 +68,7 @@ def test_another_mode_is_refused_with_both():
         ([0, None, None], 1, [0, 0, 0]),
     ],
 )
-def test_gpus_are_given_as_preferred_and_else_evenly(preferred, gpus, given_):
+def test_gpus_are_assigned_as_preferred_or_evenly(preferred, gpus, given_):
     assert assign(preferred, gpus) == given_
 
 
@@ -85,16 +85,16 @@ def test_no_gpu_has_two_learners_more_than_another(case):
         assert any(w == g == gpu for w, g in zip(preferred, assign(preferred, gpus), strict=True))
 
 
-def test_a_gpu_that_is_not_there_is_refused():
+def test_a_missing_gpu_is_refused():
     for gpus, wish in ((2, 2), (0, 0), (2, -1)):
         with pytest.raises(UserFault, match=rf"local rank 1 prefers the GPU {wish}.* shows it"):
             assign([None, wish], gpus)
 
 
-def test_learners_that_see_a_gpu_of_their_own_each_take_its_number_0():
-    wishes = [Wish("0", 1, None), Wish("1", 1, None), Wish("1", 1, 0)]
+def test_learners_that_each_see_one_gpu_take_number_0():
+    wishes = [GpuRequest("0", 1, None), GpuRequest("1", 1, None), GpuRequest("1", 1, 0)]
     assert [choose(wishes, rank) for rank in range(3)] == [0, 0, 0]
-    together = [Wish("0,1", 2, None), Wish("0,1", 2, 0)]
+    together = [GpuRequest("0,1", 2, None), GpuRequest("0,1", 2, 0)]
     assert [choose(together, rank) for rank in range(2)] == [1, 0]
 
 
@@ -130,7 +130,7 @@ def test_halves_are_added_up_in_float32():
     assert {row.item() for row in rows} == {torch.tensor(1036.0).bfloat16().item()}
 
 
-def test_whole_numbers_are_divided_as_such():
+def test_integers_are_divided_as_integers():
     numbers = torch.tensor([7, -7])
     divide(numbers, 2)
     assert numbers.tolist() == [3, -3]
@@ -206,7 +206,7 @@ def test_views_keep_the_memory_order():
         assert view.stride() == (like.stride() if is_dense(like) else (4, 1))
 
 
-def test_how_steps_are_divided():
+def test_torch_s_optimizers_are_split_as_their_steps_allow():
     weights = [torch.nn.Parameter(torch.zeros(2, 2))]
     optim = torch.optim
 
@@ -259,7 +259,7 @@ def test_parts_are_fixed_by_seed_and_epoch():
         Partition([], 0, 1, seed=0, uneven="pad", shuffle=False)
 
 
-def test_workers_that_stay_follow_the_epoch():
+def test_persistent_workers_follow_the_epoch():
     part = Partition(range(8), 1, 2, seed=1, uneven="pad", shuffle=True)
     alone = copy.deepcopy(part)
     loader = DataLoader(part, batch_size=4, num_workers=1, persistent_workers=True)
@@ -286,7 +286,7 @@ def alone(monkeypatch):
     ddl.shutdown()
 
 
-def test_learners_that_nothing_connects_are_refused(alone):
+def test_unconnected_learners_are_refused(alone):
     assert find_group() is None
     alone.setenv("SLURM_STEP_NUM_TASKS", "4")
     with pytest.raises(UserFault, match="srun has started 4 processes, but nothing connects them"):
@@ -295,14 +295,14 @@ def test_learners_that_nothing_connects_are_refused(alone):
     assert ddl.init().size == 1
 
 
-def test_torchrun_goes_before_the_srun_that_started_it(alone):
+def test_torchrun_takes_precedence_over_srun(alone):
     alone.setattr(exchange, "_mpi_group", lambda learners: pytest.fail("MPI was started"))
     alone.setenv("PMIX_RANK", "0")
     alone.setenv("TORCHELASTIC_RUN_ID", "7")
     assert find_group() is None
 
 
-def test_exchanges_that_are_not_there_are_refused(alone):
+def test_unknown_and_unusable_exchanges_are_refused(alone):
     with pytest.raises(UserFault, match="there is no exchange 'nccl'"):
         ddl.init(exchange="nccl")
     assert not ddl.is_initialized()
@@ -326,7 +326,7 @@ def test_one_process_needs_no_mpi(alone):
         ddl.rank()
 
 
-def test_what_writes_checkpoints_starts_before_the_learners_join(alone, tmp_path, monkeypatch):
+def test_the_checkpoint_writer_starts_before_the_learners_join(alone, tmp_path, monkeypatch):
     events = []
     monkeypatch.setattr(WriterProcess, "_start", event(events, "writer", WriterProcess._start))
     monkeypatch.setattr(ddl.api, "find_group", event(events, "join", ddl.api.find_group))
@@ -362,7 +362,7 @@ def test_parameters_get_their_names_from_the_model(alone):
     assert [optimizer.gradients.name(i) for i in range(2)] == ["weight", "bias"]
 
 
-def test_rates_that_a_scheduler_remembers_are_not_scaled(alone):
+def test_learning_rates_are_not_scaled_after_a_scheduler_was_made(alone):
     ddl.init()
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     assert ddl.scale_learning_rate(optimizer) is optimizer
@@ -381,10 +381,10 @@ class Two(SingleExchange):
         self.ended.append(code)
 
 
-def test_an_error_ends_the_others(capsys):
+def test_an_uncaught_error_aborts_the_other_learners(capsys):
     before, group = sys.excepthook, Two()
-    hook = EndWithOthers()
-    hook = EndWithOthers()  # of an init() after one that failed
+    hook = AbortOnError()
+    hook = AbortOnError()  # of an init() after one that failed
     try:
         sys.excepthook(UserFault, UserFault("too early", hint="later"), None)
         assert capsys.readouterr().err == "too early\n  HINT: later\n"

@@ -34,16 +34,17 @@ from learner.model.lr_schedule import UsedRate
 from learner.model.user_model import Parts
 from learner.parameter_server import coordinator
 from learner.parameter_server.checkpoint_state import SavedServer, cursor_at
-from learner.parameter_server.coordinator import FirstLearner
-from learner.parameter_server.ordered_cursor import CursorInTurn
+from learner.parameter_server.coordinator import Coordinator
+from learner.parameter_server.ordered_cursor import OrderedCursor
 from learner.parameter_server.rendezvous import has_begun
+from learner.parameter_server.server_training import ServerTraining
 from learner.supervisor.verdict import read_words
 from learner.system.segments import segment_folder
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import Position, Trained
 from learner.training.loop import Reports
 from psrv.cursor.base import Chunk, make_state
-from psrv.cursor.chunking import first_part
+from psrv.cursor.chunking import first_chunk
 from psrv.cursor.file import FileCursor, LearnerEntry
 
 SAMPLES = 120
@@ -266,7 +267,7 @@ def calls(job: ServedJob) -> list[tuple[int, str, int]]:
     return [(int(rank), name, int(clock)) for rank, name, clock in lines]
 
 
-def test_learners_push_and_pull_after_so_many_batches(make_job: Callable[..., ServedJob]) -> None:
+def test_learners_push_and_pull_every_so_many_batches(make_job: Callable[..., ServedJob]) -> None:
     code = program(sleep_s=0.001, more=NOTES_CALLS, change=COUNTS_CHUNKS)
     settings = {"push_every": 3, "pull_every": 6}
     job = make_job(code, 2, "downpour_sgd", {"training": Training(2, 8, 5)}, **settings)
@@ -280,7 +281,7 @@ def test_learners_push_and_pull_after_so_many_batches(make_job: Callable[..., Se
     assert weights_of(job) == {-2.0 * SAMPLES / 4}  # with the slow one's last push
 
 
-def test_nobody_is_further_ahead_of_a_slow_one_than_staleness_says(
+def test_no_learner_is_further_ahead_than_staleness(
     make_job: Callable[..., ServedJob],
 ) -> None:
     code = program(sleep_s=0.001, more=NOTES_CALLS)
@@ -327,7 +328,7 @@ TELLS_WHERE_IT_BEGINS = """
 """Added to that; at its fifth batch learner 0 waits until it is told to go on, 1 at its first."""
 
 
-def test_a_learner_that_is_started_again_begins_with_the_server_s_weights(
+def test_a_restarted_learner_begins_with_the_server_s_weights(
     make_job: Callable[..., ServedJob],
 ) -> None:
     code = program(sleep_s=0.001, change=COUNTS_CHUNKS + TELLS_WHERE_IT_BEGINS)
@@ -361,9 +362,7 @@ torch.save(model.state_dict(), "../results/model.pt")
 
 
 @pytest.mark.parametrize("script", ["", COUNTING_SCRIPT], ids=["loop", "script"])
-def test_a_chunk_is_done_once_its_push_is_and_so_each_is_in_the_weights_once(
-    make_job: Callable[..., ServedJob], script: str
-) -> None:
+def test_each_chunk_is_in_the_weights_once(make_job: Callable[..., ServedJob], script: str) -> None:
     code = program(sleep_s=0, more=DIES_BEFORE_A_PUSH, change=COUNTS_CHUNKS) + script
     job = make_job(code, 2, "downpour_sgd", {"training": Training(3, 8, 5)})
     job.start(program="train.py" if script else "")
@@ -373,12 +372,12 @@ def test_a_chunk_is_done_once_its_push_is_and_so_each_is_in_the_weights_once(
     assert weights_of(job) == {-3.0 * SAMPLES / 4}
 
 
-def test_who_comes_when_all_is_done_waits_for_no_turn(tmp_path: Path) -> None:
+def test_a_learner_that_joins_at_the_end_waits_for_no_turn(tmp_path: Path) -> None:
     with FileCursor(tmp_path / "cursor", 4, 1) as cursor:
         assert (chunk := cursor.take(4)) is not None
         cursor.done(chunk)
         began = time.monotonic()
-        turns = CursorInTurn(cursor, 1, 2, 4, lambda: False, 5.0)
+        turns = OrderedCursor(cursor, 1, 2, 4, lambda: False, 5.0)
         assert turns.take(4) is None and time.monotonic() - began < 2
 
 
@@ -413,14 +412,14 @@ class FarCursor:
         return Chunk(0, 61, 62)
 
 
-def test_who_waits_for_a_turn_leaves_the_file_to_those_whose_turn_it_is(
+def test_a_learner_that_waits_for_its_turn_rarely_locks_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cursor = FarCursor()
     monkeypatch.setattr("learner.parameter_server.ordered_cursor.time", SimpleNamespace(
         sleep=cursor.sleep, monotonic=lambda: cursor.now
     ))  # fmt: skip
-    turns = CursorInTurn(cursor, 61, 62, 1, lambda: False, 5.0)  # type: ignore[arg-type]
+    turns = OrderedCursor(cursor, 61, 62, 1, lambda: False, 5.0)  # type: ignore[arg-type]
     assert turns.take(1) == Chunk(0, 61, 62) and turns.regular
     assert cursor.now < 11 and cursor.asked < 100 and cursor.looked <= 2
 
@@ -431,13 +430,13 @@ def test_a_halt_ends_the_wait_for_a_turn_at_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("learner.parameter_server.ordered_cursor.time", SimpleNamespace(
         sleep=cursor.sleep, monotonic=lambda: cursor.now
     ))  # fmt: skip
-    turns = CursorInTurn(cursor, 61, 62, 1, lambda: cursor.now > 2, 5.0)  # type: ignore[arg-type]
+    turns = OrderedCursor(cursor, 61, 62, 1, lambda: cursor.now > 2, 5.0)  # type: ignore[arg-type]
     assert turns.take(1) == Chunk(0, 61, 62) and not turns.regular
     assert cursor.now < 3 and cursor.looked <= 2
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 179))
-def test_no_turn_is_left_out_wherever_an_attempt_goes_on(
+def test_no_turn_is_skipped_wherever_an_attempt_resumes(
     samples: int, chunk: int, began: int
 ) -> None:
     """Whose turn is left out would wait for the next one, and the others of its round for it."""
@@ -445,11 +444,11 @@ def test_no_turn_is_left_out_wherever_an_attempt_goes_on(
     cursor: Any = SimpleNamespace(
         samples=samples, passes=3, held_s=0.0, learners=lambda: [LearnerEntry(1, True, 0, ())]
     )
-    turns = CursorInTurn(cursor, 0, 1, chunk, lambda: False, 5.0, began)
+    turns = OrderedCursor(cursor, 0, 1, chunk, lambda: False, 5.0, began)
     numbers, position = [], began
     while position < 3 * samples:
         numbers.append(turns._number(position))
-        position += first_part(samples - position % samples, chunk)
+        position += first_chunk(samples - position % samples, chunk)
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
@@ -485,7 +484,7 @@ def test_a_death_in_validation_loses_no_checkpoint(make_job: Callable[..., Serve
     assert "validation_loss" in history[-1]
 
 
-def test_what_is_frozen_comes_from_the_weights_whenever_a_learner_starts(
+def test_frozen_parameters_come_from_the_given_weights_at_every_start(
     make_job: Callable[..., ServedJob],
 ) -> None:
     code = program(change="model[2].requires_grad_(False)", sleep_s=0)
@@ -520,27 +519,30 @@ def test_what_is_frozen_comes_from_the_weights_whenever_a_learner_starts(
     assert trained["2.weight"].eq(0.5).all()
 
 
-def make_first(cursor: FileCursor, save: Callable[..., bool], **keeper: Any) -> FirstLearner:
+def make_coordinator(cursor: FileCursor, save: Callable[..., bool], **keeper: Any) -> Coordinator:
     """Learner 0 of 4 epochs of 8 samples, with stand-ins for the server and the checkpoints."""
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = [(torch.ones(4), torch.ones(1))] * 8
     parts = Parts(model, optimizer, nn.MSELoss(), data, validation=data)
     made = {"due_after_epoch": lambda n: n == 2, "stall_s": 0.0, "saved_step": None, **keeper}
-    served: Any = SimpleNamespace(
+    server_model: Any = SimpleNamespace(
         join=lambda: None, as_on_server=nullcontext, pull=lambda *, fresh: None,
         others_wait=False,
     )  # fmt: skip
     saver: Any = SimpleNamespace(step_schedule=lambda *_: None, saving=lambda _: nullcontext())
-    return FirstLearner(
+    training = ServerTraining(
         Training(4, 4), Trained(parts, None, torch.device("cpu")),  # type: ignore[arg-type]
-        served, UsedRate(optimizer), saver, cursor,
+        server_model, saver, UsedRate(optimizer), Reports(print, Progress(None), None), HaltFlag(),
+    )  # fmt: skip
+    return Coordinator(
+        training, cursor,
         SimpleNamespace(save=save, ready=lambda _: True, **made),  # type: ignore[arg-type]
-        Reports(print, Progress(None), None), HaltFlag(), lambda _: None, 5.0,
+        lambda _: None, 5.0,
     )  # fmt: skip
 
 
-def test_of_several_epochs_the_last_is_validated_once_it_is_saved(
+def test_of_several_ended_epochs_only_the_last_is_validated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[tuple[int, bool]] = []
@@ -552,7 +554,7 @@ def test_of_several_epochs_the_last_is_validated_once_it_is_saved(
         return not final
 
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
-        first = make_first(cursor, save)
+        first = make_coordinator(cursor, save)
         cursor.restore(cursor_at(8, 4, 0, 4))  # it goes on from here
         first.begin(Position())
         cursor.restore(cursor_at(8, 4, 3, 0))
@@ -563,7 +565,7 @@ def test_of_several_epochs_the_last_is_validated_once_it_is_saved(
     assert history[-1]["samples_per_s"] == 20 / 4
 
 
-def test_learner_0_says_who_holds_up_the_end_of_an_epoch(
+def test_learner_0_names_stragglers_at_the_end_of_an_epoch(
     make_job: Callable[..., ServedJob],
 ) -> None:
     """Nothing is validated meanwhile, and no checkpoint of an epoch's end is taken."""
@@ -585,14 +587,14 @@ def test_learner_0_says_who_holds_up_the_end_of_an_epoch(
 def test_an_epoch_that_was_over_before_learner_0_began_has_no_rate(tmp_path: Path) -> None:
     """The others had done all of it while learner 0 was still starting: 0 a second is not true."""
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
-        first = make_first(cursor, lambda *_, final: not final)
+        first = make_coordinator(cursor, lambda *_, final: not final)
         cursor.restore(cursor_at(8, 4, 1, 0))
         first.begin(Position())
         assert first.end_epochs()
     assert "samples_per_s" not in first.position.history[-1]
 
 
-def test_the_last_checkpoint_waits_for_the_pushes_of_those_who_leave(tmp_path: Path) -> None:
+def test_the_last_checkpoint_waits_for_pushes_of_leaving_learners(tmp_path: Path) -> None:
     entries = [[SimpleNamespace(learner=9, alive=alive)] for alive in (True, True, False, False)]
     left: list[int] = []
 
@@ -604,7 +606,7 @@ def test_the_last_checkpoint_waits_for_the_pushes_of_those_who_leave(tmp_path: P
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
         cursor.restore(cursor_at(8, 4, 4, 0))
         cursor.learners = learners  # type: ignore[method-assign]
-        first = make_first(cursor, lambda *_, final: not saved.append(len(left)) and final)
+        first = make_coordinator(cursor, lambda *_, final: not saved.append(len(left)) and final)
         first.begin(Position())
         assert first.end_epochs()
         assert saved == [3]
@@ -612,40 +614,43 @@ def test_the_last_checkpoint_waits_for_the_pushes_of_those_who_leave(tmp_path: P
         assert first.finish() and saved == [3]  # once is enough
 
 
-def test_who_waits_for_the_others_to_leave_a_round_has_left_it(tmp_path: Path) -> None:
+def test_learner_0_leaves_the_round_before_it_waits_for_the_others(tmp_path: Path) -> None:
     """They wait for the end of their last round, in which this learner may have no chunk."""
     done: list[str] = []
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
         cursor.restore(cursor_at(8, 4, 4, 0))
         learners = cursor.learners
         cursor.learners = lambda: done.append("alone?") or learners()  # type: ignore[method-assign, func-returns-value]
-        first = make_first(cursor, lambda *_, final: not done.append("saved") and final)
-        served: Any = first._served
-        served.others_wait = True
-        served.leave, served.join = lambda: done.append("left"), lambda: done.append("joined")
+        first = make_coordinator(cursor, lambda *_, final: not done.append("saved") and final)
+        server_model: Any = first._server_model
+        server_model.others_wait = True
+        server_model.leave, server_model.join = (
+            lambda: done.append("left"),
+            lambda: done.append("joined"),
+        )
         first.begin(Position())
         assert first.finish()
     assert done[:5] == ["joined", "left", "alone?", "joined", "saved"] and done[-1] == "joined"
 
 
-def test_nothing_is_fetched_for_a_checkpoint_that_is_put_off(tmp_path: Path) -> None:
+def test_a_postponed_checkpoint_fetches_nothing(tmp_path: Path) -> None:
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
-        first = make_first(cursor, lambda *_, final: pytest.fail("saved"))
+        first = make_coordinator(cursor, lambda *_, final: pytest.fail("saved"))
         first._keeper.ready = lambda _: False  # type: ignore[method-assign]
-        first._served.as_on_server = lambda: pytest.fail("fetched")  # type: ignore[method-assign]
+        first._server_model.as_on_server = lambda: pytest.fail("fetched")  # type: ignore[method-assign]
         first.begin(Position())
         assert not first.save()
 
 
 def test_the_solver_s_rows_are_fetched_only_to_be_saved() -> None:
-    served: Any = SimpleNamespace(
+    server_model: Any = SimpleNamespace(
         empty_rows=lambda: torch.empty(2, 3), solver_rows=lambda: torch.ones(2, 3)
     )
-    saved = SavedServer("downpour_sgd", served, print, first=True)
+    saved = SavedServer("downpour_sgd", server_model, print, is_coordinator=True)
     with saved.saving(make_state(8, 4, 12, ())):
         state = saved.state_dict()
     assert state["rows"].eq(1).all() and state["cursor"]["next"] == 12
-    served.solver_rows = lambda: pytest.fail("fetched")
+    server_model.solver_rows = lambda: pytest.fail("fetched")
     assert saved.state_dict()["rows"].shape == (2, 3)
 
 
@@ -683,7 +688,7 @@ def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
 
 
 @pytest.mark.parametrize(("solver", "push_every"), [("downpour_sgd", 1), ("model_averaging", 3)])
-def test_batch_norm_trains_where_one_sample_is_left(
+def test_batch_norm_trains_where_one_sample_is_left_over(
     make_job: Callable[..., ServedJob], solver: str, push_every: int
 ) -> None:
     training = Training(epochs=2, batch_size=12, log_every_steps=1)
@@ -702,11 +707,11 @@ def test_batch_norm_trains_where_one_sample_is_left(
         ("diloco", {}, ["has waited for the server of another node for as long as"]),
     ],
 )
-def test_a_halt_waits_for_dead_servers_no_longer_than_leaves_time_to_save(
+def test_a_halt_leaves_time_to_save_despite_dead_servers(
     make_job: Callable[..., ServedJob], solver: str, settings: Any, said: list[str]
 ) -> None:
     job = make_job(program(), 1, solver, shard_nodes=[0, 1], **settings)
-    job.relays = (1,)
+    job.replicas = (1,)
     job.start()
     wait_for((job.directory / "seen").exists)
     halt = contract.Directive("halt", "halted on request", time.time(), grace_s=0.6)
@@ -718,14 +723,14 @@ def test_a_halt_waits_for_dead_servers_no_longer_than_leaves_time_to_save(
         assert job.say(0).count(words) == 1, job.say(0)
 
 
-def test_a_file_system_that_is_away_costs_the_checkpoint_only(
+def test_an_unreachable_file_system_costs_the_checkpoint_only(
     make_job: Callable[..., ServedJob],
 ) -> None:
     fields = {"training": Training(1, 12), "checkpoint": CheckpointPolicy(every_steps=2)}
     job = make_job(
         program(), 1, "downpour_sgd", fields, shard_nodes=[0, 1], momentum=0.5, timeout_s=0.2
     )
-    job.relays = (1,)
+    job.replicas = (1,)
     job.file(contract.snapshot_request_file).mkdir(parents=True)  # a file that can't be read
     job.start()
     wait_for((job.directory / "seen").exists)
@@ -735,10 +740,10 @@ def test_a_file_system_that_is_away_costs_the_checkpoint_only(
     assert job.codes() == [0], job.say(0)
     said = job.say(0)
     assert "WARNING: no checkpoint at step 10: " in said and "shard-1.rows can't be read" in said
-    assert "no snapshots can be asked for in " in said and job.metrics()["steps"] == 10
+    assert "snapshots can't be requested in " in said and job.metrics()["steps"] == 10
 
 
-def test_a_learner_is_started_again_where_nothing_can_be_written(
+def test_a_learner_restarts_on_a_full_disk(
     make_job: Callable[..., ServedJob],
 ) -> None:
     job = make_job(program(), 2, "downpour_sgd", {"training": Training(2, 12)})
@@ -752,7 +757,7 @@ def test_a_learner_is_started_again_where_nothing_can_be_written(
     assert job.codes() == [0, 0], job.say(0) + job.say(1)
 
 
-def test_a_job_directory_that_was_removed_stays_so(make_job: Callable[..., ServedJob]) -> None:
+def test_a_removed_job_directory_is_not_made_again(make_job: Callable[..., ServedJob]) -> None:
     fields = {"training": Training(2, 12), "checkpoint": CheckpointPolicy(every_steps=2)}
     job = make_job(program(), 2, "elastic_averaging", fields)
     job.start()
@@ -767,7 +772,7 @@ def test_a_job_directory_that_was_removed_stays_so(make_job: Callable[..., Serve
 
 
 @pytest.mark.parametrize("away", ["for a moment", "for too long"])
-def test_who_begins_waits_for_a_file_system_that_is_away(
+def test_a_starting_learner_waits_for_an_unreachable_file_system(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, away: str
 ) -> None:
     fail, asked = Path.read_bytes, []
@@ -823,7 +828,7 @@ HELD_UP = "time.sleep(60 if os.environ['RANK'] == '1' else 0.004)"
 
 
 @pytest.mark.parametrize("halts", [False, True])
-def test_an_allreduce_leaves_out_what_was_done_in_gaps(
+def test_an_allreduce_skips_samples_that_a_server_training_did(
     make_job: Callable[..., ServedJob], *, halts: bool
 ) -> None:
     """Learner 1 never finishes its first chunk; learner 0 gets into the second epoch."""
@@ -870,7 +875,7 @@ def test_a_learner_with_another_model_is_refused(make_job: Callable[..., ServedJ
     assert "'parameter 0.weight (9, 4) float32'" in job.say(1) and "Traceback" not in job.say(1)
 
 
-def test_what_a_parameter_server_can_not_do_is_said(make_job: Callable[..., ServedJob]) -> None:
+def test_unsupported_settings_are_reported(make_job: Callable[..., ServedJob]) -> None:
     schedule = "torch.optim.lr_scheduler.ReduceLROnPlateau(parts['optimizer'])"
     for change, words in (
         (f"parts['schedule'] = {schedule}", "needs the validation loss"),
@@ -881,7 +886,7 @@ def test_what_a_parameter_server_can_not_do_is_said(make_job: Callable[..., Serv
         assert job.codes() == [1] and words in job.say(0), job.say(0)
 
 
-def test_a_server_that_does_not_come_is_said(make_job: Callable[..., ServedJob]) -> None:
+def test_a_missing_server_is_reported(make_job: Callable[..., ServedJob]) -> None:
     job = make_job(program(), 2, "downpour_sgd", timeout_s=0.3)
     job._serve = lambda: None  # type: ignore[method-assign]
     job.start()
@@ -945,7 +950,9 @@ class Signs(Solver):
 """
 
 
-def test_an_own_solver(make_job: Callable[..., ServedJob], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_s_own_solver_trains(
+    make_job: Callable[..., ServedJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
     names: dict[str, Any] = {"torch": torch}
     exec(SIGNS, names)
     monkeypatch.setitem(server_job.OWN_SOLVER, "own", names["Signs"])
@@ -979,7 +986,7 @@ print(server.rank, server.size, samples, error.item())
 """
 
 
-def test_a_script_that_joins_twice_is_told_so(make_job: Callable[..., ServedJob]) -> None:
+def test_joining_twice_is_an_error(make_job: Callable[..., ServedJob]) -> None:
     """It got no batches, in silence: those of the job had been given out."""
     again = SCRIPT[SCRIPT.index("with ") : SCRIPT.index("error = ")]
     job = make_job(SCRIPT + again, 2, "downpour_sgd", shard_nodes=[0, 0])

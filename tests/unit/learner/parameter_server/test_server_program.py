@@ -28,7 +28,7 @@ from learner.parameter_server import server as program
 from learner.system.segments import segment_folder
 from learner.system.signals import HaltFlag
 from psrv.push.snapshots import request_answered, write_snapshot
-from psrv.shard.format import HOME
+from psrv.shard.format import PRIMARY
 from psrv.shard.shard import Shard
 from psrv.solvers.partition import layout_of
 from psrv.solvers.solver import ParallelSGD
@@ -97,7 +97,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def shard_of(server: Server) -> Shard:
     parameters = contract.Parameters(COUNT, "float32", 1, "model", [])
-    layout = layout_of(parameters, 1, 0, ParallelSGD(), HOME)
+    layout = layout_of(parameters, 1, 0, ParallelSGD(), PRIMARY)
     return Shard(server.folder / "shard-0", layout, 1)
 
 
@@ -138,7 +138,7 @@ def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_unt
     assert server.status().state is contract.State.COMPLETED
 
 
-def test_a_server_outlives_the_disk_of_its_log(server: Server, wait_until: Wait) -> None:
+def test_a_server_survives_a_full_log_disk(server: Server, wait_until: Wait) -> None:
     """Each line that it says is lost; what learners have pushed is not."""
     server.process.kill()
     server.process.wait()
@@ -205,7 +205,7 @@ def test_a_server_on_a_network_that_leads_nowhere_is_bound_there_and_not_to_the_
     assert bound_address(nodes) == bound  # type: ignore[arg-type]
 
 
-def test_a_signal_ends_no_server_whose_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_does_not_end_a_server_with_learners(monkeypatch: pytest.MonkeyPatch) -> None:
     """A learner that is about to be started again finds the memory as it was."""
     monkeypatch.setattr(program, "_ASK_OUTSIDE_EVERY_S", -1.0)
     world, signals = World(), HaltFlag()
@@ -220,7 +220,7 @@ def test_a_signal_ends_no_server_whose_training_goes_on(monkeypatch: pytest.Monk
     assert stopped()
 
 
-def test_the_supervisor_lives_while_its_heart_beats(
+def test_a_supervisor_lives_while_its_heartbeat_is_fresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heart = tmp_path / contract.status_file(1, "supervisor", 0)
@@ -248,7 +248,7 @@ def test_the_supervisor_lives_while_its_heart_beats(
         (ENDED, State.COMPLETED),
     ],
 )
-def test_a_server_says_why_it_ended_but_not_for_who_gave_its_node_up(
+def test_a_server_reports_why_it_ended_unless_its_node_was_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, state: State | None
 ) -> None:
     settings = contract.ParameterServer("parallel_sgd", [0])
@@ -286,7 +286,7 @@ def test_a_server_says_why_it_ended_but_not_for_who_gave_its_node_up(
         (COUNT, 2, "learner 0 has snapshots of 2 rows, and this server's solver keeps 1"),
     ],
 )  # fmt: skip
-def test_what_no_restart_helps_is_said_before_training(
+def test_errors_that_no_restart_can_fix_are_reported_before_training(
     server: Server, count: int, rows: int, said: str
 ) -> None:
     server.tell(count, rows)
@@ -299,9 +299,7 @@ def test_what_no_restart_helps_is_said_before_training(
     assert re.search(said, status.reason)
 
 
-def test_what_limits_its_memory_most_is_what_counts(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tightest_memory_limit_counts(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "memory_left", lambda: {"node": 50, "the job's cgroup": 30})
     settings = program._settings(server.job.plan, server.job.directory, 1, 0)
     assert settings.memory_left() == 30
@@ -309,7 +307,7 @@ def test_what_limits_its_memory_most_is_what_counts(
     assert settings.memory_left() is None
 
 
-def test_what_learner_0_says_is_waited_for_but_has_to_be_readable(
+def test_the_server_waits_for_learner_0_s_parameters_unless_they_are_unreadable(
     server: Server, wait_until: Wait
 ) -> None:
     server.process.kill()

@@ -66,7 +66,7 @@ def test_a_solver_of_dlctls_and_the_users_own():
     assert isinstance(own(Signs()), Signs) and isinstance(own(Rounds()), RoundSolver)
 
 
-def test_an_own_solver_of_another_form_is_refused():
+def test_a_user_s_solver_of_another_form_is_refused():
     class Forgets(Solver):
         pass
 
@@ -92,7 +92,7 @@ def test_an_own_solver_of_another_form_is_refused():
         (Weights(), 2, {"pull_every": 4}, "pull_every is 4, and the solver Weights gives"),
     ],
 )
-def test_what_an_own_solver_does_not_use_is_refused(
+def test_settings_that_a_user_s_solver_ignores_are_refused(
     solver: Any, learners: int, settings: dict[str, int], words: str
 ) -> None:
     find_solver(ParameterServer("own", [0], push_every=2), 62, solver)
@@ -100,8 +100,8 @@ def test_what_an_own_solver_does_not_use_is_refused(
         find_solver(ParameterServer("own", [0], **settings), learners, solver)  # type: ignore[arg-type]
 
 
-def test_weights_that_a_node_would_only_add_up_are_refused_on_several_nodes() -> None:
-    """Their home would take the sum of several learners' weights for the weights of one."""
+def test_a_solver_that_would_add_up_weights_is_refused_on_several_nodes() -> None:
+    """The primary would take the sum of several learners' weights for the weights of one."""
 
     class Gathers(Weights):
         def gather(self, replica: Any, total: Any, mine: Any, scratch: Any, rate: float) -> None:
@@ -115,7 +115,7 @@ def test_weights_that_a_node_would_only_add_up_are_refused_on_several_nodes() ->
         find_solver(settings, 4, Weights(), nodes=2)
 
 
-def test_an_error_inside_an_own_solver_is_raised_before_training():
+def test_an_error_in_a_user_s_solver_is_raised_before_training():
     class Fails(Signs):
         def push(self, *_: Any) -> None:
             raise ZeroDivisionError
@@ -146,7 +146,7 @@ def test_a_solver_that_does_nothing_in_place_is_refused():
         check_solver(Replaces())
 
 
-def test_its_settings_tell_solvers_apart():
+def test_solvers_with_different_settings_have_different_descriptions():
     settings = ParameterServer("downpour_sgd", [0])
     lines = {describe_solver(settings, solver) for solver in (Downpour(), Downpour(0.5), Signs())}
     assert len(lines) == 3

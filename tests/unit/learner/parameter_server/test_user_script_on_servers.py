@@ -122,7 +122,7 @@ def test_a_script_goes_on_from_its_state() -> None:
     assert torch.equal(whole.weight, halves.weight)
 
 
-def test_what_a_step_has_pushed_is_done_at_once() -> None:
+def test_a_pushed_step_is_reported_done_at_once() -> None:
     """A script that halts saves after a step: what is in the weights is not to come again."""
     settings = ParameterServer("downpour_sgd", [0], push_every=2)
     with parameter_server.join(
@@ -157,7 +157,7 @@ def test_what_a_step_has_pushed_is_done_at_once() -> None:
     ]
 
 
-def test_one_learner_of_a_job_has_what_the_manifest_says(
+def test_a_job_of_one_learner_uses_the_manifest_s_settings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Or else `dlctl resume --learners 1` would go on with another solver and another rate."""
@@ -178,7 +178,7 @@ class Killed(Exception):
     """Ends a learner where a signal would."""
 
 
-def test_one_learner_of_a_job_that_is_killed_leaves_no_shard_that_its_watchdog_does_not_remove(
+def test_the_watchdog_removes_the_shard_of_a_killed_single_learner(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """While it makes a large one it is most likely to be: memory runs out."""
@@ -202,7 +202,7 @@ def test_one_learner_of_a_job_that_is_killed_leaves_no_shard_that_its_watchdog_d
     assert len(left) == 1 and not elsewhere
 
 
-def test_a_learner_does_not_wait_for_ever_for_a_learner_0_that_has_ended(
+def test_a_learner_does_not_wait_for_an_ended_learner_0(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It would until the time limit, with all that the job has."""
@@ -223,7 +223,7 @@ def test_a_learner_does_not_wait_for_ever_for_a_learner_0_that_has_ended(
     "samples", ["3 epochs of 50 samples in the order of seed 0", "2 epochs of 40 samples in the "
     "order of seed 0", "2 epochs of 50 samples in the order of seed 1"],
 )  # fmt: skip
-def test_learners_with_other_samples_are_told_so(
+def test_learners_with_other_samples_are_refused(
     samples: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """In another order some would be trained on twice, and others never."""
@@ -244,7 +244,7 @@ def test_learners_with_other_samples_are_told_so(
         parameter_server.join(model, TRAIN, epochs=2, batch_size=5, lr=0.1)
 
 
-def test_what_is_missing_is_said() -> None:
+def test_missing_settings_are_reported() -> None:
     with pytest.raises(UserFault, match="there is no learning rate"):
         parameter_server.join(nn.Linear(4, 1), TRAIN, epochs=1, batch_size=5)
     with (
@@ -272,7 +272,7 @@ def test_a_step_belongs_to_one_batch(before: bool) -> None:
         train_a_batch(server, model)
 
 
-def test_who_has_left_is_told_so_whatever_it_does_then() -> None:
+def test_any_call_after_leaving_is_an_error() -> None:
     model = nn.Linear(4, 1)
     with parameter_server.join(model, TRAIN, epochs=2, batch_size=5, lr=0.1) as server:
         train_a_batch(server, model)

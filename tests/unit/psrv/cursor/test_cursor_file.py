@@ -77,7 +77,7 @@ def opened(tmp_path: Path, **more: Any) -> FileCursor:
     return FileCursor(tmp_path / "cursor", 100, 2, **{"look_every_s": 0.0, **more})
 
 
-def test_chunks_end_at_a_passs_end_and_come_once(tmp_path: Path) -> None:
+def test_chunks_end_at_the_end_of_a_pass_and_come_once(tmp_path: Path) -> None:
     with opened(tmp_path) as cursor:
         seen = []
         chunk = cursor.take(30)
@@ -96,7 +96,7 @@ def test_chunks_end_at_a_passs_end_and_come_once(tmp_path: Path) -> None:
         }  # fmt: skip
 
 
-def test_no_sample_is_left_alone(tmp_path: Path, start) -> None:
+def test_no_chunk_has_a_single_sample(tmp_path: Path, start) -> None:
     """Batch norm can't be trained on one; who wants single samples gets them."""
     learner = start()
     assert learner.ask("cursor.take(33)") == Chunk(0, 0, 33)
@@ -109,7 +109,9 @@ def test_no_sample_is_left_alone(tmp_path: Path, start) -> None:
         assert cursor.take(29, Chunk(0, 2, 3)) == Chunk(0, 3, 33)
 
 
-def test_the_dead_ones_leases_are_given_out_again_in_sizes_that_fit(tmp_path: Path, start) -> None:
+def test_leases_of_the_dead_are_given_out_again_in_the_requested_sizes(
+    tmp_path: Path, start
+) -> None:
     learner = start()
     assert learner.ask("cursor.take(40)") == Chunk(0, 0, 40)
     assert learner.ask("cursor.take(40, done=Chunk(0, 0, 40))") == Chunk(0, 40, 80)
@@ -137,7 +139,7 @@ def test_a_stopped_learner_is_alive(tmp_path: Path, start) -> None:
         assert cursor.finished
 
 
-def test_a_learner_that_lost_its_locks_is_told_so(tmp_path: Path, start) -> None:
+def test_a_learner_that_lost_its_locks_gets_an_error(tmp_path: Path, start) -> None:
     learner = start()
     assert learner.ask("cursor.take(30)") == Chunk(0, 0, 30)
     # Any other descriptor of the file does it: such are POSIX locks.
@@ -150,7 +152,7 @@ def test_a_learner_that_lost_its_locks_is_told_so(tmp_path: Path, start) -> None
         assert cursor.reported == 1
 
 
-def test_an_expelled_learner_that_lives_has_no_part_any_more(tmp_path: Path, start) -> None:
+def test_an_expelled_learner_that_lives_gets_an_error(tmp_path: Path, start) -> None:
     """Its node was given up, and it holds its locks."""
     learner, path = start(), tmp_path / "cursor"
     assert expel(path, 7)
@@ -171,7 +173,7 @@ def test_an_expelled_learner_that_lives_has_no_part_any_more(tmp_path: Path, sta
         assert cursor.take(100) == Chunk(0, 60, 100)
 
 
-def test_who_expels_waits_for_nobody(tmp_path: Path, start) -> None:
+def test_expelling_waits_for_no_lock(tmp_path: Path, start) -> None:
     path = tmp_path / "cursor"
     assert (expel(path, 7), reported(path), progress(path)) == (True, None, None)
     path.touch()
@@ -185,7 +187,7 @@ def test_who_expels_waits_for_nobody(tmp_path: Path, start) -> None:
 
 
 @pytest.mark.parametrize("place", ["os.open", "os.fstat", "mmap.mmap", "pathlib.Path.exists"])
-def test_who_oversees_outlives_a_file_system_that_is_away(
+def test_the_overseer_survives_an_unreachable_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """The supervisor does, which tries again as long as it is told so by a CursorError."""
@@ -206,7 +208,7 @@ def test_who_oversees_outlives_a_file_system_that_is_away(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and newer
-def test_a_forked_child_has_no_part_in_it(tmp_path: Path) -> None:
+def test_a_forked_child_can_not_use_its_parent_s_cursor(tmp_path: Path) -> None:
     with opened(tmp_path) as cursor:
         mine = cursor.take(10)
         child = os.fork()
@@ -246,7 +248,7 @@ def test_threads_share_one_cursor(tmp_path: Path) -> None:
                       c.pass_number * 100 + c.stop)) == list(range(200))  # fmt: skip
 
 
-def test_a_state_goes_through_a_checkpoint(tmp_path: Path) -> None:
+def test_a_state_survives_a_checkpoint(tmp_path: Path) -> None:
     with opened(tmp_path) as cursor:
         chunks = [cursor.take(20) for _ in range(4)]
         cursor.done(chunks[0])
@@ -265,7 +267,7 @@ def test_a_state_goes_through_a_checkpoint(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["cursor"]
 
 
-def test_the_other_learners_end_before_a_restore(tmp_path: Path, start) -> None:
+def test_a_restore_is_refused_while_other_learners_are_there(tmp_path: Path, start) -> None:
     learner = start()
     with opened(tmp_path) as cursor:
         state = cursor.state()
@@ -287,7 +289,7 @@ def test_more_undone_ranges_than_slots_are_kept_or_refused(tmp_path: Path) -> No
         assert cursor.state()["undone"] == [list(part) for part in undone]
         assert cursor.take(5).samples == 1
         more = make_state(samples, 1, 3 * most, [*undone, (2 * most + 1, 2 * most + 2)]).to_dict()
-        with pytest.raises(CursorError, match="no room for 4097 undone chunks"):
+        with pytest.raises(CursorError, match="can't hold 4097 undone chunks"):
             cursor.restore(more)
 
 
@@ -317,7 +319,7 @@ def test_a_state_may_go_on_for_more_passes(tmp_path: Path) -> None:
         assert cursor.take(1) == Chunk(1, 0, 1)
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_wrong_uses_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CursorError, match="nothing to take from 0 samples"):
         FileCursor(tmp_path / "cursor", 0, 1)
     with pytest.raises(CursorError, match=r"can't be opened: No such file .*\n  HINT: "):
@@ -329,7 +331,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert text.read_text() == "mine"
     long_text = tmp_path / "long"
     long_text.write_text("mine" * 50_000)
-    with pytest.raises(CursorError, match="no cursor's file, or a damaged one"):
+    with pytest.raises(CursorError, match="not a cursor's file, or it is damaged"):
         FileCursor(long_text, 1, 1)
     with opened(tmp_path) as cursor:
         with pytest.raises(CursorError, match="open in this process already"):
@@ -349,7 +351,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -360,7 +362,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     opened(tmp_path).close()
 
 
-def test_a_file_with_pages_of_two_moments_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_pages_from_different_times_is_refused(tmp_path: Path) -> None:
     """As a power loss may leave it: a header or a record that is older than the other pages."""
     with opened(tmp_path) as cursor:
         cursor.take(30, cursor.take(30))
@@ -409,7 +411,7 @@ def test_locks_work_between_processes(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_locks_that_hold_nobody_off_are_found(tmp_path: Path) -> None:
+def test_ineffective_locks_are_detected(tmp_path: Path) -> None:
     """Threads of one process have all its locks: as nodes have whose locks are local."""
     barrier = threading.Barrier(2, timeout=60)
     answers: dict[bool, bool] = {}
@@ -425,9 +427,7 @@ def test_locks_that_hold_nobody_off_are_found(tmp_path: Path) -> None:
     assert answers[False] is False
 
 
-def test_locks_that_the_server_took_away_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_locks_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -445,7 +445,7 @@ def test_locks_that_the_server_took_away_are_told(
         assert cursor.take(5) == Chunk(0, 5, 10)
 
 
-def test_it_loads_neither_mpi_nor_torch() -> None:
+def test_the_cursor_loads_neither_mpi_nor_torch() -> None:
     program = (
         "import sys, psrv.cursor_file, psrv.cursor.locks\n"
         "print({'mpi4py', 'torch', 'numpy', 'learner', 'dlctl'} & set(sys.modules))\n"
@@ -460,16 +460,14 @@ class Looks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, takes_s: float) -> None:
         self.now, self.count, self.takes_s = 0.0, 0, takes_s
         monkeypatch.setattr(cursor_file, "monotonic", lambda: self.now)
-        monkeypatch.setattr(FileCursor, "_reclaim", lambda _: self._look())
+        monkeypatch.setattr(FileCursor, "_reclaim", lambda _: self._look_for_dead())
 
-    def _look(self) -> None:
+    def _look_for_dead(self) -> None:
         self.now += self.takes_s
         self.count += 1
 
 
-def test_looks_for_the_dead_are_rare_where_they_take_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_looks_for_the_dead_are_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a network: each learner looks at the locks of all, while it keeps all off."""
     looks = Looks(monkeypatch, 0.1)
     with FileCursor(tmp_path / "cursor", 10, 1, look_every_s=0.0) as cursor:
@@ -484,7 +482,7 @@ def test_looks_for_the_dead_are_rare_where_they_take_long(
         assert looks.count <= 13
 
 
-def test_one_look_that_took_long_does_not_put_off_the_next_one_for_hours(
+def test_one_slow_look_does_not_delay_the_next_for_hours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file's server was away meanwhile."""

@@ -15,10 +15,10 @@ from server_job import Zygote
 
 from psrv.errors import LateError, ServerError
 from psrv.push.push import InRounds
-from psrv.push.rounds import Rounds, Step, Turn, add_to_sum
-from psrv.push.staleness import Gate
-from psrv.push.waiting import FOR_LEARNERS, Patience, Warn
-from psrv.shard.format import NEVER, RELAY, ShardLayout, create_shard
+from psrv.push.rounds import RoundEnd, Rounds, Step, Turn, add_to_sum
+from psrv.push.staleness import StalenessBound
+from psrv.push.waiting import FOR_LEARNERS, WaitPolicy, Warn
+from psrv.shard.format import NEVER, REPLICA, ShardLayout, create_shard
 from psrv.shard.shard import Shard
 from psrv.solvers.solver import ParallelSGD
 
@@ -28,7 +28,7 @@ LAYOUT = ShardLayout(70_000, (torch.float32, torch.float32), "model")
 DIES_AT_THE_END = """
 import os, sys, torch
 from pathlib import Path
-from psrv.push.rounds import settle
+from psrv.push.rounds import RoundEnd, settle
 from psrv.shard.shard import Shard
 from psrv.shard.format import ShardLayout
 shard = Shard(Path(sys.argv[1]), ShardLayout(70_000, (torch.float32,) * 2, "model"), 1)
@@ -68,8 +68,8 @@ def test_a_killed_learner_is_not_waited_for_and_comes_back(path: Path, zygote: Z
     assert run(zygote, "kills", path) == "rounds True True\n"
 
 
-def test_kills_tear_no_round_in_one_pass(zygote: Zygote, path: Path) -> None:
-    assert run(zygote, "fused_kills", path) == "rounds True True True\n"
+def test_kills_tear_no_native_round(zygote: Zygote, path: Path) -> None:
+    assert run(zygote, "native_kills", path) == "rounds True True True\n"
 
 
 def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> torch.Tensor:
@@ -81,7 +81,7 @@ def take_part(rounds: Rounds, turn: Turn, mine: torch.Tensor, step: Step) -> tor
 
 
 def test_one_learner_alone(shard: Shard) -> None:
-    turn = Turn([shard], rank=0, learners=1, patience=Patience(1))
+    turn = Turn([shard], rank=0, learners=1, wait_policy=WaitPolicy(1))
     rounds = Rounds(shard, turn)
     for _ in range(2):
         seen = take_part(
@@ -92,14 +92,14 @@ def test_one_learner_alone(shard: Shard) -> None:
     assert set(shard.all_progress()) == {(2, 0)}
 
 
-def test_learners_that_do_not_come_are_named(shard: Shard) -> None:
+def test_learners_that_do_not_join_are_named(shard: Shard) -> None:
     with pytest.raises(ServerError, match=r"of 3 learners 2 have not joined .* only rank 1\n"):
-        Turn([shard], rank=1, learners=3, patience=Patience(0.05))
+        Turn([shard], rank=1, learners=3, wait_policy=WaitPolicy(0.05))
     with pytest.raises(ServerError, match="62 learners at most"):
-        Turn([shard], rank=0, learners=63, patience=Patience(0.05))
+        Turn([shard], rank=0, learners=63, wait_policy=WaitPolicy(0.05))
 
 
-def test_learners_that_are_given_up_meanwhile_are_not_waited_for(shard: Shard) -> None:
+def test_learners_given_up_meanwhile_are_not_waited_for(shard: Shard) -> None:
     shard.expected = 2
 
     def give_up() -> None:
@@ -107,25 +107,25 @@ def test_learners_that_are_given_up_meanwhile_are_not_waited_for(shard: Shard) -
 
     timer = threading.Timer(0.05, give_up)
     timer.start()
-    assert Turn([shard], rank=0, learners=2, patience=Patience(10)).number == 0
+    assert Turn([shard], rank=0, learners=2, wait_policy=WaitPolicy(10)).number == 0
     timer.join()
 
 
-def test_who_comes_again_waits_only_for_those_who_live(shard: Shard) -> None:
+def test_a_returning_learner_waits_for_living_ones_only(shard: Shard) -> None:
     shard.expected = 2
     other = shard.members.take()
     assert other is not None
     shard.members.enter(other, 0b10)
-    Turn([shard], rank=0, learners=2, patience=Patience(0))
+    Turn([shard], rank=0, learners=2, wait_policy=WaitPolicy(0))
     shard.members.pause(other)
-    Turn([shard], rank=0, learners=2, patience=Patience(0))
+    Turn([shard], rank=0, learners=2, wait_policy=WaitPolicy(0))
 
 
 @pytest.mark.parametrize("call", ["finish", "add"])
-def test_an_end_of_a_round_that_is_undone_is_not_believed(
+def test_an_undone_end_of_a_round_is_not_believed(
     shard: Shard, call: str, tmp_path: Path, zygote: Zygote
 ) -> None:
-    turn = Turn([shard], rank=0, learners=1, patience=Patience(1))
+    turn = Turn([shard], rank=0, learners=1, wait_policy=WaitPolicy(1))
     other = shard.members.take()
     assert other is not None
     shard.members.enter(other, 0b10)
@@ -165,89 +165,89 @@ def waiting_is_said_once(shard: Shard, end: Callable[[int], None]) -> Iterator[W
     assert said == ["has waited for rank 0 for 0.01 s, and goes on"]
 
 
-def test_a_learner_says_once_for_whom_it_waits_long(shard: Shard) -> None:
+def test_a_long_wait_in_a_round_warns_once(shard: Shard) -> None:
     mine = torch.split(torch.ones(70_000), LAYOUT.block_count)
     with waiting_is_said_once(shard, shard.members.pause) as say:
-        turn = Turn([shard], rank=1, learners=2, patience=Patience(0.01, say))
+        turn = Turn([shard], rank=1, learners=2, wait_policy=WaitPolicy(0.01, say))
         Rounds(shard, turn).add(mine, 0.1, lambda *_: None)
 
 
-def test_a_gate_says_once_for_whom_it_waits_long(shard: Shard) -> None:
+def test_a_long_wait_for_the_staleness_bound_warns_once(shard: Shard) -> None:
     with waiting_is_said_once(shard, lambda late: shard.members.set_clock(late, 1)) as say:
-        gate = Gate(shard, 1, Patience(0.01, say))
-        gate.pushed()
-        gate.pushed()
-        assert gate.wait() > 0.1
+        staleness_bound = StalenessBound(shard, 1, WaitPolicy(0.01, say))
+        staleness_bound.pushed()
+        staleness_bound.pushed()
+        assert staleness_bound.wait() > 0.1
 
 
-def test_a_learner_whom_nobody_has_waited_for_goes_on_from_where_the_others_are(
+def test_a_learner_that_nobody_waited_for_catches_up(
     shard: Shard,
 ) -> None:
     """It came, or its node came back, while no server knew of the others: they would all wait."""
-    gate = Gate(shard, 3, Patience(1))
+    staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     elsewhere, here = shard.members.proxy(5), shard.members.take()
     assert elsewhere is not None
     assert here is not None
     shard.members.enter(shard.slot, 0b01)
     shard.members.enter(here, 0b10)  # it came with this one
-    assert gate.pushes == 0
+    assert staleness_bound.pushes == 0
     shard.members.set_clock(elsewhere, 5000)
-    assert gate.wait() == 0 and gate.pushes == 0  # there is nobody yet
+    assert staleness_bound.wait() == 0 and staleness_bound.pushes == 0  # there is nobody yet
     shard.members.enter(elsewhere, 0b100)
     other = threading.Timer(0.1, shard.members.set_clock, [here, 5000])
     other.start()
-    gate.wait()
+    staleness_bound.wait()
     other.join()
-    assert gate.pushes == shard.members.clock(shard.slot) == 5000
+    assert staleness_bound.pushes == shard.members.clock(shard.slot) == 5000
 
 
 def test_nodes_that_come_back_at_once_do_not_wait_for_each_other(shard: Shard) -> None:
     """The slowest that each hears of is the other, while the rest has gone on without both."""
-    gate = Gate(shard, 3, Patience(1))
+    staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     shard.elsewhere, shard.furthest_elsewhere = 0, 5000
     threading.Timer(0.1, setattr, [shard, "elsewhere", 5000]).start()  # the other went on as well
-    gate.wait()
-    assert gate.pushes == 5000
+    staleness_bound.wait()
+    assert staleness_bound.pushes == 5000
 
 
 def test_nobody_catches_up_with_the_clock_of_nobody(shard: Shard) -> None:
     """A node's last learner has left while its server looked."""
-    gate = Gate(shard, 3, Patience(1))
+    staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     elsewhere = shard.members.proxy(5)
     assert elsewhere is not None
     shard.members.enter(elsewhere, 0b100)
     shard.members.set_clock(elsewhere, NEVER)
-    assert gate.wait() == 0 and gate.pushes == 0
+    assert staleness_bound.wait() == 0 and staleness_bound.pushes == 0
 
 
 @pytest.mark.parametrize("ahead", [4, 5])
-def test_a_learner_who_is_the_slowest_stays_so(shard: Shard, ahead: int) -> None:
+def test_the_slowest_learner_keeps_its_clock(shard: Shard, ahead: int) -> None:
     """Others are a push further than the bound, at most, if they wait for it."""
-    gate = Gate(shard, 3, Patience(1))
+    staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     shard.elsewhere = shard.furthest_elsewhere = ahead
-    assert gate.wait() == 0
-    assert gate.pushes == (ahead if ahead > 4 else 0)
+    assert staleness_bound.wait() == 0
+    assert staleness_bound.pushes == (ahead if ahead > 4 else 0)
 
 
-@pytest.mark.parametrize("how", ["round", "gate"])
-def test_a_halt_waits_for_the_living_of_this_node_and_not_long_for_others(
+@pytest.mark.parametrize("how", ["round", "staleness_bound"])
+def test_a_halt_waits_for_this_node_s_learners_and_briefly_for_others(
     shard: Shard, how: str
 ) -> None:
     here, elsewhere = shard.members.take(), shard.members.proxy(5)
     assert here is not None
     assert elsewhere is not None
-    patience = Patience(60, late=lambda share: share <= FOR_LEARNERS)
+    wait_policy = WaitPolicy(60, late=lambda share: share <= FOR_LEARNERS)
 
     def wait() -> None:
-        if how == "gate":
-            gate.wait()
+        if how == "staleness_bound":
+            staleness_bound.wait()
         else:
             mine = torch.split(torch.ones(70_000), LAYOUT.block_count)
-            Rounds(shard, Turn([shard], 1, 2, patience)).add(mine, 0.1, lambda *_: None)
+            Rounds(shard, Turn([shard], 1, 2, wait_policy)).add(mine, 0.1, lambda *_: None)
 
     shard.members.enter(here, 0b01)
-    gate = Gate(shard, 0, patience)
-    gate.pushed()
+    staleness_bound = StalenessBound(shard, 0, wait_policy)
+    staleness_bound.pushed()
     threading.Timer(0.8, shard.members.remove, [here]).start()
     wait()
     shard.members.enter(elsewhere, 0b01)
@@ -255,31 +255,31 @@ def test_a_halt_waits_for_the_living_of_this_node_and_not_long_for_others(
         wait()
 
 
-def test_who_leaves_while_a_halt_looks_for_it_is_not_taken_for_another_node(
+def test_a_learner_that_leaves_during_a_halt_is_not_taken_for_another_node(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = shard.members.take()
     assert here is not None
     shard.members.enter(here, 0b01)
-    gate = Gate(shard, 0, Patience(60, late=lambda _: True))
-    gate.pushed()
-    began, strike_dead = time.monotonic(), shard.members.strike_dead
+    staleness_bound = StalenessBound(shard, 0, WaitPolicy(60, late=lambda _: True))
+    staleness_bound.pushed()
+    began, remove_dead = time.monotonic(), shard.members.remove_dead
 
     def leave_now() -> None:
-        strike_dead()
+        remove_dead()
         if time.monotonic() - began > 0.6:  # so long one waits for other nodes in any case
             shard.members.pause(here)
 
-    monkeypatch.setattr(shard.members, "strike_dead", leave_now)
-    assert gate.wait() > 0.5
+    monkeypatch.setattr(shard.members, "remove_dead", leave_now)
+    assert staleness_bound.wait() > 0.5
 
 
-def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, path: Path) -> None:
+def test_a_late_learner_begins_with_the_same_round_in_all_shards(shard: Shard, path: Path) -> None:
     create_shard(path.with_name("shard-1"), LAYOUT, 1)
     other = Shard(path.with_name("shard-1"), LAYOUT, 1)
     shard.set_progress(0, 5, 0b10)
     other.set_progress(1, 6, 0b10)
-    turn = Turn([shard, other], rank=0, learners=2, patience=Patience(0))
+    turn = Turn([shard, other], rank=0, learners=2, wait_policy=WaitPolicy(0))
     assert turn.number == 7
     assert [shard.members.all(), other.members.all()] == [[(1, 0, 7)]] * 2
     turn.catch_up()
@@ -291,7 +291,7 @@ def test_who_comes_late_begins_with_the_same_round_in_all_shards(shard: Shard, p
     other.close()
 
 
-def test_who_comes_while_others_begin_the_next_round_takes_part_in_the_one_after_it(
+def test_a_learner_that_joins_during_a_round_takes_part_in_the_next(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard.set_progress(0, 5, 0b10)
@@ -303,44 +303,44 @@ def test_who_comes_while_others_begin_the_next_round_takes_part_in_the_one_after
         enter(slot, mask, first)
 
     monkeypatch.setattr(shard.members, "enter", late)
-    assert Turn([shard], rank=0, learners=2, patience=Patience(0)).number == 7
+    assert Turn([shard], rank=0, learners=2, wait_policy=WaitPolicy(0)).number == 7
     assert [member.first_round for member in shard.members.all()] == [7]
 
 
-def test_who_comes_again_while_others_begin_the_first_round_takes_part_in_the_next(
+def test_a_learner_that_returns_during_the_first_round_takes_part_in_the_next(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard.expected = 1  # all have joined, and one of them has died
     enter = shard.members.enter
 
     def late(slot: int, mask: int, first: int) -> None:
-        if first == 0:  # the others begin just before; on a relay the sum may be sent
+        if first == 0:  # the others begin just before; on a replica the sum may be sent
             shard.set_progress(0, 0, 0b10)
         enter(slot, mask, first)
 
     monkeypatch.setattr(shard.members, "enter", late)
-    assert Turn([shard], rank=0, learners=2, patience=Patience(0)).number == 1
+    assert Turn([shard], rank=0, learners=2, wait_policy=WaitPolicy(0)).number == 1
     assert [member.first_round for member in shard.members.all()] == [1]
 
 
-def test_who_comes_again_while_its_server_is_away_keeps_to_the_replica_s_round(path: Path) -> None:
-    """While nobody lived here the home said nothing of the node's next round."""
-    layout = ShardLayout(70_000, (torch.float32, torch.float32), "model", RELAY)
+def test_a_learner_that_returns_without_its_server_keeps_the_replica_s_round(path: Path) -> None:
+    """While nobody lived here the primary said nothing of the node's next round."""
+    layout = ShardLayout(70_000, (torch.float32, torch.float32), "model", REPLICA)
     create_shard(path, layout, 1)
-    relay = Shard(path, layout, 1)
-    relay.set_progress(0, 5, 0)
-    relay.elsewhere = NEVER
-    assert Turn([relay], rank=0, learners=2, patience=Patience(0.05)).number == 5
-    relay.close()
+    replica = Shard(path, layout, 1)
+    replica.set_progress(0, 5, 0)
+    replica.elsewhere = NEVER
+    assert Turn([replica], rank=0, learners=2, wait_policy=WaitPolicy(0.05)).number == 5
+    replica.close()
 
 
-def test_the_last_one_to_leave_ends_the_rounds_of_those_who_have_left(shard: Shard) -> None:
+def test_the_last_learner_to_leave_ends_open_rounds(shard: Shard) -> None:
     """Of those who push without a pull: what they have pushed counts as done."""
     others = [shard.members.take(), shard.members.take()]
     for rank, slot in enumerate(others, 1):
         assert slot is not None
         shard.members.enter(slot, 1 << rank)
-    pushes = InRounds([shard], ParallelSGD(), 0, 3, Patience(1))
+    pushes = InRounds([shard], ParallelSGD(), 0, 3, WaitPolicy(1))
     pushes.push(torch.ones(LAYOUT.count), None, 0.5)
     shard.members.pause(others[0])
     pushes.leave()
@@ -357,7 +357,7 @@ def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> Non
         total.fill_(7)
         raise ValueError("no step")
 
-    turn = Turn([shard], rank=0, learners=1, patience=Patience(1))
+    turn = Turn([shard], rank=0, learners=1, wait_policy=WaitPolicy(1))
     rounds = Rounds(shard, turn)
     with pytest.raises(ValueError, match="no step"):
         take_part(rounds, turn, torch.ones(70_000), fail)
@@ -367,11 +367,11 @@ def test_a_step_that_fails_is_undone_and_can_be_taken_again(shard: Shard) -> Non
     assert shard.rows[0].eq(1).all()
 
 
-def test_a_round_has_the_rate_of_who_adds_first(shard: Shard) -> None:
+def test_a_round_has_the_rate_of_its_first_learner(shard: Shard) -> None:
     other = shard.members.take()
     assert other is not None
     shard.members.enter(other, 0b01)
-    turn = Turn([shard], rank=1, learners=2, patience=Patience(1))
+    turn = Turn([shard], rank=1, learners=2, wait_policy=WaitPolicy(1))
     ones, rates = torch.ones(LAYOUT.block_count), []
 
     def step(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float) -> None:
@@ -379,7 +379,7 @@ def test_a_round_has_the_rate_of_who_adds_first(shard: Shard) -> None:
 
     for block in range(LAYOUT.blocks):
         assert add_to_sum(
-            shard, block, 0, 0b01, ones[: len(shard.rows[0]) - block * 65_536], 0.5, None
+            shard, block, 0, 0b01, ones[: len(shard.rows[0]) - block * 65_536], 0.5, RoundEnd(None)
         )
     take_part(Rounds(shard, turn), turn, torch.ones(70_000), step)
     assert rates == [(2, 0.5)] * 2

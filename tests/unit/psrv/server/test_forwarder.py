@@ -1,4 +1,4 @@
-"""Learners of two nodes with one shard: its home on one of them, a relay on the other."""
+"""Learners of two nodes with one shard: its primary on one of them, a forwarder on the other."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from repository import SUPPORT
 from server_job import Zygote
 
 from psrv.push.flow_control import Outgoing
-from psrv.push.rounds import add_to_sum, missing
+from psrv.push.rounds import RoundEnd, Step, add_to_sum, missing
 from psrv.server import primary_blocks
-from psrv.server.forwarder import AtOnceRelay, RoundsRelay, Sending, own_clock
+from psrv.server.forwarder import AtOnceForwarder, RoundsForwarder, Sending, local_clock
 from psrv.server.link import stripes_for
-from psrv.server.outbox import Window
-from psrv.shard.format import RELAY, ShardLayout, create_shard
+from psrv.server.outbox import Outbox
+from psrv.shard.format import REPLICA, ShardLayout, create_shard
 from psrv.shard.membership import Member
 from psrv.shard.shard import Shard, ThreadedShard
 from psrv.solvers.solver import Downpour
 from psrv.transport.base import ANY, Frame, Kind
 
 Killed = Callable[[Path, str], None]
-PROGRAM = SUPPORT / "relay_program.py"
+PROGRAM = SUPPORT / "forwarder_program.py"
 LAYOUT = ShardLayout(70_000, (torch.float32, torch.float32), "model")
 
-RELAY_LAYOUT = ShardLayout(65_536, (torch.float32, torch.float32), "model", RELAY)
+REPLICA_LAYOUT = ShardLayout(65_536, (torch.float32, torch.float32), "model", REPLICA)
 IMPORTS = """
 import os, sys, torch
 from pathlib import Path
-from psrv.server.forwarder import AtOnceRelay
+from psrv.server.forwarder import AtOnceForwarder
 from psrv.rules import Downpour
 from psrv.shard.shard import Rows, ThreadedShard
-from psrv.shard.format import RELAY, ShardLayout
-from psrv.server.outbox import Window
+from psrv.shard.format import REPLICA, ShardLayout
+from psrv.server.outbox import Outbox
 folder = Path(sys.argv[1])
 """
 OPEN = """
-layout = ShardLayout(65_536, (torch.float32, torch.float32), "model", RELAY)
-shard = ThreadedShard(folder / "relay", layout, 1)
+layout = ShardLayout(65_536, (torch.float32, torch.float32), "model", REPLICA)
+shard = ThreadedShard(folder / "forwarder", layout, 1)
 """
 DIE_TAKING = """
-relay = AtOnceRelay(0, shard, Downpour(), Window(folder / "window", 4, torch.float32))
+forwarder = AtOnceForwarder(0, shard, Downpour(), Outbox(folder / "outbox", 4, torch.float32))
 set_progress = shard.set_progress
 def die(*progress):
     set_progress(*progress)
     os.kill(os.getpid(), 9)
 shard.set_progress = die
-relay.take(0)
+forwarder.take(0)
 """
-WIDE_LAYOUT = ShardLayout(150_000, (torch.float32, torch.float32), "wide", RELAY)
+WIDE_LAYOUT = ShardLayout(150_000, (torch.float32, torch.float32), "wide", REPLICA)
 OPEN_WIDE = """
-layout = ShardLayout(150_000, (torch.float32, torch.float32), "wide", RELAY)
+layout = ShardLayout(150_000, (torch.float32, torch.float32), "wide", REPLICA)
 shard = ThreadedShard(folder / "wide", layout, 1)
-relay = AtOnceRelay(0, shard, Downpour(), Window(folder / "wide-window", 4, torch.float32))
+forwarder = AtOnceForwarder(0, shard, Downpour(), Outbox(folder / "wide-outbox", 4, torch.float32))
 set_progress, left = shard.set_progress, [2]
 def die_at_the_second(*progress):
     left[0] -= 1
@@ -81,8 +81,8 @@ def be_killed(tmp_path: Path, zygote: Zygote) -> Killed:
 
 @pytest.fixture
 def shard(shm_folder: Path) -> Iterator[ThreadedShard]:
-    create_shard(shm_folder / "home", LAYOUT, 1, learners=4)
-    shard = ThreadedShard(shm_folder / "home", LAYOUT, 1)
+    create_shard(shm_folder / "primary", LAYOUT, 1, learners=4)
+    shard = ThreadedShard(shm_folder / "primary", LAYOUT, 1)
     yield shard
     shard.close()
 
@@ -93,9 +93,9 @@ def shard(shm_folder: Path) -> Iterator[ThreadedShard]:
         ("bits", "bits"),
         ("kills", "rounds True True True"),
         ("count", "sums True True True True"),
-        ("fused_count", "sums True True True True"),
+        ("native_count", "sums True True True True"),
         ("elastic", "center True True"),
-        ("fused_elastic", "center True True"),
+        ("native_elastic", "center True True"),
     ],
 )
 def test_two_nodes(shm_folder: Path, zygote: Zygote, what: str, said: str) -> None:
@@ -107,28 +107,33 @@ def add(rows: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: flo
     rows[0].add_(total, alpha=100 * count)
 
 
+def add_sum(
+    shard: ThreadedShard, rounds: int, mask: int, total: torch.Tensor, rate: float, step: Step
+) -> bool:
+    frame = Frame(Kind.TOTAL, number=rounds, mask=mask, rate=rate)
+    return primary_blocks.add_sum(shard, 0, frame, total, RoundEnd(step))
+
+
 def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> None:
     first, last = (shard.members.proxy(node) for node in (1, 2))
     assert first is not None and last is not None
     shard.members.enter(first, 0b0011)
     shard.members.enter(last, 0b1100)
     ones = torch.ones(LAYOUT.block_count)
-    assert not primary_blocks.add_sum(
-        shard, 0, 0, 0b1000, ones, 0.1, add
-    )  # of its own ranks one has died
-    assert primary_blocks.add_sum(shard, 0, 0, 0b0011, 2 * ones, 0.1, add)
-    assert primary_blocks.add_sum(shard, 0, 0, 0b0011, 2 * ones, 0.1, add)  # told twice
+    assert not add_sum(shard, 0, 0b1000, ones, 0.1, add)  # of its own ranks one has died
+    assert add_sum(shard, 0, 0b0011, 2 * ones, 0.1, add)
+    assert add_sum(shard, 0, 0b0011, 2 * ones, 0.1, add)  # told twice
     assert not primary_blocks.has_ended(shard, 0, 1, add)
-    assert primary_blocks.add_sum(shard, 0, 0, 0b1000, ones, 0.1, add)
+    assert add_sum(shard, 0, 0b1000, ones, 0.1, add)
     weights = torch.empty(LAYOUT.block_count)
     assert primary_blocks.has_ended(shard, 0, 1, add)
     assert primary_blocks.copy_weights(shard, range(1), [weights]) == 1 and weights.eq(900).all()
-    assert primary_blocks.add_sum(shard, 0, 0, 0b1000, ones, 0.1, add)  # too late
-    assert not primary_blocks.add_sum(shard, 0, 2, 0b0011, ones, 0.1, add)  # too early
+    assert add_sum(shard, 0, 0b1000, ones, 0.1, add)  # too late
+    assert not add_sum(shard, 2, 0b0011, ones, 0.1, add)  # too early
     assert shard.progress(0) == (1, 0) and primary_blocks.next_round(shard) == 2
 
 
-def test_a_round_has_the_rate_of_its_lowest_rank_whoever_takes_its_step(
+def test_a_round_has_the_rate_of_its_lowest_rank(
     shard: ThreadedShard,
 ) -> None:
     nodes = [shard.members.proxy(node) for node in (1, 2)]
@@ -142,18 +147,18 @@ def test_a_round_has_the_rate_of_its_lowest_rank_whoever_takes_its_step(
 
     ones = torch.ones(LAYOUT.block_count)
     for rounds, rate in ((0, 0.5), (1, 0.25)):
-        assert primary_blocks.add_sum(shard, 0, rounds, 0b01, ones, rate, note)
-        assert primary_blocks.add_sum(shard, 0, rounds, 0b10, ones, rate / 2, note)
+        assert add_sum(shard, rounds, 0b01, ones, rate, note)
+        assert add_sum(shard, rounds, 0b10, ones, rate / 2, note)
     assert rates == [0.5, 0.25]
 
 
-def test_a_round_ends_without_a_node_that_has_nobody_left(shard: ThreadedShard) -> None:
+def test_a_round_ends_without_a_node_that_has_no_learners_left(shard: ThreadedShard) -> None:
     here, there = (shard.members.proxy(node) for node in (1, 2))
     assert here is not None and there is not None
     shard.members.enter(here, 0b01)
     shard.members.enter(there, 0b10)
     weights = torch.ones(LAYOUT.block_count)
-    assert primary_blocks.add_sum(shard, 0, 0, 0b01, weights, 0.1, add)
+    assert add_sum(shard, 0, 0b01, weights, 0.1, add)
     assert [member.slot for member in missing(shard, *shard.progress(0))] == [there]
     shard.members.pause(there)
     assert primary_blocks.has_ended(shard, 0, 1, add)
@@ -161,7 +166,7 @@ def test_a_round_ends_without_a_node_that_has_nobody_left(shard: ThreadedShard) 
 
 
 def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path) -> None:
-    create_shard(shm_folder / "home", LAYOUT, 1)
+    create_shard(shm_folder / "primary", LAYOUT, 1)
     code = (
         "import sys, torch; from pathlib import Path; from psrv.shard.shard import Shard\n"
         "from psrv.shard.format import ShardLayout\n"
@@ -171,12 +176,12 @@ def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path) -> None
         "shard.members.enter(slot, 0b1100, 5); shard.members.set_clock(slot, 7); print(slot)"
     )
     left = subprocess.run(
-        [sys.executable, "-c", code, str(shm_folder / "home")], capture_output=True, check=True
+        [sys.executable, "-c", code, str(shm_folder / "primary")], capture_output=True, check=True
     )
     slot = int(left.stdout)
-    shard = ThreadedShard(shm_folder / "home", LAYOUT, 1)
+    shard = ThreadedShard(shm_folder / "primary", LAYOUT, 1)
     members = shard.members
-    members.strike_dead()
+    members.remove_dead()
     assert members.proxies() == {3: slot} and members.all() == [(0b1100, slot, 5)]
     assert members.slowest() == 7
     assert members.proxy(2) not in (slot, shard.slot)
@@ -186,14 +191,14 @@ def test_a_proxy_outlives_its_server_and_is_taken_over(shm_folder: Path) -> None
     shard.close()
 
 
-def test_a_sum_goes_to_the_home_without_what_a_killed_learner_had_begun_to_add(
+def test_a_forwarded_sum_lacks_a_killed_learner_s_unfinished_addition(
     shm_folder: Path, be_killed: Killed
 ) -> None:
-    create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
-    server = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
-    relay = RoundsRelay(0, server)
+    create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
+    server = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
+    forwarder = RoundsForwarder(0, server)
     server.members.enter(server.slot, 0b01)
-    add_to_sum(server, 0, 0, 0b01, torch.ones(65_536), 0.25, None)
+    add_to_sum(server, 0, 0, 0b01, torch.ones(65_536), 0.25, RoundEnd(None))
     be_killed(shm_folder, OPEN + """
 shard.members.enter(shard.slot, 0b10)
 def half(parts, block):
@@ -201,25 +206,25 @@ def half(parts, block):
     os.kill(os.getpid(), 9)
 shard.update_block(0, half, changes=Rows(1, 2))
 """)  # fmt: skip
-    assert relay.ready() == []
-    assert relay.take(0) is None
-    server.members.strike_dead()
-    assert relay.ready() == [0]
-    sending = relay.take(0)
+    assert forwarder.ready() == []
+    assert forwarder.take(0) is None
+    server.members.remove_dead()
+    assert forwarder.ready() == [0]
+    sending = forwarder.take(0)
     assert sending is not None and sending[0].mask == 0b01
     assert sending[0].rate == 0.25
     assert torch.frombuffer(bytearray(sending[1]), dtype=torch.float32).eq(1).all()
     server.close()
 
 
-def test_a_relay_sees_which_sums_are_whole_without_a_look_at_each_block_s_members(
+def test_a_forwarder_finds_complete_sums_without_checking_members_per_block(
     shm_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks a thousand times a second, on the cores that the learners need."""
-    layout = ShardLayout(65_536 * 400, (torch.float32, torch.float32), "model", RELAY)
-    create_shard(shm_folder / "relay", layout, 1, learners=3)
-    server = ThreadedShard(shm_folder / "relay", layout, 1)
-    relay, members = RoundsRelay(0, server), server.members
+    layout = ShardLayout(65_536 * 400, (torch.float32, torch.float32), "model", REPLICA)
+    create_shard(shm_folder / "forwarder", layout, 1, learners=3)
+    server = ThreadedShard(shm_folder / "forwarder", layout, 1)
+    forwarder, members = RoundsForwarder(0, server), server.members
     looks: list[list[Member]] = []
     everyone = members.all
     monkeypatch.setattr(members, "all", lambda: looks.append(found := everyone()) or found)
@@ -231,90 +236,90 @@ def test_a_relay_sees_which_sums_are_whole_without_a_look_at_each_block_s_member
     for block in range(400):
         server.set_progress(block, *steps[block // 2 % len(steps)])
     whole = [group for group in range(200) if group % len(steps) in (1, 3)]
-    assert relay.ready() == whole and len(looks) == 1
-    assert relay.behind == 4
-    assert relay.take(1) is not None and relay.take(0) is None
-    assert relay.ready() == whole[1:]
-    relay.on_its_way(range(200))
-    assert relay.ready() == whole
+    assert forwarder.ready() == whole and len(looks) == 1
+    assert forwarder.behind == 4
+    assert forwarder.take(1) is not None and forwarder.take(0) is None
+    assert forwarder.ready() == whole[1:]
+    forwarder.unanswered(range(200))
+    assert forwarder.ready() == whole
     members.pause(1)  # rank 0 was killed: its slot is the first after the server's
-    assert relay.ready() == [g for g in range(200) if g % len(steps) in (1, 3, 5, 6)]
+    assert forwarder.ready() == [g for g in range(200) if g % len(steps) in (1, 3, 5, 6)]
     server.close()
 
 
-def test_a_replica_in_rounds_asks_a_new_home_for_its_weights_of_the_same_round(
+def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(
     shm_folder: Path,
 ) -> None:
-    create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
-    server = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
-    relay, weights = RoundsRelay(0, server), torch.ones(65_536)
-    relay.give(Frame(Kind.WEIGHTS, 0, 0, 3), weights)
-    assert relay.pull(0).number == 3
+    create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
+    server = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
+    forwarder, weights = RoundsForwarder(0, server), torch.ones(65_536)
+    forwarder.give(Frame(Kind.WEIGHTS, 0, 0, 3), weights)
+    assert forwarder.pull(0).number == 3
     server.members.enter(server.slot, 0b01)
-    add_to_sum(server, 0, 3, 0b01, weights, 0.25, None)
-    relay.meet()
-    assert relay.pull(0).number == ANY
-    relay.pulled(Frame(Kind.PULLED, 0, 0, 3), 5 * weights)
+    add_to_sum(server, 0, 3, 0b01, weights, 0.25, RoundEnd(None))
+    forwarder.distrust_replica()
+    assert forwarder.pull(0).number == ANY
+    forwarder.pulled(Frame(Kind.PULLED, 0, 0, 3), 5 * weights)
     assert server.rows[0].eq(5).all() and server.progress(0) == (3, 0b01)
-    relay.meet()
-    relay.pulled(Frame(Kind.PULLED, 0, 0, 2), 7 * weights)  # it has still to come to this round
-    assert server.rows[0].eq(5).all() and relay.pull(0).number == 3
+    forwarder.distrust_replica()
+    forwarder.pulled(Frame(Kind.PULLED, 0, 0, 2), 7 * weights)  # it has still to come to this round
+    assert server.rows[0].eq(5).all() and forwarder.pull(0).number == 3
     server.close()
 
 
-def test_a_node_takes_part_in_a_round_until_the_answer_to_those_who_have_left(
+def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(
     shm_folder: Path,
 ) -> None:
     """Their sum is on its way, or soon; of who was killed in the middle there may be none."""
     create_shard(shm_folder / "wide", WIDE_LAYOUT, 1, learners=2)
     server = ThreadedShard(shm_folder / "wide", WIDE_LAYOUT, 1)
-    relay, ones = RoundsRelay(0, server), torch.ones(65_536)
+    forwarder, ones = RoundsForwarder(0, server), torch.ones(65_536)
     last = 150_000 - 2 * 65_536
     for block in (0, 1):
-        add_to_sum(server, block, 0, 0b01, ones, 0.25, None)
-    assert own_clock(relay) == (0, 0, 0)
-    add_to_sum(server, 2, 0, 0b01, ones[:last], 0.25, None)
+        add_to_sum(server, block, 0, 0b01, ones, 0.25, RoundEnd(None))
+    assert local_clock(forwarder) == (0, 0, 0)
+    add_to_sum(server, 2, 0, 0b01, ones[:last], 0.25, RoundEnd(None))
     server.members.enter(server.slot, 0b10, 1)
-    assert own_clock(relay) == (0b11, 0, 0)  # of the sum, though who came since begins later
+    assert local_clock(forwarder) == (0b11, 0, 0)  # of the sum, though who came since begins later
     server.members.pause(server.slot)
-    relay.give(Frame(Kind.WEIGHTS, 0, 0, 1), torch.ones(2 * 65_536))
-    assert own_clock(relay) == (0b01, 0, 1)
-    relay.give(Frame(Kind.WEIGHTS, 0, 2, 1), ones[:last])
-    assert own_clock(relay) == (0, 0, 1)
+    forwarder.give(Frame(Kind.WEIGHTS, 0, 0, 1), torch.ones(2 * 65_536))
+    assert local_clock(forwarder) == (0b01, 0, 1)
+    forwarder.give(Frame(Kind.WEIGHTS, 0, 2, 1), ones[:last])
+    assert local_clock(forwarder) == (0, 0, 1)
     server.close()
 
 
-def test_a_relay_asks_on_while_all_of_its_learners_take_part_in_later_rounds_only(
+def test_a_forwarder_keeps_pulling_while_its_learners_wait_for_a_later_round(
     shm_folder: Path,
 ) -> None:
-    create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
-    server = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
-    relay, weights = RoundsRelay(0, server), torch.ones(65_536)
-    assert not relay.is_behind  # nobody is there
+    create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
+    server = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
+    forwarder, weights = RoundsForwarder(0, server), torch.ones(65_536)
+    assert not forwarder.is_behind  # nobody is there
     server.members.enter(server.slot, 0b01, 2)
     assert server.want_refresh() == 1
-    assert relay.is_behind and relay.wanted == 0  # the home does not know of it
-    relay.announced = 1
-    relay.pulled(Frame(Kind.PULLED, 0, 0, 2), weights)
-    assert not relay.is_behind and relay.wanted == 1
+    assert forwarder.is_behind and forwarder.wanted == 0  # the primary does not know of it
+    forwarder.announced = 1
+    forwarder.pulled(Frame(Kind.PULLED, 0, 0, 2), weights)
+    assert not forwarder.is_behind and forwarder.wanted == 1
     server.close()
 
 
-def test_a_server_with_another_slot_undoes_what_the_killed_one_had_begun_to_send(
+def test_a_server_with_another_slot_undoes_its_killed_predecessor_s_unfinished_send(
     shm_folder: Path, be_killed: Killed
 ) -> None:
-    create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
-    learner = Shard(shm_folder / "relay", RELAY_LAYOUT, 1)
+    create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
+    learner = Shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
     be_killed(shm_folder, OPEN + """
 shard.update_block(0, lambda parts, block: (parts[1].fill_(1), shard.count_push(block)))
 """ + DIE_TAKING)  # fmt: skip
     learner.close()
-    server = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
-    window = Window(shm_folder / "window", 4, torch.float32)
-    relay = AtOnceRelay(0, server, Downpour(), window)
-    assert server.slot == 0 and relay.exchanges() == set()
-    window.free_but(set())
-    assert relay.on_its_way(range(1)) == [] and relay.ready() == [0]
+    server = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
+    outbox = Outbox(shm_folder / "outbox", 4, torch.float32)
+    forwarder = AtOnceForwarder(0, server, Downpour(), outbox)
+    assert server.slot == 0 and forwarder.exchanges() == set()
+    outbox.keep_only(set())
+    assert forwarder.unanswered(range(1)) == [] and forwarder.ready() == [0]
     server.close()
 
 
@@ -329,12 +334,12 @@ def push_ones(shard: Shard, blocks: Iterable[int]) -> None:
         shard.update_block(block, add)
 
 
-def test_pushes_that_a_killed_server_had_begun_to_take_have_not_come(
+def test_pushes_that_a_killed_server_was_taking_do_not_count_as_arrived(
     shm_folder: Path, be_killed: Killed
 ) -> None:
     """Who leaves looks at what is undone later, or begins to wait just then."""
-    create_shard(shm_folder / "relay", RELAY_LAYOUT, 1, learners=2)
-    shard = ThreadedShard(shm_folder / "relay", RELAY_LAYOUT, 1)
+    create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
+    shard = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
     push_ones(shard, [0])
     before = Outgoing([shard])
     be_killed(shm_folder, OPEN + DIE_TAKING)
@@ -343,17 +348,19 @@ def test_pushes_that_a_killed_server_had_begun_to_take_have_not_come(
     shard.read_block(0, lambda *_: None)  # as the next server does when it begins
     assert shard.progress(0) == (0, 1)
     assert not before.has_come() and not then.has_come()
-    window = Window(shm_folder / "window", 4, torch.float32)
-    relay = AtOnceRelay(0, shard, Downpour(), window)
-    window.free_but(set())
-    assert relay.take(0) is not None
+    outbox = Outbox(shm_folder / "outbox", 4, torch.float32)
+    forwarder = AtOnceForwarder(0, shard, Downpour(), outbox)
+    outbox.keep_only(set())
+    assert forwarder.take(0) is not None
     assert not before.has_come() and not then.has_come()
-    relay.give(Frame(Kind.WEIGHTS, 0, 0, 7), torch.ones(65_536))
+    forwarder.give(Frame(Kind.WEIGHTS, 0, 0, 7), torch.ones(65_536))
     assert before.has_come() and then.has_come()
     shard.close()
 
 
-def sent(relay: AtOnceRelay, sendings: Iterable[Sending | None]) -> list[tuple[int, int, set[int]]]:
+def sent(
+    forwarder: AtOnceForwarder, sendings: Iterable[Sending | None]
+) -> list[tuple[int, int, set[int]]]:
     """Return of each run the first block, the number of elements, and what these are."""
     found = []
     for sending in sendings:
@@ -369,49 +376,52 @@ def wide(shm_folder: Path) -> Path:
     return shm_folder
 
 
-def open_wide(folder: Path) -> tuple[ThreadedShard, AtOnceRelay]:
+def open_wide(folder: Path) -> tuple[ThreadedShard, AtOnceForwarder]:
     shard = ThreadedShard(folder / "wide", WIDE_LAYOUT, 1)
-    window = Window(folder / "wide-window", 4, torch.float32)
-    relay = AtOnceRelay(0, shard, Downpour(), window)
-    window.free_but(relay.exchanges())
-    return shard, relay
+    outbox = Outbox(folder / "wide-outbox", 4, torch.float32)
+    forwarder = AtOnceForwarder(0, shard, Downpour(), outbox)
+    outbox.keep_only(forwarder.exchanges())
+    return shard, forwarder
 
 
-def test_neighbours_travel_together_if_they_have_as_many_pushes(wide: Path) -> None:
-    shard, relay = open_wide(wide)
+def test_neighbouring_blocks_with_equal_push_counts_share_a_frame(wide: Path) -> None:
+    shard, forwarder = open_wide(wide)
     push_ones(shard, [0, 1, 2])
-    assert relay.ready() == [0, 1]
-    assert sent(relay, map(relay.take, [0, 1])) == [(0, 131_072, {1, 2}), (2, 18_928, {3})]
-    assert relay.ready() == [] and relay.take(0) is None
-    assert sent(relay, relay.on_its_way(range(2))) == [(0, 131_072, {1, 2}), (2, 18_928, {3})]
+    assert forwarder.ready() == [0, 1]
+    assert sent(forwarder, map(forwarder.take, [0, 1])) == [(0, 131_072, {1, 2}), (2, 18_928, {3})]
+    assert forwarder.ready() == [] and forwarder.take(0) is None
+    assert sent(forwarder, forwarder.unanswered(range(2))) == [
+        (0, 131_072, {1, 2}),
+        (2, 18_928, {3}),
+    ]
     for block, count in ((0, 131_072), (2, 18_928)):
-        relay.give(Frame(Kind.WEIGHTS, 0, block, 7), torch.full((count,), 9.0))
-    assert shard.rows[0].eq(9).all() and relay.exchanges() == set()
+        forwarder.give(Frame(Kind.WEIGHTS, 0, block, 7), torch.full((count,), 9.0))
+    assert shard.rows[0].eq(9).all() and forwarder.exchanges() == set()
     push_ones(shard, [0, 0, 1])
-    assert sent(relay, map(relay.take, [0, 0])) == [(0, 65_536, {1}), (1, 65_536, {2})]
+    assert sent(forwarder, map(forwarder.take, [0, 0])) == [(0, 65_536, {1}), (1, 65_536, {2})]
     shard.close()
 
 
-def test_a_server_that_is_killed_while_it_takes_a_run_sends_each_total_once(
+def test_a_server_killed_while_taking_a_run_sends_each_total_once(
     wide: Path, be_killed: Killed
 ) -> None:
     shard, _ = open_wide(wide)
     push_ones(shard, [0, 1])
     shard.close()
-    be_killed(wide, OPEN_WIDE + "shard.set_progress = die_at_the_second\nrelay.take(0)\n")
-    shard, relay = open_wide(wide)
-    assert sent(relay, relay.on_its_way([0])) == [(0, 65_536, {1})]
-    assert relay.ready() == [0]
-    assert sent(relay, [relay.take(0)]) == [(1, 65_536, {2})]
+    be_killed(wide, OPEN_WIDE + "shard.set_progress = die_at_the_second\nforwarder.take(0)\n")
+    shard, forwarder = open_wide(wide)
+    assert sent(forwarder, forwarder.unanswered([0])) == [(0, 65_536, {1})]
+    assert forwarder.ready() == [0]
+    assert sent(forwarder, [forwarder.take(0)]) == [(1, 65_536, {2})]
     shard.close()
 
 
-def test_a_server_that_is_killed_while_it_takes_in_an_answer_asks_for_the_rest(
+def test_a_server_killed_while_applying_an_answer_asks_for_the_rest(
     wide: Path, be_killed: Killed
 ) -> None:
-    shard, relay = open_wide(wide)
+    shard, forwarder = open_wide(wide)
     push_ones(shard, [0, 1])
-    assert relay.take(0) is not None
+    assert forwarder.take(0) is not None
     shard.close()
     be_killed(
         wide,
@@ -419,16 +429,16 @@ def test_a_server_that_is_killed_while_it_takes_in_an_answer_asks_for_the_rest(
         + """
 from psrv.transport.base import Frame, Kind
 shard.set_progress = die_at_the_second
-relay.give(Frame(Kind.WEIGHTS, 0, 0, 7), torch.full((131_072,), 9.0))
+forwarder.give(Frame(Kind.WEIGHTS, 0, 0, 7), torch.full((131_072,), 9.0))
 """,
     )
-    shard, relay = open_wide(wide)
+    shard, forwarder = open_wide(wide)
     assert shard.rows[0][:65_536].eq(9).all() and shard.rows[0][65_536:].eq(0).all()
-    assert sent(relay, relay.on_its_way([0])) == [(1, 65_536, {2})]
-    relay.give(Frame(Kind.WEIGHTS, 0, 1, 7), torch.full((65_536,), 9.0))
-    assert shard.rows[0][:131_072].eq(9).all() and relay.exchanges() == set()
+    assert sent(forwarder, forwarder.unanswered([0])) == [(1, 65_536, {2})]
+    forwarder.give(Frame(Kind.WEIGHTS, 0, 1, 7), torch.full((65_536,), 9.0))
+    assert shard.rows[0][:131_072].eq(9).all() and forwarder.exchanges() == set()
     shard.close()
 
 
-def test_connections_are_as_many_as_there_are_cores_for() -> None:
+def test_the_number_of_connections_depends_on_the_cores() -> None:
     assert [stripes_for(cores) for cores in (1, 2, 3, 4, 64)] == [1, 1, 1, 2, 2]

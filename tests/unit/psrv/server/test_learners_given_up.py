@@ -1,4 +1,4 @@
-"""Learners that are given up before the first round: no home and no relay waits for them."""
+"""Learners that are given up before the first round: no primary and no forwarder waits for them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import torch
 
 from dlctl.contract import Homes, Parameters, server_dir, snapshot_file
 from psrv.push.snapshots import write_snapshot
-from psrv.server.shard_files import OwnShards
+from psrv.server.settings import Settings
+from psrv.server.shard_files import ShardFiles
 from psrv.server.shards import NodeShards, learners_left
+from psrv.solvers.partition import ShardSet
 from psrv.solvers.solver import ParallelSGD
 from psrv.transport.base import DisconnectedError
 
@@ -21,7 +23,7 @@ Make = Callable[[int], NodeShards]
 
 @pytest.fixture
 def make(shm_folder: Path, tmp_path: Path) -> Iterator[Make]:
-    """Makes the shards of a node of two, the only one's home is node 0."""
+    """Makes the shards of a node of two, the only one's primary is node 0."""
     solver, parameters = ParallelSGD(), Parameters(COUNT, "float32", 1, "model")
     (tmp_path / server_dir(1)).mkdir(parents=True)
     write_snapshot(tmp_path / snapshot_file(1, 0), [(0, [torch.zeros(COUNT)])], COUNT)
@@ -31,10 +33,11 @@ def make(shm_folder: Path, tmp_path: Path) -> Iterator[Make]:
         raise DisconnectedError("nobody is there")
 
     def shards(node: int) -> NodeShards:
-        files = OwnShards(tmp_path, shm_folder / str(node), 1, parameters, 1, solver, 4, 2)
+        settings = Settings(1, node, LEARNERS, solver, "")
+        shards = ShardSet(shm_folder / str(node), parameters, 1, 1, tmp_path)
         made.append(
             NodeShards(
-                files, Homes(1, [0]), node, LEARNERS, solver, gated=False, stripes=1,
+                ShardFiles(shards, settings), Homes(1, [0]), settings,
                 dial=dial, log=lambda line: None, fail=lambda error: None,  # type: ignore[arg-type]
             )
         )  # fmt: skip
@@ -46,19 +49,21 @@ def make(shm_folder: Path, tmp_path: Path) -> Iterator[Make]:
 
 
 @pytest.mark.parametrize(("node", "waited_for"), [(0, [4, 3, 1]), (1, [2, 1, 1])])
-def test_nobody_waits_for_who_was_given_up(make: Make, node: int, waited_for: list[int]) -> None:
+def test_learners_that_were_given_up_are_not_waited_for(
+    make: Make, node: int, waited_for: list[int]
+) -> None:
     shards = make(node)
     links = shards._links
     seen = [shards._shards[0].expected]
     for lost in ([3], [1, 2, 3]):
-        shards.follow(Homes(len(seen) + 1, [0], lost_learners=lost))
+        shards.apply_placement(Homes(len(seen) + 1, [0], lost_learners=lost))
         seen.append(shards._shards[0].expected)
     assert seen == waited_for
     assert shards._links == links  # nothing has moved
 
 
 @pytest.mark.parametrize(
-    ("homes", "left"),
+    ("placement", "left"),
     [
         (Homes(1, [0]), [2, 3]),
         (Homes(2, [0], [1]), [2, 0]),
@@ -66,5 +71,5 @@ def test_nobody_waits_for_who_was_given_up(make: Make, node: int, waited_for: li
         (Homes(2, [0], lost_learners=[2, 3]), [2, 1]),
     ],
 )
-def test_learners_that_are_left(homes: Homes, left: list[int]) -> None:
-    assert learners_left(homes, [2, 3]) == left
+def test_learners_left_counts_each_node_s_learners(placement: Homes, left: list[int]) -> None:
+    assert learners_left(placement, [2, 3]) == left

@@ -1,4 +1,4 @@
-"""A connection to a home, without a network: what goes over it, and when."""
+"""A connection to a primary, without a network: what goes over it, and when."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import torch
 
 from psrv.push.flow_control import Outgoing
 from psrv.push.push import AtOnce
-from psrv.server.forwarder import AtOnceRelay
+from psrv.server.forwarder import AtOnceForwarder
 from psrv.server.link import AHEAD, Stripe
-from psrv.server.outbox import Window
-from psrv.shard.format import BLOCKS_AT, RELAY, WRITER, ShardLayout, create_shard
+from psrv.server.outbox import Outbox
+from psrv.server.reconnect import Peer
+from psrv.shard.format import BLOCKS_AT, REPLICA, WRITER, ShardLayout, create_shard
 from psrv.shard.shard import ThreadedShard
 from psrv.solvers.solver import Downpour
 from psrv.transport.base import DisconnectedError, Frame, Kind
@@ -24,11 +25,11 @@ from psrv.transport.base import DisconnectedError, Frame, Kind
 STEP = 65_536
 BLOCKS = 40
 COUNT = BLOCKS * STEP - 100
-LAYOUT = ShardLayout(COUNT, (torch.float32, torch.float32), "model", RELAY)
+LAYOUT = ShardLayout(COUNT, (torch.float32, torch.float32), "model", REPLICA)
 
 
-class FakeHome:
-    """A connection to a home whose solver adds, and which is slow to answer."""
+class FakePrimary:
+    """A connection to a primary whose solver adds, and which is slow to answer."""
 
     def __init__(self, answer_s: float, before: Callable[[Frame], None]) -> None:
         self.weights = torch.zeros(COUNT)
@@ -70,17 +71,18 @@ class FakeHome:
 
 @pytest.fixture
 def shard(shm_folder: Path) -> Iterator[ThreadedShard]:
-    create_shard(shm_folder / "relay", LAYOUT, 1)
-    shard = ThreadedShard(shm_folder / "relay", LAYOUT, 1)
+    create_shard(shm_folder / "forwarder", LAYOUT, 1)
+    shard = ThreadedShard(shm_folder / "forwarder", LAYOUT, 1)
     yield shard
     shard.close()
 
 
-def refreshed(shard: ThreadedShard, home: FakeHome, ahead: int) -> bool:
-    """Have the server talk to a home; return whether a refresh comes to its end."""
-    window = Window(shard.path.with_name("window"), BLOCKS, torch.float32)
-    relay, failed = AtOnceRelay(0, shard, Downpour(), window), list[BaseException]()
-    stripe = Stripe([relay], lambda *_: home, 0, 1, ahead, "home", lambda _: None, failed.append)
+def refreshed(shard: ThreadedShard, primary: FakePrimary, ahead: int) -> bool:
+    """Have the server talk to a primary; return whether a refresh comes to its end."""
+    outbox = Outbox(shard.path.with_name("outbox"), BLOCKS, torch.float32)
+    forwarder, failed = AtOnceForwarder(0, shard, Downpour(), outbox), list[BaseException]()
+    peer = Peer("primary", lambda *_: primary, lambda _: None, failed.append)
+    stripe = Stripe(peer, [forwarder], 0, 1, ahead)
     thread = threading.Thread(target=stripe.run)
     thread.start()
     try:
@@ -94,7 +96,7 @@ def refreshed(shard: ThreadedShard, home: FakeHome, ahead: int) -> bool:
         thread.join()
 
 
-def test_a_refresh_has_what_was_pushed_before_it_was_wanted(shard: ThreadedShard) -> None:
+def test_a_refresh_includes_all_earlier_pushes(shard: ThreadedShard) -> None:
     """Also what has gathered behind totals on their way: a checkpoint counts it as done."""
     pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)
 
@@ -103,14 +105,14 @@ def test_a_refresh_has_what_was_pushed_before_it_was_wanted(shard: ThreadedShard
             pushes.push(mine, None, 1.0)
             shard.refresh_wanted = 1
 
-    home = FakeHome(0.02, before)
+    primary = FakePrimary(0.02, before)
     pushes.push(mine, None, 1.0)
-    assert refreshed(shard, home, BLOCKS)
-    assert home.asked == [(block, {2.0}) for block in range(BLOCKS)]
+    assert refreshed(shard, primary, BLOCKS)
+    assert primary.asked == [(block, {2.0}) for block in range(BLOCKS)]
     assert shard.rows[0].eq(2).all()
 
 
-def test_a_refresh_waits_for_no_push_that_is_undone(shard: ThreadedShard) -> None:
+def test_a_refresh_does_not_wait_for_an_undone_push(shard: ThreadedShard) -> None:
     """Its learner was killed just before its end; the connection would stand still for ever."""
     killed = shard.members.take()
     assert killed is not None
@@ -123,11 +125,11 @@ def test_a_refresh_waits_for_no_push_that_is_undone(shard: ThreadedShard) -> Non
             shard.refresh_wanted = 1
 
     shard.update_block(BLOCKS - 1, lambda parts, block: shard.count_push(block))
-    assert refreshed(shard, FakeHome(0.001, before), AHEAD)
+    assert refreshed(shard, FakePrimary(0.001, before), AHEAD)
     assert shard.progress(0) == (1000, 0)
 
 
-def test_a_refresh_comes_however_much_others_push(shard: ThreadedShard) -> None:
+def test_a_refresh_completes_under_constant_pushes(shard: ThreadedShard) -> None:
     pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)
     ended = threading.Event()
 
@@ -139,35 +141,35 @@ def test_a_refresh_comes_however_much_others_push(shard: ThreadedShard) -> None:
     learner.start()
     try:
         shard.refresh_wanted = 1
-        assert refreshed(shard, FakeHome(0.001, lambda _: None), AHEAD)
+        assert refreshed(shard, FakePrimary(0.001, lambda _: None), AHEAD)
     finally:
         ended.set()
         learner.join()
 
 
-def test_who_leaves_waits_for_no_pushes_of_others(shard: ThreadedShard) -> None:
-    window = Window(shard.path.with_name("window"), BLOCKS, torch.float32)
-    relay = AtOnceRelay(0, shard, Downpour(), window)
+def test_a_leaving_learner_does_not_wait_for_others_pushes(shard: ThreadedShard) -> None:
+    outbox = Outbox(shard.path.with_name("outbox"), BLOCKS, torch.float32)
+    forwarder = AtOnceForwarder(0, shard, Downpour(), outbox)
     pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)
 
     def carry() -> list[Frame]:
-        sendings = [relay.take(group) for group in relay.ready()]
+        sendings = [forwarder.take(group) for group in forwarder.ready()]
         return [sending[0] for sending in sendings if sending is not None]
 
     def answer(frames: list[Frame]) -> None:
         for frame in frames:
             count = min(2 * STEP, COUNT - frame.block * STEP)
-            relay.give(Frame(Kind.WEIGHTS, 0, frame.block, 7), torch.zeros(count))
+            forwarder.give(Frame(Kind.WEIGHTS, 0, frame.block, 7), torch.zeros(count))
 
     assert Outgoing([shard]).has_come()
     pushes.push(mine, None, 1.0)
     first = carry()
-    on_its_way = Outgoing([shard])
+    unanswered = Outgoing([shard])
     pushes.push(mine, None, 1.0)
     behind = Outgoing([shard])
-    assert not on_its_way.has_come()
+    assert not unanswered.has_come()
     answer(first)
-    assert on_its_way.has_come() and not behind.has_come()
+    assert unanswered.has_come() and not behind.has_come()
     second = carry()
     pushes.push(mine, None, 1.0)
     assert not behind.has_come()

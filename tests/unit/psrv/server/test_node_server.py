@@ -37,11 +37,11 @@ from psrv.transport.base import (
     UnknownPlaceError,
     UnreachableError,
 )
-from psrv.transport.reachability import Reach
+from psrv.transport.reachability import Reachability
 
 PROGRAM = SUPPORT / "node_server_program.py"
 REJOINING = SUPPORT / "rejoining_program.py"
-MOVED = SUPPORT / "moved_home_program.py"
+MOVED = SUPPORT / "moved_primary_program.py"
 Play = Callable[..., str]
 
 
@@ -71,7 +71,7 @@ def test_no_push_is_lost_or_counted_twice(play: Play, fault: str) -> None:
     assert play(f"exact:{fault}") == f"{faults}node 0: 1.0\nnode 1: 1.0\n"
 
 
-def test_rounds_have_the_same_bits_each_time_whatever_is_cut_or_killed(play: Play) -> None:
+def test_rounds_are_bit_equal_despite_cut_connections_and_kills(play: Play) -> None:
     said = [play(f"rounds:{fault}") for fault in ("", "cut", "kill")]
     faults, first, second = said[0].splitlines()
     assert faults == "faults while learners pushed: True"
@@ -79,25 +79,25 @@ def test_rounds_have_the_same_bits_each_time_whatever_is_cut_or_killed(play: Pla
     assert said == [said[0]] * 3
 
 
-def test_what_a_learner_has_pushed_in_a_round_is_in_it_though_it_has_left(play: Play) -> None:
+def test_a_push_counts_in_its_round_after_its_learner_left(play: Play) -> None:
     assert play("left") == "node 0: 2.0\nnode 1: 2.0\n"
 
 
-def test_a_learner_that_comes_again_when_all_have_left_is_in_the_next_round(play: Play) -> None:
+def test_a_learner_that_rejoins_an_empty_training_is_in_the_next_round(play: Play) -> None:
     """It waited for the end of one that nobody was in, for ever, with the last chunk."""
     assert play("alone", REJOINING) == "node 0: 8.0\nnode 1: 8.0\n"
 
 
-def test_learners_that_come_and_go_lose_no_push_in_rounds(play: Play) -> None:
+def test_learners_that_join_and_leave_lose_no_push_in_rounds(play: Play) -> None:
     assert play("often", REJOINING) == "node 0: 1.0\nnode 1: 1.0\n"
 
 
 @pytest.mark.parametrize("solver", ["downpour", "elastic", "parallel"])
-def test_a_lost_node_s_shard_goes_on_at_another_one(play: Play, solver: str) -> None:
+def test_a_lost_node_s_shard_moves_to_another_node(play: Play, solver: str) -> None:
     assert play(f"lost:{solver}") == "node 0 at 1: True\nnode 2 at 1: True\n"
 
 
-def test_a_replica_has_the_weights_of_the_new_home_though_it_has_had_as_many_pushes(
+def test_a_replica_takes_a_new_primary_s_weights_despite_equal_push_counts(
     play: Play,
 ) -> None:
     """Else a learner that only pulls would validate, or save, what the others do not have."""
@@ -108,7 +108,7 @@ def test_a_round_after_a_shard_has_moved_has_the_sums_of_all_nodes(play: Play) -
     assert play("in_rounds", MOVED) == "node 0: 25.0\nnode 2: 25.0\n"
 
 
-def test_nothing_comes_from_a_node_that_was_given_up(play: Play) -> None:
+def test_a_node_that_was_given_up_is_refused(play: Play) -> None:
     assert play("fenced") == (
         "node 0: 15.0\nnode 1: 15.0\nnode 2: 15.0\n"
         "it says: this node was given up: its server ends\n"
@@ -118,19 +118,19 @@ def test_nothing_comes_from_a_node_that_was_given_up(play: Play) -> None:
 
 @pytest.mark.parametrize("slow", [0, 1])
 def test_learners_wait_for_a_slow_one_on_another_node(play: Play, slow: int) -> None:
-    """The home of the first shard, with all clocks, is node 0."""
-    assert play(f"gate:{slow}") == "ahead by 1 to 3: True\n"
+    """The primary of the first shard, with all clocks, is node 0."""
+    assert play(f"staleness_bound:{slow}") == "ahead by 1 to 3: True\n"
 
 
-def test_strangers_and_those_of_another_training_are_refused(play: Play) -> None:
+def test_peers_without_the_secret_or_of_another_training_are_refused(play: Play) -> None:
     assert play("refused").splitlines() == [
         "let in",
         "it does not know the secret of this training's attempt "
         "(and says it is node 1 of attempt 1)",
-        "it is of attempt 2, and this is attempt 1",
+        "it belongs to attempt 2, and this is attempt 1",
         "node 1 has another model, or another solver",
-        "node 1 looks for node 1: this is another one",
-        "node 9 looks for node 0: this is another one",
+        "node 1 wants node 1: this is another one",
+        "node 9 wants node 0: this is another one",
         "node 1 was given up",
         "logged: 6 False",
     ]
@@ -180,19 +180,19 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def test_the_transport_is_closed_where_a_server_ends_well(job: Job) -> None:
+def test_a_server_that_ends_without_an_error_closes_its_transport(job: Job) -> None:
     job.server.run(lambda: True, lambda _: None)
     assert job.transport.closed
 
 
-def test_a_secret_that_a_full_disk_has_cut_off_lets_nobody_in(job: Job, tmp_path: Path) -> None:
+def test_an_empty_secret_is_refused(job: Job, tmp_path: Path) -> None:
     job.write(server_secret(1), "\n")
     server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
     with pytest.raises(ServerError, match="is empty: the disk was full"):
         server.run(lambda: False, lambda _: None)
 
 
-def test_mpi_is_not_waited_for_after_an_error_that_nobody_has_been_told_yet(job: Job) -> None:
+def test_an_unreported_error_does_not_wait_for_mpi(job: Job) -> None:
     """Its end would end this process, too, with another exit code and without a word."""
     job.write(parameters_file(1), to_json(Parameters(8, "float32", rows=5, model="model")))
     with pytest.raises(ServerError, match="snapshots of 5 rows"):
@@ -220,7 +220,7 @@ def test_a_node_that_was_never_reached_ends_the_server(job: Job, tmp_path: Path)
     def begin() -> NodeServer:
         server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
         server._transport = Walled()
-        server._reach = Reach(30.0, lambda: now)
+        server._reachability = Reachability(30.0, lambda: now)
         return server
 
     silent: ServerError | None = None
@@ -257,10 +257,10 @@ def test_a_node_that_was_never_reached_ends_the_server(job: Job, tmp_path: Path)
     assert tries(server) == "waits"  # the server before may have reached it
 
 
-def test_files_that_somebody_removed_are_said_once(job: Job, tmp_path: Path) -> None:
+def test_removed_files_are_logged_once(job: Job, tmp_path: Path) -> None:
     server = NodeServer(job.directory, tmp_path / "node", SETTINGS, job.said.append)
     server._watch_files()
-    server._files = SimpleNamespace(are_there=lambda: False)  # type: ignore[assignment]
+    server._files = SimpleNamespace(exist=lambda: False)  # type: ignore[assignment]
     server._watch_files()
     server._watch_files()
     assert [f"somebody has removed {tmp_path}/node: " in line for line in job.said] == [True]
@@ -274,7 +274,7 @@ class Written:
         self.answers = answers
         self.requests: list[int] = []
 
-    def follow(self, homes: Homes) -> None:
+    def apply_placement(self, placement: Homes) -> None:
         pass
 
     def write_snapshots(self, request: int, *_: object) -> object:
@@ -292,20 +292,20 @@ def look(server: NodeServer) -> None:
         server._snapshots.join()
 
 
-def test_snapshots_that_a_lost_home_owed_are_asked_of_the_new_one(job: Job) -> None:
+def test_a_new_primary_writes_the_snapshots_that_a_lost_one_owed(job: Job) -> None:
     shards = Written([True, True])
     server = job.server
     server._shards = shards  # type: ignore[assignment]
     job.write(snapshot_request_file(1), "3\n")
     for _ in range(2):
         look(server)
-        server._follow()
+        server._read_placement()
     assert shards.requests == [3]
     job.write(homes_file(1), to_json(Homes(2, [0, 0], [1])))
-    server._follow()
+    server._read_placement()
     for _ in range(2):
         look(server)
-        server._follow()
+        server._read_placement()
     assert shards.requests == [3, 3]
 
 
@@ -321,7 +321,7 @@ def test_snapshots_that_can_not_be_written_are_tried_again_soon(
     assert shards.requests == [1, 1]
 
 
-def test_what_ends_the_writing_of_snapshots_ends_the_server(job: Job) -> None:
+def test_an_error_while_writing_snapshots_ends_the_server(job: Job) -> None:
     error = MemoryError()
     job.server._shards = Written([error])  # type: ignore[assignment]
     job.write(snapshot_request_file(1), "1\n")
@@ -329,21 +329,21 @@ def test_what_ends_the_writing_of_snapshots_ends_the_server(job: Job) -> None:
     assert job.server._failures == [error]
 
 
-def test_that_the_job_directory_is_away_is_said_once(job: Job) -> None:
+def test_an_unreachable_job_directory_is_logged_once(job: Job) -> None:
     job.directory.rename(job.directory.with_name("away"))
     for _ in range(3):
-        job.server._follow()
+        job.server._read_placement()
     job.directory.with_name("away").rename(job.directory)
-    job.server._follow()
+    job.server._read_placement()
     assert len(job.said) == 1 and "there is no" in job.said[0]
 
 
-def test_a_node_that_is_no_home_any_more_replaces_no_snapshot(job: Job) -> None:
+def test_a_former_primary_replaces_no_snapshot(job: Job) -> None:
     path = job.directory / "shard-0.rows"
     old, new = [(0, [torch.zeros(8)])], [(0, [torch.ones(8)])]
-    assert write_snapshot(path, old, 8, 4, lambda: job.server._is_home(0))
+    assert write_snapshot(path, old, 8, 4, lambda: job.server._is_primary(0))
     job.write(homes_file(1), to_json(Homes(2, [1, 1], [0])))
-    assert not write_snapshot(path, new, 8, 5, lambda: job.server._is_home(0))
+    assert not write_snapshot(path, new, 8, 5, lambda: job.server._is_primary(0))
     assert request_answered(path) == 4
     assert {each.name for each in job.directory.iterdir() if each.is_file()} == {path.name}
 

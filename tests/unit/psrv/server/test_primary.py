@@ -1,4 +1,4 @@
-"""The home of a shard, for other nodes: no total is taken in twice, nobody waited for in vain."""
+"""A shard's primary and other nodes: no total is merged twice, nobody is waited for in vain."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from dlctl.contract import Homes, Parameters, attempt_dir, snapshot_file
 from psrv.errors import ServerError
 from psrv.push.snapshots import write_snapshot
 from psrv.server import connections, queues
-from psrv.server.connections import Serving
-from psrv.server.forwarder import AtOnceRelay, RoundsRelay
-from psrv.server.outbox import Window
-from psrv.server.primary import Home
+from psrv.server.connections import PeerConnections
+from psrv.server.forwarder import AtOnceForwarder, RoundsForwarder
+from psrv.server.outbox import Outbox
+from psrv.server.primary import Primary
 from psrv.server.queues import Queues
-from psrv.server.shard_files import OwnShards
+from psrv.server.settings import Settings
+from psrv.server.shard_files import ShardFiles
 from psrv.server.shards import NodeShards
 from psrv.shard.format import NEVER, ShardLayout, create_shard
-from psrv.shard.private_folder import make_own_folder, tell_removed, was_removed
+from psrv.shard.private_folder import make_private_folder, mark_removed, was_removed
 from psrv.shard.shard import ThreadedShard
+from psrv.solvers.partition import ShardSet
 from psrv.solvers.solver import Downpour, ParallelSGD, RoundSolver, Solver
 from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
 
@@ -42,37 +44,35 @@ def path(shm_folder: Path) -> Path:
 
 
 @pytest.fixture
-def home(path: Path) -> Home:
+def primary(path: Path) -> Primary:
     create_shard(path, LAYOUT, 1)
-    return open_home(path)
+    return open_primary(path)
 
 
-def open_home(path: Path) -> Home:
-    return Home(0, ThreadedShard(path, LAYOUT, 1), Downpour(), NODES, Queues(Downpour()))
+def open_primary(path: Path) -> Primary:
+    return Primary(0, ThreadedShard(path, LAYOUT, 1), Downpour(), NODES, Queues(Downpour()))
 
 
 def total(number: int) -> Frame:
     return Frame(Kind.TOTAL, 0, 0, number, 0, pushes=1, rate=1.0, size=4 * COUNT)
 
 
-def merge(home: Home, node: int, number: int) -> float:
+def merge(primary: Primary, node: int, number: int) -> float:
     into = torch.empty(COUNT)
-    home.merge(node, total(number), range(1), [torch.ones(COUNT)], [into])
+    primary.merge(node, total(number), range(1), [torch.ones(COUNT)], [into])
     return float(into[0])
 
 
-def test_a_total_that_is_sent_again_is_not_taken_in_again_whatever_came_between(
-    home: Home, path: Path
-) -> None:
-    assert merge(home, 1, 11) == -1
-    home._merged.note(1, 0, 0)  # as if killed at once, before any note of it
-    home.shard.close()
-    home = open_home(path)
-    assert merge(home, 2, 22) == -2
-    assert merge(home, 1, 11) == -2
-    assert merge(home, 2, 22) == -2
-    assert merge(home, 2, 11) == -3  # another node's number is its own
-    home.shard.close()
+def test_a_repeated_total_is_not_merged_again(primary: Primary, path: Path) -> None:
+    assert merge(primary, 1, 11) == -1
+    primary._merged.note(1, 0, 0)  # as if killed at once, before any note of it
+    primary.shard.close()
+    primary = open_primary(path)
+    assert merge(primary, 2, 22) == -2
+    assert merge(primary, 1, 11) == -2
+    assert merge(primary, 2, 22) == -2
+    assert merge(primary, 2, 11) == -3  # another node's number is its own
+    primary.shard.close()
 
 
 class Played:
@@ -100,9 +100,9 @@ class Played:
 
 
 def test_a_new_connection_waits_for_the_end_of_the_one_before_it(
-    home: Home, wait_until: Wait
+    primary: Primary, wait_until: Wait
 ) -> None:
-    served = Serving([home], torch.float32, COUNT, in_rounds=False)
+    served = PeerConnections([primary], torch.float32, COUNT, in_rounds=False)
     ends = [Played(), Played()]
     closed = threading.Event()
     old, new = ends
@@ -123,27 +123,27 @@ def test_a_new_connection_waits_for_the_end_of_the_one_before_it(
     wait_until(lambda: len(new.answers) == 2, 10)
     new.close()
     threads[1].join(10)
-    assert home.shard.rows[0].eq(-2).all() and closed.is_set()
-    home.shard.close()
+    assert primary.shard.rows[0].eq(-2).all() and closed.is_set()
+    primary.shard.close()
 
 
 @pytest.fixture
-def waiting(path: Path) -> Iterator[Home]:
-    """A home of rounds that waits for the learner of node 2, of three nodes with one each."""
+def waiting(path: Path) -> Iterator[Primary]:
+    """A primary of rounds that waits for the learner of node 2, of three nodes with one each."""
     create_shard(path, IN_ROUNDS, 1, learners=3)
     shard = ThreadedShard(path, IN_ROUNDS, 1)
-    home = Home(0, shard, ParallelSGD(), NODES, None)
+    primary = Primary(0, shard, ParallelSGD(), NODES, None)
     shard.members.enter(shard.slot, 0b010)
-    home.note_clock(0, Frame(Kind.CLOCK, 0, mask=0b001))
-    assert not home.begun()
-    yield home
+    primary.note_clock(0, Frame(Kind.CLOCK, 0, mask=0b001))
+    assert not primary.begun()
+    yield primary
     shard.close()
 
 
-def test_rounds_that_all_were_there_for_begin_without_a_node_that_is_lost_then(
-    waiting: Home,
+def test_rounds_begin_without_a_node_that_is_lost_after_all_joined(
+    waiting: Primary,
 ) -> None:
-    served = Serving([waiting], torch.float32, COUNT, in_rounds=True)
+    served = PeerConnections([waiting], torch.float32, COUNT, in_rounds=True)
     waiting.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
     assert waiting.begun()
     served.give_up([2], 2)
@@ -152,16 +152,18 @@ def test_rounds_that_all_were_there_for_begin_without_a_node_that_is_lost_then(
         waiting.note_clock(2, Frame(Kind.CLOCK, 0, mask=0b100))
 
 
-def test_learners_of_a_node_that_is_lost_before_are_not_waited_for(waiting: Home) -> None:
-    served = Serving([waiting], torch.float32, COUNT, in_rounds=True)
+def test_learners_of_a_node_lost_before_the_first_round_are_not_waited_for(
+    waiting: Primary,
+) -> None:
+    served = PeerConnections([waiting], torch.float32, COUNT, in_rounds=True)
     served.give_up([2], 2)
     assert waiting.begun()
 
 
-def test_a_home_that_comes_after_a_connection_is_served_in_rounds(
-    waiting: Home, wait_until: Wait
+def test_a_primary_added_after_a_connection_is_served_in_rounds(
+    waiting: Primary, wait_until: Wait
 ) -> None:
-    served = Serving([], torch.float32, COUNT, in_rounds=True)
+    served = PeerConnections([], torch.float32, COUNT, in_rounds=True)
     end = Played()
     greeting = Greeting(1, 2, 0, Purpose.EXCHANGE, 5)
     thread = threading.Thread(target=served.serve, args=(greeting, end))
@@ -188,27 +190,29 @@ class Sum(ParallelSGD):
         server[0].add_(total)
 
 
-def open_moved(path: Path) -> Home:
-    return Home(0, ThreadedShard(path, IN_ROUNDS, 1), Sum(), NODES, None)
+def open_moved(path: Path) -> Primary:
+    return Primary(0, ThreadedShard(path, IN_ROUNDS, 1), Sum(), NODES, None)
 
 
 @pytest.fixture
-def moved(path: Path) -> Iterator[Home]:
-    """A home that was made of a replica with three rounds behind it: node 1 was lost."""
+def moved(path: Path) -> Iterator[Primary]:
+    """A primary that was made of a replica with three rounds behind it: node 1 was lost."""
     create_shard(path, IN_ROUNDS, 1, had=[3])
-    home = open_moved(path)
-    yield home
-    home.shard.close()
+    primary = open_moved(path)
+    yield primary
+    primary.shard.close()
 
 
-def clock(home: Home, node: int, ranks: int) -> None:
-    home.note_clock(node, Frame(Kind.CLOCK, 0, mask=ranks, pushes=3))
+def clock(primary: Primary, node: int, ranks: int) -> None:
+    primary.note_clock(node, Frame(Kind.CLOCK, 0, mask=ranks, pushes=3))
 
 
 @pytest.fixture
-def serving_moved(moved: Home, wait_until: Wait) -> Iterator[tuple[Serving, dict[int, Played]]]:
+def serving_moved(
+    moved: Primary, wait_until: Wait
+) -> Iterator[tuple[PeerConnections, dict[int, Played]]]:
     """The same, connected to nodes 0 and 2."""
-    served = Serving([], torch.float32, COUNT, in_rounds=True)
+    served = PeerConnections([], torch.float32, COUNT, in_rounds=True)
     ends = {node: Played() for node in (0, 2)}
     threads = []
     for node, end in ends.items():
@@ -224,8 +228,8 @@ def serving_moved(moved: Home, wait_until: Wait) -> Iterator[tuple[Serving, dict
         thread.join(10)
 
 
-def test_a_round_at_a_home_that_has_moved_has_the_sums_of_all_nodes(
-    moved: Home, serving_moved: tuple[Serving, dict[int, Played]], wait_until: Wait
+def test_a_round_on_a_promoted_primary_has_the_sums_of_all_nodes(
+    moved: Primary, serving_moved: tuple[PeerConnections, dict[int, Played]], wait_until: Wait
 ) -> None:
     """Whoever comes first: what the others have pushed would count as done, and be in nothing."""
     _, ends = serving_moved
@@ -240,40 +244,40 @@ def test_a_round_at_a_home_that_has_moved_has_the_sums_of_all_nodes(
     assert moved.shard.rows[0].eq(2).all()
 
 
-def test_a_home_that_has_moved_waits_for_no_node_without_a_connection(
-    moved: Home, serving_moved: tuple[Serving, dict[int, Played]], wait_until: Wait,
+def test_a_promoted_primary_waits_for_no_unconnected_node(
+    moved: Primary, serving_moved: tuple[PeerConnections, dict[int, Played]], wait_until: Wait,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     served, ends = serving_moved
     clock(moved, 0, 0b001)
     ends[2].close()
     wait_until(lambda: ends[2] not in served._connections, 10)
-    assert served.strike_absent() == [] and not moved.begun()
+    assert served.pause_absent() == [] and not moved.begun()
     monkeypatch.setattr(connections, "ABSENT_S", 0.0)
-    assert served.strike_absent() == [2]
+    assert served.pause_absent() == [2]
     assert moved.begun()
 
 
-def test_a_home_that_has_moved_waits_for_all_nodes_though_its_server_is_killed(
-    moved: Home, path: Path
+def test_a_promoted_primary_waits_for_all_nodes_even_if_its_server_is_killed(
+    moved: Primary, path: Path
 ) -> None:
-    served = Serving([moved], torch.float32, COUNT, in_rounds=True)
+    served = PeerConnections([moved], torch.float32, COUNT, in_rounds=True)
     served.give_up([1], 2)
     clock(moved, 0, 0b001)
     moved.shard.close()
     again = moved.shard = open_moved(path).shard
-    home = Home(0, again, Sum(), NODES, None)
-    Serving([home], torch.float32, COUNT, in_rounds=True).give_up([1], 2)
-    assert not home.begun()
-    clock(home, 2, 0)  # nobody lives there
-    assert home.begun()
-    clock(home, 2, 0b100)
+    primary = Primary(0, again, Sum(), NODES, None)
+    PeerConnections([primary], torch.float32, COUNT, in_rounds=True).give_up([1], 2)
+    assert not primary.begun()
+    clock(primary, 2, 0)  # nobody lives there
+    assert primary.begun()
+    clock(primary, 2, 0b100)
     assert [member.first_round for member in again.members.all()] == [3, 4]
 
 
-def test_a_learner_who_comes_late_takes_its_node_out_of_no_round(moved: Home) -> None:
-    """At a home that has moved its rank is new; what the others of its node have added counts."""
-    served = Serving([moved], torch.float32, COUNT, in_rounds=True)
+def test_a_late_learner_does_not_take_its_node_out_of_a_round(moved: Primary) -> None:
+    """On a promoted primary its rank is new; what others of its node have added counts."""
+    served = PeerConnections([moved], torch.float32, COUNT, in_rounds=True)
     served.give_up([1], 3)
     clock(moved, 0, 0b0001)
     clock(moved, 2, 0b0100)
@@ -282,98 +286,98 @@ def test_a_learner_who_comes_late_takes_its_node_out_of_no_round(moved: Home) ->
     assert [(m.mask, m.first_round) for m in moved.shard.members.all()] == [(1, 3), (0b1100, 3)]
 
 
-def test_a_round_that_nobody_is_in_ends_at_its_home(path: Path) -> None:
+def test_a_round_without_members_ends_on_its_primary(path: Path) -> None:
     """Those who come take part in later ones; they would wait for its end for ever."""
     create_shard(path, IN_ROUNDS, 1, learners=2, had=[3])
-    home = open_moved(path)
-    left = home.shard.members.take()
+    primary = open_moved(path)
+    left = primary.shard.members.take()
     assert left is not None
-    home.shard.members.enter(left, 0b10)
-    assert home.begun()
+    primary.shard.members.enter(left, 0b10)
+    assert primary.begun()
     later = Frame(Kind.CLOCK, 0, number=6, mask=0b01)
-    assert home.note_clock(0, later) == (6, 0) and home.shard.progress(0) == (3, 0)
-    home.shard.members.pause(left)
-    assert home.note_clock(0, later) == (6, 0) and home.shard.progress(0) == (6, 0)
-    assert not home.shard.rows[0].any()
-    home.shard.close()
+    assert primary.note_clock(0, later) == (6, 0) and primary.shard.progress(0) == (3, 0)
+    primary.shard.members.pause(left)
+    assert primary.note_clock(0, later) == (6, 0) and primary.shard.progress(0) == (6, 0)
+    assert not primary.shard.rows[0].any()
+    primary.shard.close()
 
 
-def test_a_node_that_comes_while_others_begin_a_round_takes_part_in_the_one_after_it(
+def test_a_node_that_joins_during_a_round_takes_part_in_the_next(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_shard(path, IN_ROUNDS, 1, learners=1, had=[3])
-    home = open_moved(path)
-    enter = home.shard.members.enter
+    primary = open_moved(path)
+    enter = primary.shard.members.enter
 
     def late(slot: int, mask: int, first: int) -> None:
         if first == 4:  # others end round 3 just before, and add to round 4
-            home.shard.set_progress(0, 4, 0b10)
+            primary.shard.set_progress(0, 4, 0b10)
         enter(slot, mask, first)
 
-    monkeypatch.setattr(home.shard.members, "enter", late)
-    assert home.note_clock(0, Frame(Kind.CLOCK, 0, number=3, mask=0b01)) == (5, 0)
-    home.shard.close()
+    monkeypatch.setattr(primary.shard.members, "enter", late)
+    assert primary.note_clock(0, Frame(Kind.CLOCK, 0, number=3, mask=0b01)) == (5, 0)
+    primary.shard.close()
 
 
-def test_a_node_that_comes_back_is_told_how_far_the_furthest_is(home: Home) -> None:
+def test_a_returning_node_gets_the_largest_clock(primary: Primary) -> None:
     """Nodes 0 and 2 were gone together: each hears of the other's old clock, and of node 1's."""
-    home.note_clock(1, Frame(Kind.CLOCK, 0, number=1000, mask=0b010))
-    assert home.note_clock(0, Frame(Kind.CLOCK, 0, number=10, mask=0b001)) == (1000, 1000)
-    assert home.note_clock(2, Frame(Kind.CLOCK, 0, number=12, mask=0b100)) == (10, 1000)
-    assert home.note_clock(0, Frame(Kind.CLOCK, 0, number=1000, mask=0b001)) == (12, 1000)
-    alone = home.note_clock(1, Frame(Kind.CLOCK, 0, mask=0))  # who has no learner is no member
+    primary.note_clock(1, Frame(Kind.CLOCK, 0, number=1000, mask=0b010))
+    assert primary.note_clock(0, Frame(Kind.CLOCK, 0, number=10, mask=0b001)) == (1000, 1000)
+    assert primary.note_clock(2, Frame(Kind.CLOCK, 0, number=12, mask=0b100)) == (10, 1000)
+    assert primary.note_clock(0, Frame(Kind.CLOCK, 0, number=1000, mask=0b001)) == (12, 1000)
+    alone = primary.note_clock(1, Frame(Kind.CLOCK, 0, mask=0))  # who has no learner is no member
     assert alone == (12, 1000)
     # Its last learner left between two looks: nobody's clock, with a mask.
-    home.note_clock(0, Frame(Kind.CLOCK, 0, number=NEVER, mask=0b001))
-    assert home.note_clock(2, Frame(Kind.CLOCK, 0, number=12, mask=0b100)) == (NEVER, 0)
-    home.shard.close()
+    primary.note_clock(0, Frame(Kind.CLOCK, 0, number=NEVER, mask=0b001))
+    assert primary.note_clock(2, Frame(Kind.CLOCK, 0, number=12, mask=0b100)) == (NEVER, 0)
+    primary.shard.close()
 
 
-def own_shards(
+def shard_files(
     folder: Path,
     solver: Solver | RoundSolver | None = None,
     *,
     takes_over: bool = False,
     left_bytes: int | None = None,
-) -> OwnShards:
+) -> ShardFiles:
     solver = solver or Downpour()
     parameters = Parameters(count=COUNT, dtype="float32", rows=1 + solver.rows, model="model")
-    return OwnShards(
-        folder, folder, 1, parameters, 1, solver, 3, 1, takes_over=takes_over,
-        memory_left_bytes=left_bytes,
-    )  # fmt: skip
+    settings = Settings(
+        1, 0, [1, 1, 1], solver, "", takes_over=takes_over, memory_left=lambda: left_bytes
+    )
+    return ShardFiles(ShardSet(folder, parameters, 1, 1, folder), settings)
 
 
 @pytest.mark.parametrize("name", ["momentum", "diloco"])
-def test_a_home_that_moves_keeps_the_replica_s_weights_and_the_snapshot_s_other_rows(
+def test_a_promoted_primary_has_the_replica_s_weights_and_the_snapshot_s_rows(
     name: str, shm_folder: Path
 ) -> None:
     solver = SOLVERS[name]
     (shm_folder / attempt_dir(1)).mkdir(parents=True)
     rows = [torch.full((COUNT,), value) for value in (1.0, 2.0)]
     write_snapshot(shm_folder / snapshot_file(1, 0), [(0, rows)], COUNT)
-    files = own_shards(shm_folder, solver)
-    replica = files.open(0, is_home=False)
+    files = shard_files(shm_folder, solver)
+    replica = files.open(0, is_primary=False)
     replica.rows[0].fill_(3)
     replica.update_block(0, lambda *_: replica.set_progress(0, 7, 0))
-    relay = (
-        RoundsRelay(0, replica)
+    forwarder = (
+        RoundsForwarder(0, replica)
         if isinstance(solver, RoundSolver)
-        else AtOnceRelay(0, replica, solver, Window(shm_folder / "window", 1, torch.float32))
+        else AtOnceForwarder(0, replica, solver, Outbox(shm_folder / "outbox", 1, torch.float32))
     )
-    master = files.open_master(relay)
-    assert master.rows[0].eq(3).all() and master.rows[1].eq(2).all()
-    assert master.all_progress() == [(7, 0)]
-    master.close()
+    promoted = files.promote(forwarder)
+    assert promoted.rows[0].eq(3).all() and promoted.rows[1].eq(2).all()
+    assert promoted.all_progress() == [(7, 0)]
+    promoted.close()
     replica.close()
 
 
-def test_shards_that_the_job_has_no_memory_for_are_not_begun(shm_folder: Path) -> None:
+def test_shards_beyond_the_job_s_memory_are_refused(shm_folder: Path) -> None:
     """Its limit would end the server, or a learner, with SIGKILL."""
-    own_shards(shm_folder, left_bytes=10**9).check_room([True])
+    shard_files(shm_folder, left_bytes=10**9).check_memory([True])
     said = r"need [\d,]+ MiB of memory, and 0 MiB are left to the job on this node"
     with pytest.raises(ServerError, match=said):
-        own_shards(shm_folder, left_bytes=1000).check_room([True])
+        shard_files(shm_folder, left_bytes=1000).check_memory([True])
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -387,98 +391,98 @@ def test_a_server_that_sees_a_gpu_starts_with_every_solver(
     (shm_folder / attempt_dir(1)).mkdir(parents=True)
     write_snapshot(shm_folder / snapshot_file(1, 0), [(0, rows)], COUNT)
     shards = NodeShards(
-        own_shards(shm_folder, solver), Homes(1, [0]), 0, [1] * nodes, solver,
-        gated=False, stripes=1, dial=lambda *_: Played(), log=lambda _: None, fail=lambda _: None,
+        shard_files(shm_folder, solver), Homes(1, [0]), Settings(1, 0, [1] * nodes, solver, ""),
+        dial=lambda *_: Played(), log=lambda _: None, fail=lambda _: None,
     )  # fmt: skip
     shards.close()
     used = shards._queues is not None and bool(shards._queues._others)
     assert used == (nodes > 1 and not isinstance(solver, RoundSolver))  # else nothing is merged
 
 
-def test_what_learners_work_in_is_not_made_again(shm_folder: Path) -> None:
+def test_a_shard_that_learners_work_in_is_not_made_again(shm_folder: Path) -> None:
     """They would go on in what somebody has removed, and new ones in the other."""
     (shm_folder / attempt_dir(1)).mkdir(parents=True)
     write_snapshot(shm_folder / snapshot_file(1, 0), [(0, [torch.zeros(COUNT)])], COUNT)
-    first = own_shards(shm_folder)
+    first = shard_files(shm_folder)
     first.open(0, True).close()
-    second = own_shards(shm_folder, takes_over=True)
+    second = shard_files(shm_folder, takes_over=True)
     second.open(0, True).close()
-    assert second.are_there()
+    assert second.exist()
     (shm_folder / "shard-0").unlink()
     with pytest.raises(ServerError, match=r"shard-0 is gone, in which learners .* work") as caught:
         second.open(0, True)
-    assert "RemoveIPC" in (caught.value.hint or "") and not second.are_there()
-    tell_removed(shm_folder)  # a server that goes on had seen it; no learner works there any more
-    own_shards(shm_folder).open(0, True).close()
+    assert "RemoveIPC" in (caught.value.hint or "") and not second.exist()
+    mark_removed(shm_folder)  # a server that goes on had seen it; no learner works there any more
+    shard_files(shm_folder).open(0, True).close()
     assert not was_removed(shm_folder)
 
 
-def test_what_a_server_that_was_killed_has_not_finished_goes(path: Path) -> None:
-    left, compiled = path.with_name(".shard-0.123"), path.with_name(".shard-fused-123")
+def test_unfinished_files_of_a_killed_server_are_removed(path: Path) -> None:
+    left, compiled = path.with_name(".shard-0.123"), path.with_name(".shard-native-123")
     left.write_bytes(bytes(100))
     compiled.mkdir()
     (compiled / "cc.so").write_bytes(bytes(100))
-    own_shards(path.parent)
+    shard_files(path.parent)
     assert not left.exists() and not compiled.exists()
 
 
-def test_a_folder_where_others_can_write_is_not_used(path: Path) -> None:
+def test_a_folder_that_others_can_write_to_is_refused(path: Path) -> None:
     path.parent.chmod(0o777)  # or another user's, which a test can't make
-    with pytest.raises(ServerError, match="is not this user's alone"):
-        own_shards(path.parent)
+    with pytest.raises(ServerError, match="is not private to this user"):
+        shard_files(path.parent)
     with pytest.raises(PermissionError):
-        make_own_folder(path.parent)
+        make_private_folder(path.parent)
 
 
 @pytest.mark.parametrize("free_pages", [9, 150])
-def test_a_little_too_little_shared_memory_is_said_with_numbers_that_differ(
+def test_a_small_lack_of_shared_memory_is_reported_with_different_numbers(
     path: Path, monkeypatch: pytest.MonkeyPatch, free_pages: int
 ) -> None:
     """What the server and the learners of its node copy blocks to has to fit, too."""
-    files = own_shards(path.parent)
+    files = shard_files(path.parent)
     full = os.statvfs_result((4096, 4096, 9, 0, free_pages, 9, 9, 9, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
     with pytest.raises(ServerError, match=r"\b1 MiB are needed, 0 MiB are free"):
-        files.check_room([True])
+        files.check_memory([True])
 
 
-def test_a_node_says_whether_it_could_become_the_home_of_one_more(
+def test_a_server_logs_whether_it_could_hold_one_more_primary(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = own_shards(path.parent)
-    assert files.room_for_a_master([False]) and files.room_for_a_master([True])
+    files = shard_files(path.parent)
+    assert files.can_host_another_primary([False]) and files.can_host_another_primary([True])
     full = os.statvfs_result((4096, 4096, 9, 0, 0, 9, 9, 9, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
-    assert not files.room_for_a_master([False]) and files.room_for_a_master([True])
+    assert not files.can_host_another_primary([False]) and files.can_host_another_primary([True])
 
 
-def test_a_node_that_a_server_before_knew_is_not_waited_for_for_ever(
-    home: Home, path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_node_known_to_an_earlier_server_is_not_waited_for_for_ever(
+    primary: Primary, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home.note_clock(1, Frame(Kind.CLOCK, 0, number=5, mask=2))
-    home.shard.close()
-    home = open_home(path)
-    served = Serving([home], torch.float32, COUNT, in_rounds=False)
-    assert served.strike_absent() == [] and home.shard.members.slowest() == 5
+    primary.note_clock(1, Frame(Kind.CLOCK, 0, number=5, mask=2))
+    primary.shard.close()
+    primary = open_primary(path)
+    served = PeerConnections([primary], torch.float32, COUNT, in_rounds=False)
+    assert served.pause_absent() == [] and primary.shard.members.slowest() == 5
     monkeypatch.setattr(connections, "ABSENT_S", 0.0)
-    assert served.strike_absent() == [1] and home.shard.members.all() == []
-    home.shard.close()
+    assert served.pause_absent() == [1] and primary.shard.members.all() == []
+    primary.shard.close()
 
 
-def test_a_connection_that_comes_while_the_server_ends_does_no_work(home: Home) -> None:
-    served = Serving([home], torch.float32, COUNT, in_rounds=False)
+def test_a_connection_opened_while_the_server_ends_is_not_served(primary: Primary) -> None:
+    served = PeerConnections([primary], torch.float32, COUNT, in_rounds=False)
     assert served.close()
-    home.shard.close()
+    primary.shard.close()
     end = Played()
     end.frames.put(total(11))
     served.serve(Greeting(1, 1, 0, Purpose.EXCHANGE, 5), end)
     assert end.answers == [] and end.frames.qsize() == 2  # its total, and its end
 
 
-def test_a_connection_for_clocks_is_for_clocks(home: Home) -> None:
-    served = Serving([home], torch.float32, COUNT, in_rounds=False)
+def test_a_clock_connection_carries_clocks_only(primary: Primary) -> None:
+    served = PeerConnections([primary], torch.float32, COUNT, in_rounds=False)
     end = Played()
     end.frames.put(Frame(Kind.PULL, 0))
     served.serve(Greeting(1, 1, 0, Purpose.CLOCKS, 5), end)
-    assert end.answers == [] and home.shard.members.proxies() == {}
-    home.shard.close()
+    assert end.answers == [] and primary.shard.members.proxies() == {}
+    primary.shard.close()

@@ -1,4 +1,4 @@
-"""On which device a home takes totals in."""
+"""On which device a primary takes totals in."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def learned(clock: Clock, cpu_s: float, gpu_s: float, size: int = 10) -> Chooser
     return chooser
 
 
-def test_an_idle_queue_that_is_quicker_is_chosen() -> None:
+def test_the_faster_idle_queue_is_chosen() -> None:
     clock = Clock()
     assert learned(clock, 0.5, 1.5).choose(10) == "cpu"
     assert learned(clock, 1.5, 0.5).choose(10) == "cuda:0"
 
 
-def test_work_goes_to_the_slower_queue_when_the_quicker_one_has_too_much_to_do() -> None:
+def test_work_goes_to_the_slower_queue_when_the_faster_one_is_overloaded() -> None:
     clock = Clock()
     chooser = learned(clock, 3.0, 1.0)
     # 1, 2 and 3 s on the GPU; then 3 s on the idle CPU are as good as 4 s there, or better.
@@ -50,7 +50,7 @@ def test_work_goes_to_the_slower_queue_when_the_quicker_one_has_too_much_to_do()
     assert chooser.choose(10) == "cuda:0"
 
 
-def test_what_took_longer_than_thought_makes_others_wait_longer() -> None:
+def test_slow_work_raises_the_estimated_wait_of_later_work() -> None:
     clock = Clock()
     chooser = learned(clock, 3.0, 1.0)
     assert chooser.choose(10) == "cuda:0"
@@ -61,7 +61,7 @@ def test_what_took_longer_than_thought_makes_others_wait_longer() -> None:
     assert chosen == ["cuda:0", "cpu", "cuda:0", "cuda:0", "cpu"]
 
 
-def test_sizes_are_told_apart() -> None:
+def test_times_are_learned_for_each_size() -> None:
     clock = Clock()
     chooser = learned(clock, 0.5, 1.5, size=10)
     clock.now += 10
@@ -91,7 +91,7 @@ def test_all_queues_end_at_about_the_same_time(takes_s: list[float], pieces: int
 
 
 @pytest.mark.parametrize("solver", [Downpour(0.5), DownpourAdagrad(), ElasticAveraging(0.3)])
-def test_a_solver_on_another_device_gives_what_it_gives_here(solver: Solver) -> None:
+def test_a_solver_gives_the_same_result_on_another_device(solver: Solver) -> None:
     rows = [torch.rand(50, dtype=torch.float64) for _ in range(1 + solver.rows)]
     there, total = [row.clone() for row in rows], torch.rand(50, dtype=torch.float64)
     given_total = total.clone()
@@ -101,7 +101,7 @@ def test_a_solver_on_another_device_gives_what_it_gives_here(solver: Solver) -> 
     assert all(torch.equal(a, b) for a, b in zip(rows, there, strict=True))
 
 
-def test_a_device_that_fails_is_used_no_more_and_the_cpu_does_its_work() -> None:
+def test_a_failing_device_is_replaced_by_the_cpu() -> None:
     class Full(Downpour):
         def merge(self, *_: object) -> None:
             raise RuntimeError("CUDA out of memory.\nTry something")
@@ -113,7 +113,7 @@ def test_a_device_that_fails_is_used_no_more_and_the_cpu_does_its_work() -> None
     for _ in range(4):
         queues.run(8, lambda chosen: chosen.merge([weights], torch.ones(8), 1, 1.0))
     assert weights.eq(-4).all()
-    assert lines == ["meta is used no more: CUDA out of memory."]
+    assert lines == ["meta is no longer used: CUDA out of memory."]
 
 
 def test_merges_on_the_cpu_do_not_wait_for_one_another() -> None:
@@ -130,7 +130,7 @@ def test_merges_on_the_cpu_do_not_wait_for_one_another() -> None:
     assert not together.broken
 
 
-def test_queues_do_all_work_and_one_device_alone_needs_no_choice() -> None:
+def test_queues_do_all_work_and_skip_the_choice_without_gpus() -> None:
     solver = Downpour()
     alone = Queues(solver)
     assert alone.run(3, lambda chosen: chosen) is solver

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from psrv.server import reconnect
-from psrv.server.reconnect import Lasting
+from psrv.server.reconnect import Peer, ReconnectingConnection
 from psrv.transport.base import Connection, DisconnectedError, Purpose, RefusedError
 
 
-class Played(Lasting):
+class Played(ReconnectingConnection):
     """Of each attempt: how many seconds after the last one, and the error; none: it connects."""
 
     def __init__(self, attempts: list[tuple[float, Exception | None]], lasts_s: float) -> None:
@@ -17,7 +17,8 @@ class Played(Lasting):
         self._lasts_s = lasts_s
         self.lines: list[str] = []
         self._attempts = attempts
-        super().__init__("home", self._next, Purpose.CLOCKS, 0, self.lines.append)
+        peer = Peer("primary", self._next, self.lines.append, self.lines.append)
+        super().__init__(peer, "clocks", Purpose.CLOCKS)
 
     def _next(self, purpose: Purpose, stripe: int) -> Connection:
         if not self._attempts:
@@ -47,18 +48,20 @@ class Played(Lasting):
          ["connected", "node 1 was given up"]),
     ],
 )  # fmt: skip
-def test_a_connection_that_is_soon_back_is_not_spoken_of(monkeypatch, attempts, lines) -> None:
+def test_a_short_outage_is_not_logged(monkeypatch, attempts, lines) -> None:
     """At the end of a training servers leave one after another: it would look like a failure."""
     played = Played(attempts, lasts_s=5)
     monkeypatch.setattr(reconnect.time, "monotonic", lambda: played.now)
     played.run()
-    assert played.lines == [f"home: {line}" for line in lines]
+    assert played.lines == [f"primary, clocks: {line}" for line in lines]
 
 
-def test_a_connection_that_comes_and_goes_is_spoken_of(monkeypatch) -> None:
+def test_a_flapping_connection_is_logged(monkeypatch) -> None:
     played = Played([(0.5, None)] * 6, lasts_s=0.5)
     monkeypatch.setattr(reconnect.time, "monotonic", lambda: played.now)
     played.run()
     assert played.lines[:3] == [
-        "home: connected", "home: the other side ended the connection", "home: connected",
+        "primary, clocks: connected",
+        "primary, clocks: the other side ended the connection",
+        "primary, clocks: connected",
     ]  # fmt: skip

@@ -44,7 +44,7 @@ def of_the_mapping(address: int) -> str:
     raise LookupError(f"no mapping has {address:x}")
 
 
-def test_huge_pages_fit_and_nothing_changes(descriptor: int) -> None:
+def test_huge_pages_keep_the_content(descriptor: int) -> None:
     memory = map_file(descriptor, 5 * MIB)
     assert place(memory) % (2 * MIB) == 0
     used = use_huge_pages(memory, 5 * MIB)  # as the kernel can
@@ -72,7 +72,7 @@ def test_a_mapping_lives_as_long_as_its_last_view(descriptor: int) -> None:
     assert first not in Path("/proc/self/maps").read_text()
 
 
-def test_without_those_functions_there_are_small_pages(
+def test_without_the_c_functions_pages_are_small(
     descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(huge_pages, "_library", lambda: None)

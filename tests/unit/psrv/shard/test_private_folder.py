@@ -8,34 +8,34 @@ from pathlib import Path
 
 import pytest
 
-from psrv.shard.private_folder import passing_folder
+from psrv.shard.private_folder import temporary_folder
 
 
 def killed_in_it(where: Path) -> None:
     """Make one in a child, which is killed before it has removed it."""
     child = os.fork()
     if not child:
-        with passing_folder(where, "name") as folder:
+        with temporary_folder(where, "name") as folder:
             (folder / "file").touch()
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
 
 
-def test_what_the_killed_have_left_is_removed_and_nothing_of_the_living(tmp_path: Path) -> None:
+def test_leftovers_of_dead_processes_are_removed_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "name-of-another").mkdir()
     (tmp_path / "name.file").touch()
-    with passing_folder(tmp_path, "name") as living:
+    with temporary_folder(tmp_path, "name") as living:
         (living / "file").touch()
         killed_in_it(tmp_path)
         assert len(list(tmp_path.glob("name.*/file"))) == 2
-        with passing_folder(tmp_path, "name") as folder:
+        with temporary_folder(tmp_path, "name") as folder:
             assert {path.parent for path in tmp_path.glob("name.*/file")} == {living}
             assert folder.is_dir()
         assert not folder.exists() and (living / "file").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"name-of-another", "name.file"}
 
 
-def test_a_folder_that_another_one_takes_for_left_is_made_again(
+def test_a_folder_that_another_process_removes_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between a folder's making and its lock it is nobody's."""
@@ -50,23 +50,23 @@ def test_a_folder_that_another_one_takes_for_left_is_made_again(
         return str(made[-1])
 
     monkeypatch.setattr(mkdtemp, make_and_lose)
-    with passing_folder(tmp_path, "name") as folder:
+    with temporary_folder(tmp_path, "name") as folder:
         assert [folder] == made[1:] == list(tmp_path.iterdir())
 
 
-def test_a_file_system_without_locks_gives_a_folder_too(
+def test_a_folder_is_made_on_a_file_system_without_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError("no locks")
 
     monkeypatch.setattr("psrv.shard.private_folder.fcntl.flock", refuse)
-    with passing_folder(tmp_path, "name") as folder:
+    with temporary_folder(tmp_path, "name") as folder:
         assert list(tmp_path.iterdir()) == [folder]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_errors_inside_are_the_callers_and_the_folder_goes(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="mine"), passing_folder(tmp_path, "name"):
+def test_errors_inside_are_raised_and_the_folder_is_removed(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="mine"), temporary_folder(tmp_path, "name"):
         raise OSError("mine")
     assert list(tmp_path.iterdir()) == []

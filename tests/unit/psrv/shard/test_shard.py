@@ -24,7 +24,7 @@ from psrv.errors import ServerError
 from psrv.shard.format import (
     BLOCKS_AT,
     LINE,
-    RELAY,
+    REPLICA,
     SLOTS,
     SLOTS_AT,
     ShardLayout,
@@ -51,7 +51,7 @@ def shard(path: Path) -> Iterator[Shard]:
     shard.close()
 
 
-def test_every_block_is_worked_on_once(shard: Shard) -> None:
+def test_every_block_is_updated_once(shard: Shard) -> None:
     seen: list[int] = []
 
     def work(parts: Sequence[torch.Tensor], block: int) -> None:
@@ -78,7 +78,7 @@ def test_work_that_raises_is_undone(shard: Shard) -> None:
     assert [done(shard, block) for block in range(3)] == [1, 1, 1]
 
 
-def test_what_is_read_is_finished_work(shard: Shard) -> None:
+def test_only_finished_work_is_read(shard: Shard) -> None:
     seen: list[tuple[int, set[float]]] = []
     shard.update(lambda parts, block: parts[0].fill_(block + 1))
     shard.read(lambda parts, block: seen.append((block, set(parts[0].tolist()))))
@@ -86,7 +86,7 @@ def test_what_is_read_is_finished_work(shard: Shard) -> None:
     assert [done(shard, block) for block in range(3)] == [1, 1, 1]
 
 
-def test_what_is_not_this_learners_is_refused(shard: Shard, path: Path) -> None:
+def test_a_shard_of_another_model_or_attempt_is_refused(shard: Shard, path: Path) -> None:
     other = ShardLayout(150_000, (torch.float32, torch.float32), "another model")
     with pytest.raises(ServerError, match="has another model"):
         Shard(path, other, 3)
@@ -121,7 +121,7 @@ def locked(path: Path, start: int, words: int) -> Iterator[Callable[[], None]]:
         yield holder.stdin.close
 
 
-def test_no_more_learners_than_slots(path: Path) -> None:
+def test_learners_beyond_the_slots_are_refused(path: Path) -> None:
     create_shard(path, LAYOUT, 3)
     with (
         locked(path, SLOTS_AT, LINE * SLOTS),
@@ -131,7 +131,7 @@ def test_no_more_learners_than_slots(path: Path) -> None:
     Shard(path, LAYOUT, 3).close()
 
 
-def test_a_forked_child_strikes_its_parent_off_nowhere(shard: Shard) -> None:
+def test_a_forked_child_does_not_remove_its_parent(shard: Shard) -> None:
     shard.members.enter(shard.slot, 1)
     if not (child := os.fork()):
         shard.close()  # as at the end of the `with` in which it was forked
@@ -140,13 +140,13 @@ def test_a_forked_child_strikes_its_parent_off_nowhere(shard: Shard) -> None:
     assert [member.slot for member in shard.members.all()] == [shard.slot]
 
 
-def test_a_process_keeps_no_view_of_its_copy_for_each_block(shard: Shard) -> None:
+def test_undo_views_are_shared_by_all_blocks(shard: Shard) -> None:
     """Of 7 billion parameters there are 10⁵ blocks."""
-    assert len(shard._blocks) == len(shard._asides) > 2
-    assert len({id(views) for views in shard._asides}) == 2
+    assert len(shard._blocks) == len(shard._undo_views) > 2
+    assert len({id(views) for views in shard._undo_views}) == 2
 
 
-def test_what_others_have_locked_is_left_for_later(path: Path) -> None:
+def test_locked_blocks_are_left_for_later(path: Path) -> None:
     layout = ShardLayout(600_000, (torch.float32,), "model")
     create_shard(path, layout, 3)
     shard, seen = Shard(path, layout, 3), list[int]()
@@ -162,28 +162,28 @@ def test_what_others_have_locked_is_left_for_later(path: Path) -> None:
     shard.close()
 
 
-def test_rows_that_an_operation_only_reads_are_not_copied(shard: Shard) -> None:
+def test_rows_that_are_only_read_are_not_copied(shard: Shard) -> None:
     def fail(parts: Sequence[torch.Tensor], block: int) -> None:
         parts[1].fill_(7)
         raise ValueError("no")
 
     shard.update(lambda parts, block: [part.fill_(block + 1) for part in parts])
-    aside = [copy.clone() for copy in shard._asides[0]]
+    aside = [copy.clone() for copy in shard._undo_views[0]]
     shard.update_block(0, lambda parts, block: parts[1].fill_(5), changes=Rows(1, 2))
-    assert torch.equal(shard._asides[0][0], aside[0])
+    assert torch.equal(shard._undo_views[0][0], aside[0])
     with pytest.raises(ValueError, match="no"):
         shard.update_block(0, fail, changes=Rows(1, 2))
     assert [set(row[: LAYOUT.block_count].tolist()) for row in shard.rows] == [{1.0}, {5.0}]
 
 
-def test_of_what_an_operation_has_not_copied_yet_nothing_is_put_back(shard: Shard) -> None:
+def test_only_copied_elements_are_undone(shard: Shard) -> None:
     """One that copies as it goes: what is in the copy before that is another block's."""
 
     def fail(parts: Sequence[torch.Tensor], block: int) -> None:
         raise ValueError("no")
 
     shard.update(lambda parts, block: [part.fill_(block + 1) for part in parts])
-    assert shard.asides[0].ne(3).any()
+    assert shard.undo_copies[0].ne(3).any()
     with pytest.raises(ValueError, match="no"):
         shard.update_block(2, fail, changes=Rows(copied=False))
     start = 2 * LAYOUT.block_count
@@ -218,12 +218,12 @@ def test_a_shard_is_filled_from_a_snapshot_before_it_appears(path: Path) -> None
     shard = Shard(path, LAYOUT, 3)
     assert torch.equal(torch.cat(shard.rows), rows) and shard.expected == 5
     shard.close()
-    relay = ShardLayout(150_000, (torch.float32, torch.float32), "model", RELAY)
-    create_shard(path, relay, 3, fill=from_snapshot(snapshot, 1))
-    assert kind_of(path) == RELAY
+    replica = ShardLayout(150_000, (torch.float32, torch.float32), "model", REPLICA)
+    create_shard(path, replica, 3, fill=from_snapshot(snapshot, 1))
+    assert kind_of(path) == REPLICA
     with pytest.raises(ServerError, match="has another model"):
         Shard(path, LAYOUT, 3)
-    shard = Shard(path, relay, 3)
+    shard = Shard(path, replica, 3)
     assert torch.equal(shard.rows[0], rows[:150_000]) and not shard.rows[1].any()
     shard.close()
     path.unlink()
@@ -233,7 +233,7 @@ def test_a_shard_is_filled_from_a_snapshot_before_it_appears(path: Path) -> None
     assert list(path.parent.iterdir()) == [snapshot]
 
 
-def test_a_shard_of_nothing(path: Path) -> None:
+def test_a_shard_may_be_empty(path: Path) -> None:
     layout = ShardLayout(0, (torch.float32,), "model")
     create_shard(path, layout, 3)
     shard = Shard(path, layout, 3)
@@ -242,7 +242,7 @@ def test_a_shard_of_nothing(path: Path) -> None:
     shard.close()
 
 
-def test_too_little_shared_memory_is_said_with_both_numbers(path: Path) -> None:
+def test_a_lack_of_shared_memory_is_reported_with_both_numbers(path: Path) -> None:
     free = os.statvfs(path.parent)
     large = ShardLayout(2 * free.f_blocks * free.f_frsize // 4, (torch.float32,), "large")
     with pytest.raises(ServerError, match=r"[\d,]+ MiB are needed, [\d,]+ MiB are free"):
@@ -256,7 +256,7 @@ def run(zygote: Zygote, what: str, path: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("what", ["kills", "fused_kills", "gather_kills"])
+@pytest.mark.parametrize("what", ["kills", "native_kills", "gather_kills"])
 def test_no_kill_leaves_a_torn_block(path: Path, zygote: Zygote, what: str) -> None:
     assert run(zygote, what, path) == "whole True True\n"
 
@@ -266,7 +266,7 @@ def test_sums_are_exact_under_contention(path: Path, zygote: Zygote) -> None:
 
 
 @pytest.mark.parametrize("call", ["read_block", "update_block"])
-def test_a_deadlock_that_the_kernel_only_thinks_it_sees_is_waited_out(
+def test_a_false_deadlock_of_the_kernel_is_waited_out(
     shard: Shard, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """To it all locks of a process, of any file, are one owner's."""
@@ -283,14 +283,14 @@ def test_a_deadlock_that_the_kernel_only_thinks_it_sees_is_waited_out(
     assert seen == [0] and not refusals
 
 
-def test_a_shard_can_begin_where_another_one_was(path: Path) -> None:
+def test_a_new_shard_can_replace_an_old_one(path: Path) -> None:
     create_shard(path, LAYOUT, 3, had=[7, 8, 9])
     shard = Shard(path, LAYOUT, 3)
     assert shard.all_progress() == [(7, 0), (8, 0), (9, 0)]
     shard.close()
 
 
-def test_a_shard_that_can_t_be_made_is_an_error_in_words(path: Path) -> None:
+def test_a_shard_that_can_not_be_created_is_an_error(path: Path) -> None:
     path.touch()
-    with pytest.raises(ServerError, match=r"shard-1 can't be made: File exists"):
+    with pytest.raises(ServerError, match=r"shard-1 can't be created: File exists"):
         create_shard(path / "shard-1", LAYOUT, 3)

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from dlctl.contract import Parameters
 from psrv.client import join
 from psrv.push.push import InRounds
-from psrv.push.waiting import Patience
-from psrv.server.primary_blocks import merge
+from psrv.push.waiting import WaitPolicy
+from psrv.server.primary_blocks import Exchange, merge
 from psrv.shard.format import (
     BLOCKS_AT,
-    HOME,
-    KEPT,
+    COPIED,
     LINE,
-    RELAY,
+    PRIMARY,
+    REPLICA,
     SEQUENCE,
     WRITER,
     ShardLayout,
@@ -33,7 +33,7 @@ from psrv.shard.format import (
 )
 from psrv.shard.shard import Shard, ThreadedShard
 from psrv.solvers import native, native_build, update_rules
-from psrv.solvers.partition import layout_of
+from psrv.solvers.partition import ShardSet, layout_of
 from psrv.solvers.solver import (
     DiLoCo,
     Downpour,
@@ -152,20 +152,20 @@ def test_a_sum_has_the_bits_of_torch(
 def test_elastic_averaging_has_the_bits_of_torch(
     library: native_build.Library, case: Case, empty: bool
 ) -> None:
-    relays, alpha = case.flag, case.rate / 2
+    replicas, alpha = case.flag, case.rate / 2
 
     def ours(c: int, t: int, m: int, _: int, a: int, b: int, kept: int, count: int) -> None:
-        library.elastic(c, t if relays else 0, m, a, b, kept, count, alpha, empty)
+        library.elastic(c, t if replicas else 0, m, a, b, kept, count, alpha, empty)
 
     def torchs(*rows: torch.Tensor) -> int:
         center, total, mine, _, aside, total_aside = rows
         aside.copy_(center)
-        if relays and not empty:
+        if replicas and not empty:
             total_aside.copy_(total)
-        elif relays:
+        elif replicas:
             total.zero_()
         solver, scratch = ElasticAveraging(alpha), torch.empty_like(mine)
-        if relays:
+        if replicas:
             solver.gather(center, total, mine, scratch, 0.0)
         else:
             solver.push([center], mine, scratch, 0.0)
@@ -202,17 +202,17 @@ def filled(path: Path, fill: float = 1.0) -> None:
     create_shard(path, LAYOUT, 1, fill=lambda rows: [row.fill_(fill) for row in rows])
 
 
-def test_what_it_had_not_finished_is_undone_as_far_as_it_had_come(path: Path) -> None:
+def test_an_unfinished_native_push_is_undone_as_far_as_it_was_copied(path: Path) -> None:
     """As who is killed leaves it: there is a copy of 100 elements, of which 80 have changed."""
     filled(path)
     killed, at = Shard(path, LAYOUT, 1), BLOCKS_AT + LINE
-    for row, aside in zip(killed.rows, killed.asides, strict=True):
+    for row, aside in zip(killed.rows, killed.undo_copies, strict=True):
         aside[:100] = 1
         aside[100:] = 9  # of another block, before
         row[LAYOUT.block_count :][:80] = 5
     words = killed._words
     killed.update_block(0, lambda parts, block: None)  # says which rows
-    words[at + WRITER], words[at + KEPT], words[at + SEQUENCE] = killed.slot, 100, 1
+    words[at + WRITER], words[at + COPIED], words[at + SEQUENCE] = killed.slot, 100, 1
     other = Shard(path, LAYOUT, 1)
     assert all(row.eq(1).all() for row in other.rows)
     assert words[at + SEQUENCE] == 0
@@ -256,7 +256,7 @@ else:
         *(("gather", 1, array) for array in (0, 4)),
     ],
 )
-def test_wherever_it_ends_a_copy_is_made_and_noted_before_a_change(
+def test_every_change_is_copied_and_noted_before(
     made: Path, tmp_path: Path, name: str, rows: int, protected: int
 ) -> None:
     """Of `rows` arrays the fifth and the sixth get the copies."""
@@ -279,9 +279,9 @@ def pushed(path: Path, solver: Solver, times: int = 3) -> tuple[list[torch.Tenso
     """Push and pull as a learner; return the rows and what it has."""
     parameters = Parameters(COUNT, "float32", 2, "model")
     path.unlink(missing_ok=True)
-    layout = layout_of(parameters, 1, 0, solver, HOME)
+    layout = layout_of(parameters, 1, 0, solver, PRIMARY)
     create_shard(path, layout, 1, fill=lambda rows: [row.fill_(0.5) for row in rows])
-    client = join(path.parent, parameters, 1, solver, 1, 10)
+    client = join(ShardSet(path.parent, parameters, 1, 1), solver, WaitPolicy(10))
     weights, gradient = torch.zeros(COUNT), torch.linspace(-1, 1, COUNT)
     for _ in range(times):
         client.push_pull(gradient, weights, 0.1).wait()
@@ -298,18 +298,18 @@ def pushed(path: Path, solver: Solver, times: int = 3) -> tuple[list[torch.Tenso
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The blocks that were worked on in one pass."""
     found: list[int] = []
-    push = native.FusedDownpour.push
+    push = native.NativeDownpour.push
 
-    def counting(self: native.FusedDownpour, block: int, *rest: object, **named: object) -> None:
+    def counting(self: native.NativeDownpour, block: int, *rest: object, **named: object) -> None:
         found.append(block)
         push(self, block, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(native.FusedDownpour, "push", counting)
+    monkeypatch.setattr(native.NativeDownpour, "push", counting)
     yield found
     native_build.load.cache_clear()
 
 
-def test_learners_push_so_if_it_is_there_with_the_same_result(path: Path, calls: list[int]) -> None:
+def test_native_pushes_have_the_same_result(path: Path, calls: list[int]) -> None:
     by_torch, weights = pushed(path, MOMENTUM)
     assert not calls
     native_build.load.cache_clear()
@@ -320,20 +320,18 @@ def test_learners_push_so_if_it_is_there_with_the_same_result(path: Path, calls:
     assert torch.equal(same, weights)
 
 
-def test_a_home_takes_totals_so(path: Path, calls: list[int]) -> None:
+def test_native_merges_have_the_same_result(path: Path, calls: list[int]) -> None:
     native.build(path.parent, MOMENTUM)
     found = []
     for name in (False, True):
         filled(path)
         shard = ThreadedShard(path, LAYOUT, 1)
-        pass_ = native.fused_for(shard, MOMENTUM) if name else None
+        pass_ = native.native_push_for(shard, MOMENTUM) if name else None
         into = [torch.zeros(LAYOUT.block_count) for _ in range(2)]
         totals = [torch.full((LAYOUT.block_count,), 2.0) for _ in range(2)]
         for number in (5, 5, 6):  # the second one is known
-            had = merge(
-                shard, range(2), MOMENTUM, totals, 3, 0.1, number, into,
-                lambda _, last, number=number: last != number, pass_,
-            )  # fmt: skip
+            exchange = Exchange(number, 3, 0.1, lambda _, last, number=number: last != number)
+            had = merge(shard, range(2), MOMENTUM, exchange, totals, into, pass_)
         found.append([*[row.clone() for row in shard.rows], *into])
         assert had == 6 and shard.progress(2) == (0, 0)
         assert torch.equal(torch.cat(into), shard.rows[0][: 2 * LAYOUT.block_count])
@@ -348,27 +346,27 @@ class Mine(Downpour):
 
 
 @pytest.mark.parametrize("solver", [Mine(), DownpourAdagrad()])
-def test_other_solvers_are_torchs(path: Path, calls: list[int], solver: Solver) -> None:
+def test_other_solvers_use_torch(path: Path, calls: list[int], solver: Solver) -> None:
     assert native.build(path.parent, solver) is None and not list(path.parent.iterdir())
     native.build(path.parent, Downpour())
     filled(path)
     shard = Shard(path, LAYOUT, 1)
-    assert native.fused_for(shard, Downpour()) is not None
-    assert native.fused_for(shard, solver) is None
+    assert native.native_push_for(shard, Downpour()) is not None
+    assert native.native_push_for(shard, solver) is None
     shard.close()
 
 
-def test_rows_and_tensors_of_other_kinds_are_torchs(path: Path, calls: list[int]) -> None:
+def test_other_dtypes_and_layouts_use_torch(path: Path, calls: list[int]) -> None:
     native.build(path.parent, Downpour())
     layout = ShardLayout(COUNT, (torch.float64,), "model")
     create_shard(path, layout, 1)
     shard = Shard(path, layout, 1)
-    assert native.fused_for(shard, Downpour()) is None
+    assert native.native_push_for(shard, Downpour()) is None
     shard.close()
     path.unlink()
     filled(path)
     shard = Shard(path, LAYOUT, 1)
-    whole = native.fused_for(shard, Downpour())
+    whole = native.native_push_for(shard, Downpour())
     assert whole is not None
     plain, other = torch.zeros(COUNT), torch.zeros(COUNT, dtype=torch.float64)
     apart = torch.zeros(2 * COUNT)[::2]
@@ -378,10 +376,10 @@ def test_rows_and_tensors_of_other_kinds_are_torchs(path: Path, calls: list[int]
     shard.close()
 
 
-@pytest.mark.parametrize("kind", [HOME, RELAY])
+@pytest.mark.parametrize("kind", [PRIMARY, REPLICA])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_rounds_go_so_with_the_same_result(path: Path, kind: int, momentum: float) -> None:
-    """Two learners in turn; on a relay nobody takes the step."""
+def test_native_rounds_have_the_same_result(path: Path, kind: int, momentum: float) -> None:
+    """Two learners in turn; on a replica nobody takes the step."""
     solver, found = ParallelSGD(momentum), []
     layout = layout_of(Parameters(COUNT, "float32", 2, "model"), 1, 0, solver, kind)
     for compiles in (False, True):
@@ -390,19 +388,19 @@ def test_rounds_go_so_with_the_same_result(path: Path, kind: int, momentum: floa
             assert native.build(path.parent, solver) == "pushes are compiled by cc"
         create_shard(path, layout, 1, fill=lambda rows: [row.fill_(0.5) for row in rows])
         shards = [Shard(path, layout, 1) for _ in range(2)]
-        assert (native.fused_rounds_for(shards[0], solver) is not None) == compiles
+        assert (native.native_rounds_for(shards[0], solver) is not None) == compiles
         turns = [
-            InRounds([shard], solver, rank, 1, Patience(1)) for rank, shard in enumerate(shards)
+            InRounds([shard], solver, rank, 1, WaitPolicy(1)) for rank, shard in enumerate(shards)
         ]
         for number in range(3):
             for rank, turn in enumerate(turns):
                 turn.push(torch.linspace(-1, 1 + rank + number, COUNT), None, 0.1 + rank)
-            if kind == RELAY:
+            if kind == REPLICA:
                 break
             assert shards[0].all_progress() == [(number + 1, 0)] * layout.blocks
             for turn in turns:
                 turn.pull(torch.empty(COUNT))
-        rows = shards[0].rows if kind == RELAY else shards[0].rows[:-1]
+        rows = shards[0].rows if kind == REPLICA else shards[0].rows[:-1]
         found.append([row.clone() for row in rows])
         for shard in shards:
             shard.close()
@@ -416,9 +414,9 @@ class MyRounds(ParallelSGD):
 
 
 @pytest.mark.parametrize("solver", [MyRounds(), ModelAveraging(), DiLoCo(), Downpour()])
-def test_other_rounds_are_torchs(path: Path, solver: RoundSolver) -> None:
+def test_other_solvers_in_rounds_use_torch(path: Path, solver: RoundSolver) -> None:
     native.build(path.parent, Downpour())
     filled(path)
     shard = Shard(path, LAYOUT, 1)
-    assert native.fused_rounds_for(shard, solver) is None
+    assert native.native_rounds_for(shard, solver) is None
     shard.close()

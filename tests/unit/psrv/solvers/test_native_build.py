@@ -13,9 +13,10 @@ import pytest
 
 from dlctl.contract import Parameters
 from psrv.client import join
-from psrv.shard.format import HOME, create_shard
+from psrv.push.waiting import WaitPolicy
+from psrv.shard.format import PRIMARY, create_shard
 from psrv.solvers import native_build
-from psrv.solvers.partition import layout_of
+from psrv.solvers.partition import ShardSet, layout_of
 from psrv.solvers.solver import Downpour
 
 MKDIR = shutil.which("mkdir")
@@ -41,7 +42,9 @@ def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_without_a_compiler_torch_does_it_and_that_is_said(path: Path, bin_folder: Path) -> None:
+def test_without_a_compiler_torch_does_the_work_and_the_log_says_so(
+    path: Path, bin_folder: Path
+) -> None:
     line = native_build.build(path.parent)
     assert line == "pushes are not compiled, and take longer: there is none of cc, gcc, clang"
     compiler(bin_folder, "gcc", "echo native.c: fatal error: no such thing >&2; exit 1")
@@ -65,9 +68,7 @@ INTO = 'while [ "$1" != -o ]; do shift; done; into=$2'
         f"echo of its own > $TMPDIR/cc1234.o; {INTO}; exit 1",
     ],
 )
-def test_what_a_compiler_has_not_made_is_not_taken_for_a_library(
-    path: Path, bin_folder: Path, script: str
-) -> None:
+def test_a_compiler_without_output_is_an_error(path: Path, bin_folder: Path, script: str) -> None:
     compiler(bin_folder, "gcc", script)
     line = native_build.build(path.parent)
     assert line is not None and line.startswith("pushes are not compiled, and take longer: gcc: ")
@@ -77,40 +78,38 @@ def test_what_a_compiler_has_not_made_is_not_taken_for_a_library(
     assert list(path.parent.iterdir()) == [path.with_name(native_build.LIBRARY)]
 
 
-def test_where_nothing_can_be_written_torch_does_it(path: Path) -> None:
+def test_in_a_read_only_folder_torch_does_the_work(path: Path) -> None:
     line = native_build.build(path.parent / "gone")
     assert line is not None and "not compiled" in line and "No such file" in line
 
 
-def test_clang_which_has_another_macro_for_a_multiple_rounded_once_will_do(
-    path: Path, bin_folder: Path
-) -> None:
+def test_clang_s_macro_for_fma_is_recognised(path: Path, bin_folder: Path) -> None:
     compiler(bin_folder, "clang", f'PATH={os.defpath} exec gcc -U__FP_FAST_FMAF "$@"')
     assert native_build.build(path.parent) == "pushes are compiled by clang"
 
 
-def test_learners_wait_for_the_shards_while_a_compiler_is_at_work(
-    path: Path, bin_folder: Path
-) -> None:
+def test_learners_wait_while_the_server_compiles(path: Path, bin_folder: Path) -> None:
     """Longer than their time limit, as while a large shard is being made."""
     compiler(bin_folder, "cc", f"{os.path.realpath('/bin/sleep')} 1; exit 1")
     parameters, solver = Parameters(COUNT, "float32", 1, "model"), Downpour()
 
     def serve() -> None:
         native_build.build(path.parent)
-        create_shard(path, layout_of(parameters, 1, 0, solver, HOME), 1)
+        create_shard(path, layout_of(parameters, 1, 0, solver, PRIMARY), 1)
 
     server, said = threading.Thread(target=serve), list[str]()
     server.start()
     try:
-        client = join(path.parent, parameters, 1, solver, 1, 0.3, warn=said.append)
+        client = join(
+            ShardSet(path.parent, parameters, 1, 1), solver, WaitPolicy(0.3, warn=said.append)
+        )
         client.leave()
     finally:
         server.join()
-    assert "is making" in said[0]
+    assert "has been making" in said[0]
 
 
-def test_a_compiler_that_hangs_is_waited_for_so_long(
+def test_a_hanging_compiler_times_out(
     path: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler(bin_folder, "cc", f"exec {os.path.realpath('/bin/sleep')} 60")
@@ -120,7 +119,7 @@ def test_a_compiler_that_hangs_is_waited_for_so_long(
     assert not list(path.parent.iterdir())
 
 
-def test_a_compiler_that_hangs_ends_with_all_it_has_started_and_no_other_is_tried(
+def test_a_hanging_compiler_and_its_children_are_killed_and_no_other_is_tried(
     path: Path, bin_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Learners wait for the shards meanwhile."""
@@ -135,7 +134,7 @@ def test_a_compiler_that_hangs_ends_with_all_it_has_started_and_no_other_is_trie
     assert not late.exists() and not other.exists()
 
 
-def test_what_a_compiler_leaves_running_is_not_waited_for(
+def test_a_compiler_s_leftover_processes_are_not_waited_for(
     path: Path, bin_folder: Path, tmp_path: Path
 ) -> None:
     """As a wrapper does that starts a server of its own, which has its standard error."""
@@ -160,7 +159,7 @@ def test_what_a_compiler_leaves_running_is_not_waited_for(
         ("void dlctl_downpour", "void another"),
     ],
 )
-def test_what_is_not_torchs_is_not_used(
+def test_functions_that_differ_from_torch_are_not_used(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
 ) -> None:
     source = native_build.SOURCE.read_text()
@@ -168,7 +167,7 @@ def test_what_is_not_torchs_is_not_used(
     (tmp_path / "wrong.c").write_text(source.replace(right, wrong))
     monkeypatch.setattr(native_build, "SOURCE", tmp_path / "wrong.c")
     line = native_build.build(path.parent)
-    assert line is not None and "what it has made does not do what torch does" in line
+    assert line is not None and "its functions do not match torch" in line
     assert not list(path.parent.iterdir())
 
 
@@ -177,7 +176,7 @@ def test_a_broken_library_is_not_used(path: Path) -> None:
     assert native_build.load(path.with_name(native_build.LIBRARY)) is None
 
 
-def test_nothing_is_loaded_that_another_user_may_have_put_there(
+def test_a_library_in_a_folder_that_others_can_write_to_is_not_loaded(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every user may make a folder in shared memory, of any name."""

@@ -242,6 +242,6 @@ def test_the_solver_of_a_plan(settings_of_plan: dict[str, Any], solver: object) 
     assert made == solver
 
 
-def test_a_users_own_solver_is_not_made_here() -> None:
+def test_solver_of_refuses_a_user_s_own_solver() -> None:
     with pytest.raises(ServerError, match="'own', which dlctl does not make"):
         rules.solver_of(ParameterServer(solver="own", shard_nodes=[0]), learners=4)

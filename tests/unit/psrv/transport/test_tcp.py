@@ -16,7 +16,7 @@ import torch
 
 from psrv.transport import sockets, tcp
 from psrv.transport.base import DisconnectedError, Frame, Greeting, Kind, Purpose, RefusedError
-from psrv.transport.unauthenticated import STRANGERS, Refusals, Strangers
+from psrv.transport.unauthenticated import MAX_UNAUTHENTICATED, Refusals, UnauthenticatedPeers
 
 SECRET = b"s" * 32
 GREETING = Greeting(1, 1, 0, Purpose.EXCHANGE, digest=5, stripe=3)
@@ -58,7 +58,7 @@ def congestion_control(sock: socket.socket) -> bytes:
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
 
 
-def test_connections_have_no_pace_where_a_host_s_default_has_one() -> None:
+def test_connections_avoid_bbr_where_it_is_the_default() -> None:
     with socket.socket() as connection:
         with contextlib.suppress(OSError):  # not every host has it
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
@@ -66,7 +66,7 @@ def test_connections_have_no_pace_where_a_host_s_default_has_one() -> None:
         assert congestion_control(connection) not in (b"", b"bbr")
 
 
-def test_sockets_are_set_before_they_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_are_tuned_before_they_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that has had BBR is paced for ever; accepted ones are as their listener is."""
     connected: list[bool] = []
     tune = sockets.tune
@@ -89,13 +89,13 @@ def test_sockets_are_set_before_they_are_connected(monkeypatch: pytest.MonkeyPat
                 assert congestion_control(end) not in (b"", b"bbr")
 
 
-def test_nothing_listens_but_on_the_one_address_that_is_named(server: Server) -> None:
+def test_only_the_named_address_is_bound(server: Server) -> None:
     """All of 127.0.0.0/8 is this host's, as another network would be."""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", server.listener.port))
 
 
-def test_frames_arrive_whole_and_in_order_both_ways_at_a_time(server: Server) -> None:
+def test_frames_arrive_whole_and_in_order_in_both_directions(server: Server) -> None:
     ours, theirs = server.pair()
     blocks = [torch.randn(65_536) for _ in range(8)]
 
@@ -122,7 +122,7 @@ def test_frames_arrive_whole_and_in_order_both_ways_at_a_time(server: Server) ->
         thread.join()
 
 
-def test_a_closed_connection_ends_a_waiting_thread_and_is_told_to_the_other(
+def test_closing_a_connection_ends_waiting_threads_on_both_sides(
     server: Server,
 ) -> None:
     ours, theirs = server.pair()
@@ -146,15 +146,15 @@ def test_a_closed_connection_ends_a_waiting_thread_and_is_told_to_the_other(
             ours.send(Frame(Kind.CLOCK))
 
 
-def test_a_frame_that_is_too_long_is_no_frame(server: Server) -> None:
+def test_a_frame_that_is_too_long_is_refused(server: Server) -> None:
     ours, theirs = server.pair()
     ours.send(Frame(Kind.TOTAL), memoryview(bytes(100)))
-    with pytest.raises(DisconnectedError, match="a frame of 100 bytes came, 99 fit"):
+    with pytest.raises(DisconnectedError, match="a frame of 100 bytes, 99 fit"):
         theirs.receive(memoryview(bytearray(99)))
 
 
 @pytest.mark.parametrize("what", ["repeated", "changed"])
-def test_a_frame_is_refused_when_it_is(server: Server, what: str) -> None:
+def test_a_manipulated_frame_is_refused(server: Server, what: str) -> None:
     ours, theirs = server.pair()
     raw, sent = ours._socket, []
 
@@ -172,11 +172,11 @@ def test_a_frame_is_refused_when_it_is(server: Server, what: str) -> None:
         ours.send(Frame(Kind.CLOCK, number=1))
     else:
         raw.sendall(sent[0])
-    with pytest.raises(DisconnectedError, match="not the next one"):
+    with pytest.raises(DisconnectedError, match="not the other side's next one"):
         theirs.receive(memoryview(bytearray()))
 
 
-def test_who_does_not_know_the_secret_is_refused_and_learns_nothing(
+def test_an_opener_without_the_secret_is_refused_and_learns_nothing(
     server: Server, wait_until: Wait
 ) -> None:
     with pytest.raises(RefusedError, match="does not know the secret of this training's attempt"):
@@ -186,7 +186,7 @@ def test_who_does_not_know_the_secret_is_refused_and_learns_nothing(
     assert server.accepted.empty()
 
 
-def test_who_is_not_wanted_is_told_why(server: Server, wait_until: Wait) -> None:
+def test_a_refused_opener_is_told_why(server: Server, wait_until: Wait) -> None:
     server.reason = "node 1 was given up\x1b[2J"
     with pytest.raises(RefusedError, match=r"node 1 was given up\?\[2J"):
         server.dial()
@@ -194,7 +194,7 @@ def test_who_is_not_wanted_is_told_why(server: Server, wait_until: Wait) -> None
     assert server.accepted.empty()
 
 
-def test_a_server_that_does_not_know_the_secret_is_no_server_of_ours() -> None:
+def test_a_server_without_the_secret_is_refused() -> None:
     """It takes every proof, and can't give its own."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -215,17 +215,17 @@ def test_a_server_that_does_not_know_the_secret_is_no_server_of_ours() -> None:
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n" + bytes(200), b"", b"dlctlps"])
-def test_a_stranger_that_says_something_else_or_nothing(
+def test_garbage_and_silence_end_a_handshake(
     server: Server, wait_until: Wait, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(tcp, "HANDSHAKE_LIMIT_S", 0.2)
-    with socket.create_connection(("127.0.0.1", server.listener.port)) as stranger:
-        stranger.sendall(said)
+    with socket.create_connection(("127.0.0.1", server.listener.port)) as peer:
+        peer.sendall(said)
         wait_until(lambda: server.logged, 10)
         assert "another language" in server.logged[0] or "within 0.2 s" in server.logged[0]
-        stranger.settimeout(10)
+        peer.settimeout(10)
         with pytest.raises(ConnectionResetError) if said[:3] == b"GET" else _nothing():
-            assert stranger.recv(1) == b""
+            assert peer.recv(1) == b""
 
 
 def _nothing() -> Any:
@@ -234,23 +234,27 @@ def _nothing() -> Any:
     return contextlib.nullcontext()
 
 
-def test_strangers_keep_nobody_out(server: Server, wait_until: Wait) -> None:
-    strangers = [
-        socket.create_connection(("127.0.0.1", server.listener.port)) for _ in range(STRANGERS + 1)
+def test_many_unauthenticated_peers_keep_nobody_out(server: Server, wait_until: Wait) -> None:
+    peers = [
+        socket.create_connection(("127.0.0.1", server.listener.port))
+        for _ in range(MAX_UNAUTHENTICATED + 1)
     ]
     wait_until(lambda: server.logged, 10)  # the first of them had to go
-    strangers[0].settimeout(10)
-    assert strangers[0].recv(1) == b""
+    peers[0].settimeout(10)
+    assert peers[0].recv(1) == b""
     for _ in range(3):
         server.pair()
-    for stranger in strangers:
-        stranger.close()
+    for peer in peers:
+        peer.close()
 
 
-def test_the_oldest_one_of_the_address_with_the_most_goes() -> None:
-    strangers, pairs = Strangers(), [socket.socketpair() for _ in range(STRANGERS + 1)]
+def test_the_busiest_address_loses_its_oldest_connection() -> None:
+    peers, pairs = (
+        UnauthenticatedPeers(),
+        [socket.socketpair() for _ in range(MAX_UNAUTHENTICATED + 1)],
+    )
     for number, (here, _) in enumerate(pairs):
-        strangers.add(here, "10.0.0.1" if number in (0, 5, STRANGERS) else "10.0.0.2")
+        peers.add(here, "10.0.0.1" if number in (0, 5, MAX_UNAUTHENTICATED) else "10.0.0.2")
     ended = [number for number, (_, there) in enumerate(pairs) if _has_ended(there)]
     assert ended == [1]
     for pair in pairs:
@@ -279,7 +283,7 @@ def test_refusals_do_not_fill_the_disk() -> None:
     assert lines[20:] == ["refused again (and 980 more since the last such line)"]
 
 
-def test_who_comes_when_there_is_no_thread_left_is_refused_and_the_next_one_let_in(
+def test_a_peer_is_refused_without_a_free_thread_and_the_next_is_accepted(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = threading.Thread.start
@@ -304,11 +308,11 @@ def test_an_old_proof_fits_no_new_connection(server: Server) -> None:
 
         def carry() -> None:
             opener, _ = between.accept()
-            with opener, socket.create_connection(("127.0.0.1", server.listener.port)) as home:
+            with opener, socket.create_connection(("127.0.0.1", server.listener.port)) as primary:
                 for length in (tcp._GREETING.size, 32):
                     said.append(opener.recv(length, socket.MSG_WAITALL))
-                    home.sendall(said[-1])
-                    opener.sendall(home.recv(33, socket.MSG_WAITALL))
+                    primary.sendall(said[-1])
+                    opener.sendall(primary.recv(33, socket.MSG_WAITALL))
 
         thread = threading.Thread(target=carry)
         thread.start()

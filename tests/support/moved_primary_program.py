@@ -1,6 +1,6 @@
 """Run by test_node_server.py: a node is lost, and its shard moves. Not a test by itself.
 
-python moved_home_program.py at_once|in_rounds FOLDER
+python moved_primary_program.py at_once|in_rounds FOLDER
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def at_once() -> None:
     push(0, 10.0)
     training.kill(1)
     training.lose(1, [0, 2, 2])
-    until(lambda: "home of shard 1 now" in training.log(2), "the new home")
+    until(lambda: "primary of shard 1 now" in training.log(2), "the new primary")
     push(2, 1.0)  # as many pushes as node 0 has seen, but others
     seen = []
     for rank in (0, 2):
@@ -68,7 +68,7 @@ def in_rounds() -> None:
     training.kill(1)
     (FOLDER / "go-0").touch()
     training.lose(1, [0, 2, 2])
-    until(lambda: "home of shard 1 now" in training.log(2), "the new home")
+    until(lambda: "primary of shard 1 now" in training.log(2), "the new primary")
     time.sleep(0.5)
     (FOLDER / "go-2").touch()
     wait_for(*learners)

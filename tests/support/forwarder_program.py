@@ -1,6 +1,6 @@
-"""Run by test_relay.py: two nodes, whose learners are forks of a process of one thread.
+"""Run by test_forwarder.py: two nodes, whose learners are forks of a process of one thread.
 
-python relay_program.py bits|kills|[fused_]count|[fused_]elastic FOLDER
+python forwarder_program.py bits|kills|[native_]count|[native_]elastic FOLDER
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from shard_program import end_with_parent, fork
 
 from dlctl.contract import Parameters
 from psrv.push.push import AtOnce, InRounds
-from psrv.push.waiting import Patience
-from psrv.shard.format import HOME, RELAY, ShardLayout, create_shard
+from psrv.push.waiting import WaitPolicy
+from psrv.shard.format import PRIMARY, REPLICA, ShardLayout, create_shard
 from psrv.shard.shard import Shard
 from psrv.solvers.native import build
 from psrv.solvers.partition import layout_of
@@ -28,7 +28,7 @@ from psrv.solvers.solver import Downpour, ElasticAveraging, RoundSolver, Solver
 
 COUNT, LEARNERS, NODE_1 = 150_000, 4, 0b1100
 ROUNDS, KILLS, PUSHES = 200, 9, 150
-PARAMETERS = Parameters(COUNT, "float32", 2, "relay")
+PARAMETERS = Parameters(COUNT, "float32", 2, "forwarder")
 
 
 class Counting:
@@ -60,12 +60,12 @@ class Descent(Counting):
 
 
 folder = Path(sys.argv[2])
-paths = folder / "home", folder / "relay"
+paths = folder / "primary", folder / "forwarder"
 
 
 def make(solver: Solver | RoundSolver) -> list[ShardLayout]:
-    made = [layout_of(PARAMETERS, 1, 0, solver, kind) for kind in (HOME, RELAY)]
-    if sys.argv[1].startswith("fused"):
+    made = [layout_of(PARAMETERS, 1, 0, solver, kind) for kind in (PRIMARY, REPLICA)]
+    if sys.argv[1].startswith("native"):
         assert build(folder, solver) == "pushes are compiled by cc"
     create_shard(paths[0], made[0], 1, learners=LEARNERS)
     create_shard(paths[1], made[1], 1, learners=LEARNERS // 2)
@@ -91,7 +91,7 @@ def wait_for(children: Sequence[int]) -> None:
 
 
 def end(server: int, made: list[ShardLayout]) -> list[Shard]:
-    """End the server, and return what it has left: the home and the relay."""
+    """End the server, and return what it has left: the primary and the forwarder."""
     (folder / "stop").touch()
     wait_for([server])
     return [Shard(path, layout, 1) for path, layout in zip(paths, made, strict=True)]
@@ -113,7 +113,7 @@ def bits() -> None:
 
     def learner(rank: int) -> None:
         shard = open_here(rank, made)
-        pushes = InRounds([shard], solver, rank, LEARNERS, Patience(30))
+        pushes = InRounds([shard], solver, rank, LEARNERS, WaitPolicy(30))
         weights = torch.empty(COUNT)
         expected = torch.zeros(COUNT)
         for number in range(3):
@@ -137,7 +137,7 @@ def kills() -> None:
 
     def learner(rank: int) -> None:
         shard = open_here(rank, made)
-        pushes, ones = InRounds([shard], solver, rank, LEARNERS, Patience(30)), torch.ones(COUNT)
+        pushes, ones = InRounds([shard], solver, rank, LEARNERS, WaitPolicy(30)), torch.ones(COUNT)
         weights = torch.empty(COUNT)
         while shard.progress(0)[0] < ROUNDS:
             pushes.push(ones, weights, 0.5)
@@ -160,10 +160,10 @@ def kills() -> None:
         for rank in victims:
             children[rank] = fork(lambda rank=rank: learner(rank))
     wait_for(children)
-    home, relay = end(server, made)
-    print("rounds", torch.equal(home.rows[0], home.rows[1]),
-          torch.equal(home.rows[0], relay.rows[0]),
-          min(rounds for rounds, _ in home.all_progress()) >= ROUNDS)  # fmt: skip
+    primary, forwarder = end(server, made)
+    print("rounds", torch.equal(primary.rows[0], primary.rows[1]),
+          torch.equal(primary.rows[0], forwarder.rows[0]),
+          min(rounds for rounds, _ in primary.all_progress()) >= ROUNDS)  # fmt: skip
 
 
 def count() -> None:
@@ -184,10 +184,10 @@ def count() -> None:
     for child in doomed:
         kill(child)
     wait_for(start_all(lambda rank: learner(rank, PUSHES)))
-    home, relay = end(server, made)
-    seen = [pushes for pushes, _ in home.all_progress()]
-    print("sums", whole(home), torch.equal(home.rows[0], relay.rows[0]),
-          [int(home.rows[0][n * home.layout.block_count]) for n in range(len(seen))] == seen,
+    primary, forwarder = end(server, made)
+    seen = [pushes for pushes, _ in primary.all_progress()]
+    print("sums", whole(primary), torch.equal(primary.rows[0], forwarder.rows[0]),
+          [int(primary.rows[0][n * primary.layout.block_count]) for n in range(len(seen))] == seen,
           min(seen) > LEARNERS * PUSHES)  # fmt: skip
 
 
@@ -206,10 +206,10 @@ def elastic() -> None:
 
     server = start_server(made, solver)
     wait_for(start_all(learner))
-    home, relay = end(server, made)
+    primary, forwarder = end(server, made)
     ends = [torch.load(folder / f"{rank}.pt") for rank in range(LEARNERS)]
-    total = home.rows[0] + sum(ends)
-    print("center", bool((home.rows[0] - relay.rows[0]).abs().max() < 1e-4),
+    total = primary.rows[0] + sum(ends)
+    print("center", bool((primary.rows[0] - forwarder.rows[0]).abs().max() < 1e-4),
           bool((total - sum(range(LEARNERS))).abs().max() < 1e-3))  # fmt: skip
 
 
@@ -217,4 +217,4 @@ if __name__ == "__main__":
     end_with_parent()
     torch.set_num_threads(1)
     plays = {"bits": bits, "kills": kills, "count": count, "elastic": elastic}
-    plays[sys.argv[1].removeprefix("fused_")]()
+    plays[sys.argv[1].removeprefix("native_")]()
