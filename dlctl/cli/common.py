@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dlctl.contract import State
     from dlctl.errors import TransportError
     from dlctl.lifecycle import Session
-    from dlctl.outputs.logs import Piece
+    from dlctl.outputs.logs import LogPiece
     from dlctl.record import Record, Store
 
 
@@ -155,7 +155,7 @@ def follow(
     return known[0]
 
 
-def print_pieces(pieces: Iterable[Piece], as_json: bool = False) -> int:
+def print_pieces(pieces: Iterable[LogPiece], as_json: bool = False) -> int:
     """Print pieces of logs, each line after its source or as an object; return their number."""
     count = 0
     for piece in pieces:

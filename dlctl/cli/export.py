@@ -45,9 +45,9 @@ def export(
 
     Example: dlctl export digits-3k9f --format onnx
     """
-    from dlctl.outputs.export import Wanted, bring, export_model
+    from dlctl.outputs.export import ExportRequest, bring, export_model
 
-    wanted = Wanted(format_.value, checkpoint, fixed_batch, on_node)
+    wanted = ExportRequest(format_.value, checkpoint, fixed_batch, on_node)
     with training(training_id) as (session, record, store):
         done = export_model(session, record, store, wanted, output.note)
         with output.progress("fetching") as on_progress:

@@ -7,7 +7,13 @@ from pathlib import Path
 
 from dlctl.errors import ManifestError
 from dlctl.manifest.model import Manifest
-from dlctl.manifest.parameter_server import MOST_IN_ROUNDS, OWN, PARALLEL, TRAITS, ParameterServer
+from dlctl.manifest.parameter_server import (
+    MOST_IN_ROUNDS,
+    OWN,
+    PARALLEL,
+    TRAITS,
+    ParameterServerSection,
+)
 from dlctl.yaml_source import Trail
 
 _NOT_ALL_USE = ("staleness", "learning_rate", "momentum", "adagrad", "moving_rate")
@@ -21,7 +27,7 @@ def conflicts(manifest: Manifest) -> list[tuple[Trail, str]]:
     server = manifest.parameter_server
     if server is None:
         return []
-    checks: tuple[Callable[[ParameterServer], list[_Problem]], ...] = (
+    checks: tuple[Callable[[ParameterServerSection], list[_Problem]], ...] = (
         _unused, _staleness, _aggregate, _pull_every, _adagrad,
     )  # fmt: skip
     found: list[tuple[Trail, str]] = [
@@ -36,7 +42,7 @@ def conflicts(manifest: Manifest) -> list[tuple[Trail, str]]:
     return found + _against_training(manifest)
 
 
-def _unused(server: ParameterServer) -> list[_Problem]:
+def _unused(server: ParameterServerSection) -> list[_Problem]:
     used = TRAITS[server.solver].settings
     has = (
         f"of these settings it uses {', '.join(used)}" if used else "it uses none of these settings"
@@ -50,7 +56,7 @@ def _unused(server: ParameterServer) -> list[_Problem]:
     ]
 
 
-def _staleness(server: ParameterServer) -> list[_Problem]:
+def _staleness(server: ParameterServerSection) -> list[_Problem]:
     if server.staleness != 0 or server.solver == PARALLEL:
         return []
     if "staleness" not in TRAITS[server.solver].settings:
@@ -62,7 +68,7 @@ def _staleness(server: ParameterServer) -> list[_Problem]:
     )]  # fmt: skip
 
 
-def _aggregate(server: ParameterServer) -> list[_Problem]:
+def _aggregate(server: ParameterServerSection) -> list[_Problem]:
     at_once, does = TRAITS[server.solver].at_once, TRAITS[server.solver].does
     if server.solver == PARALLEL:
         at_once = not server.in_rounds
@@ -72,7 +78,7 @@ def _aggregate(server: ParameterServer) -> list[_Problem]:
     return [("aggregate", f"'{server.aggregate}' contradicts the solver: {server.solver} {does}")]
 
 
-def _pull_every(server: ParameterServer) -> list[_Problem]:
+def _pull_every(server: ParameterServerSection) -> list[_Problem]:
     pull, push = server.pull_every, server.push_every
     if pull is None or pull == push:
         return []
@@ -86,7 +92,7 @@ def _pull_every(server: ParameterServer) -> list[_Problem]:
     return []
 
 
-def _adagrad(server: ParameterServer) -> list[_Problem]:
+def _adagrad(server: ParameterServerSection) -> list[_Problem]:
     if server.adagrad and server.momentum and server.solver == "downpour_sgd":
         return [("momentum", "adagrad has none; one of the two is allowed")]
     return []

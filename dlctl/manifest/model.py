@@ -22,23 +22,23 @@ from pydantic import (
 from dlctl import contract
 from dlctl.contract.stores import MOUNTED_STORES, USABLE_STORES
 from dlctl.manifest.intervals import AUTO, parse_every, parse_steps
-from dlctl.manifest.parameter_server import ParameterServer
+from dlctl.manifest.parameter_server import ParameterServerSection
 from dlctl.manifest.parts import (
-    Checkpoint,
+    CheckpointSection,
     Count,
-    DataStore,
+    DataStoreSection,
     Description,
     Duration,
-    Framework,
+    FrameworkSection,
     Free,
     Line,
     Name,
-    Part,
     Real,
     Reference,
-    SchedulerSettings,
+    SchedulerSection,
+    Section,
     Size,
-    Training,
+    TrainingSection,
     Value,
     inside_the_folder,
     whole_cpus,
@@ -76,7 +76,7 @@ class Places:
     by_key: dict[str, str] = field(default_factory=dict, compare=False)
 
 
-class Manifest(Part):
+class Manifest(Section):
     """One training, as asked for."""
 
     name: Name = Field(description="The training's name.")
@@ -89,18 +89,18 @@ class Manifest(Part):
     memory: Size | None = Field(None, description="Memory of each learner, as in 8GiB or 8000MiB.")
     storage: Size | None = Field(None, description="FfDL's scratch space; not used.")
     time: Duration | None = Field(None, description="Time limit, as in 4h or 1-00:00:00.")
-    framework: Framework = Field(description="What is trained.")
-    data_stores: list[DataStore] = Field(
+    framework: FrameworkSection = Field(description="What is trained.")
+    data_stores: list[DataStoreSection] = Field(
         default_factory=list, description="Where data comes from and where results go."
     )
-    training: Training = Field(
-        default_factory=lambda: Training.model_validate({}), description="The built-in loop."
+    training: TrainingSection = Field(
+        default_factory=lambda: TrainingSection.model_validate({}), description="The built-in loop."
     )
-    checkpoint: Checkpoint = Field(
-        default_factory=lambda: Checkpoint.model_validate({}), description="When to save."
+    checkpoint: CheckpointSection = Field(
+        default_factory=lambda: CheckpointSection.model_validate({}), description="When to save."
     )
-    scheduler: SchedulerSettings = Field(
-        default_factory=lambda: SchedulerSettings.model_validate({}),
+    scheduler: SchedulerSection = Field(
+        default_factory=lambda: SchedulerSection.model_validate({}),
         description="What Slurm is told besides the resources.",
     )
     env: dict[str, Value] = Field(
@@ -111,7 +111,7 @@ class Manifest(Part):
         default_factory=list, description="pip requirements: a list, or the path of a file."
     )
     evaluation_metrics: Free | None = Field(None, description="FfDL's log parser.")
-    parameter_server: ParameterServer | None = Field(
+    parameter_server: ParameterServerSection | None = Field(
         None, description="How learners share parameters without waiting; without it, by allreduce."
     )
     _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -129,7 +129,7 @@ class Manifest(Part):
 
     @field_validator("data_stores")
     @classmethod
-    def _ids_differ(cls, value: list[DataStore]) -> list[DataStore]:
+    def _ids_differ(cls, value: list[DataStoreSection]) -> list[DataStoreSection]:
         ids = [store.id for store in value]
         if len(set(ids)) != len(ids):
             raise ValueError(f"an id appears twice ({', '.join(ids)}); ids must differ")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from dlctl.manifest.parts import Count, Duration, Part, Real
+from dlctl.manifest.parts import Count, Duration, Real, Section
 
 if TYPE_CHECKING:
     pass
@@ -20,7 +20,7 @@ Solver = Literal[
 ]
 
 
-class ParameterServer(Part):
+class ParameterServerSection(Section, title="ParameterServer"):
     """How learners share parameters; a setting that does not fit the solver is an error."""
 
     solver: Solver = Field(

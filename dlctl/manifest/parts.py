@@ -108,13 +108,13 @@ Real = Annotated[float, BeforeValidator(_no_boolean), AllowInfNan(False)]
 Free = Annotated[dict[str, Any], BeforeValidator(plain)]
 
 
-class Part(BaseModel):
+class Section(BaseModel):
     """A part of the manifest: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-class Reference(Part):
+class Reference(Section):
     """A credential that is kept elsewhere. Exactly one key is set."""
 
     from_env: Line | None = Field(None, description="A variable of your shell at submission.")
@@ -139,7 +139,7 @@ Value = Annotated[
 ]
 
 
-class Framework(Part):
+class FrameworkSection(Section, title="Framework"):
     """What is trained."""
 
     name: Line = Field(description="pytorch; with `command`, any name.")
@@ -174,7 +174,7 @@ class Framework(Part):
         return value
 
     @model_validator(mode="after")
-    def _command_or_job(self) -> Framework:
+    def _command_or_job(self) -> FrameworkSection:
         if (self.command is None) == (self.job is None):
             seen, verb = ("neither", "is") if self.command is None else ("both", "are")
             raise ValueError(f"{seen} of 'command' and 'job' {verb} set; exactly one is allowed")
@@ -192,13 +192,13 @@ class Framework(Part):
         return self.name.lower() in LOOP_FRAMEWORKS
 
 
-class Container(Part):
+class Container(Section):
     """A place in a data store."""
 
     container: Line = Field(description="A bucket, or a directory below connection.path.")
 
 
-class DataStore(Part):
+class DataStoreSection(Section, title="DataStore"):
     """Where training data comes from and where results go."""
 
     id: Line = Field(description="A name that you choose.")
@@ -210,7 +210,7 @@ class DataStore(Part):
     )
 
     @model_validator(mode="after")
-    def _a_mount_has_a_path(self) -> DataStore:
+    def _a_mount_has_a_path(self) -> DataStoreSection:
         if self.type not in MOUNTED_STORES:
             return self
         path = self.connection.get("path")
@@ -222,7 +222,7 @@ class DataStore(Part):
         return self
 
 
-class Schedule(Part):
+class ScheduleSection(Section, title="Schedule"):
     """How the learning rate changes."""
 
     name: Literal["constant", "step", "exponential", "cosine", "linear"] = Field(
@@ -236,7 +236,7 @@ class Schedule(Part):
     final_factor: Real = Field(0.0, ge=0, description="cosine, linear: the factor at the end.")
 
 
-class Training(Part):
+class TrainingSection(Section, title="Training"):
     """The built-in loop's settings."""
 
     epochs: Count = Field(1, ge=1, description="Passes over the training data.")
@@ -246,8 +246,8 @@ class Training(Part):
     seed: Count = Field(0, ge=0, le=2**63 - 1, description="Seed of every random generator.")
     validate_every_epochs: Count = Field(1, ge=1, description="Epochs between validations.")
     log_every_steps: Count = Field(10, ge=1, description="Steps between lines of metrics.")
-    learning_rate_schedule: Schedule = Field(
-        default_factory=lambda: Schedule.model_validate({}),
+    learning_rate_schedule: ScheduleSection = Field(
+        default_factory=lambda: ScheduleSection.model_validate({}),
         description="How the learning rate changes.",
     )
     clip_gradient_norm: Real | None = Field(
@@ -266,7 +266,7 @@ class Training(Part):
     )
 
 
-class Checkpoint(Part):
+class CheckpointSection(Section, title="Checkpoint"):
     """When checkpoints are taken and how many are kept."""
 
     every: Line = Field(
@@ -291,7 +291,7 @@ class Checkpoint(Part):
         return value
 
 
-class SchedulerSettings(Part):
+class SchedulerSection(Section, title="SchedulerSettings"):
     """What Slurm is told besides the resources."""
 
     partition: Line | None = Field(None, description="Default: the site's, else one that fits.")

@@ -28,7 +28,7 @@ _WITH_QUEUE_S = 24 * 3600.0
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExportRequest:
     """The export that the user asks for."""
 
     format: str
@@ -42,7 +42,7 @@ def export_model(
     session: Session,
     record: Record,
     store: Store,
-    wanted: Wanted,
+    wanted: ExportRequest,
     on_line: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Export at the site; return the module's answer (`learner.export.write.Exported`).

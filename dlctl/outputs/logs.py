@@ -27,7 +27,7 @@ _KINDS = (None, "server", "learner")
 
 
 @dataclass(frozen=True)
-class Piece:
+class LogPiece:
     """Whole lines of one log."""
 
     attempt: int
@@ -49,7 +49,7 @@ class LogReader:
     advanced: bool = False
     """Whether the last call of `news` read anything, if only a part of a long line."""
 
-    def news(self, transport: Transport) -> list[Piece]:
+    def news(self, transport: Transport) -> list[LogPiece]:
         """Return the whole lines that have arrived since the last call."""
         pieces = []
         found = read_appended(transport, self.job_dir, self._globs(), self._offsets, _CHUNK_BYTES)
@@ -63,7 +63,7 @@ class LogReader:
                 pieces.append(piece)
         return pieces
 
-    def rest(self) -> list[Piece]:
+    def rest(self) -> list[LogPiece]:
         """Return last lines that never got their newline."""
         left = [self._piece(name, content + b"\n") for name, content in self._open_lines.items()]
         self._open_lines.clear()
@@ -74,12 +74,12 @@ class LogReader:
             return [f"attempts/*/learner-{self.learner}.log"]
         return [f"attempts/*/{name}" for name in ("slurm.out", "server-*.log", "learner-*.log")]
 
-    def _piece(self, name: str, content: bytes) -> Piece | None:
+    def _piece(self, name: str, content: bytes) -> LogPiece | None:
         found = _NAME.fullmatch(name)
         if not found or int(found[1]) < self.first_attempt:
             return None
         source = "job" if found[2] is None else f"{found[2]}-{found[3]}"
-        return Piece(int(found[1]), source, content)
+        return LogPiece(int(found[1]), source, content)
 
 
 def _order(name: str) -> tuple[int, int, int]:
@@ -87,7 +87,7 @@ def _order(name: str) -> tuple[int, int, int]:
     return (int(found[1]), _KINDS.index(found[2]), int(found[3] or 0)) if found else (0, 0, 0)
 
 
-def read(transport: Transport, reader: LogReader) -> Iterator[Piece]:
+def read(transport: Transport, reader: LogReader) -> Iterator[LogPiece]:
     """Yield all lines that exist now."""
     yield from reader.news(transport)
     while reader.advanced:
@@ -100,7 +100,7 @@ def follow(
     reader: LogReader,
     state: Callable[[], State],
     on_trouble: Callable[[TransportError], None],
-) -> Iterator[Piece]:
+) -> Iterator[LogPiece]:
     """Yield lines as they come, until the training has ended and everything has been read.
 
     A lost connection is opened again; `on_trouble` is called once for each loss.

@@ -15,7 +15,7 @@ from dlctl.units import parse_duration
 
 if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
-    from dlctl.manifest.parameter_server import ParameterServer
+    from dlctl.manifest.parameter_server import ParameterServerSection
     from dlctl.sites.files import Site
 
 SLOTS = 64
@@ -73,7 +73,7 @@ def alone_on_server(manifest: Manifest) -> contract.ParameterServer | None:
 
 
 def _settings(
-    manifest: Manifest, asked: ParameterServer, learners: int, nodes: int
+    manifest: Manifest, asked: ParameterServerSection, learners: int, nodes: int
 ) -> contract.ParameterServer:
     """Return what follows from the manifest alone."""
     return contract.ParameterServer(
@@ -100,7 +100,7 @@ def survives_nodes(server: contract.ParameterServer | None, per_node: list[int])
     return sum(per_node) - max(per_node[1:], default=0) >= server.min_learners
 
 
-def _or(value: float | None, asked: ParameterServer, **defaults: float) -> float | None:
+def _or(value: float | None, asked: ParameterServerSection, **defaults: float) -> float | None:
     """Return a setting, or what the solver has for its default."""
     return defaults.get(asked.solver) if value is None else value
 

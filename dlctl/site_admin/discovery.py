@@ -21,7 +21,7 @@ _SUFFIXES = "*~#!%$@^-+"
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandAnswer:
     """The answer to one question."""
 
     text: str
@@ -147,8 +147,8 @@ def parse_discovery(text: str) -> Discovered:
     )  # fmt: skip
 
 
-def _frames(text: str) -> dict[str, Answer]:
-    answers: dict[str, Answer] = {}
+def _frames(text: str) -> dict[str, CommandAnswer]:
+    answers: dict[str, CommandAnswer] = {}
     name, body, errors, code = "", list[str](), list[str](), -1
     for line in text.splitlines():
         if not line.startswith(_MARK):
@@ -159,7 +159,7 @@ def _frames(text: str) -> dict[str, Answer]:
             code = _number(word[3:]) or 0
             continue
         if name:
-            answers[name] = Answer("\n".join(body).strip("\n"), code, errors)
+            answers[name] = CommandAnswer("\n".join(body).strip("\n"), code, errors)
         if word == "end":
             return answers
         name, body, errors, code = word, [], [], -1
@@ -169,16 +169,16 @@ def _frames(text: str) -> dict[str, Answer]:
     )
 
 
-def _text(answer: Answer | None) -> str:
+def _text(answer: CommandAnswer | None) -> str:
     return answer.text.strip() if answer and answer.exit_code == 0 else ""
 
 
-def _pairs(answer: Answer | None) -> dict[str, str]:
+def _pairs(answer: CommandAnswer | None) -> dict[str, str]:
     lines = (line.partition("=") for line in _text(answer).splitlines())
     return {name.strip(): value.strip() for name, sign, value in lines if sign}
 
 
-def _rows(answer: Answer | None) -> list[list[str]]:
+def _rows(answer: CommandAnswer | None) -> list[list[str]]:
     return [line.split("|") for line in _text(answer).splitlines() if "|" in line]
 
 
@@ -206,7 +206,7 @@ def _free_bytes(df_line: str) -> int | None:
     return int(match.group(1)) * 1024 if match else None
 
 
-def _problems(answers: dict[str, Answer]) -> list[str]:
+def _problems(answers: dict[str, CommandAnswer]) -> list[str]:
     asked = {"version": "sinfo --version", "sinfo": "sinfo", "config": "scontrol show config",
              "assoc": "sacctmgr", "mpi": "srun --mpi=list"}  # fmt: skip
     found = []
@@ -280,7 +280,7 @@ def parse_gpus(gres: str) -> tuple[int, str | None]:
     return count, types[0] if len(set(types)) == 1 else None
 
 
-def parse_mpi_types(answer: Answer | None) -> list[str]:
+def parse_mpi_types(answer: CommandAnswer | None) -> list[str]:
     """Return the plug-ins that `srun --mpi=list` names; some versions print to standard error."""
     if answer is None:
         return []

@@ -224,7 +224,7 @@ class SshTransport(ScriptTransport):
             known = [k for k in plain if k.key == key.asbytes()]
         verify_host_key(target, name, key.get_name(), key.asbytes(), known)
         with _translated(target.name, "logging in", ssh_auth.PERSON_TIMEOUT_S):
-            ssh_auth.authenticate(_Session(connection, target), target, self._prompt)
+            ssh_auth.authenticate(_LoginSession(connection, target), target, self._prompt)
         connection.set_keepalive(int(self._settings.keepalive_s))
         return connection
 
@@ -283,7 +283,7 @@ def _prefer(connection: paramiko.Transport, known: list[KnownKey]) -> None:
 # Authentication ---------------------------------------------------------------------------------
 
 
-class _Session:
+class _LoginSession:
     """What `ssh_auth` needs from paramiko; an attempt returns the next methods, None if refused."""
 
     def __init__(self, connection: paramiko.Transport, target: Target) -> None:
@@ -306,7 +306,7 @@ class _Session:
             lambda: self._connection.auth_password(self._user, password, fallback=False)
         )
 
-    def try_answers(self, answer: ssh_auth.Answer) -> list[str] | None:
+    def try_answers(self, answer: ssh_auth.AnswerQuestions) -> list[str] | None:
         self._connection.auth_timeout = ssh_auth.PERSON_TIMEOUT_S
         return self._attempt(lambda: self._connection.auth_interactive(self._user, answer))
 

@@ -23,7 +23,7 @@ PERSON_TIMEOUT_S = 180.0
 """How long the user may take to answer, or to confirm on a phone."""
 _TRIES = 3
 
-Answer = Callable[[str, str, Sequence[tuple[str, bool]]], list[str]]
+AnswerQuestions = Callable[[str, str, Sequence[tuple[str, bool]]], list[str]]
 """Title, instructions, and questions with whether the answer is shown → answers."""
 Attempt = Callable[[], Sequence[str]]
 Closer = Callable[[], None]
@@ -37,13 +37,13 @@ class Unusable(Exception):  # noqa: N818 - the same
     """The key file can't be read, or the passphrase is wrong."""
 
 
-class Session(Protocol):
-    """A connection that is to be logged in; see `ssh._Session`."""
+class LoginSession(Protocol):
+    """A connection that is to be logged in; see `ssh._LoginSession`."""
 
     def methods(self) -> list[str]: ...  # noqa: D102
     def try_key(self, key: object) -> list[str] | None: ...  # noqa: D102
     def try_password(self, password: str) -> list[str] | None: ...  # noqa: D102
-    def try_answers(self, answer: Answer) -> list[str] | None: ...  # noqa: D102
+    def try_answers(self, answer: AnswerQuestions) -> list[str] | None: ...  # noqa: D102
     def agent_keys(self, path: str) -> tuple[list[tuple[str, object, bytes]], Closer]: ...  # noqa: D102
     def load_key(self, file: Path, passphrase: str | None) -> object: ...  # noqa: D102
     def with_certificate(self, key: object, file: Path | None) -> bool: ...  # noqa: D102
@@ -73,7 +73,7 @@ def closed_by_server(said: str) -> AuthError:
     )
 
 
-def authenticate(session: Session, target: Target, prompt: Prompt | None) -> None:
+def authenticate(session: LoginSession, target: Target, prompt: Prompt | None) -> None:
     """Log in.
 
     Raises:
@@ -83,7 +83,7 @@ def authenticate(session: Session, target: Target, prompt: Prompt | None) -> Non
 
 
 class _Login:
-    def __init__(self, session: Session, target: Target, prompt: Prompt | None) -> None:
+    def __init__(self, session: LoginSession, target: Target, prompt: Prompt | None) -> None:
         self._session = session
         self._target = target
         self._prompt = prompt

@@ -339,7 +339,7 @@ def test_yaml_problems_are_manifest_errors() -> None:
 
 
 def test_the_schema_says_bounds_in_its_own_words() -> None:
-    server = json_schema()["$defs"]["ParameterServer"]["properties"]
+    server = json_schema()["$defs"]["ParameterServerSection"]["properties"]
     assert server["staleness"]["anyOf"][0] == {"type": "integer", "minimum": 0}
     momentum = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
     assert server["momentum"]["anyOf"][0] == momentum

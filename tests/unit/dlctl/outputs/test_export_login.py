@@ -11,7 +11,7 @@ from dlctl.errors import RecordError, ResultsError, TransferError
 from dlctl.lifecycle.remote_module import Answer
 from dlctl.lifecycle.session import Session
 from dlctl.outputs import export
-from dlctl.outputs.export import Wanted, bring, export_model
+from dlctl.outputs.export import ExportRequest, bring, export_model
 from dlctl.transport.local import LocalTransport
 
 SESSION = Session(None, LocalTransport(), None)
@@ -44,7 +44,7 @@ def asked(monkeypatch):
 )
 def test_the_weights_that_there_are(asked, state, checkpoint, arguments):
     record = make_record(state=state)
-    export_model(SESSION, record, None, Wanted("onnx", checkpoint, on_node=True))
+    export_model(SESSION, record, None, ExportRequest("onnx", checkpoint, on_node=True))
     [(module, given, how)] = asked
     assert module == "learner.export"
     assert given == [record.job_dir, "--format", "onnx", *arguments]
@@ -53,7 +53,7 @@ def test_the_weights_that_there_are(asked, state, checkpoint, arguments):
 
 def test_a_training_that_runs_has_no_model_yet(asked):
     with pytest.raises(RecordError, match="is TRAINING: it has no trained model yet"):
-        export_model(SESSION, make_record(state=State.TRAINING), None, Wanted("onnx"))
+        export_model(SESSION, make_record(state=State.TRAINING), None, ExportRequest("onnx"))
     assert not asked
 
 

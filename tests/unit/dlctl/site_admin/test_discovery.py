@@ -12,7 +12,7 @@ from repository import RECORDED
 
 from dlctl.errors import SiteError
 from dlctl.site_admin.discovery import (
-    Answer,
+    CommandAnswer,
     Discovered,
     discovery_script,
     parse_discovery,
@@ -144,7 +144,13 @@ def test_node_limits_and_mpi_lists():
         4, None, 3, None, None, None,
     ]  # fmt: skip
     old = (RECORDED / "mpi-list-20.02-stderr.txt").read_text().splitlines()
-    assert parse_mpi_types(Answer("", 0, old)) == ["pmix_v3", "openmpi", "pmi2", "none", "pmix"]
+    assert parse_mpi_types(CommandAnswer("", 0, old)) == [
+        "pmix_v3",
+        "openmpi",
+        "pmi2",
+        "none",
+        "pmix",
+    ]
     assert parse_mpi_types(None) == []
 
 

@@ -165,7 +165,8 @@ def test_a_file_that_is_too_large_or_no_yaml_is_one_sentence():
     (folder / "big.yml").write_bytes(b"# " + b"x" * MAX_BYTES)
     (folder / "twice.yml").write_text("root: /a\nroot: /b\n")
     (folder / "list.yml").write_text("- a\n")
-    for name, said in [("big", "too large"), ("twice", "twice"), ("list", "keys and values")]:
+    found = {"big": "too large", "twice": "appears twice", "list": "keys and values"}
+    for name, said in found.items():
         with pytest.raises(SiteError, match=said) as caught:
             load_site(name)
         assert str(folder) in caught.value.message
