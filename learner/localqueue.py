@@ -18,7 +18,7 @@ from pathlib import Path
 # Started by path: the runtime directory holds only our packages, so it shadows nothing.
 sys.path.insert(0, str(Path(__file__).absolute().parents[1]))
 
-from learner.local_queue.records import Queue, Record  # noqa: E402
+from learner.local_queue.records import Queue, QueuedJob  # noqa: E402
 from learner.local_queue.runner import Runner, start_runner  # noqa: E402
 
 REFUSED = 3
@@ -37,7 +37,7 @@ def submit(options: argparse.Namespace) -> int:
             known = [*queue.records("active"), *queue.records("ended")]
             record = next((r for r in known if r.token == options.token), None)
             if record is None:
-                record = Record(
+                record = QueuedJob(
                     id=queue.next_id(), token=options.token, job_dir=options.job_dir,
                     script=options.script, attempt=options.attempt, output=options.output,
                     cpus=max(1, min(options.cpus, total)), total_cpus=total,

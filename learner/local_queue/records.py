@@ -25,7 +25,7 @@ ID_WIDTH = 9
 
 
 @dataclass
-class Record:
+class QueuedJob:
     """One job. `state` is a word of Slurm's."""
 
     id: int
@@ -85,25 +85,25 @@ class Queue:
         """Return the file of a job."""
         return self.folder / state / f"{job_id:0{ID_WIDTH}d}.json"
 
-    def read(self, path: Path) -> Record | None:
+    def read(self, path: Path) -> QueuedJob | None:
         """Return a record; None if it is gone or not understood (a newer version's)."""
         try:
             content = json.loads(path.read_bytes())
-            known = {field.name for field in fields(Record)}
-            return Record(**{key: value for key, value in content.items() if key in known})
+            known = {field.name for field in fields(QueuedJob)}
+            return QueuedJob(**{key: value for key, value in content.items() if key in known})
         except (OSError, ValueError, TypeError, AttributeError):
             return None
 
-    def records(self, state: str) -> list[Record]:
+    def records(self, state: str) -> list[QueuedJob]:
         """Return the `active` or `ended` jobs, oldest first."""
         found = (self.read(path) for path in sorted((self.folder / state).glob("[0-9]*.json")))
         return [record for record in found if record is not None]
 
-    def write(self, record: Record, state: str = "active") -> None:
+    def write(self, record: QueuedJob, state: str = "active") -> None:
         """Write a record whole: a reader sees the old one or the new one."""
         write_whole(self.path(record.id, state), json.dumps(asdict(record)), mode=0o600)
 
-    def end(self, record: Record, state: str, reason: str, exit_code: str) -> None:
+    def end(self, record: QueuedJob, state: str, reason: str, exit_code: str) -> None:
         """Record a job's end, and forget the oldest ends."""
         record.state, record.reason, record.exit_code = state, reason, exit_code
         record.ended_at = time.time()
@@ -121,12 +121,12 @@ class Queue:
         """Return the variables that name the job in each of its processes."""
         return {"DLCTL_JOB_ID": str(job_id), "DLCTL_QUEUE_JOB": f"{self.folder}:{job_id}"}
 
-    def processes(self, record: Record) -> list[int]:
+    def processes(self, record: QueuedJob) -> list[int]:
         """Return the processes of a job."""
         mark = f"DLCTL_QUEUE_JOB={self.folder}:{record.id}"
         return job_processes(os.fsencode(mark), record.batch_pid, record.batch_start)
 
-    def runner_lives(self, record: Record) -> bool:
+    def runner_lives(self, record: QueuedJob) -> bool:
         """Return whether a job's runner is there; of another host it is known by its touches."""
         if record.host != self.host:
             with contextlib.suppress(OSError):
@@ -135,7 +135,7 @@ class Queue:
         same = record.runner_start != 0 and record.boot_id == boot_id()
         return same and start_time(record.runner_pid) == record.runner_start
 
-    def reap(self) -> list[Record]:
+    def reap(self) -> list[QueuedJob]:
         """End the jobs whose runner is gone; return those that wait without one. Under the lock."""
         orphans = []
         for record in self.records("active"):
@@ -150,7 +150,7 @@ class Queue:
                 self.end(record, "FAILED", "the job's runner was killed", "")
         return orphans
 
-    def kill_all(self, record: Record) -> None:
+    def kill_all(self, record: QueuedJob) -> None:
         """Kill what is left of a job; several rounds, for it may fork meanwhile."""
         for _ in range(50):
             if not (left := self.processes(record)):
@@ -158,7 +158,7 @@ class Queue:
             send(left, signal.SIGKILL)
             time.sleep(0.02)
 
-    def may_start(self, record: Record) -> bool:
+    def may_start(self, record: QueuedJob) -> bool:
         """Return whether it is a job's turn: no elder waits, and its CPUs are free. Under the lock.
 
         An elder whose runner is gone waits for nobody; the next `list` starts it again.

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from learner.local_queue.processes import boot_id, send, start_time
-from learner.local_queue.records import Queue, Record
+from learner.local_queue.records import Queue, QueuedJob
 
 PROGRAM = Path(__file__).absolute().parents[1] / "localqueue.py"
 POLL_S = 0.2
@@ -79,7 +79,7 @@ class Runner:
         if record is not None:
             self._run_batch(record)
 
-    def _register(self) -> Record | None:
+    def _register(self) -> QueuedJob | None:
         """Become the job's runner, unless another is, or the job is gone."""
         with self.queue.lock():
             record = self.queue.read(self.queue.path(self.job_id))
@@ -92,7 +92,7 @@ class Runner:
             self.queue.write(record)
             return record
 
-    def _run_batch(self, record: Record) -> None:
+    def _run_batch(self, record: QueuedJob) -> None:
         began = time.monotonic()
         try:
             batch = self._start_batch(record)
@@ -115,7 +115,7 @@ class Runner:
         with self.queue.lock():
             self.queue.end(record, state, reason, f"0:{-code}" if code < 0 else f"{code}:0")
 
-    def _start_batch(self, record: Record) -> subprocess.Popen[bytes]:
+    def _start_batch(self, record: QueuedJob) -> subprocess.Popen[bytes]:
         bash = shutil.which("bash") or "/bin/bash"
         output = Path(record.job_dir, record.output)
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class Runner:
             )  # fmt: skip
 
     def _watch(
-        self, record: Record, batch: subprocess.Popen[bytes], began: float
+        self, record: QueuedJob, batch: subprocess.Popen[bytes], began: float
     ) -> tuple[str, str]:
         """Return why the job has to end now, or nothing once the script has ended by itself."""
         warned = record.time_s is None
@@ -147,12 +147,12 @@ class Runner:
             time.sleep(POLL_S)
         return "", ""
 
-    def _set_ending(self, record: Record, reason: str) -> None:
+    def _set_ending(self, record: QueuedJob, reason: str) -> None:
         record.state, record.reason = "COMPLETING", reason
         with self.queue.lock():
             self.queue.write(record)
 
-    def _finish(self, record: Record) -> None:
+    def _finish(self, record: QueuedJob) -> None:
         """End every process of the job: SIGTERM, time to leave, SIGKILL."""
         send(self.queue.processes(record), signal.SIGCONT, signal.SIGTERM)
         deadline = time.monotonic() + record.kill_wait_s

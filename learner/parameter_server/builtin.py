@@ -49,7 +49,7 @@ from learner.parameter_server.solver import AnySolver, find_solver
 from learner.system.malloc import keep_freed_memory
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import Position, Trained
-from learner.training.setup import Job
+from learner.training.setup import TrainingJob
 from psrv.client import Client
 from psrv.cursor.base import Cursor
 from psrv.cursor.file import FileCursor
@@ -61,7 +61,7 @@ _LONGEST_HALT_S = 10.0
 shortest time that a halt leaves it (learner.supervisor.control), since it also has to save."""
 
 
-def train_on_server(job: Job, halt: HaltFlag) -> bool:
+def train_on_server(job: TrainingJob, halt: HaltFlag) -> bool:
     """Train to the end (True) or to a halt (False)."""
     writer = WriterProcess() if job.rank == 0 else None  # before torch's threads
     keep_freed_memory()
@@ -74,7 +74,7 @@ class _Learner:
     """One learner of the built-in loop."""
 
     def __init__(
-        self, job: Job, halt: HaltFlag, device: torch.device, writer: WriterProcess | None
+        self, job: TrainingJob, halt: HaltFlag, device: torch.device, writer: WriterProcess | None
     ) -> None:
         settings = job.plan.parameter_server
         assert settings is not None
@@ -269,7 +269,7 @@ class _Learner:
     def _start(self) -> Position:
         """Load buffers, frozen parameters and the optimizer's state from the newest checkpoint.
 
-        Without a checkpoint, load the given weights: see Job.start.
+        Without a checkpoint, load the given weights: see TrainingJob.start.
         """
         position = self._job.start(self._keeper, self._trained)
         if self._saved.cursor is None:  # the checkpoint is of a training without a server

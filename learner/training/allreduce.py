@@ -20,7 +20,7 @@ from learner.system.signals import HaltFlag
 from learner.training.checkpoints import Trained
 from learner.training.loop import Trainer
 from learner.training.optimizer_state import OptimizerState
-from learner.training.setup import Job
+from learner.training.setup import TrainingJob
 
 
 def _check_rank(exchange: Exchange, rank: int) -> None:
@@ -31,7 +31,7 @@ def _check_rank(exchange: Exchange, rank: int) -> None:
         )
 
 
-def train_together(job: Job, halt: HaltFlag, joined: list[Exchange]) -> bool:
+def train_together(job: TrainingJob, halt: HaltFlag, joined: list[Exchange]) -> bool:
     """Train in step with the others; `joined` gets what connects them."""
     writer = WriterProcess()  # before MPI, torch's threads and CUDA: no process starts later
     resources = job.plan.resources
@@ -45,7 +45,7 @@ def train_together(job: Job, halt: HaltFlag, joined: list[Exchange]) -> bool:
     return finished
 
 
-def _train(job: Job, exchange: Exchange, halt: HaltFlag, writer: WriterProcess) -> bool:
+def _train(job: TrainingJob, exchange: Exchange, halt: HaltFlag, writer: WriterProcess) -> bool:
     """Train to the end (True) or to a halt (False)."""
     settings = job.plan.training
     device = prepare(job.plan.resources, int(os.environ.get("LOCAL_RANK", "0")), job.warn)

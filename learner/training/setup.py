@@ -28,7 +28,7 @@ _PROGRESS_VARIABLE = "DLCTL_PROGRESS_FILE"
 
 
 @dataclass(frozen=True)
-class Job(Seat):
+class TrainingJob(Seat):
     """A seat in a training with the built-in loop."""
 
     @property
@@ -160,7 +160,7 @@ class Job(Seat):
         self.say(f"the trained model is in {contract.RESULTS}/{path.name}")
 
 
-def open_job(directory: Path, attempt: int, rank: int) -> Job:
+def open_job(directory: Path, attempt: int, rank: int) -> TrainingJob:
     """Return the job of a process of the built-in loop.
 
     Raises:
@@ -169,7 +169,7 @@ def open_job(directory: Path, attempt: int, rank: int) -> Job:
     plan = read_plan(directory, attempt)
     if plan.framework.job is None:
         raise UserFault("the plan names no framework.job for the built-in loop")
-    return Job(directory.resolve(), attempt, plan, rank)
+    return TrainingJob(directory.resolve(), attempt, plan, rank)
 
 
 def say_finished() -> None:

@@ -32,7 +32,7 @@ from learner.model.weights import differences, find_weights, load_weights, start
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import CheckpointKeeper, Position, Trained
 from learner.training.loop import Reports, Trainer
-from learner.training.setup import Job
+from learner.training.setup import TrainingJob
 
 
 def dataset(samples: int = 23) -> TensorDataset:
@@ -291,7 +291,7 @@ def test_a_model_that_can_not_be_written_is_told_in_a_sentence(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("learner.training.setup.export_model", refuse)
-    job = Job(tmp_path, 1, make_plan(job_dir=str(tmp_path)), 0)
+    job = TrainingJob(tmp_path, 1, make_plan(job_dir=str(tmp_path)), 0)
     with pytest.raises(UserFault, match="model can't be written to .*: No space left") as told:
         job.export(Parts(**make_parts()), Position())
     assert "dlctl resume t-1" in told.value.hint
