@@ -123,7 +123,7 @@ def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(cap
 
 
 def test_learners_that_are_not_at_work_say_why(capsys):
-    why = "was killed by signal 9; starting again"
+    why = "was killed by signal 9; restarting"
     dead = {**process("learner", 0, "n1"), "state": "DEPLOYING", "reason": why}
     lost = {**process("learner", 1, "n2"), "state": "FAILED", "reason": "was lost with node n2"}
     print_details(with_server(learners=[dead, lost]))
