@@ -28,7 +28,7 @@ def resources(learners, **more):
     ([2, 1], "2 in attempt 1, 1 from attempt 2 on"),
     ([2, 2, 1, 3], "2 in attempts 1 to 2, 1 in attempt 3, 3 from attempt 4 on"),
 ])  # fmt: skip
-def test_learners_are_told_per_attempt_where_they_changed(learners, told):
+def test_show_lists_learners_per_attempt_if_they_changed(learners, told):
     attempts = [
         {"attempt": n, "resources": resources(count)} for n, count in enumerate(learners, 1)
     ]
