@@ -1,4 +1,4 @@
-"""The one error of the learners whose text is fit for an end user; how any error is told."""
+"""The one error of the learners whose text is written for users, and how any error is printed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import traceback
 
 EXIT_FAILED = 1
 EXIT_NO_RESTART = 3
-"""Of a server whose next life would end as this one did."""
+"""Exit code of a server that would fail again in the same way after a restart."""
 
 
 class UserFault(Exception):
@@ -24,20 +24,21 @@ class UserFault(Exception):
 
 
 def explain(error: BaseException, rank: int) -> int:
-    """Say on standard error why this learner ends, host and rank on each line; return the code.
+    """Print to standard error why this learner ends; return its exit code.
 
-    A traceback is shown only for what is no UserFault: an error inside the user's code, whole.
+    Each line begins with rank and host. A UserFault is printed without a traceback, any other
+    error with the whole one.
     """
     sys.stdout.flush()
     text = "".join(f"{place(rank)} {line}\n" for line in _lines(error))
     print(text, end="", file=sys.stderr, flush=True)
     code = error.code if isinstance(error, SystemExit) else EXIT_FAILED
-    # A program that exits by itself, with whatever code, has not trained to the end.
+    # A program that exits by itself, whatever its exit code, has not trained to the end.
     return code if isinstance(code, int) and code not in (0, EXIT_HALTED) else EXIT_FAILED
 
 
 def place(rank: int) -> str:
-    """Return which learner speaks."""
+    """Return the prefix of a learner's lines: its rank and host."""
     return f"[rank {rank} on {socket.gethostname()}]"
 
 

@@ -59,7 +59,7 @@ def print_servers(details: dict[str, Any]) -> None:
         homes = shard_nodes(details)
         lost = (details.get("homes") or {}).get("lost_nodes") or []
         output.line("")
-        output.table(["server", "host", "state", "home of", "heartbeat"],
+        output.table(["server", "host", "state", "primary of", "heartbeat"],
                      [_server(status, homes, lost) for status in servers])  # fmt: skip
 
 

@@ -55,6 +55,6 @@ def load_digits():
 
 
 def find_data():
-    """Return the data file: in DATA_DIR, or else the copy beside this file."""
+    """Return the data file in DATA_DIR, or else the copy next to this file."""
     given = Path(os.environ.get("DATA_DIR", ""), "digits.csv.gz")
     return given if given.is_file() else Path(__file__).with_name("data") / "digits.csv.gz"

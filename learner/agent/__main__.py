@@ -1,7 +1,7 @@
-"""One learner's start: `python -m learner.agent <job dir> <attempt>`, once per rank.
+"""Start one learner: `python -m learner.agent <job dir> <attempt>`, once per rank.
 
-Finds its rank in the launcher's variables, sets the learner's environment and stays beside it as
-its watchdog. No torch and no MPI here: the learner calls MPI_Init itself.
+The agent finds its rank in the launcher's variables, sets the learner's environment and then
+watches over the learner. It imports neither torch nor MPI: the learner calls MPI_Init itself.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from learner.system.segments import make_segment_folder, remove_segment_folder
 from learner.system.signals import HaltFlag
 
 _STEP_ENDED_GRACE_S = 20.0
-"""What a learner that is a step of its own has from SIGTERM on: Slurm's KillWait is 30 s."""
+"""How long after SIGTERM a learner in its own step may keep saving: Slurm's KillWait is 30 s."""
 
 _SLURM_KNOWS_S = 600.0
-"""Slurm's own limit (SlurmdTimeout) is 300 s where nobody has set another."""
+"""How long Slurm may take to notice a lost node: its limit (SlurmdTimeout) is 300 s by default."""
 _ASK_EVERY_S = 5.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run one learner; return its exit code (0 too for a halted one)."""
+    """Run one learner; return its exit code (0 also for a halted learner)."""
     job_dir, attempt = Path(arguments[0]), int(arguments[1])
-    # Slurm may send the scheduler's warning to every process: it is the learner's, not ours.
+    # Slurm may send its warning signal to every process: it is meant for the supervisor.
     HaltFlag(signal.SIGUSR2).install()
     ended = HaltFlag(signal.SIGTERM, signal.SIGHUP, signal.SIGINT).install()
     try:
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
         outside = _outside(plan, job_dir, attempt, ranks)
         code = Watchdog(program, heart, outside, ended).run()
         if outside.supervisor_is_lost and plan.launch.step_per_learner and plan.launch.argv:
-            if is_one_world(plan):  # this node's server was killed with that of the first one
+            if is_one_world(plan):  # this node's server was killed with the first node's server
                 remove_segment_folder(plan.training_id, attempt)
             _end_without_supervisor(plan, job_dir, attempt, ended)
         return code
@@ -93,12 +93,12 @@ def main(arguments: list[str]) -> int:
         return 1
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        if not plan.launch.step_per_learner:  # there it is the server's
+        if not plan.launch.step_per_learner:  # with a step per learner, the server owns the folder
             remove_segment_folder(plan.training_id, attempt)
 
 
 def _gpus_before(path: Path) -> str:
-    """Return which GPUs this learner had when it was started before, "" if that is not known."""
+    """Return which GPUs this learner had before its restart, "" if that is not known."""
     with contextlib.suppress(ContractError, OSError):
         if (before := contract.read_record(Status, path)) is not None:
             return before.gpus
@@ -106,7 +106,7 @@ def _gpus_before(path: Path) -> str:
 
 
 def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch: Path) -> Program:
-    """Return what is to run for this rank."""
+    """Return the program to run for this rank."""
     meeting_point = contract.read_record(Preflight, job_dir / preflight_file(attempt, 0))
     if meeting_point is None:
         raise UserFault("The preflight's report of rank 0 is gone.", hint="Submit again.")
@@ -150,10 +150,10 @@ def _outside(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks) -> Outside:
 
 
 def _end_without_supervisor(plan: Plan, job_dir: Path, attempt: int, ended: HaltFlag) -> None:
-    """End a job that Slurm keeps though its first node, with the script, is lost (--no-kill).
+    """End a job that Slurm keeps (--no-kill) although its first node, with the script, is lost.
 
-    Slurm is asked: where only this node lost sight of the file system, the others go on. It knows
-    of a lost node late.
+    Slurm has to confirm the loss, which takes it a while: if only this node has lost the file
+    system, the other nodes continue.
     """
     until = time.monotonic() + _SLURM_KNOWS_S
     while not first_node_is_lost(plan):
@@ -162,7 +162,7 @@ def _end_without_supervisor(plan: Plan, job_dir: Path, attempt: int, ended: Halt
         time.sleep(_ASK_EVERY_S)
     path = job_dir / contract.verdict_file(attempt)
     reason = "The first node of the job was lost, and the supervisor with it."
-    hint = f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
+    hint = f"Resume from the newest checkpoint: dlctl resume {plan.training_id}"
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         if path.parent.is_dir() and not path.exists():
             outcome = failed(VerdictKind.NODE_LOST, reason, hint)

@@ -1,9 +1,9 @@
 """The preflight of one rank: `python -m learner.agent.preflight <job dir> <attempt>`.
 
-A job step of its own: a process that has called MPI_Init must not start another MPI program.
-Writes what it found; the supervisor compares (`learner.supervisor.preflight_check`). A problem is
-two lines: what was seen, and what to do next. Names are quoted with repr, so neither line holds a
-line break.
+It runs in its own job step: a process that has called MPI_Init must not start another MPI program.
+It writes a report, which the supervisor judges (`learner.supervisor.preflight_check`). A problem is
+two lines: what was seen, and what to do next. Names are quoted with repr, so neither line contains
+a line break.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from learner.system.segments import make_segment_folder, remove_earlier
 
 
 def main(arguments: list[str]) -> int:
-    """Check this rank's node and write the report; return 0 whatever was found."""
+    """Check this rank's node and write the report; return 0 even if there are problems."""
     job_dir, attempt = Path(arguments[0]), int(arguments[1])
     try:
         plan = read_plan(job_dir, attempt)
@@ -79,14 +79,14 @@ def find_problems(plan: Plan, job_dir: Path) -> list[str]:
 
 
 def wants_mpi(plan: Plan) -> bool:
-    """Return whether the world's size is to be compared."""
+    """Return whether to compare the size of the MPI world with the plan."""
     if not starts_mpi(plan) or plan.resources.learners == 1:
         return False
     return importlib.util.find_spec("mpi4py") is not None
 
 
 def ask_mpi(report: Preflight) -> Preflight:
-    """Return the report with what MPI says; one problem more if MPI can't be loaded."""
+    """Return the report with MPI's size, rank and library, or a problem if MPI can't be loaded."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -102,7 +102,7 @@ def ask_mpi(report: Preflight) -> Preflight:
 
 
 def free_port() -> int:
-    """Return a TCP port that is free now, on this host."""
+    """Return a TCP port that is currently free on this host."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
@@ -123,13 +123,13 @@ def own_address(plan: Plan) -> str:
 
 
 def bound_address(plan: Plan) -> str:
-    """Return the address or name by which a server on this host is bound, and reached by others.
+    """Return the address or name to which a server here binds, and by which others reach it.
 
-    Not a name that leads to the host itself here, as Debian's /etc/hosts has it (127.0.1.1): who
-    is bound to that is reached by nobody.
+    A name that resolves to a loopback address on this host, as in Debian's /etc/hosts (127.0.1.1),
+    is never returned: no other host can reach a server that is bound to it.
 
     Raises:
-        UserFault: the host has no address on the network that the site's file names.
+        UserFault: the host has no address on the network that the site file names.
     """
     name = own_address(plan)
     if plan.resources.nodes == 1:
@@ -145,7 +145,7 @@ def bound_address(plan: Plan) -> str:
     others = (address for address in found if not _is_loopback(address))
     if address := next(others, None) or _route_address():
         return address
-    interfaces = own_addresses()  # nodes of a cluster may have no route to anywhere
+    interfaces = own_addresses()  # nodes of a cluster may have no default route
     return str(interfaces[0][1]) if interfaces else name
 
 
@@ -154,7 +154,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _route_address() -> str | None:
-    """Return the address that the route to anywhere starts from; None: there is no route."""
+    """Return this host's source address on its default route, or None without such a route."""
     for family, anywhere in (socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((anywhere, 9))
@@ -167,7 +167,7 @@ def _check_folders(job_dir: Path) -> list[str]:
     if not os.access(job_dir / contract.CODE, os.R_OK | os.X_OK):
         found.append(
             f"The code folder {str(job_dir / contract.CODE)!r} is not readable.\n"
-            "The site's root folder has to be on a file system that all nodes share."
+            "The site's root folder must be on a file system that all nodes share."
         )
     for name in (contract.RESULTS, contract.CHECKPOINTS, contract.METRICS, contract.LOGS):
         if not os.access(job_dir / name, os.W_OK | os.X_OK):
@@ -186,8 +186,8 @@ def _check_gpus(plan: Plan, framework: Framework) -> list[str]:
     if seen >= asked:
         return []
     return [
-        f"The plan asks for {asked} GPUs a learner, and this learner sees {seen}.\n"
-        "Check the partition's GRES and that the node's torch is a build for its GPUs."
+        f"The plan asks for {asked} GPUs per learner, but this learner sees {seen}.\n"
+        "Check the partition's GRES and that the node's torch is built for its GPUs."
     ]
 
 

@@ -1,7 +1,7 @@
-"""Beside each learner: heartbeat, halt and stop, last words, exit reason.
+"""The watchdog beside each learner: heartbeat, halt and stop, last lines, exit reason.
 
-No torch, no MPI: it must outlive whatever happens to the learner. The learner's own output goes
-straight to its log.
+It imports neither torch nor MPI: it must survive whatever happens to the learner. The learner's own
+output goes straight to its log.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ TICK_S = 0.1
 TERM_S = 5.0
 """Between SIGTERM and SIGKILL."""
 EXPELLED_S = 0.5
-"""What a learner gets that has no part in the training any more: it may save nothing."""
+"""Grace period of a learner that is out of the training: it must not save anything."""
 QUIET_S = 5.0
-"""Pushes are told of at once, but for the fast ones, of which some are left out."""
+"""After this long without a report, a learner's rate of pushes is lowered. (A learner reports each
+push at once; of rapid pushes it skips some.)"""
 LEFTOVER_S = 2.0
-"""How long processes that the learner left behind may take to end on SIGTERM."""
+"""How long processes that the learner left behind may take to end after SIGTERM."""
 
 
 class Stop(enum.Enum):
-    """Why a learner was ended before its time."""
+    """Why a learner is being ended early."""
 
     NONE = "none"
     HALT = "halt"
     CANCEL = "stop"
     ENDED = "ended"
-    """The launcher ended this process: another learner failed, or the job is going away."""
+    """The launcher ended this process: another learner failed, or the job is ending."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What the watchdog runs."""
+    """The program that the watchdog runs."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -60,15 +61,15 @@ class Program:
     traits: Traits
     progress: Path
     ended_grace_s: float = 0.5
-    """How long the learner may go on saving once the launcher ends this process."""
+    """How long the learner may keep saving after the launcher ends this process."""
     secrets: list[str] = field(default_factory=list)
     """Values that must not reach a status file."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What is told of it beside the learner's own metrics."""
+    """Metrics that the status file holds beside the learner's own."""
 
 
 def decode_exit(returncode: int, traits: Traits) -> tuple[int | None, int | None]:
-    """Return (exit code, signal); a shell tells of its program's signal as 128 + number."""
+    """Return (exit code, signal); a shell reports its program's signal as 128 + number."""
     if returncode < 0:
         return None, -returncode
     if traits.in_shell and 128 < returncode <= 128 + 64:
@@ -79,14 +80,14 @@ def decode_exit(returncode: int, traits: Traits) -> tuple[int | None, int | None
 def conclude(
     returncode: int, traits: Traits, stop: Stop, killed: bool, finished: bool = True
 ) -> tuple[State, str]:
-    """Return how a learner ended, and a few words on why.
+    """Return a learner's final state, with the reason in a few words.
 
     Args:
-        finished: the built-in loop said that it came to its end; a command says nothing.
+        finished: whether the built-in loop marked its end; means nothing for a command.
     """
     if stop is Stop.CANCEL:
         return State.CANCELLED, "stopped on request"
-    # The shell around a command says 85 whatever its program made of the signal.
+    # The shell around a command exits with 85 however its program reacted to the signal.
     if stop is Stop.ENDED and traits.in_shell and returncode:
         return State.CANCELLED, "ended by the launcher"
     if returncode == EXIT_HALTED:
@@ -94,7 +95,7 @@ def conclude(
     if stop is Stop.HALT and not traits.is_our_loop:
         return State.HALTED, "did not stop in time and was killed" if killed else "stopped"
     if stop is Stop.HALT and returncode == -signal.SIGUSR2:
-        # The built-in loop holds the signal back until it can take it: so it was on its way out.
+        # The built-in loop blocks the signal until it can handle it, so it was already ending.
         return State.HALTED, "stopped"
     if returncode == 0:
         done = finished or not traits.is_our_loop
@@ -108,18 +109,18 @@ def conclude(
 
 
 class Watchdog:
-    """Runs one program to its end and tells the status file about it."""
+    """Runs one program to its end and records its state in the status file."""
 
     def __init__(self, program: Program, heart: Heartbeat, outside: Outside, flag: HaltFlag):
         self.program = program
         self.heart = heart
         self.outside = outside
         self.flag = flag
-        """Set when the launcher ends this process."""
+        """Set once the launcher ends this process."""
         self.stop = Stop.NONE
         self.killed = False
         self.overdue = False
-        """Whether a halted program was still there at the end of the grace period."""
+        """Whether a halted program was still running at the end of the grace period."""
         self._child: subprocess.Popen[bytes]
         self._guard: processes.Guard
         self._reserve: Reserve
@@ -129,10 +130,10 @@ class Watchdog:
         self._look_at = 0.0
 
     def run(self) -> int:
-        """Run the program; return the exit code that the launcher is to see.
+        """Run the program; return the exit code for the launcher.
 
-        A halted learner counts as 0: mpirun and srun would kill the others, which may still
-        be saving, when one ends otherwise.
+        A halted learner returns 0: with any other code mpirun and srun would kill the other
+        learners, which may still be saving.
         """
         self._guard = processes.Guard()
         self._reserve = Reserve(self.heart.path.with_suffix(".reserve"))
@@ -147,8 +148,8 @@ class Watchdog:
 
     def _start(self) -> None:
         program = self.program
-        # Until the built-in loop has its handler, a halt waits for it. (A user's program
-        # may not know of the signal at all: it gets it as the system has it.)
+        # A halt stays pending until the built-in loop has installed its handler. A user's program
+        # may not handle the signal at all: it gets the system's default.
         if program.traits.is_our_loop:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
         program.log.parent.mkdir(exist_ok=True)
@@ -188,7 +189,7 @@ class Watchdog:
 
     def _look_outside(self) -> None:
         if not self.heart.silent and (why := self.outside.expelled()):
-            self.heart.silent = True  # whoever gave it up has written its status
+            self.heart.silent = True  # the supervisor has written this learner's status
             self._cancel(EXPELLED_S, why)
         if self.stop is Stop.NONE and (why := self.outside.abandoned()):
             self._halt(Stop.ENDED, self.program.ended_grace_s, why)
@@ -200,13 +201,13 @@ class Watchdog:
             self._halt(Stop.HALT, directive.grace_s, directive.reason)
 
     def _halt(self, stop: Stop, grace_s: float, reason: str) -> None:
-        """Ask the program to save and stop; it has the grace period for that."""
+        """Ask the program to save and stop within the grace period."""
         self.stop = stop
         self._term_at = time.monotonic() + grace_s
         self._asked = [pid for pid in self._family() if processes.takes(pid, signal.SIGUSR2)]
         if self._asked:
-            # Others, like a `tee` behind the program, would die of the signal and take the
-            # program's output with them; they end when it ends.
+            # The signal would kill other processes, like a `tee` behind the program, and lose
+            # the program's output; they end when the program ends.
             processes.send([self._child.pid, *self._asked], signal.SIGUSR2)
         else:
             processes.send_group(self._child.pid, signal.SIGUSR2)
@@ -218,7 +219,7 @@ class Watchdog:
         self.heart.set(reason=f"stopping: {reason}")
 
     def _family(self) -> list[int]:
-        """Return the learner's processes, without the shell that we put around a command."""
+        """Return the learner's processes, without the shell that dlctl puts around a command."""
         shell = {self._child.pid} if self.program.traits.in_shell else set()
         return [pid for pid in self._everyone() if pid not in shell]
 
@@ -233,7 +234,7 @@ class Watchdog:
             self.killed = True
             self._send(signal.SIGKILL)
         elif now >= self._term_at:
-            left = self._child.returncode is not None  # others of its processes are there still
+            left = self._child.returncode is not None  # the child ended; its descendants still run
             self.overdue = self.stop is Stop.HALT and self._asked_gone_at is None and not left
             self._term(now, TERM_S if self.stop is Stop.HALT else LEFTOVER_S)
 
@@ -250,7 +251,7 @@ class Watchdog:
         processes.send(self._everyone(), number)
 
     def _end_leftovers(self) -> None:
-        """End what the program left running, after the grace period if it is stopping."""
+        """End processes that the program left running; in a halt, after the grace period."""
         if self.stop is not Stop.HALT or not self._asked_alive():
             self._term_at = min(self._term_at, time.monotonic())
         while self._everyone():
@@ -260,17 +261,17 @@ class Watchdog:
             time.sleep(TICK_S / 2)
 
     def _progress(self) -> tuple[dict[str, Any], str]:
-        """Return what the built-in loop says of itself, and its warning, if that is clear."""
+        """Return the built-in loop's progress and warning; none if the file can't be read."""
         try:
-            told = json.loads(self.program.progress.read_bytes())
+            found = json.loads(self.program.progress.read_bytes())
             quiet_s = time.time() - self.program.progress.stat().st_mtime
-            numbers = {k: int(told[k]) for k in ("step", "epoch") if told.get(k) is not None}
+            numbers = {k: int(found[k]) for k in ("step", "epoch") if found.get(k) is not None}
             metrics = {
                 str(k): None if v is None else float(v)
-                for k, v in (told.get("metrics") or {}).items()
+                for k, v in (found.get("metrics") or {}).items()
             }
             _slow_down(metrics, quiet_s)
-            warning = str(told.get("warning") or "")
+            warning = str(found.get("warning") or "")
         except (OSError, ValueError, TypeError, AttributeError):
             numbers, metrics, warning = {}, {}, ""
         return {**numbers, "metrics": {**metrics, **self.program.metrics}}, warning
@@ -278,7 +279,7 @@ class Watchdog:
     def _report(self, returncode: int) -> int:
         traits = self.program.traits
         finished = is_there(finished_file(self.program.progress))
-        # The built-in loop, unlike a command, does nothing more on SIGTERM.
+        # Unlike a command, the built-in loop does not handle SIGTERM.
         killed = self.killed or (
             self.overdue and traits.is_our_loop and returncode == -signal.SIGTERM
         )
@@ -289,7 +290,7 @@ class Watchdog:
         if state is State.COMPLETED:
             reason = warning
         if state is State.FAILED and is_full(self.heart.path.parent):
-            # The program's own words about it may not have found space in its log.
+            # The program's own error message may not have fit into its log.
             words.append("dlctl: No space left on device: the job directory's disk is full")
         self._reserve.free()
         for _ in range(10):
@@ -311,10 +312,10 @@ class Watchdog:
 
 
 def _slow_down(metrics: dict[str, float | None], quiet_s: float) -> None:
-    """Have the rate of pushes agree with the time since a learner told of one, if that is long.
+    """Lower a learner's rate of pushes if it has not reported for long.
 
-    It is stopped, or waits for another: its own last word would say for ever how fast it was, and
-    that it hardly waits.
+    Such a learner is stopped, or waits for another. Its last report would otherwise show forever a
+    high rate and a small share of waiting.
     """
     rate = metrics.get(PUSHES_PER_S)
     if rate is not None and quiet_s > QUIET_S:
@@ -324,5 +325,5 @@ def _slow_down(metrics: dict[str, float | None], quiet_s: float) -> None:
 
 
 def _lead_group() -> None:
-    """Make the child the leader of a process group, before it can start anything."""
+    """Make the child the leader of a process group before it can start other processes."""
     os.setpgid(0, 0)

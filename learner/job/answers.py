@@ -1,8 +1,8 @@
-"""One JSON answer of a node-side program to the login side, whatever else is printed meanwhile.
+"""Send one JSON answer from a node-side program to the login side, whatever else is printed.
 
-`dlctl.lifecycle.remote_module` runs `python -m learner.<module>` and names a random mark in the
-environment; the answer is one line that begins with it. Run by hand, without a mark, the answer is
-plain JSON.
+`dlctl.lifecycle.remote_module` runs `python -m learner.<module>` and puts a random mark into the
+environment; the answer is one line that begins with the mark. Without a mark, as when run by hand,
+the answer is plain JSON.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MARK_VARIABLE = "DLCTL_ANSWER_MARK"
 
 
 def run(main: Callable[[list[str]], Any]) -> int:
-    """Run a program and print what it returns as its answer; return the exit code.
+    """Run a program and print its return value as the answer; return the exit code.
 
-    Meanwhile standard output is standard error, for C libraries and child processes too. A
-    UserFault is told without a traceback.
+    While `main` runs, standard output goes to standard error, for C libraries and child processes
+    too. A UserFault is reported without a traceback.
     """
     mark = os.environ.pop(MARK_VARIABLE, "")  # the user's code must not see it
     with _answers() as out:
@@ -35,12 +35,12 @@ def run(main: Callable[[list[str]], Any]) -> int:
         except Exception as error:
             fault = _explained(error)
             if mark:
-                _tell(out, mark, {"fault": fault.message, "hint": fault.hint})
+                _send(out, mark, {"fault": fault.message, "hint": fault.hint})
             else:
                 print(f"error: {fault}", file=sys.stderr, flush=True)
             return EXIT_FAILED
         if mark:
-            _tell(out, mark, {"value": value})
+            _send(out, mark, {"value": value})
         else:
             out.write(json.dumps(value, indent=2) + "\n")
             out.flush()
@@ -51,11 +51,11 @@ def _explained(error: Exception) -> UserFault:
     if isinstance(error, UserFault):
         return error
     traceback.print_exception(error)
-    told = (str(error).splitlines() or [""])[0][:300]
-    return UserFault(f"{type(error).__name__}: {told}", hint="the traceback stands above")
+    message = (str(error).splitlines() or [""])[0][:300]
+    return UserFault(f"{type(error).__name__}: {message}", hint="see the traceback above")
 
 
-def _tell(out: TextIO, mark: str, frame: dict[str, Any]) -> None:
+def _send(out: TextIO, mark: str, frame: dict[str, Any]) -> None:
     sys.stderr.flush()
     out.write(f"\n{mark} {json.dumps(frame)}\n")  # ASCII, one line
     out.flush()
@@ -63,7 +63,7 @@ def _tell(out: TextIO, mark: str, frame: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _answers() -> Iterator[TextIO]:
-    """Yield the real standard output, while 1 is the same file as 2."""
+    """Yield the real standard output; meanwhile file descriptor 1 is a copy of 2."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""Which learner of which attempt this process is, and its plan. No torch here."""
+"""Which learner of which attempt this process is, and its plan. Never imports torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ATTEMPT_VARIABLE = "DLCTL_ATTEMPT"
 
 @dataclass(frozen=True)
 class Seat:
-    """What this process was started for."""
+    """The job, attempt and rank that this process was started for."""
 
     directory: Path
     """The job directory."""
@@ -31,7 +31,7 @@ def read_plan(directory: Path, attempt: int) -> contract.Plan:
     """Return the plan of an attempt.
 
     Raises:
-        UserFault: it is not there or can't be understood.
+        UserFault: the plan is missing or can't be read.
     """
     try:
         plan = contract.read_record(contract.Plan, directory / contract.plan_file(attempt))
@@ -46,7 +46,7 @@ def read_plan(directory: Path, attempt: int) -> contract.Plan:
 
 
 def find_seat(env: Mapping[str, str] = os.environ) -> Seat | None:
-    """Return the seat that the launcher has given this process; None outside of a dlctl job."""
+    """Return the seat that the launcher gave this process; None outside a dlctl job."""
     directory, attempt = env.get(JOB_VARIABLE), env.get(ATTEMPT_VARIABLE, "")
     if not directory or not attempt.isdecimal():
         return None
@@ -55,11 +55,11 @@ def find_seat(env: Mapping[str, str] = os.environ) -> Seat | None:
 
 
 RESTARTS_VARIABLE = "DLCTL_RESTARTS"
-"""Tells a learner's watchdog how often the learner was started before."""
+"""Environment variable: how often the watchdog's learner was started before."""
 
 
 def launcher_name(plan: Plan) -> str:
-    """Return what people call the plan's launcher."""
+    """Return the plan's launcher by the name that people know."""
     if not plan.launch.step_per_learner:
         return plan.launch.kind
     return Path(plan.launch.argv[0]).name if plan.launch.argv else "its process"
@@ -90,4 +90,4 @@ def job_id(job_dir: Path, attempt: int) -> str:
 
 
 TAKES_OVER = "takes-over"
-"""Tells a server that learners work in the memory that the one before it has made."""
+"""Argument of a server: learners still use the shared memory that the previous server created."""

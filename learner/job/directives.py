@@ -1,4 +1,4 @@
-"""What a learner is told from outside: the supervisor's directive, or its silence."""
+"""Signals from outside a learner: the supervisor's directive, its heartbeat, or its silence."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from dlctl.contract import (
 
 POLL_S = 0.3
 SUPERVISOR_LOST_S = 120.0
-"""After so long without a heartbeat of the supervisor nobody would read our end: stop."""
+"""After this long without the supervisor's heartbeat, nobody would read a result: stop."""
 SUPERVISOR_FRESH_S = 12.0
-"""Two of its heartbeats, and less than Slurm leaves between SIGTERM and SIGKILL."""
+"""More than two intervals of its heartbeat, and less than Slurm's time from SIGTERM to SIGKILL."""
 GIVEN_UP, ENDED = "its node was given up", "the training has ended"
 SUPERVISOR_LOST_VARIABLE = "DLCTL_SUPERVISOR_LOST_S"
 
 
 def refresh(folder: Path) -> None:
-    """Make a network file system look again: it may remember for long that a file is absent."""
+    """Make a network file system look again: it may cache for a long time that a file is absent."""
     with contextlib.suppress(OSError), os.scandir(folder):
         pass
 
 
 def is_there(path: Path) -> bool:
-    """Return whether it is seen there; not where the file system does not answer for a while.
+    """Return whether a path exists; False, too, while the file system does not answer.
 
-    `Path.exists` would raise then: whoever only looks for a wish must not die of it.
+    `Path.exists` would raise in that case, and a process that merely looks for a request must not
+    die of it.
     """
     return os.path.exists(path)  # noqa: PTH110
 
 
 def is_gone(path: Path) -> bool:
-    """Return whether it is known not to be there: a file system that fails says nothing."""
+    """Return whether a path certainly does not exist: a failing file system proves nothing."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -53,10 +54,10 @@ def is_gone(path: Path) -> bool:
 
 
 class HaltTime:
-    """Whether a share of a halt's grace period is over; see psrv.push.waiting.
+    """Whether a given share of a halt's grace period is over; see psrv.push.waiting.
 
-    Asked as often as you like; it looks for the directive now and then. That this node's clock is
-    the supervisor's matters to learner 0 alone, who saves, and is on the same node.
+    Calls are cheap: the directive is read at most every `POLL_S`. The clock must agree with the
+    supervisor's only for learner 0, which saves and runs on the supervisor's node.
     """
 
     def __init__(self, job_dir: Path, attempt: int) -> None:
@@ -65,7 +66,7 @@ class HaltTime:
         self._began_at = self._grace_s = float("inf")
 
     def __call__(self, share: float) -> bool:
-        """Return whether it is; False without a halt."""
+        """Return whether this share of the grace period is over; False without a halt."""
         now = time.monotonic()
         if self._grace_s == float("inf") and now >= self._look_at:
             self._look_at = now + POLL_S
@@ -76,7 +77,7 @@ class HaltTime:
 
 
 def read_directive(path: Path) -> Directive | None:
-    """Return what the supervisor wants now, if it wants anything and can be understood."""
+    """Return the supervisor's directive, or None if there is none that can be read."""
     refresh(path.parent)
     try:
         return read_record(Directive, path)
@@ -88,7 +89,7 @@ class Outside:
     """Polls for the directive, the supervisor's heartbeat, and the parent process.
 
     Args:
-        node: which of a job's nodes this one is, where it can be given up alone.
+        node: the index of this node in the job, if it can be given up alone.
     """
 
     def __init__(
@@ -106,13 +107,13 @@ class Outside:
         self._looked = time.monotonic()
 
     def directive(self) -> Directive | None:
-        """Return what the supervisor wants now, if it wants anything."""
+        """Return the supervisor's directive, or None."""
         return read_directive(self._directive)
 
     def expelled(self) -> str:
-        """Return why this node has no part in the training any more, or an empty text.
+        """Return why this node is out of the training, or an empty text if it is not.
 
-        A node that was cut off, and comes back, finds that the others went on without it.
+        A node that returns after a network partition may find that the others went on without it.
         """
         if self._node is None:
             return ""
@@ -133,21 +134,21 @@ class Outside:
 
     @property
     def supervisor_lives(self) -> bool:
-        """Return whether `abandoned`, asked all the while, has heard of the supervisor of late."""
+        """Return whether `abandoned`, called regularly, saw a recent heartbeat."""
         return bool(self._seen_ns) and self._silent_s < SUPERVISOR_FRESH_S
 
     def abandoned(self) -> str:
-        """Return why nobody waits for us any more, or an empty text."""
+        """Return why nobody waits for this process any more, or an empty text."""
         if os.getppid() != self._parent:
             return "the process that launched it is gone"
         self._listen()
         if self.supervisor_is_lost:
-            return f"no heartbeat of the supervisor for {self._silent_s:.0f} s"
+            return f"no heartbeat from the supervisor for {self._silent_s:.0f} s"
         return ""
 
     def _listen(self) -> None:
         now = time.monotonic()
-        # Capped: a job that was suspended and goes on must not count the pause as silence.
+        # Capped: a job that was suspended and resumed must not count the pause as silence.
         passed = min(now - self._looked, 2 * POLL_S)
         self._looked = now
         try:

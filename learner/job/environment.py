@@ -1,6 +1,6 @@
 """The environment of a learner: the service's variables, torchrun's, the user's, and secrets.
 
-Pure but for the resolving of secrets, whose values go nowhere but into the environment.
+Pure, except that secrets are resolved here; their values go only into the environment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dlctl.contract.launchers import Ranks
 from learner.errors import UserFault
 
 PROGRESS_FILE = "DLCTL_PROGRESS_FILE"
-"""Variable that names the file in which the built-in loop tells its watchdog where it is."""
+"""Variable that names the file in which the built-in loop reports its progress to the watchdog."""
 RDMA_DEVICES = Path("/sys/class/infiniband")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -28,7 +28,7 @@ def learner_environment(
     base: Mapping[str, str],
     secrets: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the whole environment of one learner. The service's own words win."""
+    """Return the whole environment of one learner; the service's variables override the user's."""
     env = dict(base)
     env.update(dict.fromkeys(_THREADS, str(plan.resources.threads_per_learner)))
     env["PYTHONUNBUFFERED"] = "1"
@@ -40,7 +40,7 @@ def learner_environment(
 
 
 def service_variables(job_dir: Path, ranks: Ranks) -> dict[str, str]:
-    """Return what the service promises every learner."""
+    """Return the variables that the service sets for every learner."""
     return {
         "DATA_DIR": str(job_dir / contract.DATA),
         "RESULT_DIR": str(job_dir / contract.RESULTS),
@@ -54,7 +54,7 @@ def service_variables(job_dir: Path, ranks: Ranks) -> dict[str, str]:
 
 
 def torchrun_variables(ranks: Ranks, meeting_point: Preflight) -> dict[str, str]:
-    """Return what torchrun would set, so that its scripts run unchanged."""
+    """Return the variables that torchrun would set, so that its scripts run unchanged."""
     return {
         "RANK": str(ranks.rank),
         "WORLD_SIZE": str(ranks.size),
@@ -68,11 +68,12 @@ def torchrun_variables(ranks: Ranks, meeting_point: Preflight) -> dict[str, str]
 
 
 def quiet_mpi(env: Mapping[str, str], devices: Path = RDMA_DEVICES) -> dict[str, str]:
-    """Return what keeps Open MPI from an error line at each window, where no fast network is.
+    """Return the variables that silence Open MPI's error line at each window without UCX device.
 
-    Its windows over UCX say one where UCX finds no device ("OSC UCX component priority set inside
-    component query failed", seen with Open MPI 5), and others serve. Nothing is chosen here: where
-    there is a device, or somebody has set anything about UCX, Open MPI says what it has to say.
+    Without a device for UCX, Open MPI 5 prints "OSC UCX component priority set inside component
+    query failed" for each window, and then uses another component. These variables select no
+    component. If there is a device, or the user has set anything about UCX, they are not set, and
+    Open MPI prints its messages.
     """
     theirs = (f"{name} {value}" for name, value in env.items() if name.startswith("OMPI_MCA_"))
     if any("ucx" in setting for setting in theirs) or (devices.is_dir() and any(devices.iterdir())):
@@ -84,7 +85,7 @@ def resolve_secrets(plan: Plan, base: Mapping[str, str]) -> dict[str, str]:
     """Return the value of each secret variable. Never print the result.
 
     Raises:
-        UserFault: a reference can't be resolved on this node; names it, never its value.
+        UserFault: a reference can't be resolved on this node; the message never holds its value.
     """
     return {
         name: resolve_secret(name, reference, Path(plan.root), base)
@@ -93,7 +94,7 @@ def resolve_secrets(plan: Plan, base: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolve_secret(name: str, reference: str, root: Path, base: Mapping[str, str]) -> str:
-    """Return what `env:NAME` or `file:PATH` (relative to the site's root) stands for here."""
+    """Return the value behind `env:NAME` or `file:PATH` (relative to the site's root)."""
     kind, _, where = reference.partition(":")
     if kind == "env" and where in base:
         return base[where]
@@ -115,7 +116,7 @@ def _read_secret(name: str, path: Path) -> str:
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise UserFault(
                 f"The secret {name} is in a file that others may read: {str(path)!r}.",
-                hint=f"Run there: chmod 600 {path}",
+                hint=f"Run on that node: chmod 600 {path}",
             )
         return path.read_text().rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,8 +1,8 @@
-"""A learner's own GPUs, where its step sees those of others, too.
+"""Which GPUs a learner uses if its step sees those of other learners, too.
 
-Once a job has lost a node, Slurm (22.05) counts the GPUs of steps that have ended as taken, as it
-does their cores. A learner that is started again then gets a step that shares all GPUs of the job
-on its node, and keeps to those that it had before.
+After a job has lost a node, Slurm (22.05) still counts the GPUs and cores of finished steps as
+taken. A restarted learner then gets a step that shares all of the job's GPUs on its node, and must
+use only those that it had before.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 IDS = "SLURM_STEP_GPUS"
-"""Slurm's numbers of a step's GPUs, whatever they are called in there."""
+"""Slurm's numbers of a step's GPUs, whatever numbers the step's programs see."""
 SHARED_VARIABLE = "DLCTL_SHARES_GPUS"
-"""Set where a step has the GPUs of others, too."""
+"""Set if a step has the GPUs of other learners, too."""
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
 def own_gpus(env: Mapping[str, str], before: str, gpus: int, local_rank: int) -> str:
-    """Return Slurm's numbers of the GPUs that a learner is to use, "" if Slurm has not said any.
+    """Return Slurm's numbers of the GPUs that a learner should use, "" if Slurm gives none.
 
     Args:
-        env: Of its step.
-        before: What this returned when the learner ran before, or "".
-        gpus: How many a learner has.
-        local_rank: Its place on the node, for one of which nothing is known.
+        env: the environment of its step.
+        before: what this function returned for the learner's previous start, or "".
+        gpus: how many GPUs a learner has.
+        local_rank: the learner's place on the node, which decides if `before` is unknown.
     """
     there = env.get(IDS, "")
     if not env.get(SHARED_VARIABLE):
@@ -36,11 +36,11 @@ def own_gpus(env: Mapping[str, str], before: str, gpus: int, local_rank: int) ->
 
 
 def visible_devices(env: Mapping[str, str], own: str) -> dict[str, str]:
-    """Return variables that show a learner its own GPUs only; none, where it sees no others.
+    """Return variables that restrict a learner to its own GPUs; none if it sees no others.
 
     Args:
-        env: Of its step.
-        own: From `own_gpus`.
+        env: the environment of its step.
+        own: the result of `own_gpus`.
     """
     seen = env.get(IDS, "").split(",")
     if not env.get(SHARED_VARIABLE) or not set(own.split(",")) < set(seen):

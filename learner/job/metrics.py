@@ -1,6 +1,6 @@
-"""What a learner says while it trains: metrics as JSON lines, progress for the watchdog.
+"""What a learner writes while it trains: metrics as JSON lines, progress for the watchdog.
 
-A disk that is full loses what was said; it never ends a training.
+A full disk may lose lines; it never ends a training.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROGRESS_INTERVAL_S = 0.5
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
-    """Print a line (to standard output by default); on a full disk it is lost, and no more."""
+    """Print a line (to standard output by default); a full disk loses it and raises no error."""
     with contextlib.suppress(OSError):
         print(text, file=stream, flush=True)
 
@@ -30,7 +30,7 @@ class MetricsFile:
     """JSON lines, each appended with one write; readers drop the steps that a restart repeats.
 
     Args:
-        warn: is told once that lines are lost.
+        warn: called once, when lines begin to be lost.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class MetricsFile:
             path.parent.mkdir(exist_ok=True)
 
     def append(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
-        """Append one line; a value that is no number (NaN, infinity) becomes null."""
+        """Append one line; NaN and infinity become null."""
         line = make_line(step, epoch, self._clock(), values)
         try:
             self._write(line.encode())
@@ -64,7 +64,7 @@ class MetricsFile:
         descriptor = os.open(self._path, flags, 0o644)
         try:
             if missing := len(data) - os.write(descriptor, data):
-                written = len(data) - missing  # no half line stays; nobody else writes here
+                written = len(data) - missing  # remove the partial line; nobody else writes here
                 os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
@@ -72,7 +72,7 @@ class MetricsFile:
 
 
 def finished_file(progress: Path) -> Path:
-    """Return the file whose presence says that the training loop came to its end."""
+    """Return the file that exists once the training loop has finished."""
     return progress.with_name(f"{progress.name}.finished")
 
 
@@ -93,23 +93,27 @@ class Progress:
         warning: str = "",
         force: bool = False,
     ) -> None:
-        """Write `{"step", "epoch", "metrics", "warning"}`, unless it was written just now."""
+        """Write `{"step", "epoch", "metrics", "warning"}`, at most every `PROGRESS_INTERVAL_S`.
+
+        Args:
+            force: write even if the last write was more recent than that.
+        """
         now = self._clock()
         if self._path is None or (not force and now - self._written_at < PROGRESS_INTERVAL_S):
             return
         self._written_at = now
         known = {name: finite(value) for name, value in metrics.items()}
-        told = {"step": step, "epoch": epoch, "metrics": known, "warning": warning}
+        content = {"step": step, "epoch": epoch, "metrics": known, "warning": warning}
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):  # on the node's own disk; the next one comes soon
-            temporary.write_text(json.dumps(told, allow_nan=False))
+        with contextlib.suppress(OSError):  # the node's own disk; the next update comes soon
+            temporary.write_text(json.dumps(content, allow_nan=False))
             temporary.replace(self._path)
 
 
 class StepTimes:
-    """Where the time of a step goes: means over the steps since they were last read.
+    """Where the time of a step goes: means over the steps since the last `read`.
 
-    Counting is a few additions a step: under 1 % even of a step of 1 ms (docs/benchmarks.md).
+    Counting takes a few additions per step: under 1 % even of a 1 ms step (docs/benchmarks.md).
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -119,20 +123,23 @@ class StepTimes:
         self._since = clock()
 
     def begin(self) -> None:
-        """Begin anew: the time since the last step was none of a step's."""
+        """Reset the sums and the clock, so that time outside of steps is not counted."""
         self._sums.clear()
         self._steps = self._samples = 0
         self._since = self._clock()
 
     def add(self, samples: int, steps: int = 1, **seconds: float) -> None:
-        """Count a step of so many samples (of all learners), or time alone (`steps` 0)."""
+        """Count a step with its samples (of all learners), or only its time (`steps` 0)."""
         self._steps += steps
         self._samples += samples
         for name, value in seconds.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
 
     def read(self) -> dict[str, float]:
-        """Return `memory_bytes`; of steps `step_s`, `samples_per_s`, means of what was added."""
+        """Return `memory_bytes`, `step_s`, `samples_per_s` and the means of the added times; reset.
+
+        Without a step since the last call, only `memory_bytes` is returned.
+        """
         elapsed_s, steps = self._clock() - self._since, self._steps
         values = {MEMORY_BYTES: float(memory_bytes())}
         if steps:
@@ -144,13 +151,13 @@ class StepTimes:
 
 
 def memory_bytes() -> int:
-    """Return this process's resident memory."""
+    """Return this process's resident memory in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def readable(values: Mapping[str, float]) -> str:
-    """Return values for people: `loss 0.1234  accuracy 0.9710`."""
+    """Return values as text for people: `loss 0.1234  accuracy 0.9710`."""
     return "  ".join(f"{name} {_short(value)}" for name, value in values.items())
 
 

@@ -1,4 +1,4 @@
-"""How an attempt ended, in the words of whoever judged it; the one place that makes a `Verdict`."""
+"""The outcome of an attempt; the one place that turns an outcome into a `Verdict`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from learner.job.context import job_id
 
 @dataclass(frozen=True)
 class Outcome:
-    """An attempt's end: everything of a verdict but which attempt it is about."""
+    """How an attempt ended: a verdict without the attempt's number, job id and time."""
 
     state: State
     """COMPLETED, FAILED, HALTED or CANCELLED."""
     kind: VerdictKind
     reason: str
-    """One sentence: what was seen."""
+    """One sentence: what happened."""
     hint: str = ""
     """One sentence: what to do next."""
     guilty: Guilty | None = None
 
     @property
     def failed_rank(self) -> int | None:
-        """The learner whose failure ended the attempt, if one did."""
+        """The rank of the learner whose failure ended the attempt, if any."""
         guilty = self.guilty
         if self.state is not State.FAILED or guilty is None or guilty.role != "learner":
             return None
@@ -38,12 +38,12 @@ def failed(kind: VerdictKind, reason: str, hint: str = "", guilty: Guilty | None
 
 
 def fault_outcome(fault: UserFault) -> Outcome:
-    """Return the outcome of an attempt that an error in the user's file, data or site ended."""
+    """Return the outcome of an attempt ended by an error in the user's file, data or site."""
     return failed(VerdictKind.USER_ERROR, fault.message, fault.hint)
 
 
 def verdict_of(job_dir: Path, attempt: int, outcome: Outcome) -> Verdict:
-    """Return the verdict over an attempt of this job."""
+    """Return the verdict on an attempt of this job."""
     return Verdict(
         attempt=attempt,
         job_id=job_id(job_dir, attempt),

@@ -1,4 +1,4 @@
-"""Which of N processes this one is, in the words of the launcher that started it."""
+"""The rank of this process, from the variables that its launcher set."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dlctl.contract.launchers import LAUNCHERS, LaunchError, Ranks
 from learner.errors import UserFault
 
 RANK_VARIABLE = "DLCTL_RANK"
-"""The rank of a learner that is a job step of its own."""
+"""Environment variable: the rank of a learner that runs in its own job step."""
 
 
 def find_ranks(plan: Plan, env: Mapping[str, str] = os.environ) -> Ranks:
-    """Return this process's rank, from the variables of the plan's launcher.
+    """Return this process's rank and place, from the variables of the plan's launcher.
 
-    The plan's launcher decides which are read: under mpirun in a Slurm job, Slurm's variables are
-    set too and mean the batch script.
+    Only the variables of the plan's launcher are read: under mpirun in a Slurm job, Slurm's
+    variables are set, too, and describe the batch script.
 
     Raises:
-        UserFault: the launcher set none of the variables that are known.
+        UserFault: the launcher set none of the variables that dlctl knows.
     """
     if plan.launch.step_per_learner:
         return _own_step(plan, env)
@@ -31,7 +31,7 @@ def find_ranks(plan: Plan, env: Mapping[str, str] = os.environ) -> Ranks:
 
 
 def ranks_of(plan: Plan, rank: int) -> Ranks:
-    """Return the place of a learner that is a job step of its own."""
+    """Return the ranks of a learner that runs in its own job step."""
     node, first = plan.resources.node_of(rank)
     local_size = plan.resources.learners_per_node[node]
     return Ranks(rank, plan.resources.learners, rank - first, local_size, node)
@@ -42,6 +42,6 @@ def _own_step(plan: Plan, env: Mapping[str, str]) -> Ranks:
     if seen is None or not seen.isdecimal() or int(seen) >= plan.resources.learners:
         raise UserFault(
             f"{RANK_VARIABLE} is {seen!r}; the plan has {plan.resources.learners} learners.",
-            hint="Check that `launcher` and containers of the site file pass the environment on.",
+            hint="Check that the site file's launcher and container pass the environment on.",
         )
     return ranks_of(plan, int(seen))

@@ -1,4 +1,4 @@
-"""Questions to Slurm from inside a job, and what srun means by the lines that it prints."""
+"""Ask Slurm questions from inside a job, and recognize the error lines that srun prints."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _LOST = re.compile(r"node fail(ure)?\b", re.IGNORECASE)
 
 
 def job_hosts(plan: Plan) -> list[str]:
-    """Return the host of each node; this one first, where the job script runs.
+    """Return the host of each node; the first is this one, which runs the job script.
 
     Raises:
-        UserFault: Slurm does not say, or gave fewer nodes than the plan has.
+        UserFault: Slurm does not list them, or gave the job fewer nodes than the plan has.
     """
     wanted = plan.resources.nodes
     if not plan.launch.argv:
@@ -34,39 +34,40 @@ def job_hosts(plan: Plan) -> list[str]:
     argv = [beside(plan.launch.argv[0], "scontrol"), "show", "hostnames", names]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=HOSTS_TIMEOUT_S)
-        hosts, said = done.stdout.split(), done.stderr.strip()
+        hosts, error_text = done.stdout.split(), done.stderr.strip()
     except (OSError, subprocess.TimeoutExpired) as error:
-        hosts, said = [], str(error)
+        hosts, error_text = [], str(error)
     if len(hosts) < wanted:
         raise UserFault(
-            f"The plan has {wanted} nodes, but the job's list {names!r} has {len(hosts)}. {said}",
+            f"The plan has {wanted} nodes, but the job's list {names!r} has {len(hosts)}. "
+            f"{error_text}",
             hint=f"Check that scontrol works on the nodes: dlctl sites check {plan.site}",
         )
     return hosts[:wanted]
 
 
 def says_lost(words: list[str]) -> str:
-    """Return the line in which srun says that its node is gone, or an empty text."""
+    """Return the line in which srun reports that its node is gone, or an empty text."""
     return next((line.strip() for line in words if _LOST.search(line)), "")
 
 
 def says_away(words: list[str]) -> bool:
-    """Return whether srun could not begin, because Slurm's controller did not answer."""
+    """Return whether srun could not begin because Slurm's controller did not answer."""
     return any(_AWAY.search(line) for line in words)
 
 
 def says_busy(words: list[str]) -> bool:
-    """Return whether srun could not begin, because Slurm has not cleaned up an ended step yet."""
+    """Return whether srun could not begin because Slurm had not yet cleaned up an ended step."""
     return any(_BUSY.search(line) for line in words)
 
 
 def says_full(words: list[str]) -> str:
-    """Return the line in which Slurm says that a step was killed for want of memory, or nothing."""
+    """Return the line in which Slurm reports that a step ran out of memory, or an empty text."""
     return next((line.strip() for line in words if OVER_MEMORY.search(line)), "")
 
 
 def first_node_is_lost(plan: Plan) -> bool:
-    """Return whether Slurm says that the job goes on without the node of its script."""
+    """Return whether, by Slurm's answer, the job continues without its first node."""
     job_id = os.environ.get("SLURM_JOB_ID", "")
     if not plan.launch.argv or not job_id:
         return False
@@ -80,13 +81,13 @@ def first_node_is_lost(plan: Plan) -> bool:
 
 
 def hosts_question(plan: Plan, job_id: str) -> list[str]:
-    """Return the command that prints the hosts that the job has now."""
+    """Return the command that prints the job's current hosts."""
     squeue, scontrol = (beside(plan.launch.argv[0], name) for name in ("squeue", "scontrol"))
     script = 'list=$("$1" -h -j "$2" -o %N) && "$0" show hostnames "${list:?}"'
     return ["/bin/sh", "-c", script, scontrol, squeue, job_id]
 
 
 def beside(program: str, name: str) -> str:
-    """Return a command of Slurm's from the folder of srun, if that was given with one."""
+    """Return a Slurm command's path in srun's folder, or its bare name if srun has no folder."""
     there = Path(program).with_name(name)
     return str(there) if "/" in program and there.exists() else name

@@ -1,4 +1,4 @@
-"""Keep one process's `Status` file fresh. A full disk must never end a training."""
+"""Write, read and close the `Status` files of processes. A full disk must never end a training."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _TAIL_BYTES = 32 * 1024
 
 
 class Heartbeat:
-    """Rewrites a status file at every interval, and at once when its state changes."""
+    """Rewrites a status file at every interval, and immediately when its state changes."""
 
     def __init__(self, job_dir: Path, role: str, rank: int, attempt: int) -> None:
         self.path = job_dir / status_file(attempt, role, rank)
         self.warning = ""
-        """Why the last write failed, or nothing."""
+        """Why the last write failed; empty if it worked."""
         self.silent = False
-        """Whether the file is somebody else's now: nothing is written any more."""
+        """Whether another process now writes the file, so that this one must not."""
         self._due = 0.0
         now = time.time()
         self.status = Status(
@@ -50,7 +50,7 @@ class Heartbeat:
         )
 
     def set(self, **changes: Any) -> bool:
-        """Change fields and write at once; return whether that worked."""
+        """Change fields and write immediately; return whether that worked."""
         self.status = dataclasses.replace(self.status, **changes)
         return self._write()
 
@@ -69,7 +69,7 @@ class Heartbeat:
             write_whole(self.path, to_json(self.status))
         except OSError as error:
             self.warning = f"status can't be written: {error.strerror or error}"
-            # Needs no space: who watches this file still sees that we live.
+            # Needs no disk space: a reader of the file still sees that this process is alive.
             with contextlib.suppress(OSError):
                 os.utime(self.path)
             return False
@@ -78,7 +78,7 @@ class Heartbeat:
 
 
 def read_statuses(job_dir: Path, attempt: int, learners: int) -> list[Status]:
-    """Return what the learners' watchdogs have written, in rank order; none that can't be read."""
+    """Return the learners' statuses in rank order, without those that can't be read."""
     found = []
     for rank in range(learners):
         with contextlib.suppress(ContractError, OSError):
@@ -89,24 +89,24 @@ def read_statuses(job_dir: Path, attempt: int, learners: int) -> list[Status]:
 
 
 def close_statuses(job_dir: Path, statuses: list[Status], failed_rank: int | None) -> None:
-    """Say how the learners ended whose watchdogs were killed before they could."""
+    """Write final statuses for learners whose watchdogs were killed before they could."""
     for status in statuses:
         if status.state.final:
             continue
         ended = dataclasses.replace(status, state=State.CANCELLED, reason="ended with the others")
         if status.rank == failed_rank:
             ended = dataclasses.replace(ended, state=State.FAILED, reason="killed from outside")
-        # A disk that is full: the verdict matters more.
+        # On a full disk the verdict matters more.
         with contextlib.suppress(OSError):
             path = job_dir / status_file(status.attempt, status.role, status.rank)
             write_whole(path, to_json(ended))
 
 
 def last_lines(path: Path, count: int = LAST_LINES, since: int = 0) -> list[str]:
-    """Return the last lines of a log, whatever bytes are in it; none if it can't be read.
+    """Return the last lines of a log, which may hold any bytes; none if it can't be read.
 
     Args:
-        since: the byte before which nothing counts.
+        since: the offset in bytes at which to begin.
     """
     try:
         with path.open("rb") as file:
@@ -120,7 +120,7 @@ def last_lines(path: Path, count: int = LAST_LINES, since: int = 0) -> list[str]
 
 
 def write_patiently(path: Path, content: str, patience_s: float = 30.0) -> bool:
-    """Write a file whole, trying again while the disk is full; return whether that worked."""
+    """Write a file whole, retrying while that fails; return whether it worked in the end."""
     until = time.monotonic() + patience_s
     while True:
         try:
@@ -134,18 +134,18 @@ def write_patiently(path: Path, content: str, patience_s: float = 30.0) -> bool:
 
 
 UNFINISHED = "ended before the training loop had finished"
-"""The user's code ended the process, or something took it away, with the exit code of success."""
+"""The user's code, or something else, ended the process with exit code 0."""
 
 UNSAVED = "did not save its state within the grace period and was killed"
-"""It was asked to save and stop, and was still there when its time was over."""
+"""The learner was asked to save and stop, and was still running after the grace period."""
 
 
 def has_saved(status: Status | None) -> bool:
-    """Return whether a learner has come to its own end, with all it had to save.
+    """Return whether a learner ended by itself, after saving all it had to save.
 
-    HALTED is told of others, too: of a program that had to be killed, which a signal has ended, and
-    of a learner that died while all were stopping: of that no exit code is known. (SIGUSR2 is the
-    halt itself, to a process that had nothing left to do.)
+    Two others are HALTED as well: a program that had to be killed (its status has a signal), and a
+    learner that died while all were stopping (its status has no exit code). SIGUSR2 is the halt
+    itself, received by a process that had nothing left to do.
     """
     if status is None or status.state is not State.HALTED:
         return status is not None and status.state is State.COMPLETED

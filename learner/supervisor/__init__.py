@@ -1,6 +1,5 @@
-"""The program of the job script: it starts an attempt's steps, watches them and judges the end.
+"""The supervisor, which the job script runs: it starts an attempt's steps, watches and judges them.
 
-Imports `learner.job`, `learner.storage` and `learner.system`, and never torch or MPI. What passes
-through are the plan and the statuses of the learners on the way in, directives and the verdict on
-the way out.
+Imports `learner.job`, `learner.storage` and `learner.system`, and never torch or MPI. The plan and
+the learners' statuses come in; directives and the verdict go out.
 """

@@ -1,6 +1,6 @@
-"""What the job script runs: `python -m learner.supervisor <job dir> <attempt>`.
+"""Entry point of the job script: `python -m learner.supervisor <job dir> <attempt>`.
 
-Whatever happens, a verdict is left behind.
+Every attempt leaves a verdict, even if the supervisor itself fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     """Supervise one attempt; return 0 for COMPLETED and HALTED."""
     job_dir, attempt = Path(arguments[0]), int(arguments[1])
     try:
-        # First of all: an old Python can't even read the plan's types.
+        # This check comes first: an old Python can't even read the plan's types.
         _check_python(job_dir)
         return _supervise(job_dir, attempt)
     except UserFault as fault:
@@ -37,17 +37,17 @@ def main(arguments: list[str]) -> int:
 
 def _check_python(job_dir: Path) -> None:
     if sys.version_info < MINIMUM_PYTHON:
-        seen = ".".join(map(str, sys.version_info[:2]))
+        version = ".".join(map(str, sys.version_info[:2]))
         raise UserFault(
-            f"The node's Python {sys.executable!r} is {seen}; dlctl needs 3.10 or newer.",
-            hint="Name a newer one in the site file (`environment`), or run: dlctl sites setup",
+            f"The node's Python {sys.executable!r} is {version}; dlctl needs 3.10 or newer.",
+            hint="Set a newer one in the site file (`environment`), or run: dlctl sites setup",
         )
     try:
         import watchdog  # noqa: F401
     except ModuleNotFoundError as error:
         raise UserFault(
             f"The node's Python {sys.executable!r} lacks the module watchdog.",
-            hint="Make a complete environment there: dlctl sites setup " + _site(job_dir),
+            hint="Install a complete environment there: dlctl sites setup " + _site(job_dir),
         ) from error
 
 
@@ -76,7 +76,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
         code = leave(job_dir, attempt, outcome)
         # After the verdict: a final state without a verdict would look like a crash.
         supervisor.heart.set(state=outcome.state, reason=outcome.reason)
-        remove_segment_folder(plan.training_id, attempt)  # a preflight's that was ended
+        remove_segment_folder(plan.training_id, attempt)  # an interrupted preflight may leave one
         return code
 
 

@@ -1,6 +1,6 @@
 """One attempt of a training: preflight, load data, run the learners, store the results, verdict.
 
-The supervisor never trains, and it alone decides on halting.
+The supervisor never trains, and only the supervisor decides when to halt.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ PREFLIGHT_S = 300.0
 PREFLIGHT_VARIABLE = "DLCTL_PREFLIGHT_TIMEOUT_S"
 TICK_S = 0.25
 SILENCE_S = 30.0
-"""A learner without a heartbeat for so long is mentioned."""
+"""After this long without a heartbeat, the supervisor reports a learner as silent."""
 _LATE_SIGNAL_S = 0.5
 OVERTIME_S = 15.0
-"""What the watchdogs get beyond the grace period before the launcher is ended."""
+"""How long after the grace period the watchdogs may take before the launcher is ended."""
 
 
 def _learners(count: int) -> str:
@@ -56,7 +56,7 @@ class Supervisor:
         self._warned = ""
 
     def run(self) -> Outcome:
-        """Go through the states; return how it ended."""
+        """Run the attempt through its states; return its outcome."""
         from learner.job.context import how_started
 
         learners = _learners(self.plan.resources.learners)
@@ -78,10 +78,10 @@ class Supervisor:
         for name in (*names, contract.LOGS, contract.JOB_STATE):
             (self.job_dir / name).mkdir(exist_ok=True)
         Reserve(reserve_file(self.job_dir, self.attempt))
-        self._remove_what_others_left()
+        self._remove_leftovers()
 
-    def _remove_what_others_left(self) -> None:
-        """Remove what earlier attempts left of whose supervisor was killed."""
+    def _remove_leftovers(self) -> None:
+        """Remove the files of earlier attempts whose supervisor was killed."""
         from learner.supervisor.worker_group.shard_placement import remove_what_is_of_no_use
 
         for earlier in range(1, self.attempt):
@@ -89,16 +89,16 @@ class Supervisor:
                 remove_what_is_of_no_use(self.job_dir, earlier)
 
     def ended_early(self) -> Outcome | None:
-        """Return the verdict over a fault that came as the whole job was being ended."""
+        """Return the outcome if a fault appeared while the whole job was being ended."""
         return self._early_end() if self._is_terminated() else None
 
     def _early_end(self) -> Outcome | None:
-        """Return the verdict if the end is wanted before the learners have started."""
+        """Return the outcome if a request ends the attempt before the learners have started."""
         request = self.control.request()
         if request is None:
             return None
         reason = f"{request.reason[:1].upper()}{request.reason[1:]}, before the learners started."
-        hint = f"Go on with: dlctl resume {self.plan.training_id}"
+        hint = f"Continue with: dlctl resume {self.plan.training_id}"
         halted = request.state is State.HALTED
         return Outcome(request.state, request.kind, reason, hint if halted else "")
 
@@ -123,13 +123,13 @@ class Supervisor:
         if objection is not None and self._is_terminated():
             return None
         if objection is None:
-            self._tell_hosts(findings.reports)
+            self._print_hosts(findings.reports)
         return objection
 
     def _is_terminated(self) -> bool:
-        """Return whether the whole job is being ended: what failed may have failed by that.
+        """Return whether the whole job is being ended, which may have caused the failure.
 
-        SIGTERM may come to its steps, on other nodes, a moment before it comes to this process.
+        The job's steps on other nodes may get SIGTERM a moment before this process does.
         """
         until = time.monotonic() + _LATE_SIGNAL_S
         while not ((request := self.control.request()) and request.terminated):
@@ -139,7 +139,7 @@ class Supervisor:
         return True
 
     def _wait_for(self, step: Running, until: float) -> int | None:
-        """Return a short step's exit code; None if it had to be ended."""
+        """Return a short step's exit code; None if the supervisor had to end the step."""
         while step.exit_code is None:
             self.control.wait(0.05)
             self._beat()
@@ -165,7 +165,7 @@ class Supervisor:
                 found.append(report)
         return found
 
-    def _tell_hosts(self, reports: list[contract.Preflight]) -> None:
+    def _print_hosts(self, reports: list[contract.Preflight]) -> None:
         hosts = list(dict.fromkeys(report.host for report in reports))
         mpi = next((report.mpi_library for report in reports if report.mpi_library), "no MPI")
         where = f"{_learners(len(reports))} on {', '.join(hosts)}"
@@ -179,7 +179,7 @@ class Supervisor:
             if self.control.request() is not None:
                 raise storage.Interrupted
 
-        with contextlib.suppress(storage.Interrupted):  # the caller asks for the request
+        with contextlib.suppress(storage.Interrupted):  # the caller then looks up the request
             for line in storage.load(self.plan, self.job_dir, tick):
                 say(f"  {line}")
 
@@ -195,7 +195,7 @@ class Supervisor:
         return self._conclude(step, last_lines(log), {})
 
     def _train_each(self) -> Outcome:
-        """Train with a parameter server, learners and servers in steps of their own."""
+        """Train with a parameter server: each learner and each server runs in its own step."""
         from learner.supervisor.worker_group.group import WorkerGroup
         from learner.supervisor.worker_group.nodes import Nodes
 
@@ -215,7 +215,7 @@ class Supervisor:
             return failed(VerdictKind.SUPERSEDED, "Its job directory is gone.")
         statuses = [status for status in self._statuses() if status.rank not in lost]
         if any(status.state not in (State.COMPLETED, State.HALTED) for status in statuses):
-            self._is_terminated()  # gives its signal the time to come
+            self._is_terminated()  # waits for a SIGTERM that may be on its way
         seen = Evidence(
             statuses,
             step.exit_code,
@@ -232,7 +232,7 @@ class Supervisor:
         return self._store(outcome)
 
     def _watch(self, step: Running) -> None:
-        """Wait for the learners' end; pass on what is wanted of them, and see to it."""
+        """Wait until the learners have ended; pass requests to end on to them, and enforce them."""
         from learner.job.context import launcher_name
 
         delivered, end_at, kill_at = "", float("inf"), float("inf")
@@ -246,7 +246,7 @@ class Supervisor:
                 if not delivered or end_at == float("inf") or request.action == "stop":
                     end_at = now + request.grace_s + OVERTIME_S
                 if self.control.gone:
-                    end_at = now  # the watchdogs can't be told otherwise
+                    end_at = now  # no directive can reach the watchdogs
                     delivered = request.action
                 elif self._direct(request.action, request.reason, request.grace_s):
                     delivered = request.action
@@ -262,7 +262,7 @@ class Supervisor:
             self._beat()
 
     def _direct(self, action: str, reason: str, grace_s: float) -> bool:
-        """Tell the watchdogs; return whether the directive could be written."""
+        """Write a directive for the watchdogs; return whether it could be written."""
         directive = Directive(action, reason, time.time(), grace_s)
         try:
             path = self.job_dir / contract.directive_file(self.attempt)
@@ -282,7 +282,7 @@ class Supervisor:
         return read_statuses(self.job_dir, self.attempt, self.plan.resources.learners)
 
     def _look_for_silence(self, now: float) -> None:
-        """Note learners whose heartbeat has not moved, on our own clock."""
+        """Report learners whose heartbeat has not changed for `SILENCE_S` by this node's clock."""
         silent = []
         for status in self._statuses():
             seen, since = self._silent.get(status.rank, (-1.0, now))
@@ -291,7 +291,7 @@ class Supervisor:
             self._silent[status.rank] = (status.heartbeat_at, since)
             if now - since > SILENCE_S:
                 silent.append(f"learner {status.rank} on {status.host} ({now - since:.0f} s)")
-        reason = f"no heartbeat of {', '.join(silent)}" if silent else ""
+        reason = f"no heartbeat from {', '.join(silent)}" if silent else ""
         if bool(reason) != bool(self.heart.status.reason):
             say(reason or "all heartbeats are back")
         self.heart.beat(reason=reason)
@@ -300,7 +300,7 @@ class Supervisor:
         return self.job_dir / contract.learner_log(self.attempt, rank)
 
     def _store(self, outcome: Outcome) -> Outcome:
-        """Index the results, and copy those of a completed training to its stores."""
+        """Index the results; if the training completed, copy them to its stores."""
         from learner import storage
         from learner.storage.index import tell_index, write_index
 
@@ -315,15 +315,15 @@ class Supervisor:
                 for line in storage.save(self.plan, self.job_dir, index, self._tick_store):
                     say(f"  {line}")
         except storage.Interrupted:
-            reason = "Cancelled on request, while the results were copied to a data store."
-            hint = "They are whole in the job directory: dlctl fetch results"
+            reason = "Cancelled on request, while the results were being copied to a data store."
+            hint = "The job directory still has all of them: dlctl fetch results"
             return Outcome(State.CANCELLED, VerdictKind.REQUESTED, reason, hint)
         except (UserFault, OSError) as error:
             return self._not_stored(outcome, error)
         return outcome
 
     def _tick_store(self) -> None:
-        """Beat, and heed a cancel; a halt has nothing to save any more."""
+        """Beat, and raise Interrupted on a cancel; a halt has nothing left to save."""
         self._beat()
         request = self.control.request()
         if request is not None and request.action == "stop":
@@ -337,7 +337,7 @@ class Supervisor:
             return outcome
         fault = error if isinstance(error, UserFault) else UserFault(
             f"Training ended well, but its results can't be indexed: {error}.",
-            hint=f"Make room on the site's file system, and then: "
+            hint=f"Free space on the site's file system, then run: "
             f"dlctl resume {self.plan.training_id}",
         )  # fmt: skip
         return fault_outcome(fault)

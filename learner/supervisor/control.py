@@ -1,6 +1,6 @@
 """Requests to end an attempt: files in `control/`, the scheduler's signals, the clock.
 
-Only the supervisor asks here; it alone decides on halting.
+Only the supervisor reads them, and only the supervisor decides when to halt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from learner.system.signals import HaltFlag
 POLL_S = 1.0
 CANCEL_GRACE_S = 10.0
 SIGTERM_GRACE_S = 20.0
-"""Slurm's KillWait is 30 s: after that it ends everything."""
+"""Slurm's KillWait is 30 s: after that Slurm kills every process of the job."""
 _LEAST_GRACE_S = 5.0
 _GONE_S = 2.0
 """A network file system may lose sight of a file for a moment."""
@@ -40,16 +40,19 @@ class EndRequest:
     grace_s: float
     kind: VerdictKind = VerdictKind.REQUESTED
     terminated: bool = False
-    """The scheduler ends the whole job: SIGTERM may have come to each of its processes."""
+    """Whether the scheduler ends the whole job: each of its processes may have got SIGTERM."""
 
     @property
     def state(self) -> State:
-        """Return how the attempt ends if the request is met."""
+        """Return the state in which the attempt ends if the request is met."""
         return State.CANCELLED if self.action == "stop" else State.HALTED
 
 
 class Control:
-    """Watches for requests to end. One once seen stays; a cancel outweighs a halt."""
+    """Watches for requests to end the attempt.
+
+    A request that was seen once stays in force; a cancel overrides a halt.
+    """
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Control:
         self._look_at = 0.0
         self._missing_since: float | None = None
         self.gone = False
-        """Somebody has removed the job directory: nothing may be written there any more."""
+        """Whether somebody has removed the job directory: then nothing may be written there."""
         # inotify sees no other node's writes; polling does.
         self._observer = PollingObserver(timeout=POLL_S)
 
@@ -86,13 +89,13 @@ class Control:
         self._observer.join()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for a change in `control/`, at most this long."""
+        """Wait for a change in `control/`, for at most `timeout_s`."""
         if self._changed.wait(timeout_s):
             self._changed.clear()
             self._look_at = 0.0
 
     def request(self) -> EndRequest | None:
-        """Return the request that counts now, or None."""
+        """Return the request in force, or None."""
         if self._request is None or self._request.action != "stop":
             self._request = self._cancel() or self._request or self._halt()
         if self._request is not None and signal.SIGTERM in self._signals.received:
@@ -100,7 +103,7 @@ class Control:
         return self._request
 
     def cancelled(self) -> bool:
-        """Return whether there is a cancel request, looking at the file system itself."""
+        """Return whether the job directory holds a cancel request now."""
         return self._there(contract.CANCEL_REQUEST)
 
     def _cancel(self) -> EndRequest | None:
@@ -111,27 +114,27 @@ class Control:
         if self.cancelled():
             return EndRequest("stop", "cancelled on request", CANCEL_GRACE_S)
         if self._there(self._successor):
-            # A node that was cut off goes on with an attempt that was given up.
+            # After a network partition this node may still run an attempt that was given up.
             reason = "a later attempt has taken over"
             return EndRequest("stop", reason, 0.0, VerdictKind.SUPERSEDED)
         return None
 
     def _removed(self) -> bool:
-        """Return whether the plan has not been there for some time."""
+        """Return whether the plan's file has been missing for at least `_GONE_S`."""
         try:
             (self._job_dir / contract.PLAN).stat()
         except FileNotFoundError:
             now = self._clock()
             self._missing_since = now if self._missing_since is None else self._missing_since
             self.gone = now - self._missing_since >= _GONE_S
-        except OSError:  # the file system does not answer: that says nothing
+        except OSError:  # the file system does not answer, which proves nothing
             return self.gone
         else:
             self._missing_since, self.gone = None, False
         return self.gone
 
     def removed(self) -> bool:
-        """Return whether the job directory is gone, looking until that is certain."""
+        """Return whether the job directory is gone; wait until that is certain."""
         while not self._removed() and self._missing_since is not None:
             time.sleep(0.1)
         return self.gone
@@ -142,7 +145,7 @@ class Control:
             grace_s = min(SIGTERM_GRACE_S, self._grace_s())
             return EndRequest("halt", reason, grace_s, VerdictKind.SCHEDULER)
         if self._signals:
-            reason = "the scheduler says that the time limit is near"
+            reason = "the scheduler signalled that the time limit is near"
             return EndRequest("halt", reason, self._grace_s(), VerdictKind.TIME_LIMIT)
         now = self._clock()
         if self._ends_at is not None and now >= self._ends_at - self._margin_s():
@@ -179,7 +182,7 @@ class _Wake(FileSystemEventHandler):  # type: ignore[misc, unused-ignore]
 
 
 def _deadline(plan: Plan, now: float) -> float | None:
-    """Return when the job ends, on the clock of `now`: the plan's limit, or Slurm's if sooner."""
+    """Return when the job ends, on the clock of `now`: at the plan's or Slurm's limit."""
     limits = [] if plan.resources.time_s is None else [now + plan.resources.time_s]
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     if end.isdecimal() and int(end) > time.time():

@@ -1,4 +1,4 @@
-"""The evidence on an attempt once its launcher has ended; a verdict rests on nothing else."""
+"""The evidence about an attempt whose launcher has ended; the verdict rests on nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from learner.supervisor.control import EndRequest
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen of the learners and their launcher."""
+    """What the supervisor observed about the learners and their launcher."""
 
     statuses: list[Status]
     """In rank order; a learner that never started has none."""
@@ -21,11 +21,11 @@ class Evidence:
     logs: dict[int, list[str]] = field(default_factory=dict)
     """The last lines in the logs of learners whose watchdog reported no end."""
     lost: dict[int, str] = field(default_factory=dict)
-    """Learners that were given up while enough others went on, and why; `statuses` has none of
-    theirs."""
+    """Why each learner was given up that the others continued without, by rank; `statuses` leaves
+    these learners out."""
     failure: Outcome | None = None
-    """Why the supervisor ended the learners, if it did."""
+    """Why the supervisor itself ended the learners; None if it did not."""
     checkpoints: bool = True
-    """Whether there is a checkpoint to go on from."""
+    """Whether there is a checkpoint to resume from."""
     undone: str = ""
-    """Which part of the data the learners of a parameter server have left undone."""
+    """Which part of the data the learners of a parameter server have not trained on, in words."""

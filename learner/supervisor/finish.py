@@ -1,4 +1,4 @@
-"""How an attempt is left: its verdict is made, told and written, whatever happened."""
+"""The end of an attempt, however it ended: make its verdict, print it and write it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from learner.job.status import write_patiently
 
 
 def say(text: str) -> None:
-    """Print one line with the time, for people who read the job's output."""
+    """Print one line with the time of day, for people who read the job's output."""
     tell(f"{time.strftime('%H:%M:%S')} {text}")
 
 
 def leave(job_dir: Path, attempt: int, outcome: Outcome) -> int:
-    """Write the verdict, print it, and return the exit code that goes with it."""
+    """Write and print the verdict; return the supervisor's exit code."""
     if is_gone(job_dir / contract.PLAN) and is_gone(attempt_folder(job_dir, attempt)):
-        return 1  # somebody removed the job directory: it stays so
+        return 1  # somebody removed the job directory: don't create it again
     verdict = dataclasses.replace(verdict_of(job_dir, attempt, outcome), finished_at=time.time())
     path = job_dir / contract.verdict_file(verdict.attempt)
     with contextlib.suppress(OSError):
@@ -32,15 +32,15 @@ def leave(job_dir: Path, attempt: int, outcome: Outcome) -> int:
     say(f"{verdict.state}: {verdict.reason}")
     if verdict.hint:
         say(f"  {verdict.hint}")
-    _tell_last_words(job_dir, verdict)
+    _print_last_lines(job_dir, verdict)
     if not write_patiently(path, to_json(verdict)):
-        say(f"The verdict can't be written to {str(path)!r}: disk full or read-only.")
+        say(f"The verdict can't be written to {str(path)!r}: the disk is full or read-only.")
         return 1
     return 0 if verdict.state in (State.COMPLETED, State.HALTED) else 1
 
 
-def _tell_last_words(job_dir: Path, verdict: Verdict) -> None:
-    """Name the guilty learner's log; print its last words where they are in no such log."""
+def _print_last_lines(job_dir: Path, verdict: Verdict) -> None:
+    """Print the name of the guilty learner's log, or its last lines if it has no log."""
     if verdict.guilty is None:
         return
     log = job_dir / contract.learner_log(verdict.attempt, verdict.guilty.rank)
@@ -62,7 +62,7 @@ def reserve_file(job_dir: Path, attempt: int) -> Path:
 
 
 def any_checkpoints(job_dir: Path) -> bool:
-    """Return whether there may be one: a file system that does not answer says nothing."""
+    """Return whether there may be a checkpoint; True if the file system does not answer."""
     try:
         return any((job_dir / contract.CHECKPOINTS).iterdir())
     except FileNotFoundError:
@@ -72,9 +72,9 @@ def any_checkpoints(job_dir: Path) -> bool:
 
 
 def left_undone(plan: Plan, job_dir: Path, attempt: int) -> str:
-    """Return what of the data the learners of a parameter server have not trained on.
+    """Return which part of the data the learners of a parameter server have not trained on.
 
-    The built-in loop leaves nothing; a program may leave early, or never join.
+    The built-in loop trains on everything; a user's program may leave early, or never join.
     """
     if plan.parameter_server is None:
         return ""
@@ -92,9 +92,9 @@ def left_undone(plan: Plan, job_dir: Path, attempt: int) -> str:
 
 
 def crash_outcome(error: BaseException) -> Outcome:
-    """Return the outcome of an attempt whose supervisor failed."""
+    """Return the outcome of an attempt whose supervisor raised an unexpected error."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     reason = f"The supervisor failed: {type(error).__name__}: {error}{where}."
-    hint = "This is a fault of dlctl or of the file system: see the job's output, dlctl logs."
+    hint = "This is a fault in dlctl or in the file system: see the job's output, dlctl logs."
     return failed(VerdictKind.INTERNAL, reason, hint)

@@ -1,7 +1,7 @@
-"""Whether plan, launcher and MPI agree: judges the ranks' preflight reports. Pure.
+"""Judge the ranks' preflight reports: do plan, launcher and MPI agree? Pure.
 
-A wrong PMI gives N worlds of size 1 that all exit 0: N models, each trained on a part of nothing.
-That must stop here, with both numbers.
+A wrong PMI gives N worlds of size 1 that all exit 0: N models, each trained on its own.
+The preflight must stop such a job, and its message gives both numbers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from learner.job.slurm import says_lost
 
 @dataclass(frozen=True)
 class Findings:
-    """What the preflight step left behind."""
+    """The results of the preflight step."""
 
     reports: list[Preflight]
-    """In rank order; a rank that wrote none is missing."""
+    """In rank order, without the ranks that wrote none."""
     exit_code: int | None
-    """The launcher's, None if its time was up."""
+    """The launcher's exit code, None if its time was up."""
     words: list[str] = field(default_factory=list)
-    """The end of what launcher and ranks printed."""
+    """The last lines that the launcher and the ranks printed."""
 
 
 def judge(plan: Plan, findings: Findings) -> Outcome | None:
-    """Return what ends the attempt, or None where everything agrees."""
+    """Return the outcome that ends the attempt, or None if everything agrees."""
     return (
         _judge_sizes(plan, findings)
         or _judge_problems(findings)
@@ -46,7 +46,7 @@ def _judge_sizes(plan: Plan, findings: Findings) -> Outcome | None:
                 VerdictKind.SITE,
                 f"The plan has {learners} learners, but {plan.launch.kind} started "
                 f"{report.launcher_size} processes.",
-                "Check `launcher` in the site file: it has to start one process per learner.",
+                "Check `launcher` in the site file: it must start one process per learner.",
                 _guilty(findings, report),
             )
         if report.mpi_size is not None and report.mpi_size != learners:
@@ -66,20 +66,21 @@ def _judge_problems(findings: Findings) -> Outcome | None:
 
 
 def _judge_loss(plan: Plan, findings: Findings) -> Outcome | None:
-    """Before what its loss left undone is called a fault of the site."""
+    """Judge a lost node; runs before the checks that would blame the site for missing reports."""
     lost = says_lost(findings.words)
     late = [*_silent(plan, findings), *(report.rank for report in _pending(findings))]
     if not lost or not late:
         return None
     guilty = Guilty("learner", late[0], "", findings.exit_code, None, findings.words)
-    hint = f"Begin anew, on nodes that are there: dlctl resume {plan.training_id}"
-    return failed(VerdictKind.NODE_LOST, f"A node was lost in the preflight: {lost}", hint, guilty)
+    hint = f"Start again, on other nodes: dlctl resume {plan.training_id}"
+    reason = f"A node was lost during the preflight: {lost}"
+    return failed(VerdictKind.NODE_LOST, reason, hint, guilty)
 
 
 def _judge_mpi_start(plan: Plan, findings: Findings) -> Outcome | None:
     if not (pending := _pending(findings)):
         return None
-    how = "did not come up in time" if findings.exit_code is None else "ended the process"
+    how = "did not return in time" if findings.exit_code is None else "ended the process"
     return failed(
         VerdictKind.SITE,
         f"MPI_Init {how} on {pending[0].host} (learner {pending[0].rank}).",
@@ -92,14 +93,14 @@ def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
     learners, silent = plan.resources.learners, _silent(plan, findings)
     if not silent:
         return None
-    # Of what srun says the first line names the node, and the last that it has ended the others.
+    # The first of srun's error lines names the node; the last says that srun ended the others.
     words = [line for line in findings.words if "error:" in line] or findings.words[-1:]
-    said = f": {words[0]}" if words else "."
+    detail = f": {words[0]}" if words else "."
     code = findings.exit_code
     how = "in time" if code is None else f"({launcher_name(plan)} ended with exit code {code})"
     return failed(
         VerdictKind.SITE,
-        f"The preflight got no report of learner {silent[0]}, one of {learners}, {how}{said}",
+        f"The preflight got no report from learner {silent[0]}, one of {learners}, {how}{detail}",
         "Check that every node has the site's Python and sees its root folder: "
         f"dlctl sites check {plan.site}",
         Guilty("learner", silent[0], "", code, None, findings.words),
@@ -112,7 +113,7 @@ def _silent(plan: Plan, findings: Findings) -> list[int]:
 
 
 def _pending(findings: Findings) -> list[Preflight]:
-    """Return the reports of those that have not come out of MPI_Init."""
+    """Return the reports of the ranks in which MPI_Init has not returned."""
     return [report for report in findings.reports if report.mpi_library == MPI_PENDING]
 
 
@@ -136,7 +137,7 @@ def _pmi_hint(plan: Plan) -> str:
 
 
 def _where(reports: list[Preflight], first: Preflight) -> str:
-    """Return on which nodes a problem was seen, where that is not all of them."""
+    """Return on which nodes a problem was seen; nothing if it was seen on all of them."""
     hosts = sorted({r.host for r in reports if first.problems[0] in r.problems})
     if len(hosts) == len({r.host for r in reports}):
         return ""

@@ -1,6 +1,6 @@
-"""Start one job step in a session of its own: all learners, or one learner, or one server.
+"""Start one job step in its own session: all learners, or one learner, or one server.
 
-With a parameter server each learner is a step by itself: where they share an MPI world or a step,
+With a parameter server each learner is a separate step: if learners share an MPI world or a step,
 the death of one ends them all.
 """
 
@@ -30,34 +30,34 @@ class Running(Protocol):
     """One step, or several that the supervisor watches as one."""
 
     failure: Outcome | None
-    """Why they were ended, where nobody's status says so."""
+    """Why the supervisor ended the step, if no process's status says it."""
 
     @property
     def exit_code(self) -> int | None:
-        """Return how it ended, None while it runs."""
+        """Return the step's exit code, None while it runs."""
 
     def poll(self, request: EndRequest | None, *, silent: bool) -> None:
-        """Do what is to be done now; see learner.supervisor.worker_group.group."""
+        """Handle what has happened since the last call; see `WorkerGroup.poll`."""
 
     def terminate(self) -> None:
-        """Ask for its end."""
+        """Ask the step to end."""
 
     def kill(self) -> None:
-        """End it outright."""
+        """Kill the step."""
 
 
 def step_log(job_dir: Path, attempt: int, name: str) -> Path:
-    """Return where launcher and helpers of a step print; the learners have logs of their own."""
+    """Return the log of a step's launcher and helpers; each learner has its own log."""
     return job_dir / attempt_dir(attempt) / f"{name}.log"
 
 
 def step_environment(plan: Plan) -> dict[str, str]:
-    """Return the environment of a step: our packages first on the path, and only they."""
+    """Return the environment of a step, with dlctl's packages first on the Python path."""
     env = dict(os.environ)
     before = [p for p in env.get("PYTHONPATH", "").split(":") if p and p != plan.runtime_dir]
     env["PYTHONPATH"] = ":".join([plan.runtime_dir, *before])
     env["PYTHONSAFEPATH"] = "1"
-    # A job that was submitted with --export=NONE would hand that on to srun.
+    # A job that was submitted with --export=NONE would pass that setting on to srun.
     env["SLURM_EXPORT_ENV"] = "ALL"
     return env
 
@@ -66,10 +66,10 @@ class Step:
     """A running step.
 
     Args:
-        prefix: the launcher and its options; nothing for a plain child process.
-        program: a module of ours and its arguments.
-        log: where launcher and program print.
-        variables: what the step gets beside our own environment.
+        prefix: the launcher and its options; empty for a plain child process.
+        program: one of dlctl's modules and its arguments.
+        log: the file that receives the output of launcher and program.
+        variables: environment variables added to those of `step_environment`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Step:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    # Signals to our group are for us to judge.
+                    # The supervisor alone reacts to signals sent to its process group.
                     start_new_session=True,
                     preexec_fn=processes.end_with_parent,
                 )
@@ -106,18 +106,18 @@ class Step:
         return self._process.poll()
 
     def words(self) -> list[str]:
-        """Return the last lines that were printed since it was started."""
+        """Return the last lines that the step has printed since it started."""
         return last_lines(self._log, since=self._from)
 
     def poll(self, request: EndRequest | None, *, silent: bool) -> None:
-        """Do nothing: one step needs nobody."""
+        """Do nothing: a single step needs no care."""
 
     def terminate(self) -> None:
         """Ask the launcher to end the step (not SIGINT: srun only reports on the first one)."""
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the launcher outright."""
+        """Kill the launcher."""
         self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:
@@ -126,7 +126,7 @@ class Step:
 
 
 class Steps:
-    """Several steps as one, which has ended when all have."""
+    """Several steps treated as one, which ends when all of them have ended."""
 
     def __init__(self, steps: list[Step]) -> None:
         self.failure: Outcome | None = None
@@ -134,12 +134,12 @@ class Steps:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the first exit code that is not 0, or 0; None while one runs."""
+        """Return the first exit code that is not 0, or else 0; None while any step runs."""
         codes = [step.exit_code for step in self._steps]
         return None if None in codes else next(filter(None, codes), 0)
 
     def poll(self, request: EndRequest | None, *, silent: bool) -> None:
-        """Do nothing: whatever ends stays so."""
+        """Do nothing: no step is restarted."""
 
     def terminate(self) -> None:
         """Ask all launchers to end their steps."""
@@ -147,7 +147,7 @@ class Steps:
             step.terminate()
 
     def kill(self) -> None:
-        """End all launchers outright."""
+        """Kill all launchers."""
         for step in self._steps:
             step.kill()
 
@@ -164,8 +164,8 @@ def learner_step(
     """Start a module for one learner on its node.
 
     Args:
-        overlaps: Whether it shares CPUs with other steps, as servers do, and all GPUs of the job
-            on its node; see learner.job.gpu_visibility.
+        overlaps: whether the step shares CPUs with other steps, as servers do, and all of the
+            job's GPUs on its node; see learner.job.gpu_visibility.
     """
     program = [module, str(job_dir), str(attempt)]
     variables = {RANK_VARIABLE: str(rank), RESTARTS_VARIABLE: str(restarts)}
@@ -194,10 +194,10 @@ def preflight_steps(
 def server_step(
     plan: Plan, job_dir: Path, attempt: int, node: int, host: str, takes_over: bool
 ) -> Step:
-    """Start the parameter server of one node; those that talk MPI are one step on all nodes.
+    """Start the parameter server of one node; servers that use MPI are one step on all nodes.
 
     Args:
-        takes_over: Whether learners work in the memory that the one before has made.
+        takes_over: whether learners still use the memory that the previous server created.
     """
     server = plan.parameter_server
     argv = server.argv if server else []
@@ -214,5 +214,5 @@ def server_step(
 
 
 def on_host(argv: list[str], host: str) -> list[str]:
-    """Return a launcher's command for one host; without a launcher there is but this one."""
+    """Return a launcher's command for one host; without a launcher there is only this host."""
     return [*argv, f"--nodelist={host}"] if argv else []

@@ -1,8 +1,8 @@
-"""How an attempt ended, judged from what the watchdogs wrote. Pure.
+"""Judge how an attempt ended from what the watchdogs wrote. Pure.
 
-The guilty learner is the one that failed first; those that the launcher ended because of it are
-CANCELLED in their status and are not looked at. Which line means which kind of failure is data, in
-`learner.supervisor.verdict_rules`.
+The guilty learner is the one that failed first. Learners that the launcher ended because of it
+have the status CANCELLED, which the verdict ignores. Which line means which kind of failure is
+data, in `learner.supervisor.verdict_rules`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from learner.supervisor.verdict_rules import (
 
 
 def decide(plan: Plan, seen: Evidence) -> Outcome:
-    """Return how an attempt ended whose learners ran."""
+    """Return the outcome of an attempt whose learners have run."""
     states = [status.state for status in seen.statuses]
     complete = len(states) + len(seen.lost) == plan.resources.learners
     request = seen.request
@@ -42,17 +42,17 @@ def decide(plan: Plan, seen: Evidence) -> Outcome:
         learners = _how_many(len(states), plan.resources.learners)
         warning = next((f"; {s.reason}" for s in seen.statuses if s.reason), "")
         warning += f"; {seen.undone}" if seen.undone else ""
-        reason = f"{learners} ended with exit code 0{warning}{_tell_lost(seen.lost)}."
+        reason = f"{learners} ended with exit code 0{warning}{_describe_lost(seen.lost)}."
         return Outcome(State.COMPLETED, VerdictKind.NONE, reason)
     if _halted(seen, complete):
         why = request.reason.rstrip(".") if request else "the learners saved and stopped"
         makers = seen.statuses[:1] if plan.launch.step_per_learner else seen.statuses
         saved = bool(makers) and all(has_saved(status) for status in makers)
-        reason = why + ("" if saved else ", before all was saved") + _tell_lost(seen.lost)
-        hint = f"Go on with: dlctl resume {plan.training_id}" if saved else go_on(plan)
-        # The built-in loop's learners leave as well as that before the training has begun.
+        reason = why + ("" if saved else ", before all was saved") + _describe_lost(seen.lost)
+        hint = f"Continue with: dlctl resume {plan.training_id}" if saved else go_on(plan)
+        # The built-in loop's learners end the same way if halted before training has begun.
         if not seen.checkpoints and (not saved or plan.framework.kind == "job"):
-            hint = f"There is no checkpoint yet; begin anew: dlctl resume {plan.training_id}"
+            hint = f"There is no checkpoint yet; start again: dlctl resume {plan.training_id}"
         kind = request.kind if request else VerdictKind.REQUESTED
         return Outcome(State.HALTED, kind, _sentence(reason), hint)
     return _failed(plan, seen)
@@ -64,8 +64,8 @@ def _how_many(count: int, learners: int) -> str:
     return "The learner" if count == 1 else f"All {count} learners"
 
 
-def _tell_lost(lost: dict[int, str]) -> str:
-    """Return which learners were given up, those with the same reason together."""
+def _describe_lost(lost: dict[int, str]) -> str:
+    """Return which learners were given up, grouped by reason."""
     parts = []
     for why in dict.fromkeys(lost.values()):
         ranks = [str(rank) for rank in sorted(lost) if lost[rank] == why]
@@ -107,12 +107,12 @@ def _failed(plan: Plan, seen: Evidence) -> Outcome:
 
 
 def _spoke(status: Status, lines: list[str]) -> bool:
-    """Return whether the built-in loop of this learner told why it ends (`learner.errors`)."""
+    """Return whether this learner's built-in loop printed why it ended (`learner.errors`)."""
     return any(line.startswith(f"[rank {status.rank} on ") for line in _own_words(lines))
 
 
 def _cut_short(plan: Plan, seen: Evidence, status: Status) -> Outcome:
-    # On MPI_Abort Slurm kills the whole step at once: the watchdog may not live to tell of it.
+    # On MPI_Abort Slurm kills the whole step at once: the watchdog may die before it reports.
     words = seen.logs[status.rank]
     kind, what, hint = read_words(plan, words, None)
     guilty = Guilty("learner", status.rank, status.host, None, None, words)
@@ -127,23 +127,23 @@ def _vanished(plan: Plan, seen: Evidence, status: Status) -> Outcome:
         hint = rule.hint.format(id=plan.training_id, site=plan.site) or _memory_hint(plan)
         return failed(rule.kind, f"{rule.reason}: {line.strip()}", hint, guilty)
     last = seen.launcher_words[-1:]
-    said = f" {launcher_name(plan)} said: {last[0]}" if last else ""
-    reason = f"{_who(status)} vanished with its watchdog; killed from outside.{said}"
+    output = f" {launcher_name(plan)} reported: {last[0]}" if last else ""
+    reason = f"{_who(status)} vanished with its watchdog; killed from outside.{output}"
     return failed(VerdictKind.UNKNOWN, reason, _memory_hint(plan), guilty)
 
 
 def go_on(plan: Plan) -> str:
-    """Return the hint that the training can go on."""
+    """Return the hint that the training can be resumed."""
     return GO_ON.format(id=plan.training_id)
 
 
 def _launcher_failed(plan: Plan, seen: Evidence) -> Outcome:
     words = seen.launcher_words
-    said = f": {words[-1]}" if words else "."
+    output = f": {words[-1]}" if words else "."
     started = len(seen.statuses)
     reason = (
         f"The launcher ended with exit code {seen.launcher_exit} after {started} of "
-        f"{plan.resources.learners} learners had started{said}"
+        f"{plan.resources.learners} learners had started{output}"
     )
     first = seen.statuses[0] if seen.statuses else None
     guilty = Guilty(
@@ -158,15 +158,15 @@ def explain(plan: Plan, status: Status) -> Outcome:
     """Return the outcome of an attempt that this learner's failure ended."""
     who, guilty = _who(status), _guilty(status)
     if status.reason == UNFINISHED:
-        hint = "Let `build` return, and leave the end to the loop: no exit in the program."
+        hint = "Let `build` return, and let the loop end the process: don't exit in the program."
         return failed(VerdictKind.USER_ERROR, f"{who} {UNFINISHED}.", hint, guilty)
     if status.exit_code is None and status.signal is None or not status.last_lines:
-        told = status.reason or "failed"
+        reason = status.reason or "failed"
         if status.signal is None and status.exit_code not in EXIT_CODES:
             kind = VerdictKind.UNKNOWN if status.exit_code is None else VerdictKind.USER_ERROR
-            return failed(kind, f"{who}: {told.rstrip('.')}.", SEE_LOG, guilty)
+            return failed(kind, f"{who}: {reason.rstrip('.')}.", SEE_LOG, guilty)
     if status.reason == UNSAVED:
-        hint = "Raise the time, or checkpoint more often."
+        hint = "Raise the time limit, or checkpoint more often."
         return failed(VerdictKind.TIME_LIMIT, f"{who} {UNSAVED}.", hint, guilty)
     if status.signal is not None:
         return _killed(plan, status, status.signal)
@@ -186,18 +186,18 @@ def _killed(plan: Plan, status: Status, number: int) -> Outcome:
 
 
 _OUR_ERROR = re.compile(r"(learner\.(?:errors|faults)|psrv\.errors)\.\w+: ")
-"""Before the sentence where Python has shown the error, in a program of the user's own."""
+"""Precedes the message in a traceback that Python printed, in a user's own program."""
 _SPEAKER = re.compile(r"\[(?:rank|server) \d+ on [^\]]*\] ?")
 
 
 def _own_words(lines: list[str]) -> list[str]:
-    """Return the lines in which the built-in loop says why it ends (`learner.errors`)."""
-    spoken = [(line, _SPEAKER.match(line)) for line in lines]
-    return [line for line, said in spoken if said and not line.startswith("WARNING:", said.end())]
+    """Return the lines in which the built-in loop gives its reason to end (`learner.errors`)."""
+    matches = [(line, _SPEAKER.match(line)) for line in lines]
+    return [line for line, it in matches if it and not line.startswith("WARNING:", it.end())]
 
 
 class Reading(NamedTuple):
-    """What a program's last lines say."""
+    """What a program's last lines mean."""
 
     kind: VerdictKind
     what: str
@@ -205,12 +205,12 @@ class Reading(NamedTuple):
 
 
 def read_words(plan: Plan, lines: list[str], exit_code: int | None) -> Reading:
-    """Return what a program's last lines say, and a hint."""
-    # MPI may have had the very last word; who speaks is told before the reason already.
+    """Return what a program's last lines mean, with a hint."""
+    # MPI may have printed the very last line; the reason already begins with the rank and host.
     lines = [_SPEAKER.sub("", line, count=1) for line in _own_words(lines)] or lines
-    told = _told_by_us(lines)
-    if told is not None:
-        return Reading(VerdictKind.USER_ERROR, *told)
+    mistake = _user_mistake(lines)
+    if mistake is not None:
+        return Reading(VerdictKind.USER_ERROR, *mistake)
     if exit_code in EXIT_CODES:
         what, hint = EXIT_CODES[exit_code]
         if exit_code == 127:
@@ -228,17 +228,17 @@ def read_words(plan: Plan, lines: list[str], exit_code: int | None) -> Reading:
     return Reading(VerdictKind.USER_ERROR, what, SEE_LOG)
 
 
-def _told_by_us(lines: list[str]) -> tuple[str, str] | None:
-    """Return what the built-in loop said of a user's mistake: a sentence and its HINT."""
+def _user_mistake(lines: list[str]) -> tuple[str, str] | None:
+    """Return the built-in loop's message about a user's mistake: a sentence and its HINT."""
     for index in range(len(lines) - 1, 0, -1):
         if lines[index].strip().startswith("HINT:"):
-            said = _OUR_ERROR.sub("", lines[index - 1].strip())
-            return said, lines[index].strip().removeprefix("HINT:").strip()
+            message = _OUR_ERROR.sub("", lines[index - 1].strip())
+            return message, lines[index].strip().removeprefix("HINT:").strip()
     return None
 
 
 def _place(lines: list[str], line: str) -> str:
-    """Return `file:line: ` for an error that Python showed with its place."""
+    """Return `file:line: ` for an error that Python printed with a traceback."""
     for other in reversed(lines[: lines.index(line)]):
         found = re.match(r'\s*File "(.+)", line (\d+)', other)
         if found:
@@ -252,7 +252,7 @@ def _who(status: Status) -> str:
 
 def _memory(plan: Plan) -> str:
     size = plan.resources.memory_bytes_per_learner
-    return "the plan sets none" if size is None else f"{size / 2**30:.3g} GiB a learner"
+    return "the plan sets none" if size is None else f"{size / 2**30:.3g} GiB per learner"
 
 
 def _memory_hint(plan: Plan) -> str:
@@ -260,7 +260,7 @@ def _memory_hint(plan: Plan) -> str:
     mib = 4096 if asked is None else -(-asked // 2**19)
     more = f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
     return (
-        f"Go on with more memory (now: {_memory(plan)}): "
+        f"Resume with more memory (now: {_memory(plan)}): "
         f"dlctl resume {plan.training_id} --memory {more}"
     )
 

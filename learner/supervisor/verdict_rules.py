@@ -1,7 +1,7 @@
-"""Which evidence means which kind of end: data, tried from top to bottom.
+"""Which line, signal or exit code means which kind of failure: tables, read from top to bottom.
 
-To tell one more kind of failure apart, add a row. `{id}` and `{site}` in a hint are the training's
-id and its site.
+To recognize another kind of failure, add a row. `{id}` and `{site}` in a hint are the training's id
+and its site.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dlctl.contract import VerdictKind
 from learner.job.slurm import OVER_MEMORY
 
 SEE_LOG = "See its log: dlctl logs"
-GO_ON = "Go on from the newest checkpoint: dlctl resume {id}"
+GO_ON = "Resume from the newest checkpoint: dlctl resume {id}"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a line means in which `pattern` is found."""
+    """What a line means that contains `pattern`."""
 
     pattern: re.Pattern[str]
     kind: VerdictKind
     hint: str
     reason: str = ""
-    """Goes before the line; nothing where the line says it by itself."""
+    """Printed before the line; empty if the line speaks for itself."""
 
 
 def _rule(pattern: str, kind: VerdictKind, hint: str, reason: str = "", flags: int = 0) -> Rule:
@@ -62,13 +62,13 @@ LEARNER_LINES = (
     _rule(
         r"shared memory ?\(shm\)|out of shared memory",  # of DataLoaders' workers
         VerdictKind.OUT_OF_MEMORY,
-        "Free /dev/shm on that node, or have the DataLoader use fewer workers, then go on from the "
+        "Free /dev/shm on that node, or give the DataLoader fewer workers, then resume from the "
         "newest checkpoint: dlctl resume {id}",
     ),
     _rule(
         r"No space left on device|Disk quota exceeded",
         VerdictKind.DISK_FULL,
-        "Free space on the node's file system (dlctl delete removes old trainings), then go on "
+        "Free space on the node's file system (dlctl delete removes old trainings), then resume "
         "from the newest checkpoint: dlctl resume {id}",
     ),
     _rule(
@@ -83,8 +83,8 @@ LAUNCHER_LINES = (
     Rule(
         OVER_MEMORY,
         VerdictKind.OUT_OF_MEMORY,
-        "",  # says how much more, see `learner.supervisor.verdict`
-        "The learners were killed for using more memory than asked for",
+        "",  # `learner.supervisor.verdict` computes a hint with the amount to ask for
+        "The learners were killed for using more memory than they had asked for",
     ),
     _rule(
         r"node failure|node fail|lost connection to node",
@@ -101,12 +101,12 @@ LAUNCHER_LINES = (
         re.IGNORECASE,
     ),
 )
-"""What srun prints when Slurm kills a whole step, watchdogs and all."""
+"""The lines that srun prints when Slurm kills a whole step, including the watchdogs."""
 
 
 @dataclass(frozen=True)
 class SignalRule:
-    """What it means that a learner was killed by a signal."""
+    """What it means if a signal killed a learner."""
 
     kind: VerdictKind
     words: str
@@ -120,7 +120,7 @@ SIGNALS: dict[int, SignalRule] = {
     signal.SIGABRT: SignalRule(VerdictKind.USER_ERROR, "abort"),
     signal.SIGBUS: SignalRule(VerdictKind.OUT_OF_MEMORY, "bus error: often a full /dev/shm"),
     signal.SIGSEGV: SignalRule(VerdictKind.USER_ERROR, "segmentation fault"),
-    signal.SIGTERM: SignalRule(VerdictKind.SCHEDULER, "SIGTERM", GO_ON),  # somebody wanted it
+    signal.SIGTERM: SignalRule(VerdictKind.SCHEDULER, "SIGTERM", GO_ON),  # sent on purpose
 }
 OTHER_SIGNAL = SignalRule(VerdictKind.UNKNOWN, "see its log")
 
@@ -128,11 +128,11 @@ EXIT_CODES = {
     126: ("the program is not executable.", "Run: chmod +x on it, and submit again."),
     127: ("command not found", "Check `framework.command`, and the modules of the site file."),
 }
-"""A shell's own exit codes: what was seen, and a hint. All of them are the user's errors."""
+"""A shell's own exit codes: what happened, and a hint. All of them are user errors."""
 
 
 def first_match(rules: Iterable[Rule], lines: list[str]) -> tuple[Rule, str] | None:
-    """Return the first rule that a line matches, and the last such line."""
+    """Return the first rule that any line matches, and the last line that matches it."""
     for rule in rules:
         for line in reversed(lines):
             if rule.pattern.search(line):

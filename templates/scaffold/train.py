@@ -7,7 +7,7 @@ from torch.utils.data import TensorDataset
 
 
 def spirals(count, seed):
-    """Return points on two spirals (float32, shape (count, 2)) and which spiral each is on."""
+    """Return points on two spirals (float32, shape (count, 2)) and the spiral of each."""
     random = numpy.random.default_rng(seed)
     labels = random.integers(0, 2, count)
     radius = numpy.sqrt(random.random(count))
@@ -20,12 +20,12 @@ def spirals(count, seed):
 
 
 def accuracy(outputs, targets):
-    """Return the share of right answers in a batch."""
+    """Return the share of correct answers in a batch."""
     return (outputs.argmax(dim=1) == targets).float().mean()
 
 
 def build(arguments):
-    """Return what is trained. `arguments` is framework.arguments of the manifest."""
+    """Return what to train. `arguments` is framework.arguments of the manifest."""
     hidden = int(arguments.get("hidden", 64))
     model = nn.Sequential(
         nn.Linear(2, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 2)

@@ -1,5 +1,5 @@
 # What a job would find on this site: `dlctl sites check` runs this after environment.sh.
-# Before it stand: root, python (or nothing), mpirun. Each answer is one line `dlctl-KIND TEXT`.
+# dlctl prepends: root, python (or nothing), mpirun. Each answer is one line `dlctl-KIND TEXT`.
 # shellcheck shell=sh disable=SC2154
 site_environment >/dev/null 2>&1
 probe=$root/.dlctl-probe.$$

@@ -1,10 +1,10 @@
-# Asks a site what it is: `dlctl sites add` and `dlctl sites check` run this, dlctl/site_admin/discovery.py reads the answer.
-# POSIX sh; changes nothing there. Each answer stands between `==dlctl== NAME` and `==dlctl== rc CODE`;
+# Inspects a site: `dlctl sites add` and `dlctl sites check` run this, dlctl/site_admin/discovery.py reads the answer.
+# POSIX sh; changes nothing on the site. Each answer is printed between `==dlctl== NAME` and `==dlctl== rc CODE`;
 # what a command wrote to standard error is marked with `! `.
 # shellcheck shell=sh
 LC_ALL=C
 export LC_ALL
-# a user's own formats would change what Slurm answers
+# a user's own formats would change Slurm's answers
 unset SINFO_FORMAT SINFO_PARTITION SINFO_SORT SINFO_ALL SLURM_CLUSTERS SLURM_TIME_FORMAT SACCT_FORMAT SQUEUE_FORMAT CDPATH
 exec </dev/null
 

@@ -1,13 +1,13 @@
 # Runs one module of a job's runtime as its job would: dlctl/lifecycle/remote_module.py runs this after environment.sh.
-# Before it stand: runtime_dir, python, site, mark, and functions: `in_container`, and `node_module`,
-# which runs its arguments with the module's name and arguments behind them.
+# dlctl prepends: runtime_dir, python, site, mark, and functions: `in_container`, and `node_module`,
+# which runs its arguments followed by the module's name and arguments.
 # shellcheck shell=sh disable=SC2154
 site_environment >&2
 in_container "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 1>&2 3>&- ||
   fail "there is no Python 3.10 or newer at $python on $(uname -n)" \
-    "run: dlctl sites setup $site; where Python works on compute nodes only, add --on-node"
+    "run: dlctl sites setup $site; if Python works only on compute nodes, add --on-node"
 cd "$runtime_dir" ||
-  fail "the runtime $runtime_dir is gone" "submit the training again, or put back what was removed there"
+  fail "the runtime $runtime_dir is gone" "submit the training again, or restore what was removed there"
 unset PYTHONHOME
 PYTHONPATH=$runtime_dir${PYTHONPATH:+:$PYTHONPATH}
 PYTHONSAFEPATH=1

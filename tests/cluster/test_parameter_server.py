@@ -97,7 +97,7 @@ def test_servers_that_talk_mpi(dlctl, cluster_site, wait_until):
     wait_for_learners(wait_until, job_dir, 4)
     kill(processes_of(job_dir, "learner.parameter_server.server")[-1][0])
     output = job_dir / contract.job_output(1)
-    wait_until(lambda: "starting it again" in output.read_text(), 60)
+    wait_until(lambda: "restarting it" in output.read_text(), 60)
     hurry(job_dir)
     found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 120)
     assert found["reason"] == "All 4 learners ended with exit code 0."
@@ -177,7 +177,7 @@ def test_20_kills_of_learners_and_2_of_servers(dlctl, cluster_site, wait_until):
     found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 240)
     assert found["reason"] == "All 4 learners ended with exit code 0."
     output = (job_dir / contract.job_output(1)).read_text()
-    assert output.count("was killed by signal 9: starting it again") == 20
+    assert output.count("was killed by signal 9: restarting it") == 20
     assert output.count("the server on n") == 2
     assert accuracy_of(cluster_site, training_id) >= 0.97
     assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 20)

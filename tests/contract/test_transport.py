@@ -128,7 +128,7 @@ def test_a_time_limit_leaves_nothing_behind(transport, nap):
     assert transport.run("echo alive").text == "alive\n"
 
 
-def test_what_a_script_leaves_running_does_not_hold_the_answer(transport):
+def test_a_process_left_by_a_script_does_not_delay_the_answer(transport):
     end = transport.run("sleep 2 & echo x", timeout_s=1.0)
     assert (end.exit_code, end.stdout) == (0, b"x\n")
 
@@ -149,7 +149,7 @@ def test_killing_a_started_script(transport, nap):
     wait_until(lambda: not runs(nap), "left behind")
 
 
-def test_a_stream_that_stands_still_times_out(transport, nap):
+def test_a_stream_without_progress_times_out(transport, nap):
     process = transport.start(nap, idle_timeout_s=0.3)
     with pytest.raises(TransportTimeout):
         process.stdout.read(1)

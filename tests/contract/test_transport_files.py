@@ -66,7 +66,7 @@ def test_odd_names_survive_the_way_there_and_back(transport, tmp_path, name):
     assert path.read_bytes() == expected
 
 
-def test_what_is_stored_already_is_kept(transport, tmp_path):
+def test_content_that_is_already_stored_is_kept(transport, tmp_path):
     upload(transport, str(tmp_path), [Tree("store/x", [Entry("f", b"first")])])
     upload(transport, str(tmp_path), [Tree("store/x", [Entry("f", b"second")])])
     assert content(tmp_path) == {"store/x/f": b"first"}
@@ -217,7 +217,7 @@ def test_folders_and_files_come_to_the_same_places(transport, tmp_path, remote):
     assert leftovers(tmp_path / "here") == []
 
 
-def test_what_is_here_already_is_not_sent_again(transport, tmp_path, remote):
+def test_a_file_that_is_already_here_is_not_sent_again(transport, tmp_path, remote):
     here = tmp_path / "here"
     download(transport, str(remote), ["results"], here)
     (here / "results/deep/metrics").write_bytes(b"9 9 9")
@@ -255,7 +255,7 @@ def test_many_files_need_no_long_argument_list(transport, tmp_path):
     assert content(tmp_path / "here/many") == content(base)
 
 
-def test_what_is_not_there_is_named(transport, tmp_path, remote):
+def test_a_missing_file_is_named(transport, tmp_path, remote):
     with pytest.raises(TransferError, match="nothing-here is not there"):
         download(transport, str(remote), ["results.json", "nothing-here"], tmp_path / "here")
     with pytest.raises(TransferError, match="no-base"):

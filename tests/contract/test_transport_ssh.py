@@ -46,7 +46,7 @@ def fingerprint(server) -> str:
 # Names and configuration ------------------------------------------------------------------------
 
 
-def test_the_name_tells_user_host_and_port(ssh_setup):
+def test_the_name_has_user_host_and_port(ssh_setup):
     with ssh_setup.open("plain") as transport:
         transport.run("true")
         assert transport.name.endswith(f"@127.0.0.1:{ssh_setup.servers['plain'].port}")
@@ -175,7 +175,7 @@ def test_an_unknown_hop_is_refused(ssh_setup, tmp_path):
         ssh_setup.open("inner", config=hop + inner).run("true")
 
 
-def test_a_hop_that_leads_to_itself_ends(ssh_setup):
+def test_a_loop_of_hops_is_an_error(ssh_setup):
     block = host_block(ssh_setup, "loop", ssh_setup.servers["plain"], "  ProxyJump loop")
     with pytest.raises(ConnectError, match="loop"):
         ssh_setup.open("loop", config=block).run("true")

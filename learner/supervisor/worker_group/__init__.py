@@ -1,6 +1,6 @@
-"""Learners and servers of a training with a parameter server, each a job step of its own.
+"""The worker group: learners and servers of a training with a parameter server, each a job step.
 
-Watches them as one group: starts again what died, gives up what dies in vain, moves the shards of a
-lost node. Imports the steps and the verdict of the supervisor; what passes through are steps on the
-way in, statuses and the placement of shards on the way out.
+It restarts a process that died, gives one up that dies over and over without progress, and moves
+the shards of a lost node. It imports the steps and the verdict of the supervisor; steps come in,
+statuses and the placement of shards go out.
 """

@@ -1,6 +1,6 @@
-"""Removes the shared memory of servers that were killed: by a step on each of their nodes.
+"""Remove the shared memory of servers that were killed, with one step on each of their nodes.
 
-A step that fails is tried again for a while: Slurm's controller may be away for a moment.
+A step that fails is retried for a while: Slurm's controller may be briefly unreachable.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from learner.system.segments import segment_folder
 
 _AGAIN_S = 1.0
 _ONE_PROCESS = ["--mpi=none", "--nodes=1", "--ntasks=1"]
-"""Added to the command of servers that are one MPI world: it overlaps with other steps, too. One
-that wants cores of its own may get none: once a job has lost a node, Slurm 22.05 counts those of
-steps that have ended as taken."""
+"""Added to the command of servers that are one MPI world, which overlaps with other steps, too. A
+step with exclusive cores might get none: after a job has lost a node, Slurm 22.05 still counts the
+cores of finished steps as taken."""
 
 
 class Cleaning:
-    """The steps on all nodes that are not clean.
+    """The clean-up steps on all nodes that may hold left-over shared memory.
 
     Args:
         hosts: the nodes.
@@ -47,15 +47,19 @@ class Cleaning:
         self._folder = segment_folder(plan.training_id, attempt)
         self._steps: dict[str, Step | None] = dict.fromkeys(hosts)
         self._due = dict.fromkeys(self._steps, 0.0)
-        self._said = ""
+        self._start_error = ""
 
     @property
     def running(self) -> list[Step]:
-        """Return the steps that have not ended."""
+        """Return the clean-up steps that are still running."""
         return [step for step in self._steps.values() if step and step.exit_code is None]
 
     def poll(self, now: float, *, late: bool) -> bool:
-        """Start what is due, not when it is `late`; return whether nothing is left to do."""
+        """Start the steps that are due; return whether nothing is left to do.
+
+        Args:
+            late: start no more steps, and warn about each node that is not clean.
+        """
         for host, step in list(self._steps.items()):
             if step is not None and step.exit_code is None:
                 continue
@@ -63,7 +67,7 @@ class Cleaning:
                 del self._steps[host]
             elif late:
                 del self._steps[host]
-                self._tell_left(host, step)
+                self._warn_of_leftovers(host, step)
             elif now >= self._due[host]:
                 self._due[host] = now + _AGAIN_S
                 self._try(host)
@@ -75,12 +79,12 @@ class Cleaning:
                 self._plan, on_host(self._argv, host), self._program, self._log
             )
         except UserFault as fault:
-            self._steps[host], self._said = None, fault.message
+            self._steps[host], self._start_error = None, fault.message
 
-    def _tell_left(self, host: str, step: Step | None) -> None:
-        words = step.words() if step is not None else [self._said]
-        said = f" ({words[-1].rstrip('.')})" if words and words[-1] else ""
+    def _warn_of_leftovers(self, host: str, step: Step | None) -> None:
+        words = step.words() if step is not None else [self._start_error]
+        why = f" ({words[-1].rstrip('.')})" if words and words[-1] else ""
         self._say(
-            f"The shared memory of a killed server may be left on {host}{said}: "
+            f"The shared memory of a killed server may be left on {host}{why}: "
             f"remove it there: rm -rf {self._folder}"
         )

@@ -1,4 +1,4 @@
-"""Why a training with a parameter server has to end before its learners have. Pure."""
+"""Outcomes of trainings with a parameter server that a lost learner or server ends. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from learner.supervisor.worker_group.worker import LIVED_S, LearnerWorker, Serve
 def learner_failure(
     plan: Plan, learner: LearnerWorker, status: Status | None, left: int
 ) -> Outcome:
-    """Return why the training can't do without a learner that was given up.
+    """Return the outcome of a training that can't continue without a learner that was given up.
 
     Args:
-        status: its last one, unless its node was lost.
-        left: how many learners are not given up.
+        status: the learner's last status; None if its node was lost.
+        left: how many learners have not been given up.
     """
     needed = plan.parameter_server.min_learners if plan.parameter_server else 0
     enough = f"{left} of {plan.resources.learners} learners are left, min_learners is {needed}"
@@ -27,8 +27,8 @@ def learner_failure(
     words = learner.words()
     if status is not None and status.signal is not None:
         code, number, words = status.exit_code, status.signal, status.last_lines
-        told = explain(plan, status)
-        kind, hint = told.kind, told.hint
+        outcome = explain(plan, status)
+        kind, hint = outcome.kind, outcome.hint
     guilty = Guilty("learner", learner.rank, learner.host, code, number, words)
     name = learner.name[:1].upper() + learner.name[1:]
     return failed(kind, f"{name} {learner.lost}: {why}.", hint, guilty)
@@ -37,29 +37,30 @@ def learner_failure(
 def server_failure(
     plan: Plan, server: ServerWorker, words: list[str], code: int | None, why: str = ""
 ) -> Outcome:
-    """Return why the training can't have a server.
+    """Return the outcome of a training that can't continue because a server can't run.
 
     Args:
-        why: what is known, where its words don't tell.
+        words: the last lines that the server printed.
+        why: the known cause, if `words` don't show it.
     """
     name = server.name[:1].upper() + server.name[1:]
     node, host, status = server.node, server.host, server.failed()
-    if status is not None and not why:  # of servers that are one step it is one of them
+    if status is not None and not why:  # several servers share one step; one of them failed
         node, host, words = status.rank, status.host, status.last_lines
         name = f"The server on {host}"
     guilty = Guilty("server", node, host, code, None, words)
     training = plan.training_id
     if why:
-        reason = f"{name.rstrip(',')}, can't go on: {why}."
+        reason = f"{name.rstrip(',')}, can't continue: {why}."
         return failed(VerdictKind.SITE, reason, go_on(plan), guilty)
-    kind, told, hint = read_words(plan, words, code)
+    kind, what, hint = read_words(plan, words, code)
     if hint == SEE_LOG:
         hint = (
-            f"See why in server-{server.node}.log (dlctl logs {training}), then go on from the "
+            f"See why in server-{server.node}.log (dlctl logs {training}), then resume from the "
             f"newest checkpoint: dlctl resume {training}"
         )
     within = f"each time within {LIVED_S / 60:g} min of its start,"
     times = f" {server.restarts.limit} times in a row, {within}"
     times = "" if code == EXIT_NO_RESTART else times
-    reason = f"{name} failed{times} with exit code {code}: {told}"
+    reason = f"{name} failed{times} with exit code {code}: {what}"
     return failed(kind, reason, hint, guilty)

@@ -1,8 +1,8 @@
-"""The learners and servers of one attempt, each in a step of its own, watched as one.
+"""The learners and servers of one attempt, each in a step of its own, watched as one group.
 
-A learner that dies is started again, alone, and no other waits. A node that Slurm has taken away,
-or on which nothing can be started, is given up with its learners; the training goes on while
-`min_learners` are left. An error of the user's ends all. Servers end after the last learner.
+Only the learner that died is restarted, and no other waits for it. A node that Slurm has taken
+away, or on which no step can be started, is given up with its learners; the training continues
+while `min_learners` are left. A user error ends all learners. Servers end after the last learner.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from psrv.cursor.overseer import expel
 _TERM_S = 30.0
 """From SIGTERM to SIGKILL; the watchdogs give their learners 20 s."""
 _STOP_S = 10.0
-"""What servers get to remove their memory, and others to do it for them, before SIGTERM; and
-before SIGKILL."""
+"""How long servers may take to remove their shared memory, and clean-up steps to remove it for
+them, before SIGTERM; and how long from SIGTERM to SIGKILL."""
 
 
 class WorkerGroup:
@@ -67,12 +67,12 @@ class WorkerGroup:
         self.plan = plan
         self.failure: Outcome | None = None
         self._unless_saved: Outcome | None = None
-        """Becomes the failure if learner 0, which halts, can't save any more."""
+        """Becomes `failure` unless learner 0 still saves a checkpoint while halting."""
         self._server = plan.parameter_server
         self._job_dir, self._attempt = job_dir, attempt
         self._nodes, self._say, self._clock = nodes, say, clock
         self._homes = first_homes(plan)
-        self._homes_told = False
+        self._homes_written = False
         self._ending = self._halting = self._terminated = False
         self._kill_at = self._stop_by = float("inf")
         self._to_expel: list[int] = []
@@ -85,7 +85,7 @@ class WorkerGroup:
         steps = 1 if self._one_world else plan.resources.nodes
         self.servers = [self._node_server(node) for node in range(steps)]
         make_secret(job_dir, attempt)
-        self._tell_homes()
+        self._publish_homes()
         for server in self.servers:
             self._start(server, clock())
 
@@ -107,47 +107,47 @@ class WorkerGroup:
         nodes = range(self.plan.resources.nodes) if self._one_world else [node]
 
         def start(_starts: int) -> Step:
-            there = any(each.runs for each in self.learners if each.node in nodes)
-            takes_over = member.has_served and there
+            has_learners = any(each.runs for each in self.learners if each.node in nodes)
+            takes_over = server.has_served and has_learners
             return server_step(self.plan, self._job_dir, self._attempt, node, host, takes_over)
 
         name = "the servers, one MPI world," if self._one_world else f"the server on {host}"
-        member = ServerWorker(name, node, host, start, self._job_dir, self._attempt, nodes)
-        return member
+        server = ServerWorker(name, node, host, start, self._job_dir, self._attempt, nodes)
+        return server
 
-    def _start(self, member: Worker, now: float) -> str:
-        """Start a member if it is due; return why it is to be given up, if it can't be.
+    def _start(self, worker: Worker, now: float) -> str:
+        """Start a worker if it is due; return why to give it up, or "" to keep it.
 
-        A step that can't be started, for want of memory or processes, say, is tried again.
+        A step that can't be started, for example because memory is short, is retried.
         """
         try:
-            member.start_if_due(now)
+            worker.start_if_due(now)
         except UserFault as fault:
-            wait_s = member.restarts.died(progress=False)
+            wait_s = worker.restarts.died(progress=False)
             if wait_s is None:
                 return fault.message.rstrip(".")
-            self._say(f"{member.name} waits {wait_s:g} s: {fault.message}")
-            member.wait(now, wait_s)
+            self._say(f"{worker.name} waits {wait_s:g} s: {fault.message}")
+            worker.wait(now, wait_s)
         return ""
 
     # What the supervisor calls ------------------------------------------------------------------
 
     @property
     def exit_code(self) -> int | None:
-        """Return 0 once every learner that was not given up has ended, and all servers."""
+        """Return 0 (1 after a failure) once all learners and servers have ended; None before."""
         return None if not self._done else int(self.failure is not None)
 
     @property
     def lost(self) -> dict[int, str]:
-        """Return which learners were given up, and why."""
+        """Return why each learner that was given up was given up, by rank."""
         return {learner.rank: learner.lost for learner in self.learners if learner.lost}
 
     def words(self) -> list[str]:
-        """Return the last lines of the launchers of learners that did not say how they ended."""
+        """Return the last lines that the learners' launchers printed."""
         return [line for learner in self.learners for line in learner.words()][-20:]
 
     def terminate(self) -> None:
-        """End the learners; the servers follow when they are gone."""
+        """Ask the learners to end; the servers end once the learners are gone."""
         self._ending = True
         self._kill_at = min(self._kill_at, self._clock() + _TERM_S)
         for learner in self.learners:
@@ -155,20 +155,20 @@ class WorkerGroup:
                 learner.step.terminate()
 
     def kill(self) -> None:
-        """End the learners outright."""
+        """Kill the learners."""
         self._ending = True
         for learner in self.learners:
             if learner.step is not None:
                 learner.step.kill()
 
     def close(self) -> None:
-        """Ask no more, and remove what is of no use after the attempt."""
+        """Stop asking Slurm, and remove the files that no later attempt needs."""
         self._nodes.close()
         with contextlib.suppress(OSError):
             remove_what_is_of_no_use(self._job_dir, self._attempt)
 
     def poll(self, request: EndRequest | None, *, silent: bool) -> None:
-        """Start again what died, give up what is lost, stop servers that nobody needs any more."""
+        """Restart workers that died, give up lost ones, stop servers after the last learner."""
         now, self._halting = self._clock(), request is not None
         self._terminated = request is not None and request.terminated
         if silent:
@@ -179,7 +179,7 @@ class WorkerGroup:
             self._tend_learner(learner, now)
         for server in self.servers:
             self._tend_server(server, now)
-        self._do_what_is_left(now)
+        self._retry_unfinished(now)
         if all(learner.over for learner in self.learners):
             self._stop_servers(now)
 
@@ -188,7 +188,7 @@ class WorkerGroup:
     def _tend_learner(self, learner: LearnerWorker, now: float) -> None:
         if learner.over or learner.runs:
             return
-        # Learner 0 makes the checkpoint: even then it is needed.
+        # Learner 0 writes the checkpoint, so a halt needs it, too.
         wanted = not (self._ending or self._terminated) and (learner.rank == 0 or not self._halting)
         if learner.step is None:
             if not wanted:
@@ -221,7 +221,7 @@ class WorkerGroup:
             self._restart(learner, status, now)
 
     def _leave_out(self, learner: LearnerWorker) -> None:
-        """Let a learner that died stay away: its work was given back."""
+        """Don't restart a learner that died: its unfinished chunks were given back."""
         learner.over = True
         if self._halting and not self._terminated:
             learner.close(State.HALTED, "died while the others were stopping")
@@ -229,24 +229,24 @@ class WorkerGroup:
             learner.close(State.CANCELLED, "ended with the others")
 
     def _restart(self, learner: LearnerWorker, status: Status | None, now: float) -> None:
-        how = how_it_died(status) + ", for want of memory" * bool(says_full(learner.words()))
+        how = how_it_died(status) + ", out of memory" * bool(says_full(learner.words()))
         wait_s = learner.died(progress=learner.did_something(status))
         in_vain = learner.dies_in_vain(status, now)
         self._nodes.ask()  # perhaps it died with its node
         if wait_s is None or in_vain:
-            times = f"{learner.restarts.limit} times in a row without a chunk done"
+            times = f"{learner.restarts.limit} times in a row without finishing a chunk"
             self._give_up(learner, f"{how}, {in_vain or times}", status)
             return
         number = learner.take_number()
         if how.startswith(VANISHED):
             self._to_expel.append(number)
         self._irregular.append(learner)
-        self._say(f"{learner.name} {how}: starting it again in {wait_s:g} s.")
-        learner.say_waiting(f"{how}; starting again")
+        self._say(f"{learner.name} {how}: restarting it in {wait_s:g} s.")
+        learner.say_waiting(f"{how}; restarting")
         learner.wait(now, wait_s)
 
     def _give_up(self, learner: LearnerWorker, why: str, status: Status | None) -> None:
-        """Go on without a learner, if enough are left; whoever halts needs only learner 0."""
+        """Continue without a learner if enough are left; a halt needs only learner 0."""
         self._say(f"Giving up {learner.name}: it {why}.")
         learner.lost, learner.over = why, True
         self._irregular.append(learner)
@@ -257,7 +257,7 @@ class WorkerGroup:
         left, needed = len(self.learners) - len(self.lost), self._server.min_learners
         if learner.node not in self._homes.lost_nodes:
             self._homes = without_learner(self._homes, learner.rank)
-            self._tell_homes()
+            self._publish_homes()
         too_few = left < needed and not self._halting
         if (learner.rank == 0 or too_few) and not self._ending:
             self._fail(learner_failure(self.plan, learner, status, left))
@@ -267,7 +267,7 @@ class WorkerGroup:
     def _tend_server(self, server: ServerWorker, now: float) -> None:
         if server.over or self._stop_by < float("inf"):
             return
-        if self._terminated:  # nothing can be started any more
+        if self._terminated:  # the job is ending: no step can be started any more
             server.over = not server.runs
         elif why := self._start(server, now):
             self._without_server(server, [], None, why)
@@ -285,25 +285,25 @@ class WorkerGroup:
         if wait_s is None:
             self._without_server(server, words, code)
             return
-        said = f": {words[-1]}" if words else ""
-        self._say(f"{server.name} ended ({code}), starting it again in {wait_s:g} s{said}")
-        server.say_waiting(f"ended with exit code {code}; starting again")
+        last = f": {words[-1]}" if words else ""
+        self._say(f"{server.name} ended ({code}), restarting it in {wait_s:g} s{last}")
+        server.say_waiting(f"ended with exit code {code}; restarting")
         server.wait(now, wait_s)
 
     def _without_server(
         self, server: ServerWorker, words: list[str], code: int | None, why: str = ""
     ) -> None:
-        """Give up a node on which nothing can be started; fail where only its server can't."""
+        """Give up a node on which no step can start; fail if only the node's server can't."""
         alone = not any(each.runs for each in self.learners if each.node == server.node)
         if code != EXIT_NO_RESTART and server.node and alone:
-            said = f": {words[-1] if words else why}" if words or why else ""
-            self._lose_node(server.node, f"no step can be started there{said}")
+            cause = f": {words[-1] if words else why}" if words or why else ""
+            self._lose_node(server.node, f"no step can be started there{cause}")
             return
         server.over = True
         if server.step is not None:
             self._dismiss(server.step)
         failure = server_failure(self.plan, server, words, code, why)
-        ended = State.CANCELLED, "ended with the others"  # one of their MPI world has failed
+        ended = State.CANCELLED, "ended with the others"  # one server of the MPI world has failed
         server.close(*ended if server.failed() else (State.FAILED, failure.reason), only_open=True)
         if self._halting and not self._ending:
             self._say(failure.reason)
@@ -320,13 +320,13 @@ class WorkerGroup:
     # Nodes --------------------------------------------------------------------------------------
 
     def _lose_node(self, node: int, why: str) -> None:
-        """Go on without a node: first tell all that it has no part any more."""
+        """Continue without a node; first announce to all processes that the node is out."""
         if node in self._homes.lost_nodes or node == 0:
-            return  # this script runs on node 0
+            return  # the supervisor itself runs on node 0
         host = self._nodes.hosts[node]
         self._say(f"Node {host} is lost: {why.rstrip('.')}.")
         self._homes = without_node(self._homes, node, len(self._nodes.hosts))
-        self._tell_homes()
+        self._publish_homes()
         why = f"was lost with node {host}"
         server = self.servers[0 if self._one_world else node]
         if self._one_world:
@@ -340,11 +340,11 @@ class WorkerGroup:
             if learner.node == node and not learner.over:
                 self._give_up(learner, why, None)
 
-    def _tell_homes(self) -> None:
-        self._homes_told = False
-        with contextlib.suppress(OSError):  # the disk is full: at the next poll
+    def _publish_homes(self) -> None:
+        self._homes_written = False
+        with contextlib.suppress(OSError):  # the disk is full: the next poll tries again
             write_homes(self._job_dir, self._attempt, self._homes)
-            self._homes_told = True
+            self._homes_written = True
 
     def _dismiss(self, step: Step) -> None:
         step.terminate()
@@ -352,9 +352,9 @@ class WorkerGroup:
 
     # The end ------------------------------------------------------------------------------------
 
-    def _do_what_is_left(self, now: float) -> None:
-        if not self._homes_told:
-            self._tell_homes()
+    def _retry_unfinished(self, now: float) -> None:
+        if not self._homes_written:
+            self._publish_homes()
         self._to_expel = [number for number in self._to_expel if not self._expel(number)]
         self._irregular = [each for each in self._irregular if not each.tell_irregular()]
         for step, until in self._leaving:
@@ -365,7 +365,7 @@ class WorkerGroup:
             self.kill()
 
     def _expel(self, number: int) -> bool:
-        """Have chunks given out again, though their learner may live; False: try again."""
+        """Have a learner's chunks given out again, even if it still lives; False: try again."""
         with contextlib.suppress(CursorError):
             return not number or expel(self._job_dir / contract.cursor_file(self._attempt), number)
         return False
@@ -374,12 +374,12 @@ class WorkerGroup:
         if self._stop_by == float("inf"):
             self._stop_by = now + _STOP_S
             self._homes = at_the_end(self._homes)
-            self._tell_homes()
+            self._publish_homes()
             if not has_saved(self.learners[0].status()):
                 self.failure = self.failure or self._unless_saved
-            for member in [*self.learners, *self.servers]:
-                if member.lost:  # one that was cut off may have written since
-                    member.close(State.FAILED, member.lost)
+            for worker in [*self.learners, *self.servers]:
+                if worker.lost:  # a worker on a partitioned node may have written since
+                    worker.close(State.FAILED, worker.lost)
         serving = [s.step for s in self.servers if s.runs and not s.over and s.step is not None]
         late, cleaners = now >= self._stop_by, self._cleaning.running if self._cleaning else []
         for step in [*serving, *cleaners, *(step for step, _ in self._leaving)] if late else []:
@@ -395,9 +395,9 @@ class WorkerGroup:
         self._done = self._cleaning.poll(now, late=now >= self._stop_by) and not self._leaving
 
     def _unclean(self) -> list[str]:
-        """Return the hosts where servers were killed, of those that are there."""
+        """Return the hosts where servers were killed, without lost nodes."""
         if is_gone(self._job_dir / contract.attempt_dir(self._attempt)):
-            return []  # somebody removed the job directory: it stays so
+            return []  # somebody removed the job directory: don't create it again
         ended = [server for server in self.servers if server.step and server.step.exit_code == 0]
         unclean = {server.node for server in self.servers if server not in ended}
         if self._one_world and unclean:

@@ -1,7 +1,7 @@
-"""The nodes of a job in the plan's order, and which of them Slurm has taken away from it.
+"""The nodes of a job in the plan's order, and which of them Slurm has taken away from the job.
 
-A job with --no-kill goes on when a node is lost; squeue's list of its nodes is then shorter (seen
-with Slurm 22.05, for a node that lost its power and for one that lost its network).
+A job with --no-kill continues when a node is lost; squeue then lists fewer nodes for it (observed
+with Slurm 22.05, for a node that lost power and for one that lost its network).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Nodes:
     """The job's hosts; asks Slurm in the background which of them it still has.
 
     Args:
-        job_id: Slurm's; without one nobody is asked.
+        job_id: Slurm's id of the job; if empty, Slurm is never asked.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Nodes:
         self._gone: set[int] = set()
 
     def ask(self) -> None:
-        """Ask now, unless that was done just before."""
+        """Ask Slurm now, unless the last question is less than `ASK_EVERY_S` old."""
         if not self._argv or self._question or self._clock() - self._asked_at < ASK_EVERY_S:
             return
         self._asked_at = self._clock()
@@ -52,7 +52,7 @@ class Nodes:
             self._question = None
 
     def gone(self) -> set[int]:
-        """Return the nodes that Slurm has said to have taken away."""
+        """Return the nodes that Slurm has taken away, by its answers so far."""
         if self._question is not None and self._question.poll() is not None:
             if self._question.returncode == 0:
                 self._read()
@@ -64,12 +64,12 @@ class Nodes:
     def _read(self) -> None:
         self._answer.seek(0)
         left = self._answer.read().decode(errors="replace").split()
-        # Without this host it is no answer about a job whose script runs here.
+        # The script runs on this host: an answer that leaves the host out can't be right.
         if self.hosts[0] in left:
             self._gone |= {node for node, host in enumerate(self.hosts) if host not in left}
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking Slurm, and end a question that is still open."""
         if self._question is not None:
             self._question.kill()
             self._question.wait()

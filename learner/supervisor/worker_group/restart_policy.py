@@ -1,4 +1,4 @@
-"""When a process that died is started again, and when it is given up. Pure."""
+"""The restart policy: when to restart a process that died, and when to give it up. Pure."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from learner.job.status import UNSAVED
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 VANISHED = "vanished"
-"""How a learner died that left no word, nor its watchdog: it may even live."""
+"""How a learner died if neither it nor its watchdog reported an end: it may even be alive."""
 
 
 class Restarts:
-    """Counts the deaths of one process that came in a row, without anything done in between."""
+    """Counts how often in a row one process died without progress in between."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.in_a_row = 0
 
     def died(self, *, progress: bool) -> float | None:
-        """Return after how many seconds to start it again; None: it is given up.
+        """Note a death; return after how many seconds to restart the process; None: give it up.
 
         Args:
-            progress: it has done something since it was started.
+            progress: whether the process made progress since its start.
         """
         self.in_a_row = 0 if progress else self.in_a_row + 1
         if self.in_a_row >= self.limit:
@@ -32,17 +32,17 @@ class Restarts:
 
 
 def is_user_error(status: Status) -> bool:
-    """Return whether a learner failed with an exit code: starting it again would not help."""
+    """Return whether a learner failed with an exit code: a restart would not help."""
     return status.state is State.FAILED and status.signal is None
 
 
 def is_too_slow(status: Status) -> bool:
-    """Return whether its watchdog killed a learner that was to save and stop."""
+    """Return whether the watchdog killed the learner because it did not save and stop in time."""
     return status.state is State.FAILED and status.reason == UNSAVED
 
 
 def how_it_died(status: Status | None) -> str:
-    """Return what is known of a death, in a few words."""
+    """Return in a few words how the process with this status died."""
     if status is None or not status.state.final:
         return VANISHED
     if status.signal is not None:

@@ -1,6 +1,7 @@
-"""Where supervisor, servers and learners find each other: the homes of the shards, the secret.
+"""The files through which servers and learners find each other: shard placement and secret.
 
-Only the supervisor writes these files; each change of the homes has a higher generation.
+A shard's home is the node whose server holds the shard. Only the supervisor writes these files;
+each change of the homes has a higher generation.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ SECRET_BYTES = 32
 
 
 def first_homes(plan: Plan) -> Homes:
-    """Return the homes that the plan gives the shards."""
+    """Return the shards' homes as the plan sets them."""
     server = plan.parameter_server
     return Homes(1, list(server.shard_nodes) if server else [])
 
 
 def without_node(homes: Homes, node: int, nodes: int) -> Homes:
-    """Return the homes once a node is lost: its shards go to those that have the fewest.
+    """Return the homes after the loss of a node: its shards move to the nodes with the fewest.
 
     Args:
-        nodes: how many the job had at its start.
+        nodes: how many nodes the job had at its start.
     """
     lost = sorted({*homes.lost_nodes, node})
     left = [other for other in range(nodes) if other not in lost]
@@ -43,18 +44,18 @@ def without_node(homes: Homes, node: int, nodes: int) -> Homes:
 
 
 def without_learner(homes: Homes, rank: int) -> Homes:
-    """Return the homes once a learner is given up whose node is still there."""
+    """Return the homes after a learner was given up whose node is still there."""
     lost = sorted({*homes.lost_learners, rank})
     return dataclasses.replace(homes, generation=homes.generation + 1, lost_learners=lost)
 
 
 def at_the_end(homes: Homes) -> Homes:
-    """Return the homes that tell servers to leave; srun, told to end a step, would kill it."""
+    """Return the homes that make servers end by themselves; srun would kill their step."""
     return dataclasses.replace(homes, generation=homes.generation + 1, ended=True)
 
 
 def write_homes(job_dir: Path, attempt: int, homes: Homes) -> None:
-    """Tell servers and watchdogs.
+    """Write the homes, which servers and watchdogs read.
 
     Raises:
         OSError: the disk is full, or the job directory is gone.
@@ -63,10 +64,10 @@ def write_homes(job_dir: Path, attempt: int, homes: Homes) -> None:
 
 
 def make_secret(job_dir: Path, attempt: int) -> None:
-    """Make the secret that servers ask of whoever connects; nobody else can read it.
+    """Create the secret that servers demand of each client; only this user can read it.
 
     Raises:
-        FileExistsError: this attempt has one, which somebody else made.
+        FileExistsError: this attempt has a secret already, which somebody else made.
     """
     path = job_dir / contract.server_secret(attempt)
     path.parent.mkdir(exist_ok=True)
@@ -76,10 +77,10 @@ def make_secret(job_dir: Path, attempt: int) -> None:
 
 
 def remove_what_is_of_no_use(job_dir: Path, attempt: int) -> None:
-    """Remove the secret and the snapshots: a later attempt goes on from the checkpoint.
+    """Remove an attempt's secret and shard snapshots: a later attempt starts from the checkpoint.
 
     Raises:
-        OSError: something can't be removed.
+        OSError: a file can't be removed.
     """
     folder = job_dir / contract.server_dir(attempt)
     (job_dir / contract.server_secret(attempt)).unlink(missing_ok=True)

@@ -17,29 +17,30 @@ from psrv.cursor.base import CursorError
 from psrv.cursor.overseer import reported
 
 LEARNER_DEATHS = 3
-"""So many in a row without a chunk done in between, and a learner is given up."""
+"""A learner is given up after this many deaths in a row without a finished chunk in between."""
 SERVER_DEATHS = 5
 LIVED_S = 600.0
-"""A server that serves, and has lived so long, has done something: one that always ends sooner is
-given up, and one that ends more seldom is in nobody's way. So it is with learners for which memory
-does not suffice."""
+"""A server that serves for at least this long has made progress: a server that always dies sooner
+is given up, one that dies less often does no harm. Learners that run out of memory get the same
+limit."""
 AWAY_WAIT_S = 5.0
-"""Until a step is tried again that could not begin."""
+"""How long to wait before retrying a step that could not begin."""
 BUSY_TRIES = 24
-"""So often, for two minutes, where Slurm has no memory: an ended step may have it still."""
+"""How many retries, over two minutes, if Slurm has no memory: an ended step may still hold it."""
 SHORT_S, SHORT_LIVES = 60.0, 20
-"""A learner is given up, too, that dies so soon so often in a row, whatever it does meanwhile."""
+"""A learner that dies within SHORT_S, SHORT_LIVES times in a row, is given up, too, even if it
+makes progress."""
 SETTLED_S = 3.0
-"""A shared file system may show a status that late."""
+"""A shared file system may show a status this late."""
 
 
 class Worker:
-    """A process that is started again when it dies, and the status files in which it is seen.
+    """A process that is restarted when it dies, with the status files that describe it.
 
     Args:
-        role: in its status: `learner` or `server`.
-        ranks: of its statuses; several for servers that are one step.
-        start: starts its step; it is told how often it was started before.
+        role: the role in its status files, `learner` or `server`.
+        ranks: the ranks of its status files; several for servers that share one step.
+        start: starts its step; its argument is how often the worker was started before.
     """
 
     def __init__(
@@ -52,12 +53,12 @@ class Worker:
         self.restarts = Restarts(deaths)
         self.starts = 0
         self.over = False
-        """Nothing runs any more, and nothing will."""
+        """Whether the worker has ended for good."""
         self.lost = ""
-        """Why it was given up: the end of a sentence about it."""
+        """Why the worker was given up: the predicate of a sentence about it."""
         self.step: Step | None = None
         self.start_at = 0.0
-        self._busy = BUSY_TRIES  # what has no memory at the start, never has
+        self._busy = BUSY_TRIES  # no memory at the first start: retries would not help
         self.started_at = 0.0
         self._start = start
         self._role, self._attempt = role, attempt
@@ -68,7 +69,7 @@ class Worker:
     # Its step -----------------------------------------------------------------------------------
 
     def start_if_due(self, now: float) -> None:
-        """Start it, once the wait after a death is over.
+        """Start the worker's step once the wait after a death is over.
 
         Raises:
             UserFault: the step can't be started.
@@ -80,24 +81,24 @@ class Worker:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether its step ended."""
+        """Return whether the worker's step has ended."""
         return self.step is not None and self.step.exit_code is not None
 
     @property
     def runs(self) -> bool:
-        """Return whether its step runs."""
+        """Return whether the worker's step is running."""
         return self.step is not None and self.step.exit_code is None
 
     def words(self) -> list[str]:
-        """Return the last lines of its step's launcher."""
+        """Return the last lines that the launcher of the worker's step printed."""
         return [] if self.step is None else self.step.words()
 
     def died(self, *, progress: bool) -> float | None:
-        """Return after how many seconds to start it again; None: it is given up.
+        """Note a death; return after how many seconds to restart the worker; None: give it up.
 
-        A step that could not begin while Slurm's controller was away is no death of its own, nor,
-        for a while, one that had no memory: the step before it may have it still. (Of one that had
-        begun srun may say such things, too: its status has a process.)
+        A step that could not begin because Slurm's controller was away does not count as a death.
+        Neither, for a while, does one that got no memory: the step before it may still hold it.
+        (srun may print the same lines about a step that had begun, but its status has a process.)
         """
         status = self.status()
         words = [] if status is not None and status.pid else self.words()
@@ -109,22 +110,26 @@ class Worker:
         return self.restarts.died(progress=progress)
 
     def wait(self, now: float, seconds: float) -> None:
-        """Forget the step that ended; the next one is due in so many seconds."""
+        """Drop the step that ended; the next one is due in this many seconds."""
         self.step, self.start_at = None, now + seconds
 
     # Its status ---------------------------------------------------------------------------------
 
     def status(self) -> Status | None:
-        """Return its newest status, of the lowest rank."""
+        """Return the worker's newest status (several servers: that of the lowest rank)."""
         return self._read(next(iter(self._status_files.values())))
 
     def say_waiting(self, reason: str) -> None:
-        """Say in its status that it will be started again."""
+        """Write to the worker's status that it will be restarted."""
         self._rewrite(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
                       last_lines=[])  # fmt: skip
 
     def close(self, state: State, reason: str, *, only_open: bool = False) -> None:
-        """Say for it how it ended; or only where it has not said so itself."""
+        """Write to the worker's status how it ended.
+
+        Args:
+            only_open: leave statuses alone that already have a final state.
+        """
         self._rewrite(only_open, state=state, reason=reason)
 
     def _read(self, path: Path) -> Status | None:
@@ -143,7 +148,7 @@ class Worker:
 
 
 class ServerWorker(Worker):
-    """The server of a node, or those of all nodes as one step."""
+    """The server of one node, or the servers of all nodes as one step."""
 
     def __init__(
         self, name: str, node: int, host: str, start: Callable[[int], Step],
@@ -153,24 +158,24 @@ class ServerWorker(Worker):
             name, node, host, SERVER_DEATHS, start, job_dir, attempt, "server", nodes
         )  # fmt: skip
         self.has_served = False
-        """Whether one that died had come so far, and what it has made is there still."""
+        """Whether a server that died had served, so that its shared memory is still there."""
 
     @property
     def exit_code(self) -> int | None:
-        """Return its exit code; of servers that are one step, that of the one that failed."""
+        """Return the step's exit code, or that of the server in it that failed."""
         failed = self.failed()
         if failed is not None:
             return failed.exit_code
         return None if self.step is None else self.step.exit_code
 
     def failed(self) -> Status | None:
-        """Return the status of that which said first that it fails: MPI ends the others with it."""
+        """Return the status of the server that failed first: MPI ends the others with it."""
         statuses = [self._read(path) for path in self._status_files.values()]
         failed = [status for status in statuses if status and status.state is State.FAILED]
         return min(failed, key=lambda status: status.heartbeat_at, default=None)
 
     def did_something(self, now: float) -> bool:
-        """Return whether all of its step have come so far as to serve, and did not die soon."""
+        """Return whether all servers of the step have served, for at least `LIVED_S`."""
         statuses = [self._read(path) for path in self._status_files.values()]
         serves = all(status is not None and status.state is State.TRAINING for status in statuses)
         self.has_served = self.exit_code != 0 and (self.has_served or serves)
@@ -178,7 +183,7 @@ class ServerWorker(Worker):
 
 
 class LearnerWorker(Worker):
-    """A learner: how its life ended, and what it did, is in files."""
+    """A learner, whose files show how it ended and what it did."""
 
     def __init__(
         self, rank: int, node: int, host: str, start: Callable[[int], Step],
@@ -196,13 +201,13 @@ class LearnerWorker(Worker):
         self._restarted_file = job_dir / contract.restarted_file(attempt)
 
     def is_settled(self, status: Status | None, now: float) -> bool:
-        """Return whether the status of a step that ended can be believed: it says how, or never."""
+        """Return whether the status of an ended step is final, or will not change any more."""
         self._ended_at = now if self._ended_at is None else self._ended_at
         final = status is not None and status.state.final
         return final or now - self._ended_at >= SETTLED_S
 
     def say_waiting(self, reason: str) -> None:
-        """Say in its status that it will be started again, and how often it was."""
+        """Write to the learner's status that it will be restarted, and how often it was started."""
         self._ended_at = None
         old = self.status()
         metrics = {**(old.metrics if old else {}), RESTARTS: float(self.starts)}
@@ -212,9 +217,9 @@ class LearnerWorker(Worker):
     # Its work -----------------------------------------------------------------------------------
 
     def did_something(self, status: Status | None) -> bool:
-        """Return whether it has trained on a chunk since it was started.
+        """Return whether the learner has trained on a chunk since its start.
 
-        The step in its status is the whole training's, and says nothing about it alone.
+        The step count in its status is the whole training's, and proves nothing about one learner.
         """
         if status is not None and status.pid and (status.metrics.get(BATCHES) or 0) > 0:
             return True
@@ -223,11 +228,11 @@ class LearnerWorker(Worker):
         return False
 
     def dies_in_vain(self, status: Status | None, now: float) -> str:
-        """Note a death; return how often they came, if another life would end as the last ones did.
+        """Note a death; return how often it has died, if another restart would end the same way.
 
-        Though each did something: a chunk or two fit into memory before the kernel killed it.
+        Each life may have made progress: a chunk or two, before the kernel killed the learner.
         """
-        if status is None or not status.pid:  # it had not begun
+        if status is None or not status.pid:  # the learner had not begun
             return ""
         lived_s = now - self.started_at
         self._short = self._short + 1 if lived_s < SHORT_S else 0
@@ -240,19 +245,19 @@ class LearnerWorker(Worker):
         return ""
 
     def take_number(self) -> int:
-        """Return the number that it drew in the cursor, and forget it; 0: it drew none."""
+        """Return and forget the number that the learner drew from the cursor; 0: it drew none."""
         number = self._number()
         with contextlib.suppress(OSError):
             self._number_file.unlink(missing_ok=True)
         return number
 
     def tell_irregular(self) -> bool:
-        """Tell all learners, and those that start from here on, that this one has died.
+        """Announce to all learners, present and future, that this one has died.
 
-        Until then some may wait for turns that nobody keeps to any more.
+        Until they know, some may wait for the turn of a learner that will never take it.
 
         Returns:
-            False where it can't be told now: a full disk, a file system that is away.
+            False if the announcement can't be written now: a full disk, a file system that is away.
         """
         with contextlib.suppress(OSError):
             self._restarted_file.touch()

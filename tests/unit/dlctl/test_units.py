@@ -79,7 +79,7 @@ def test_no_duration(text: str) -> None:
         parse_duration(text)
 
 
-def test_what_is_formatted() -> None:
+def test_sizes_and_durations_are_formatted() -> None:
     assert format_size(8 * 2**30) == "8GiB"
     assert format_size(16 * 10**9) == "14.9GiB"
     assert format_size(0) == "0B"

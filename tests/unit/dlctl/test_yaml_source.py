@@ -98,7 +98,7 @@ def test_a_large_file_is_refused_unread(tmp_path: Path) -> None:
         load_file(path)
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_errors(tmp_path: Path) -> None:
     with pytest.raises(YamlError, match="does not exist"):
         load_file(tmp_path / "none.yml")
     with pytest.raises(YamlError, match="is not a file"):

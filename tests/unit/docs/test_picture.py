@@ -47,7 +47,7 @@ def test_a_progress_bar_that_erased_itself_is_not_visible(make_picture):
     assert make_picture.visible_lines(sent) == ["done"]
 
 
-def test_one_mark_stands_for_lines_that_are_left_out(make_picture):
+def test_one_mark_replaces_lines_that_are_left_out(make_picture):
     shown = make_picture.shortened(["epoch 1", "epoch 2", "epoch 3", "", "end"], r"epoch [23]|^$")
     assert [text.plain for text in shown] == ["epoch 1", "⋮", "end"]
 

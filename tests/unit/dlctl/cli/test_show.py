@@ -28,7 +28,7 @@ def resources(learners, **more):
     ([2, 1], "2 in attempt 1, 1 from attempt 2 on"),
     ([2, 2, 1, 3], "2 in attempts 1 to 2, 1 in attempt 3, 3 from attempt 4 on"),
 ])  # fmt: skip
-def test_learners_are_told_per_attempt_where_they_changed(learners, told):
+def test_show_lists_learners_per_attempt_if_they_changed(learners, told):
     attempts = [
         {"attempt": n, "resources": resources(count)} for n, count in enumerate(learners, 1)
     ]
@@ -123,7 +123,7 @@ def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(cap
 
 
 def test_learners_that_are_not_at_work_say_why(capsys):
-    why = "was killed by signal 9; starting again"
+    why = "was killed by signal 9; restarting"
     dead = {**process("learner", 0, "n1"), "state": "DEPLOYING", "reason": why}
     lost = {**process("learner", 1, "n2"), "state": "FAILED", "reason": "was lost with node n2"}
     print_details(with_server(learners=[dead, lost]))

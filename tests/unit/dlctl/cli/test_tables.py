@@ -12,7 +12,7 @@ from dlctl.cli import output
 COLUMNS = ["learner", "host", "state", "step", "metrics"]
 ROWS = [
     ["0", "n1", "TRAINING", "905", "loss=0.0021 validation_loss=0.3766 validation_accuracy=0.9917"],
-    ["1", "n2", "DEPLOYING: was killed by signal 9; starting again", "-", "-"],
+    ["1", "n2", "DEPLOYING: was killed by signal 9; restarting", "-", "-"],
 ]
 WORDS = {word for row in [COLUMNS, *ROWS] for cell in row for word in cell.split()}
 

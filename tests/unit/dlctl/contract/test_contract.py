@@ -38,12 +38,12 @@ def test_a_record_comes_back_as_it_was(record):
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda r: type(r).__name__)
-def test_what_a_newer_version_adds_is_ignored(record):
+def test_fields_of_a_newer_version_are_ignored(record):
     values = json.loads(contract.to_json(record)) | {"of_the_future": [1]}
     assert contract.from_json(type(record), json.dumps(values)) == record
 
 
-def test_what_an_older_version_lacks_has_its_default():
+def test_fields_that_an_older_version_lacks_get_their_default():
     assert contract.from_json(Verdict, '{"attempt": 1, "job_id": "7", "state": "HALTED",'
                               ' "reason": "r"}') == Verdict(1, "7", State.HALTED, "r")  # fmt: skip
 
@@ -58,7 +58,7 @@ def test_what_an_older_version_lacks_has_its_default():
     ('{"attempt": 1, "job_id": "7", "state": "FAILED", "reason": "", "guilty": 3}',
      "Verdict.guilty: 3 is no object"),
 ])  # fmt: skip
-def test_what_is_not_understood_is_a_contract_error(text, seen):
+def test_an_invalid_record_is_a_contract_error(text, seen):
     with pytest.raises(ContractError, match=seen):
         contract.from_json(Verdict, text)
 
@@ -159,7 +159,7 @@ def test_a_line_of_metrics_comes_back_as_it_was_written(step, epoch, values):
     "text",
     ["", "{", "[]", "7", '{"loss": 1}', '{"step": true}', '{"step": 1.5}', '{"step": 1, "lo'],
 )
-def test_what_is_no_line_of_metrics_is_none(text):
+def test_an_invalid_line_of_metrics_is_none(text):
     assert parse_line(text) is None
 
 

@@ -70,7 +70,7 @@ def test_a_good_answer(tmp_path):
     ],
     ids=lambda info: f"{info.name}-{info.type!r}-{info.linkname}",
 )
-def test_what_was_not_asked_for_is_refused(tmp_path, bad):
+def test_a_file_that_was_not_requested_is_refused(tmp_path, bad):
     site = Site([(bad, b"")])
     with pytest.raises(TransferError, match="refused"):
         download(site, "base", ["f"], tmp_path / "d")
@@ -119,7 +119,7 @@ def test_an_answer_without_its_frame_is_refused():
         read_files(Short([]), ["x"])
 
 
-def test_the_telling_line_of_tar():
+def test_the_last_informative_line_of_tar_is_shown():
     said = "tar: a: Cannot open\ntar: Exiting with failure status due to previous errors\n"
     assert last_telling_line(said) == "tar: a: Cannot open"
     assert last_telling_line("") == ""

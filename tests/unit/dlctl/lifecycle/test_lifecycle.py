@@ -101,7 +101,7 @@ def test_an_answer_that_was_lost_is_looked_up_and_not_sent_again(scene):
     assert len(scene.scheduler.jobs()) == 1
 
 
-def test_why_a_training_can_not_be_resumed_yet_is_said(scene, monkeypatch):
+def test_the_error_says_why_a_training_cannot_be_resumed_yet(scene, monkeypatch):
     """Right after `dlctl halt` it still saves."""
     saves = replace(send(scene), state=State.TRAINING, reason="is being halted: saves a checkpoint")
     monkeypatch.setattr("dlctl.lifecycle.end.refresh", lambda *_: [saves])
@@ -248,7 +248,7 @@ def test_delete_frees_what_killed_learners_left_in_shared_memory(scene):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_what_never_arrived_can_be_deleted(scene):
+def test_a_training_that_never_arrived_can_be_deleted(scene):
     with pytest.raises(DlctlError):
         send(scene, BadTransport(2))
     delete(scene.session, scene.store.all()[0], scene.store)

@@ -126,7 +126,7 @@ def test_what_is_seen_gives_the_state(look, known, state, reason):
     ("No PMI on n1 (learner 0).", ""), ("Learner 0 failed.", ""),
     ("Learner 01 failed.", " (learner 0 on n1)"), ("No PMI.", " (learner 0 on n1)"),
 ])  # fmt: skip
-def test_who_is_guilty_is_told_once(told, more):
+def test_the_learner_at_fault_is_named_once(told, more):
     guilty = Guilty("learner", 0, "n1", 1, None)
     look = seen(verdict=Verdict(1, "7", State.FAILED, told, "", guilty))
     assert derive(record(), look, NOW).reason == told + more
@@ -244,7 +244,7 @@ def test_the_paths_follow_the_attempt():
 
 
 @pytest.mark.parametrize("content", [None, b"", b"0", b"0\n1", b"x\ny\nz", b"0\n\nout", b"\n\n\n"])
-def test_an_answer_that_is_not_whole_is_none(content):
+def test_an_incomplete_answer_is_none(content):
     assert parse_answer(content) is None
 
 

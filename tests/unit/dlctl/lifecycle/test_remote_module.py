@@ -88,7 +88,7 @@ def test_a_container_stands_before_python(runtime):
     assert ask(plan, "x", on_node=True).value["x"] == "in it's container"
 
 
-def test_what_a_module_tells_is_an_error_of_results(runtime):
+def test_an_error_of_a_remote_module_is_a_results_error(runtime):
     with pytest.raises(ResultsError) as told:
         ask(plan_for(runtime), "fault")
     assert told.value.message == "the model is of another kind"
@@ -102,7 +102,7 @@ def test_a_crash_is_one_sentence_and_its_traceback_is_progress(runtime):
     assert any(line.startswith("Traceback") for line in lines)
 
 
-def test_no_answer_is_told_with_the_last_words(runtime):
+def test_no_answer_is_reported_with_the_last_words(runtime):
     with pytest.raises(RemoteCommandError, match="exit code 137 and no answer: Killed") as told:
         ask(plan_for(runtime), "exit")
     assert "--on-node" in told.value.hint

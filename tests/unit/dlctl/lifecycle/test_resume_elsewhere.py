@@ -132,7 +132,7 @@ def assert_told_per_attempt(scene):
     ({"partition": "bgi"}, PlanError, "no partition 'bgi'; did you mean 'big'"),
     ({"memory": "lots"}, ManifestError, "--memory: 'lots' is not a size"),
 ])  # fmt: skip
-def test_what_fits_nothing_is_refused_before_anything_changes(scene, asked, error, said):
+def test_a_request_that_fits_nothing_is_refused_before_anything_changes(scene, asked, error, said):
     failed(scene)
     before, known = snapshot(scene.root), scene.store.all()[0]
     with pytest.raises(error, match=said):

@@ -128,7 +128,7 @@ def test_how_learners_agree_is_chosen_or_left_to_the_nodes() -> None:
     ("checkpoint: {keep_every: 2 epochs}",
      "'2 epochs' is not a number of steps; write '1000 steps'"),
 ])  # fmt: skip
-def test_what_is_wrong_with_the_loop_and_its_checkpoints_is_told(text: str, said: str) -> None:
+def test_errors_in_the_loops_and_checkpoints_settings_are_reported(text: str, said: str) -> None:
     (problem,) = problems(f"{SMALL}{text}\n")
     assert said in problem
 

@@ -50,7 +50,7 @@ def test_nothing_said_is_elastic_averaging_with_half_of_the_learners_enough():
     ("solver: own, push_every: 2, pull_every: 4, staleness: 1", 1, 4),
     ("solver: 'downpour_sgd', staleness: '2', push_every: '3'", 2, 3),
 ])  # fmt: skip
-def test_what_fits_together_is_planned(settings, staleness, pull_every):
+def test_settings_that_match_the_solver_are_accepted(settings, staleness, pull_every):
     server = server_of(settings)
     assert (server.staleness, server.pull_every) == (staleness, pull_every)
 
@@ -97,7 +97,7 @@ def test_a_solver_has_the_rates_of_those_who_made_it():
     ("shards: 0", "at least 1"),
     ("min_learners: 0", "at least 1"),
 ])  # fmt: skip
-def test_what_contradicts_is_said_at_its_key(settings, sentence):
+def test_a_contradiction_is_reported_at_its_key(settings, sentence):
     (problem,) = problems(settings)
     assert re.match(r"manifest\.yml:4:\d+: parameter_server\.[a-z_]+: ", problem)
     assert sentence in problem
@@ -110,7 +110,7 @@ def test_own_is_the_solver_of_a_file_with_build():
     assert refused.value.problems[0].startswith("manifest.yml:3:20: parameter_server.solver: own")
 
 
-def test_all_problems_are_told_at_once_with_their_places():
+def test_all_problems_are_reported_at_once_with_their_places():
     found = problems(
         "solver: diloco, pull_every: 3, staleness: 1",
         "training: {average_every_steps: 4, exchange: shm}\n",
@@ -146,7 +146,7 @@ def test_the_exchange_that_is_found_by_itself_may_be_named():
     assert manifest.parameter_server is not None
 
 
-def test_one_learner_starts_no_server_and_is_told_so():
+def test_one_learner_starts_no_server_and_the_plan_says_so():
     plan = plan_of(text_of("solver: diloco"), learners=1)
     assert (plan.parameter_server, plan.launch.kind) == (None, "direct")
     manifest = make_manifest(text_of(""), learners=1)
@@ -173,7 +173,7 @@ def test_a_program_of_one_learner_is_told_what_its_own_server_is_to_be():
     assert plan_of(MANIFEST, learners=1).alone_on_server is None
 
 
-def test_an_empty_value_is_no_server_and_is_told():
+def test_an_empty_value_means_no_server_and_is_reported():
     empty = make_manifest(MANIFEST + "parameter_server:\n", learners=2)
     assert empty.parameter_server is None
     told = "parameter_server is empty: there is none; {} is one with its defaults."

@@ -114,7 +114,7 @@ def test_the_learners_of_a_training_whose_first_alone_saves_are_told(job_dir: Pa
     assert (found.step, found.learners) == (40, 3)
 
 
-def test_verify_names_what_is_damaged(job_dir: Path) -> None:
+def test_verify_names_the_damaged_files(job_dir: Path) -> None:
     share = job_dir / "checkpoints" / layout.directory_name(10) / layout.share_file(0)
     content = bytearray(share.read_bytes())
     content[9] ^= 1  # in the structure of the file, which loading does not need

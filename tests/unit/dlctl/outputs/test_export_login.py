@@ -79,7 +79,7 @@ def test_a_file_lies_where_it_was_asked_for(made, tmp_path, monkeypatch):
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["b.onnx", "model.onnx"]
 
 
-def test_what_is_not_ours_or_damaged_is_not_kept(made, tmp_path, monkeypatch):
+def test_foreign_and_damaged_files_are_not_kept(made, tmp_path, monkeypatch):
     record, answer = made
     (tmp_path / "results/t-1").mkdir(parents=True)
     (tmp_path / "results/t-1/mine").touch()

@@ -159,7 +159,7 @@ def test_a_folder_that_is_not_ours_is_never_written_to(tmp_path):
         own_folder(tmp_path / "file", record)
 
 
-def test_what_was_left_out_over_there_is_told(job, tmp_path):
+def test_files_left_out_on_the_site_are_reported(job, tmp_path):
     record, folder = job
     store_results(folder, {"model.pt": b"w"})
     odd = b"\xff\xfe".decode("utf-8", "surrogateescape")

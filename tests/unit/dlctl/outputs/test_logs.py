@@ -140,7 +140,7 @@ def test_no_line_is_lost_or_doubled_over_lost_connections(job, fast, nth, when):
     assert all(isinstance(trouble, ConnectionLost) for trouble in troubles)
 
 
-def test_a_long_outage_is_told_once_and_asked_less_and_less(job, fast):
+def test_a_long_outage_is_reported_once_and_polled_less_and_less(job, fast):
     write(job, "learner-0.log", b"one\n")
     troubles, states = [], iter([*[ConnectionLost("gone")] * 8, State.COMPLETED, State.COMPLETED])
 

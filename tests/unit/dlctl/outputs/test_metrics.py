@@ -37,7 +37,7 @@ def test_a_point_of_the_same_step_stays_within_an_attempt():
     assert merged(lines(1, both)) == both
 
 
-def test_what_is_no_point_is_skipped():
+def test_an_invalid_point_is_skipped():
     text = "attempt 1\n" + '{"step": 1}\n[]\n{"step": "x"}\n{"loss": 1}\n{"step": 2, "lo'
     assert merged(text) == [{"step": 1}]
     assert merged("attempt of-something-else\n" + '{"step": 1}\n') == []

@@ -46,7 +46,7 @@ def test_a_name_that_is_no_utf8_is_indexed(results):
     assert [file.path for file in index_of(results).files] == [name, "sub/model"]
 
 
-def test_what_a_killed_process_left_half_written_is_no_result(
+def test_a_half_written_file_of_a_killed_process_is_not_a_result(
     results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
@@ -69,7 +69,7 @@ def test_what_a_killed_process_left_half_written_is_no_result(
     assert index.left_out == []
 
 
-def test_what_is_no_file_is_named(results):
+def test_a_path_that_is_not_a_file_is_named(results):
     (results.parent / "secret").write_text("s")
     (results / "outside").symlink_to("../secret")
     (results / "nothing").symlink_to("gone")
@@ -84,7 +84,7 @@ def test_what_is_no_file_is_named(results):
     said.encode()
 
 
-def test_not_every_name_is_told(results):
+def test_only_some_of_many_names_are_listed(results):
     for number in range(12):
         os.mkfifo(results / f"{number:02}")
     said = tell_index(index_of(results))[1]

@@ -16,7 +16,7 @@ from dlctl.plan.render import render, sbatch_options
 WEIRD = 'it\'s a "root" $(touch pwned) é'
 
 
-def test_sbatch_is_told_all_that_was_planned():
+def test_sbatch_gets_every_planned_option():
     site = make_site(more="partitions: {p: {cpus_per_node: 4, max_time: 2d}}")
     options = sbatch_options(plan_of(learners=3, cpus=2, memory="1000MiB", time="25h", site=site))
     assert options == [
@@ -143,7 +143,7 @@ def test_a_python_that_can_t_run_is_a_verdict_with_a_hint(tmp_path):
     assert verdict.finished_at > 0
 
 
-def test_a_verdict_of_the_script_is_json_whatever_stands_in_it(tmp_path):
+def test_the_scripts_verdict_is_json_whatever_it_contains(tmp_path):
     job = Job(tmp_path)
     environment = replace(job.plan.environment, python='/no "py"\\\t\x01\néthon')
     assert job.run(plan=replace(job.plan, environment=environment)).returncode == 1

@@ -91,7 +91,7 @@ def test_the_job_file_may_be_named_in_other_ways(tmp_path, job):
     assert prepare(tmp_path / "m.yml", Overrides(), make_site()).plan.framework.job == job
 
 
-def test_a_job_file_that_is_not_sent_is_told(tmp_path):
+def test_a_job_file_that_is_excluded_is_an_error(tmp_path):
     (tmp_path / "m.yml").write_text("name: a\nframework: {name: pytorch, job: train.py}\n")
     with pytest.raises(ManifestError, match="train.py does not exist"):
         prepare(tmp_path / "m.yml", Overrides(), make_site())
@@ -101,7 +101,7 @@ def test_a_job_file_that_is_not_sent_is_told(tmp_path):
         prepare(tmp_path / "m.yml", Overrides(), make_site())
 
 
-def test_weights_that_are_not_sent_are_told(tmp_path):
+def test_weights_that_are_excluded_are_an_error(tmp_path):
     (tmp_path / "train.py").touch()
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "model.pt").touch()
@@ -116,7 +116,7 @@ def test_weights_that_are_not_sent_are_told(tmp_path):
 LISTING_1 = MANIFESTS / "listing-1.yml"
 
 
-def test_what_can_not_run_is_planned_and_not_sent(tmp_path):
+def test_a_request_that_cannot_run_is_planned_but_not_sent(tmp_path):
     (tmp_path / "m.yml").write_bytes(LISTING_1.read_bytes())
     request = prepare(tmp_path / "m.yml", Overrides(), make_site())
     assert any("framework caffe" in note for note in request.plan.not_in_this_version)
@@ -127,7 +127,7 @@ def test_what_can_not_run_is_planned_and_not_sent(tmp_path):
     assert refused.value.exit_code == 5
 
 
-def test_what_can_run_may_be_sent(tmp_path):
+def test_a_request_that_can_run_may_be_sent(tmp_path):
     request = prepared(tmp_path, extra="retries: 3\n")
     assert len(request.plan.not_in_this_version) == 1
     check_can_run(request)

@@ -299,13 +299,13 @@ def test_a_lost_submission_is_found_in_the_queue_then_in_the_accounting():
 
 
 @pytest.mark.parametrize("name", ["scancel-ok", "scancel-ended", "scancel-gone"])
-def test_cancelling_what_is_gone_is_no_failure(name):
+def test_cancelling_a_job_that_is_gone_is_not_a_failure(name):
     assert SLURM.parse_cancel(*recorded(name)) is None
     gone = "scancel: error: Kill job error on job id 5: Invalid job id specified\n"
     assert SLURM.parse_cancel(1, "", gone) is None
 
 
 @pytest.mark.parametrize("name", ["scancel-no-controller", "scancel-timed-out"])
-def test_a_cancel_that_did_not_arrive_is_told(name):
+def test_a_cancel_that_did_not_arrive_is_reported(name):
     with pytest.raises(SchedulerUnavailable, match="scancel"):
         SLURM.parse_cancel(*recorded(name))

@@ -82,7 +82,7 @@ def test_slurm_off_the_path_gets_its_folder_into_the_file():
     assert site.scheduler.path == "/home/dluser/slurm/bin"
 
 
-def test_unlike_nodes_give_the_limits_of_the_largest_and_are_told():
+def test_unlike_nodes_give_the_limits_of_the_largest_with_a_comment():
     found = with_sinfo("unlike-nodes")
     site = make_site("x", found, SSH)
     batch, gpu = site.partitions["batch"], site.partitions["gpu"]

@@ -131,7 +131,7 @@ def test_a_python_that_lacks_things_and_one_that_is_not_there(tmp_path):
     assert none["python"].seen == "/no/python does not start on the site"
 
 
-def test_the_sites_own_shell_lines_and_modules_are_told_apart(tmp_path):
+def test_failures_of_the_sites_shell_lines_and_of_modules_differ(tmp_path):
     module = local(tmp_path, more="  modules: [no-such]\n")
     assert "no-such" in named(check_site(module, LocalTransport()))["environment"].seen
     ends = local(tmp_path, more="  setup: ['exit 3']\n")
@@ -157,7 +157,7 @@ def test_a_site_that_does_not_answer(tmp_path):
     assert check_connection(slurm(), LocalTransport()).seen == "this machine answers"
 
 
-def test_the_doctor_goes_on_after_a_broken_file_and_a_dead_site(tmp_path):
+def test_the_doctor_continues_after_a_broken_file_and_a_dead_site(tmp_path):
     save_site("local", "transport: {kind: local}\nroot: /tmp\nscheduler: {kind: slurm}\n"
               "launcher: {kind: srun}\nenvironment: {}\n")  # fmt: skip
     save_site("far", "transport: {kind: ssh, host: far, connect_timeout_s: 100}\nroot: /r\n"

@@ -90,7 +90,7 @@ def test_it_makes_an_environment_once_and_again_after_an_interruption_and_keeps_
         text=True,
     )
     assert out.stdout == "2.13\n"
-    assert run(here).notes == [f"{root}/env is complete already"]
+    assert run(here).notes == [f"{root}/env is already complete"]
 
     more = run(here, ["extra"])
     assert more.python == made.python
@@ -131,7 +131,7 @@ def test_each_failure_is_one_sentence_with_a_next_step(tmp_path, wheels):
     (tmp_path / "d/env").mkdir(parents=True)
     (tmp_path / "d/env/mine").write_text("precious")
     sentence, _ = why(site(tmp_path / "d", offline(wheels)))
-    assert "was not made by dlctl" in sentence
+    assert "was not created by dlctl" in sentence
     assert (tmp_path / "d/env/mine").read_text() == "precious"
 
     (tmp_path / "e/env.lock").mkdir(parents=True)
@@ -154,11 +154,11 @@ def test_without_a_python_it_names_those_it_found(tmp_path, wheels):
         parse_setup("here", end.exit_code, end.text, end.error_text)
 
 
-def test_too_little_space_is_said_before_anything_is_made(tmp_path, wheels):
+def test_too_little_space_is_reported_before_anything_is_created(tmp_path, wheels):
     script = setup_script(site(tmp_path / "r", offline(wheels)), [])
     script = script.replace("needed_kib=3145728", "needed_kib=99999999999999")
     end = LocalTransport().run(script, timeout_s=60)
-    with pytest.raises(SiteError, match="there is no space at .* MiB are free"):
+    with pytest.raises(SiteError, match="there is too little space at .* MiB are free"):
         parse_setup("here", end.exit_code, end.text, end.error_text)
     assert not (tmp_path / "r/env").exists()
 

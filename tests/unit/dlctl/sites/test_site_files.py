@@ -70,7 +70,7 @@ def test_units_become_bytes_and_seconds():
     assert Partition(memory_per_node=5, max_time=6).max_time_s == 6
 
 
-def test_all_faults_are_told_at_once_with_their_places():
+def test_all_errors_are_reported_at_once_with_their_places():
     message = wrong(
         "transport:\n  kind: ssh\n  hots: a\nroot: ~/x\nscheduler: {kind: slrm}\n"
         "launcher: {kind: srun, mpi: 'a b'}\nenvironment:\n  variables: {A: true, B: 1}\n"
@@ -188,7 +188,7 @@ def test_the_users_own_file_comes_first_and_shipped_ones_stay():
         load_site("locla")
 
 
-def test_what_is_wrong_is_not_written():
+def test_an_invalid_site_is_not_written():
     with pytest.raises(SiteError):
         save_site("x", "root: /a\n")
     assert not (user_directory() / "x.yml").exists()
@@ -215,7 +215,7 @@ def test_setup_changes_the_python_and_nothing_else(environment):
     assert text.count("# b") == path.read_text().count("# b") or "/a # b" in text
 
 
-def test_a_file_that_can_not_be_changed_safely_stays_as_it_is():
+def test_a_site_file_that_cannot_be_changed_safely_stays_unchanged():
     text = SLURM.replace("{python: /env/bin/python}", "{modules: [a]}")
     path = save_site("x", text)
     with pytest.raises(SiteError, match="without changing the rest") as caught:

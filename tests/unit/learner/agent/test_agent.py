@@ -1,4 +1,4 @@
-"""The launcher: ranks, environment, secrets; and one learner's start without a supervisor."""
+"""The agent: ranks, environment, secrets, and one learner's start without a supervisor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def launch(job: Job, **env: str) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def test_the_plans_launcher_decides_which_variables_count(tmp_path):
+def test_the_plans_launcher_decides_which_variables_are_read(tmp_path):
     env = {
         "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
         "SLURM_STEP_TASKS_PER_NODE": "1,3", "OMPI_COMM_WORLD_RANK": "3",
@@ -52,7 +52,7 @@ def test_the_plans_launcher_decides_which_variables_count(tmp_path):
         find_ranks(job.plan, {"SLURM_PROCID": "0"})
 
 
-def test_users_python_path_has_ours_last():
+def test_the_users_python_path_comes_before_dlctls():
     assert users_python_path("/run:/a::/b", "/run") == "/a:/b:/run"
     assert users_python_path("", "/run") == "/run"
 
@@ -67,7 +67,7 @@ def test_mpi_is_quiet_about_ucx_only_without_a_fast_network(tmp_path):
     assert quiet_mpi({}, tmp_path) == {}
 
 
-def test_secrets(tmp_path):
+def test_secrets_are_resolved_or_refused(tmp_path):
     path = tmp_path / "key"
     path.write_text("geheim\n")
     path.chmod(0o600)
@@ -82,7 +82,7 @@ def test_secrets(tmp_path):
             resolve_secret("K", reference, tmp_path, {})
 
 
-def test_environment_of_a_learner(tmp_path):
+def test_a_learners_environment_is_complete(tmp_path):
     job = Job(tmp_path, "env; ulimit -a >/dev/null; echo err >&2; cat", env={"MINE": "a b"})
     job.write_plan(secret_env={"TOKEN": "env:SRC"})
     assert launch(job, SRC="geheim", PYTHONSAFEPATH="1").wait() == 0
@@ -105,7 +105,7 @@ def test_environment_of_a_learner(tmp_path):
     assert job.log().endswith("err\n")
 
 
-def test_secret_stays_out_of_the_status(tmp_path):
+def test_a_secret_stays_out_of_the_status(tmp_path):
     job = Job(tmp_path, 'echo "the token is $TOKEN"; exit 1')
     job.write_plan(secret_env={"TOKEN": "env:SRC"})
     assert launch(job, SRC="geheim").wait() == 1
@@ -113,7 +113,7 @@ def test_secret_stays_out_of_the_status(tmp_path):
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_prelude_stops_compound_commands(tmp_path, shell):
+def test_a_halt_stops_compound_commands(tmp_path, shell):
     (tmp_path / "s.py").write_text(SAVER.replace('os.environ["CHECKPOINT_DIR"]', '"."'))
     command = f"{PRELUDE}cd . && {PY} s.py && touch more\ntouch evenmore"
     with subprocess.Popen(
@@ -126,7 +126,7 @@ def test_prelude_stops_compound_commands(tmp_path, shell):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s.py", "saved-0"]
 
 
-def test_halted_learner_counts_as_success_for_the_launcher(tmp_path):
+def test_a_halted_learner_counts_as_success_for_the_launcher(tmp_path):
     job = Job(tmp_path, f"{PY} t.py")
     job.write("t.py", SAVER)
     (job.dir / contract.CHECKPOINTS).mkdir()
@@ -149,7 +149,7 @@ def test_sigterm_is_passed_on(tmp_path):
     assert job.status().state is State.CANCELLED
 
 
-def test_no_orphan_of_a_killed_launcher(tmp_path):
+def test_a_killed_agent_leaves_no_orphan(tmp_path):
     job = Job(tmp_path, f'{PY} -c "{SLEEPER}"; true')
     process = launch(job)
     pid = printed_pid(job)
@@ -158,7 +158,7 @@ def test_no_orphan_of_a_killed_launcher(tmp_path):
     wait_until(lambda: not alive(pid))
 
 
-def test_background_processes_do_not_stay(tmp_path):
+def test_background_processes_are_ended_with_the_learner(tmp_path):
     job = Job(tmp_path, "setsid sleep 600 & echo pid $! ready; exit 0")
     process = launch(job)
     pid = printed_pid(job)
@@ -167,7 +167,7 @@ def test_background_processes_do_not_stay(tmp_path):
     assert job.status().state is State.COMPLETED
 
 
-def test_learner_ends_when_the_supervisor_falls_silent(tmp_path):
+def test_a_learner_ends_when_the_supervisor_falls_silent(tmp_path):
     job = Job(tmp_path, f'{PY} -c "{SLEEPER}"')
     contract.write_whole(job.dir / contract.status_file(1, "supervisor", 0), "{}")
     process = launch(job, **{SUPERVISOR_LOST_VARIABLE: "1"})
@@ -177,8 +177,8 @@ def test_learner_ends_when_the_supervisor_falls_silent(tmp_path):
     assert job.status().state is State.CANCELLED
 
 
-def test_what_a_server_left_that_was_killed_with_the_supervisors_node(tmp_path):
-    """Of servers that are one MPI world: others live, and remove their memory themselves."""
+def test_shared_memory_of_a_server_killed_with_node_0_is_removed(tmp_path):
+    """Only if the servers are one MPI world: other servers live on and remove their own memory."""
     server = contract.ParameterServer("downpour_sgd", [0, 1], transport="mpi")
     job = Job(
         tmp_path, f'{PY} -c "{SLEEPER}"',

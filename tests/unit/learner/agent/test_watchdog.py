@@ -1,4 +1,4 @@
-"""The watchdog's judgement and its status file."""
+"""The watchdog: how it judges an exit, and its status file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _attempt(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _spares_what_was_there(monkeypatch):
-    """A watchdog ends all that its process has started: not pytest's, as the tests' zygote is."""
+    """A watchdog ends all descendants of its process; it must not end pytest's, like the zygote."""
     find = processes.descendants
     before = frozenset(find(os.getpid()))
     monkeypatch.setattr(
@@ -42,7 +42,7 @@ def _spares_what_was_there(monkeypatch):
 
 
 class Silent:
-    """Nobody outside wants anything."""
+    """An outside that requests nothing."""
 
     def directive(self):
         return None
@@ -77,13 +77,13 @@ def test_exit_code_and_request_decide_the_state(returncode, traits, stop, killed
     assert conclude(returncode, traits, stop, killed)[0] is state
 
 
-def test_exit_of_a_shell_tells_the_signal():
+def test_a_shells_exit_code_shows_the_signal():
     assert decode_exit(137, SHELL) == (137, 9)
     assert decode_exit(137, LOOP) == (137, None)
     assert decode_exit(-11, SHELL) == (None, 11)
 
 
-def test_last_lines_of_odd_logs(tmp_path):
+def test_last_lines_are_read_from_odd_logs(tmp_path):
     log = tmp_path / "log"
     assert last_lines(log) == []
     log.write_bytes(b"x" * 100_000 + b"\n\xff\xfe\r\n\n" + b"line\n" * 30)
@@ -91,7 +91,7 @@ def test_last_lines_of_odd_logs(tmp_path):
     assert last_lines(log, 31)[0] == "\ufffd\ufffd"
 
 
-def test_full_disk_keeps_the_heart_beating(tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_heartbeat_going(tmp_path, monkeypatch):
     heart = Heartbeat(tmp_path, "learner", 0, 1)
     assert heart.set(state=State.TRAINING)
     os.utime(heart.path, (1, 1))
@@ -129,7 +129,7 @@ def test_progress_of_the_loop_is_merged_and_halt_waits_for_its_handler(tmp_path)
     assert (status.step, status.epoch, status.metrics) == (7, 2, {"loss": 0.5})
 
 
-def test_a_loop_that_does_not_save_in_time_is_said_to_be_too_slow(tmp_path):
+def test_a_loop_that_does_not_save_in_time_is_reported_as_too_slow(tmp_path):
     class Halts(Silent):
         def directive(self):
             ready = (tmp_path / "log").read_text()
@@ -153,11 +153,11 @@ def test_a_loop_that_does_not_save_in_time_is_said_to_be_too_slow(tmp_path):
     outcome = explain(None, status)
     told, hint = outcome.reason, outcome.hint
     assert told.endswith("did not save its state within the grace period and was killed.")
-    assert hint == "Raise the time, or checkpoint more often."
+    assert hint == "Raise the time limit, or checkpoint more often."
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", json.dumps({"step": "x"}), '{"metrics": 3}'])
-def test_unclear_progress_is_ignored(tmp_path, text):
+def test_unreadable_progress_is_ignored(tmp_path, text):
     path = tmp_path / "progress.json"
     path.write_text(text)
     heart = Heartbeat(tmp_path, "learner", 0, 1)
@@ -190,8 +190,8 @@ def test_exit_code_0_of_the_loop_counts_once_it_has_finished(tmp_path, finished,
     ("quiet_s", "told", "rate", "waits"),
     [(2, 20.0, 20.0, 0.03), (20, 20.0, 0.05, None), (20, 0.06, 0.05, 0.03), (20, 0.04, 0.04, 0.03)],
 )
-def test_a_learner_without_a_word_is_not_told_to_push_on(tmp_path, quiet_s, told, rate, waits):
-    """Others may wait for it, or it for them; a chunk may also take as long as that."""
+def test_a_silent_learners_push_rate_falls(tmp_path, quiet_s, told, rate, waits):
+    """A learner may wait for others, or they for it; a chunk may also take this long."""
     path = tmp_path / "progress.json"
     told_last = {"pushes_per_s": told, "wait_share": 0.03, "loss": 1.0}
     path.write_text(json.dumps({"metrics": told_last}))
@@ -205,7 +205,7 @@ def test_a_learner_without_a_word_is_not_told_to_push_on(tmp_path, quiet_s, told
     assert metrics == {"pushes_per_s": slowed, "wait_share": waits, "loss": 1.0}
 
 
-def test_descendants_and_who_takes_a_signal():
+def test_descendants_and_handled_signals_are_found():
     code = (
         "import signal, sys; signal.signal(signal.SIGUSR2, print); print(1, flush=True);"
         "sys.stdin.read()"
@@ -221,7 +221,7 @@ def test_descendants_and_who_takes_a_signal():
     assert child.pid not in processes.descendants(os.getpid())
 
 
-def test_halt_flag_restores():
+def test_a_halt_flag_restores_the_handlers():
     before = signal.getsignal(signal.SIGUSR2)
     flag = HaltFlag().install()
     os.kill(os.getpid(), signal.SIGUSR2)
@@ -231,7 +231,7 @@ def test_halt_flag_restores():
     assert signal.getsignal(signal.SIGUSR2) == before
 
 
-def test_signal_at_the_very_end_does_no_harm():
+def test_a_signal_at_the_very_end_does_no_harm():
     code = (
         "import os, signal; from learner.system.signals import HaltFlag\n"
         "class Late:\n"

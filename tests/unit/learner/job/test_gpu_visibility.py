@@ -1,4 +1,4 @@
-"""Which GPUs a learner has that is started again in a step that sees those of others, too."""
+"""Which GPUs a restarted learner uses if its step sees those of other learners, too."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_learner_keeps_the_gpus_that_it_had(
     assert own_gpus(env, before, gpus, local_rank) == expected
 
 
-def test_it_sees_no_others() -> None:
+def test_a_learner_sees_only_its_own_gpus() -> None:
     devices = {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "ROCR_VISIBLE_DEVICES": "a,b"}
     assert visible_devices(SHARED | devices, "5") == {"CUDA_VISIBLE_DEVICES": "2"}
     assert visible_devices(SHARED | devices, "7,1") == {"CUDA_VISIBLE_DEVICES": "3,0"}

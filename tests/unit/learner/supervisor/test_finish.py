@@ -1,4 +1,4 @@
-"""What is told while an attempt runs, and when it is left."""
+"""The lines printed while an attempt runs, and the end of an attempt."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class FullDisk(io.StringIO):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_lines_that_find_no_space_are_lost_and_nothing_else(tmp_path: Path) -> None:
-    """The supervisor says that it starts a learner again: that is no reason to end them all."""
+def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
+    """A failed print of "restarting it" is no reason for the supervisor to end all learners."""
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     guilty = Guilty("learner", 1, "n1", 1, None, ["no space left"])
     with redirect_stdout(FullDisk()), redirect_stderr(FullDisk()):
-        say("learner 1 was killed by signal 9: starting it again in 0.5 s.")
+        say("learner 1 was killed by signal 9: restarting it in 0.5 s.")
         to_standard_error("waits for learner 1")
         assert leave(tmp_path, 1, failed(VerdictKind.UNKNOWN, "It failed.", "Look.", guilty)) == 1
     assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
@@ -41,7 +41,7 @@ def test_lines_that_find_no_space_are_lost_and_nothing_else(tmp_path: Path) -> N
 
 @contextmanager
 def no_answer(folder: Path, number: int, times: int = 1000) -> Iterator[None]:
-    """Have the file system of a folder fail for a moment: a mount, or a ticket, that is renewed."""
+    """Make a folder's file system fail for a moment, as while a mount or a ticket is renewed."""
     stat, left = os.stat, iter(range(times))
 
     def fail(path: Any, *args: Any, **more: Any) -> os.stat_result:
@@ -55,10 +55,10 @@ def no_answer(folder: Path, number: int, times: int = 1000) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
-def test_a_file_system_that_fails_for_a_moment_is_no_request_and_no_end(
+def test_a_brief_file_system_failure_is_neither_a_request_nor_an_end(
     tmp_path: Path, number: int
 ) -> None:
-    """`Path.exists` raises then: the supervisor died of it, and left no verdict."""
+    """`Path.exists` raises in that case: the supervisor once died of it and left no verdict."""
     plan = make_plan(job_dir=str(tmp_path))
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     control, outside = Control(tmp_path, plan, HaltFlag()), Outside(tmp_path, 1, 60.0, 0)
@@ -72,7 +72,7 @@ def test_a_file_system_that_fails_for_a_moment_is_no_request_and_no_end(
     assert is_there(tmp_path) and is_gone(tmp_path / "other")
 
 
-def test_checkpoints_that_can_not_be_looked_for_may_be_there(
+def test_checkpoints_that_cannot_be_listed_may_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not any_checkpoints(tmp_path)
@@ -82,6 +82,6 @@ def test_checkpoints_that_can_not_be_looked_for_may_be_there(
     def fail(*_: object) -> None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    for name in ("listdir", "scandir"):  # the supervisor died of it, and all that had ended well
+    for name in ("listdir", "scandir"):  # the supervisor once died of this after a good end
         monkeypatch.setattr(os, name, fail)
     assert any_checkpoints(tmp_path)

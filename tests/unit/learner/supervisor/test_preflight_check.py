@@ -1,4 +1,4 @@
-"""What is said of a preflight that not all ranks have come through."""
+"""The outcome of a preflight in which some ranks wrote no report."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from learner.supervisor.preflight_check import Findings, judge
 
 
 @pytest.mark.parametrize("mpi", ["", MPI_PENDING])
-def test_a_node_that_is_lost_in_the_preflight_is_no_fault_of_the_site(tmp_path, mpi):
+def test_a_node_lost_in_the_preflight_is_no_fault_of_the_site(tmp_path, mpi):
     plan = Job(tmp_path, "true", resources={"learners": 2, "nodes": 2}).plan
     words = ["srun: error: Node failure on n2", "srun: Job step aborted"]
     reports = [Preflight(rank, "n1", "3", 2, None, None, mpi) for rank in range(1 + bool(mpi))]
     objection = judge(plan, Findings(reports, 1, words))
     assert objection is not None
-    assert objection.reason == f"A node was lost in the preflight: {words[0]}"
-    assert objection.hint == "Begin anew, on nodes that are there: dlctl resume t-1"
+    assert objection.reason == f"A node was lost during the preflight: {words[0]}"
+    assert objection.hint == "Start again, on other nodes: dlctl resume t-1"
     assert objection.guilty.rank == (0 if mpi else 1)
     told = judge(plan, Findings(reports, 1, words[1:]))
     assert told is not None and "dlctl resume" not in told.hint
 
 
-def test_a_node_that_is_lost_once_all_have_reported_ends_nothing(tmp_path):
+def test_a_node_lost_after_all_have_reported_ends_nothing(tmp_path):
     plan = Job(tmp_path, "true").plan
     words = ["srun: error: Node failure on n1"]
     assert judge(plan, Findings([Preflight(0, "n1", "3", 1, None, None)], 1, words)) is None
 
 
-def test_the_node_that_could_not_be_reached_is_named(tmp_path):
+def test_an_unreachable_node_is_named(tmp_path):
     plan = Job(tmp_path, "true", launch=contract.Launch("srun", ["srun"])).plan
     first = "srun: error: Task launch for StepId=66.2 failed on node n3: Connection failure"
     words = [first, "srun: error: Application launch failed", "srun: Job step aborted"]

@@ -63,7 +63,7 @@ def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):
     assert "  | " not in job.output
 
 
-def test_an_output_on_a_full_disk_changes_no_end(tmp_path):
+def test_a_full_disk_for_the_output_changes_no_verdict(tmp_path):
     job = Job(tmp_path, "true")
     job.env.pop("PYTHONUNBUFFERED", None)
     with Path("/dev/full").open("w") as full:
@@ -71,7 +71,7 @@ def test_an_output_on_a_full_disk_changes_no_end(tmp_path):
     assert (verdict.state, job.code_seen) == (State.COMPLETED, 0)
 
 
-def test_syntax_error_of_the_model_file_stops_in_the_preflight(tmp_path):
+def test_the_preflight_stops_a_syntax_error_in_the_model_file(tmp_path):
     job = Job(tmp_path, job="train.py")
     job.write("train.py", "import os\ndef build(:\n    pass\n")
     verdict = job.run()
@@ -81,7 +81,7 @@ def test_syntax_error_of_the_model_file_stops_in_the_preflight(tmp_path):
     assert job.status() is None
 
 
-def test_missing_data_stops_in_the_preflight(tmp_path):
+def test_the_preflight_stops_missing_data(tmp_path):
     store = DataStore("s", "mount_volume", path=str(tmp_path), training_data="not here")
     verdict = Job(tmp_path, "true", data_stores=[store]).run()
     assert verdict.state is State.FAILED
@@ -89,13 +89,13 @@ def test_missing_data_stops_in_the_preflight(tmp_path):
     assert "not there" in verdict.reason
 
 
-def test_missing_secret_stops_in_the_preflight(tmp_path):
+def test_the_preflight_stops_a_missing_secret(tmp_path):
     verdict = Job(tmp_path, "true", secret_env={"TOKEN": "env:NOT_SET_ANYWHERE"}).run()
     assert verdict.state is State.FAILED
     assert "NOT_SET_ANYWHERE" in verdict.reason
 
 
-def test_launcher_that_is_not_there(tmp_path):
+def test_a_missing_launcher_is_named(tmp_path):
     job = Job(tmp_path, "true", launch=contract.Launch("srun", ["no-such-srun"]))
     verdict = job.run()
     assert verdict.state is State.FAILED
@@ -103,7 +103,7 @@ def test_launcher_that_is_not_there(tmp_path):
     assert "here" in verdict.hint
 
 
-def test_plan_that_is_no_plan_still_leaves_a_verdict(tmp_path):
+def test_an_unreadable_plan_still_leaves_a_verdict(tmp_path):
     job = Job(tmp_path, "true")
     (job.dir / contract.PLAN).write_text("{}")
     verdict = job.run()
@@ -111,7 +111,7 @@ def test_plan_that_is_no_plan_still_leaves_a_verdict(tmp_path):
     assert "Plan.training_id is missing" in verdict.reason
 
 
-def test_crash_of_the_supervisor_leaves_a_verdict(tmp_path):
+def test_a_crash_of_the_supervisor_leaves_a_verdict(tmp_path):
     job = Job(tmp_path, "true")
     (job.dir / contract.RESULTS).write_text("a file where a folder has to be")
     verdict = job.run()
@@ -119,7 +119,7 @@ def test_crash_of_the_supervisor_leaves_a_verdict(tmp_path):
     assert "FileExistsError" in verdict.reason
 
 
-def test_one_store_is_the_data_itself_and_gets_the_results(tmp_path):
+def test_one_store_serves_the_data_and_receives_the_results(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.txt").write_text("data")
     store = DataStore("s", "mount_volume", str(tmp_path), "in", "out")
@@ -128,7 +128,7 @@ def test_one_store_is_the_data_itself_and_gets_the_results(tmp_path):
     assert (tmp_path / "out" / "t-1" / "y.txt").read_text() == "data"
 
 
-def test_results_that_can_not_be_indexed(tmp_path):
+def test_results_that_cannot_be_indexed_fail_the_attempt(tmp_path):
     job = Job(tmp_path, 'mkdir -p "$RESULT_DIR/../results.json/x"')
     verdict = job.run()
     assert verdict.state is State.FAILED
@@ -136,7 +136,7 @@ def test_results_that_can_not_be_indexed(tmp_path):
     assert verdict.hint.endswith("and then: dlctl resume t-1")
 
 
-def test_results_that_cannot_be_stored(tmp_path):
+def test_results_that_cannot_be_stored_fail_the_attempt(tmp_path):
     (tmp_path / "out").write_text("no folder")
     store = DataStore("s", "mount_volume", str(tmp_path), None, "out")
     verdict = Job(tmp_path, 'echo 1 >"$RESULT_DIR/y"', data_stores=[store]).run()
@@ -146,7 +146,7 @@ def test_results_that_cannot_be_stored(tmp_path):
 
 
 @pytest.mark.parametrize("tail", ["", " | cat", "; touch more"])
-def test_halt_request_saves_and_halts(tmp_path, tail):
+def test_a_halt_request_saves_and_halts(tmp_path, tail):
     job = Job(tmp_path, f"{PY} train.py{tail}")
     job.write("train.py", SAVER)
     process = job.start()
@@ -160,7 +160,7 @@ def test_halt_request_saves_and_halts(tmp_path, tail):
     assert not alive(pid)
 
 
-def test_halt_of_a_program_that_does_not_know_the_signal(tmp_path):
+def test_a_program_that_ignores_the_halt_signal_ends_as_halted(tmp_path):
     job = Job(tmp_path, f'{PY} -c "{SLEEPER}"; touch more')
     process = job.start()
     pid = printed_pid(job)
@@ -170,7 +170,7 @@ def test_halt_of_a_program_that_does_not_know_the_signal(tmp_path):
     assert not (job.code / "more").exists()
 
 
-def test_time_limit_near_halts(tmp_path):
+def test_a_near_time_limit_halts_the_training(tmp_path):
     job = Job(tmp_path, f"{PY} train.py", resources={"time_s": 3605, "halt_margin_s": 3600})
     job.write("train.py", SAVER)
     job.write_plan(resources=dataclasses.replace(job.plan.resources, time_s=3606))
@@ -187,7 +187,7 @@ def test_time_limit_near_halts(tmp_path):
         (signal.SIGTERM, True, State.CANCELLED, "ancelled on request"),
     ],
 )
-def test_signals_of_the_scheduler(tmp_path, number, cancel, state, reason):
+def test_signals_of_the_scheduler_end_the_attempt(tmp_path, number, cancel, state, reason):
     job = Job(tmp_path, f"{PY} train.py")
     job.write("train.py", SAVER)
     process = job.start()
@@ -203,7 +203,7 @@ def test_signals_of_the_scheduler(tmp_path, number, cancel, state, reason):
 
 
 def test_a_learner_that_gets_sigterm_with_the_whole_job_has_not_failed(tmp_path):
-    """So Slurm ends a job where it does not track processes by cgroup."""
+    """Slurm ends a job this way if it does not track processes by cgroup."""
     job = Job(tmp_path, f'{PY} -c "{SLEEPER}"')
     process = job.start()
     pid = printed_pid(job)
@@ -215,7 +215,7 @@ def test_a_learner_that_gets_sigterm_with_the_whole_job_has_not_failed(tmp_path)
 
 
 class LateControl:
-    """A control whose request comes late, as the job's SIGTERM comes after that of its steps."""
+    """A control whose request comes late: the job gets SIGTERM after its steps."""
 
     def __init__(self, terminated: bool) -> None:
         self.looks = 0
@@ -236,8 +236,8 @@ class EndedStep:
 
 
 @pytest.mark.parametrize("terminated", [True, False])
-def test_what_fails_as_the_job_is_being_ended_has_not_failed(tmp_path, monkeypatch, terminated):
-    """A preflight that SIGTERM ends says nothing of the site's MPI."""
+def test_a_preflight_ended_with_the_whole_job_has_not_failed(tmp_path, monkeypatch, terminated):
+    """A preflight that SIGTERM ends proves nothing about the site's MPI."""
     monkeypatch.setattr("learner.supervisor.steps.whole_step", lambda *_: EndedStep())
     job = Job.on_fake_srun(tmp_path, 2, "true")
     control = LateControl(terminated)
@@ -271,14 +271,14 @@ def test_worlds_of_size_one_are_refused_with_both_numbers(tmp_path):
     assert not (job.code / "ran").exists()
 
 
-def test_launcher_that_starts_too_few(tmp_path):
+def test_a_launcher_that_starts_too_few_processes_is_refused(tmp_path):
     job = Job.on_fake_srun(tmp_path, 1, "true")
     job.write_plan(resources=dataclasses.replace(job.plan.resources, learners=3))
     verdict = job.run()
     assert "The plan has 3 learners, but srun started 1" in verdict.reason
 
 
-def test_odd_names_travel_unharmed(tmp_path):
+def test_odd_names_arrive_unchanged(tmp_path):
     root = tmp_path / "a b'\"$(x)\nü"
     root.mkdir()
     job = Job(root, f"{PY} -c 'import os; print(repr(os.environ[\"X\"]))'", env={"X": "q'\n\"é"})
@@ -286,7 +286,7 @@ def test_odd_names_travel_unharmed(tmp_path):
     assert job.log() == repr("q'\n\"é") + "\n"
 
 
-def test_users_files_do_not_shadow_ours(tmp_path):
+def test_user_files_do_not_shadow_dlctls_modules(tmp_path):
     job = Job(tmp_path, f"{PY} train.py")
     job.write("typing.py", "raise SystemExit('shadowed typing')")
     job.write("learner.py", "name = 'mine'")
@@ -295,7 +295,7 @@ def test_users_files_do_not_shadow_ours(tmp_path):
     assert job.log() == "mine\n"
 
 
-def test_first_guilty_learner_is_named(tmp_path):
+def test_the_learner_that_failed_first_is_named(tmp_path):
     job = Job.on_fake_srun(tmp_path, 1, "echo boom; exit 4")
     verdict = job.run()
     assert "Learner 0 on" in verdict.reason
@@ -303,7 +303,7 @@ def test_first_guilty_learner_is_named(tmp_path):
 
 
 def test_an_attempt_that_was_given_up_stops_when_its_successor_begins(tmp_path):
-    """A node that was cut off and comes back must not train beside the new attempt."""
+    """A node that returns after a network partition must not train beside the new attempt."""
     job = Job(tmp_path, f"{PY} train.py")
     job.write("train.py", SLEEPER)
     begin = job.dir / contract.submit_begin(2)
@@ -324,7 +324,7 @@ sys.exit(1)
 
 
 @pytest.mark.parametrize("program", [SLEEPER, ENDS_WITH_ITS_FOLDER])
-def test_a_job_directory_that_was_removed_stays_so(tmp_path, program):
+def test_a_removed_job_directory_is_not_created_again(tmp_path, program):
     job = Job(tmp_path, f"{PY} train.py")
     job.write("train.py", program)
     process = job.start()

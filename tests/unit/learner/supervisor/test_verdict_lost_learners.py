@@ -1,4 +1,4 @@
-"""Who is named when the launcher killed learners together with their watchdogs."""
+"""Which learner the verdict names if the launcher killed learners together with their watchdogs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def judge(plan, statuses, words, logs):
     return decide(plan, Evidence(statuses, 137, words, None, logs))
 
 
-def test_the_one_that_spoke_is_named_not_the_one_killed_with_it(plan):
+def test_the_learner_that_printed_an_error_is_named_not_the_one_killed_with_it(plan):
     words = ["srun: error: n1: task 0: Killed"]
     verdict = judge(plan, [status(0), status(1)], words, {0: ["epoch 1"], 1: SPOKE})
     assert (verdict.guilty.rank, verdict.guilty.host) == (1, "n2")
@@ -41,13 +41,13 @@ def test_the_one_that_spoke_is_named_not_the_one_killed_with_it(plan):
     assert "requirements" in verdict.hint
 
 
-def test_it_outweighs_one_that_failed_in_consequence(plan):
+def test_a_printed_error_overrides_a_learner_that_failed_in_consequence(plan):
     victim = status(0, State.FAILED, exit_code=1, last_lines=["connection lost"])
     verdict = judge(plan, [victim, status(1)], [], {1: SPOKE})
     assert verdict.guilty.rank == 1
 
 
-def test_but_not_one_that_spoke_itself(plan):
+def test_a_failed_learner_that_printed_its_own_error_is_named(plan):
     first = status(0, State.FAILED, exit_code=1, last_lines=["[rank 0 on n1] ValueError: no"])
     verdict = judge(plan, [first, status(1)], [], {1: SPOKE})
     assert verdict.guilty.rank == 0
@@ -61,7 +61,7 @@ def test_but_not_one_that_spoke_itself(plan):
         ("srun: error: n1: task 0: Killed", "killed from outside", "--memory"),
     ],
 )
-def test_the_launchers_words_say_why_all_of_them_are_gone(plan, line, reason, hint):
+def test_the_launchers_output_explains_why_all_learners_are_gone(plan, line, reason, hint):
     verdict = judge(plan, [status(0), status(1)], [line, "srun: the end"], {})
     assert verdict.state is State.FAILED
     assert reason in verdict.reason
@@ -83,7 +83,7 @@ MPI_NOISE = [
         (UserFault("build returned 42"), MPI_NOISE, "See its log: dlctl logs"),
     ],
 )
-def test_the_reason_is_the_error_of_the_loop_and_the_hint_its_hint(plan, capsys, said, noise, hint):
+def test_the_reason_and_hint_are_those_of_the_loops_error(plan, capsys, said, noise, hint):
     explain(said, 1)
     lines = [*capsys.readouterr().err.splitlines(), *noise]
     failed = status(1, State.FAILED, exit_code=1, last_lines=lines)
@@ -99,7 +99,7 @@ def test_the_reason_is_the_error_of_the_loop_and_the_hint_its_hint(plan, capsys,
     "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
     "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
 ])  # fmt: skip
-def test_workers_that_fill_shared_memory_have_filled_no_disk(plan, line):
+def test_full_shared_memory_is_not_a_full_disk(plan, line):
     failed = status(0, State.FAILED, exit_code=1, last_lines=[line])
     verdict = judge(plan, [failed, status(1, State.CANCELLED)], [], {})
     assert verdict.hint.startswith("Free /dev/shm on that node")
@@ -114,7 +114,7 @@ def test_after_a_full_disk_the_next_step_is_a_resume(plan):
     assert verdict.hint.endswith(f"dlctl resume {plan.training_id}")
 
 
-def test_an_error_of_the_users_program_is_told_with_its_place(plan, capsys):
+def test_an_error_in_the_users_program_is_shown_with_its_line(plan, capsys):
     try:
         exec(
             compile(
@@ -129,7 +129,7 @@ def test_an_error_of_the_users_program_is_told_with_its_place(plan, capsys):
     assert verdict.reason.endswith("exit code 1: t.py:2: RuntimeError: no GPU here")
 
 
-def test_a_warning_of_the_loop_is_not_why_it_ends(plan):
+def test_a_warning_of_the_loop_is_not_the_reason_of_its_end(plan):
     lines = ["[rank 0 on n1] WARNING: no GPU", "mmap: permission denied"]
     failed = status(0, State.FAILED, exit_code=1, last_lines=lines)
     verdict = judge(plan, [failed, status(1, State.CANCELLED)], [], {})
@@ -139,7 +139,7 @@ def test_a_warning_of_the_loop_is_not_why_it_ends(plan):
 @pytest.mark.parametrize(
     ("asked", "more"), [(1 << 30, "2GiB"), (700 << 20, "1400MiB"), (None, "4GiB")]
 )
-def test_the_hint_on_memory_can_be_typed(plan, asked, more):
+def test_the_hint_on_memory_is_a_valid_command(plan, asked, more):
     resources = replace(plan.resources, memory_bytes_per_learner=asked)
     killed = status(0, State.FAILED, signal=9, last_lines=["epoch 1"])
     other = status(1, State.CANCELLED)
@@ -147,7 +147,7 @@ def test_the_hint_on_memory_can_be_typed(plan, asked, more):
     assert verdict.hint.endswith(f": dlctl resume {plan.training_id} --memory {more}")
 
 
-def test_a_warning_of_a_completed_training_is_told(plan):
+def test_a_warning_of_a_completed_training_is_shown(plan):
     warned = [status(r, State.COMPLETED, reason="the loss is nan since step 1") for r in (0, 1)]
     verdict = judge(plan, warned, [], {})
     assert verdict.state is State.COMPLETED
@@ -156,7 +156,7 @@ def test_a_warning_of_a_completed_training_is_told(plan):
     )
 
 
-def test_a_loop_that_did_not_come_to_its_end_has_not_trained(plan):
+def test_a_loop_that_did_not_finish_has_failed(plan):
     ended = status(0, State.FAILED, exit_code=0, reason=UNFINISHED)
     verdict = judge(plan, [ended, status(1, State.CANCELLED)], [], {})
     assert verdict.state is State.FAILED
@@ -164,7 +164,7 @@ def test_a_loop_that_did_not_come_to_its_end_has_not_trained(plan):
     assert "`build`" in verdict.hint
 
 
-def test_no_learner_of_an_attempt_that_has_ended_is_said_to_train(plan, tmp_path):
+def test_no_learner_of_an_ended_attempt_is_shown_as_training(plan, tmp_path):
     (tmp_path / attempt_dir(1)).mkdir(parents=True)
     known = [status(0), status(1), status(2, State.COMPLETED, exit_code=0)]
     verdict = judge(plan, known, [], {1: SPOKE})

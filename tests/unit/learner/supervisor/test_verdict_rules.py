@@ -1,4 +1,4 @@
-"""Each line that failures were seen to leave means one kind of end, and has a hint."""
+"""Each line that real failures left means one kind of failure, and has a hint."""
 
 import pytest
 
@@ -35,31 +35,31 @@ SEEN_FROM_SRUN = [
 
 
 @pytest.mark.parametrize(("line", "kind"), SEEN_IN_LEARNERS)
-def test_a_learners_last_lines_tell_the_kind(line, kind):
+def test_a_learners_last_lines_decide_the_kind(line, kind):
     found = first_match(LEARNER_LINES, ["epoch 1", line, "  at the very end"])
     assert found is not None and (found[0].kind, found[1]) == (kind, line)
 
 
 @pytest.mark.parametrize(("line", "kind"), SEEN_FROM_SRUN)
-def test_what_srun_prints_tells_the_kind(line, kind):
+def test_lines_of_srun_decide_the_kind(line, kind):
     found = first_match(LAUNCHER_LINES, [line, "srun: the end"])
     assert found is not None and (found[0].kind, found[1]) == (kind, line)
     assert found[0].reason
 
 
-def test_every_rule_was_seen_in_a_real_line():
+def test_every_rule_matches_a_line_of_a_real_failure():
     used = {id(first_match(LEARNER_LINES, [line])[0]) for line, _ in SEEN_IN_LEARNERS}
     used |= {id(first_match(LAUNCHER_LINES, [line])[0]) for line, _ in SEEN_FROM_SRUN}
     assert used == {id(rule) for rule in (*LEARNER_LINES, *LAUNCHER_LINES)}
 
 
-def test_hints_name_nothing_but_the_training_and_its_site():
+def test_hints_have_placeholders_only_for_training_and_site():
     hints = [rule.hint for rule in (*LEARNER_LINES, *LAUNCHER_LINES, *SIGNALS.values())]
     hints += [hint for _, hint in EXIT_CODES.values()]
     for hint in hints:
         assert "{" not in hint.format(id="t-1", site="here")
 
 
-def test_lines_that_say_nothing_match_no_rule():
+def test_meaningless_lines_match_no_rule():
     assert first_match(LEARNER_LINES, ["epoch 1", "loss 0.3"]) is None
     assert first_match(LEARNER_LINES, []) is None

@@ -1,4 +1,4 @@
-"""Learners and servers in steps of their own: deaths, lost nodes, halting; with stand-ins."""
+"""Learners and servers as separate steps, with stand-ins: deaths, lost nodes, halting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def finished(job: WorkerGroupJob, **ending) -> contract.Verdict:
     return verdict
 
 
-def test_each_learner_is_a_step_and_servers_go_last(tmp_path):
+def test_each_learner_is_a_step_and_servers_end_last(tmp_path):
     job = WorkerGroupJob(tmp_path, 3, samples=200)
     verdict = finished(job)
     assert verdict.state is State.COMPLETED, job.output
@@ -44,8 +44,8 @@ def test_each_learner_is_a_step_and_servers_go_last(tmp_path):
         ),
     ],
 )
-def test_learners_that_end_well_before_all_is_done(tmp_path, early, words):
-    """A program's own affair, it may stop early; but nobody is to think that it has not."""
+def test_learners_that_end_early_leave_a_warning(tmp_path, early, words):
+    """A program may stop early, but the verdict says that it did."""
     job = WorkerGroupJob(tmp_path, 2, samples=200)
     for rank in range(2):
         (job.dir / f"bad-learner-{rank}").write_text(early)
@@ -54,11 +54,11 @@ def test_learners_that_end_well_before_all_is_done(tmp_path, early, words):
     assert verdict.reason == f"All 2 learners ended with exit code 0; {words}."
 
 
-def test_a_killed_learner_is_started_again_alone(tmp_path):
+def test_only_the_killed_learner_is_restarted(tmp_path):
     job = WorkerGroupJob(tmp_path, 3)
     process = job.start()
     others = [job.living(0), job.living(2)]
-    for _ in range(4):  # more often than it may die without having done anything
+    for _ in range(4):  # more deaths than are allowed without progress
         pid = job.living(1)
         life = job.dir / "lives" / f"1-{pid}"
         wait_until(lambda life=life: life.stat().st_size > 0)
@@ -69,14 +69,14 @@ def test_a_killed_learner_is_started_again_alone(tmp_path):
     assert verdict.state is State.COMPLETED, job.output
     assert [job.lives(0), job.lives(2)] == [[other] for other in others]
     assert job.output.count("learner 1 on") == 4
-    assert "was killed by signal 9: starting it again in 0.5 s" in job.output
+    assert "was killed by signal 9: restarting it in 0.5 s" in job.output
     assert job.status(1).metrics["restarts"] == 4
-    # What a learner reported and had no time to note here is the only difference.
+    # The only difference: samples that a learner reported, but had no time to note here.
     assert 0 <= len(range(0, 20_000, 5)) - len(job.done()) <= 4
     assert len(set(job.done())) == len(job.done())
 
 
-def test_a_watchdog_that_is_killed_with_its_learner(tmp_path):
+def test_a_learner_killed_with_its_watchdog_is_restarted(tmp_path):
     job = WorkerGroupJob(tmp_path, 2)
     process = job.start()
     pid = job.living(1)
@@ -84,7 +84,7 @@ def test_a_watchdog_that_is_killed_with_its_learner(tmp_path):
     wait_until(lambda: not alive(pid) and job.lives(1)[-1] != pid)
     verdict = finished(job, process=process)
     assert verdict.state is State.COMPLETED, job.output
-    assert "vanished: starting it again" in job.output
+    assert "vanished: restarting it" in job.output
 
 
 KILLS_ITSELF = "os.kill(os.getpid(), 9)"
@@ -94,12 +94,12 @@ KILLS_ITSELF = "os.kill(os.getpid(), 9)"
     ("rank", "least", "state", "words"),
     [
         (2, 2, State.COMPLETED, "2 of 3 learners ended with exit code 0; learner 2 was killed by "
-         "signal 9, 3 times in a row without a chunk done."),
+         "signal 9, 3 times in a row without finishing a chunk."),
         (2, 3, State.FAILED, "2 of 3 learners are left, min_learners is 3."),
-        (0, 1, State.FAILED, "without a chunk done: it validates and saves."),
+        (0, 1, State.FAILED, "without finishing a chunk: it validates and saves."),
     ],
 )  # fmt: skip
-def test_a_learner_that_only_dies_is_given_up(tmp_path, rank, least, state, words):
+def test_a_learner_that_dies_without_progress_is_given_up(tmp_path, rank, least, state, words):
     job = WorkerGroupJob(tmp_path, 3, min_learners=least)
     (job.dir / f"bad-learner-{rank}").write_text(KILLS_ITSELF)
     process = job.start()
@@ -115,7 +115,7 @@ def test_a_learner_that_only_dies_is_given_up(tmp_path, rank, least, state, word
         assert "Traceback" not in job.output
 
 
-def test_an_error_of_the_users_ends_all(tmp_path):
+def test_a_user_error_ends_all_learners(tmp_path):
     job = WorkerGroupJob(tmp_path, 3)
     (job.dir / "bad-learner-1").write_text("time.sleep(0.5); raise ValueError('so it goes')")
     verdict = job.finish(job.start())
@@ -128,7 +128,7 @@ def test_an_error_of_the_users_ends_all(tmp_path):
 # Servers -----------------------------------------------------------------------------------------
 
 
-def test_a_killed_server_is_started_again(tmp_path):
+def test_a_killed_server_is_restarted(tmp_path):
     job = WorkerGroupJob(tmp_path, 2)
     process = job.start()
     pid = 0
@@ -143,7 +143,7 @@ def test_a_killed_server_is_started_again(tmp_path):
     assert len(job.lives(0)) == len(job.lives(1)) == 1
 
 
-def test_shared_memory_of_a_server_that_was_killed_at_the_end_is_removed(tmp_path):
+def test_shared_memory_of_a_server_killed_at_the_end_is_removed(tmp_path):
     job = WorkerGroupJob(tmp_path, 1, samples=30)
     (job.dir / "bad-server-0").write_text("9")
     verdict = finished(job)
@@ -151,7 +151,7 @@ def test_shared_memory_of_a_server_that_was_killed_at_the_end_is_removed(tmp_pat
 
 
 @pytest.mark.parametrize(("code", "times"), [(3, 1), (1, 5)])
-def test_a_server_that_cant_be_had_is_guilty(tmp_path, code, times):
+def test_a_server_that_cannot_run_is_named_guilty(tmp_path, code, times):
     job = WorkerGroupJob(tmp_path, 2)
     (job.dir / "bad-server-0").write_text(str(code))
     verdict = job.finish(job.start())
@@ -170,8 +170,8 @@ def test_a_server_that_cant_be_had_is_guilty(tmp_path, code, times):
 
 
 @pytest.mark.parametrize("how", ["lost", "cut off"])
-def test_the_others_go_on_without_a_lost_node(tmp_path, how):
-    """Cut off, its learner lives and computes until its watchdog sees that it has no part."""
+def test_the_others_continue_without_a_lost_node(tmp_path, how):
+    """A partitioned learner computes until its watchdog sees that it is out of the training."""
     job = WorkerGroupJob.on_fake_slurm(tmp_path, 4, 2)
     process = job.start()
     cut_off = [job.living(2), job.living(3)]
@@ -193,8 +193,8 @@ def test_the_others_go_on_without_a_lost_node(tmp_path, how):
     assert 0 <= len(range(0, 20_000, 5)) - len(job.done()) <= 2
 
 
-def test_a_node_that_slurm_has_taken_away_quietly(tmp_path):
-    """srun waits for ever, heartbeats are silent or a step died: Slurm is asked."""
+def test_a_node_that_slurm_took_away_silently_is_given_up(tmp_path):
+    """srun waits forever; on missing heartbeats or a dead step, the group asks Slurm."""
     job = WorkerGroupJob.on_fake_slurm(tmp_path, 2, 2)
     process = job.start()
     (tmp_path / "gone-n2").touch()
@@ -206,7 +206,7 @@ def test_a_node_that_slurm_has_taken_away_quietly(tmp_path):
     assert verdict.reason.endswith("learner 1 was lost with node n2.")
 
 
-def test_too_few_learners_left(tmp_path):
+def test_too_few_learners_left_end_the_training(tmp_path):
     job = WorkerGroupJob.on_fake_slurm(tmp_path, 4, 2, min_learners=3)
     process = job.start()
     job.living(3)
@@ -234,13 +234,13 @@ def halt(job: WorkerGroupJob) -> None:
     assert [job.status(rank).state for rank in range(3)] == [State.HALTED] * 3
 
 
-def test_halting_stops_all_of_them(tmp_path):
+def test_a_halt_stops_all_learners(tmp_path):
     halt(WorkerGroupJob(tmp_path, 3))
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_learner_that_dies_while_halting(tmp_path, rank):
-    """Only learner 0 is needed then: it saves."""
+def test_only_learner_0_is_restarted_while_halting(tmp_path, rank):
+    """A halt needs only learner 0, which saves."""
     job = WorkerGroupJob(tmp_path, 3)
     (job.dir / f"bad-learner-{rank}").write_text(
         "signal.signal(signal.SIGUSR2, lambda *_: os.kill(os.getppid(), 9))\n"
@@ -249,10 +249,10 @@ def test_a_learner_that_dies_while_halting(tmp_path, rank):
         "time.sleep(600)\n"
     )
     halt(job)
-    assert ("starting it again" in job.output) == (rank == 0)
+    assert ("restarting it" in job.output) == (rank == 0)
 
 
-def test_cancelling_ends_all_of_them(tmp_path):
+def test_a_cancel_ends_all_learners(tmp_path):
     job = WorkerGroupJob(tmp_path, 2)
     process = job.start()
     job.living(1)
@@ -261,7 +261,7 @@ def test_cancelling_ends_all_of_them(tmp_path):
     assert job.shared_memory() == []
 
 
-def test_kill_of_the_supervisor_leaves_no_process(tmp_path):
+def test_a_killed_supervisor_leaves_no_process(tmp_path):
     job = WorkerGroupJob(tmp_path, 2)
     process = job.start()
     pids = [job.living(0), job.living(1), job.server_pid()]

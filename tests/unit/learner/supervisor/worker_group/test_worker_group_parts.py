@@ -1,4 +1,4 @@
-"""What the group decides by: restarts, homes, places, what is told; pure, or files alone."""
+"""The parts of the worker group: restart policy, shard placement, messages; pure, or only files."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ from learner.supervisor.worker_group.shard_placement import (
 from learner.supervisor.worker_group.worker import LearnerWorker
 
 
-def test_a_learner_that_waits_for_its_restart_tells_how_often(tmp_path):
+def test_a_learner_waiting_for_its_restart_reports_its_restarts(tmp_path):
     path = tmp_path / contract.status_file(1, "learner", 0)
     path.parent.mkdir(parents=True)
     learner = LearnerWorker(0, 0, "n1", lambda starts: None, tmp_path, 1)
     learner.start_if_due(0.0)
-    learner.say_waiting("was killed by signal 9; starting again")
+    learner.say_waiting("was killed by signal 9; restarting")
     assert learner.status().metrics == {"restarts": 1.0}
 
 
-def test_deaths_in_a_row_are_counted_from_the_last_that_had_done_something():
+def test_deaths_in_a_row_are_counted_since_the_last_progress():
     restarts = Restarts(3)
     assert [restarts.died(progress=p) for p in (False, False)] == [0.5, 1.0]
     assert restarts.died(progress=True) == 0.5
     assert [restarts.died(progress=p) for p in (False, False, False)] == [0.5, 1.0, None]
 
 
-def test_waits_grow_to_half_a_minute():
+def test_restart_waits_grow_to_half_a_minute():
     restarts = Restarts(100)
     assert [restarts.died(progress=False) for _ in range(9)] == [
         0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0,
@@ -75,13 +75,13 @@ def test_waits_grow_to_half_a_minute():
          "ended (ended by the launcher)", False, False),
     ],
 )  # fmt: skip
-def test_how_a_learner_died(ended, words, user, slow):
+def test_a_status_shows_how_a_learner_died(ended, words, user, slow):
     assert how_it_died(ended) == words
     if ended is not None:
         assert (is_user_error(ended), is_too_slow(ended)) == (user, slow)
 
 
-def test_homes_of_lost_nodes_go_to_those_that_have_the_fewest():
+def test_shards_of_a_lost_node_move_to_the_nodes_with_the_fewest():
     homes = Homes(1, [0, 1, 2, 1, 2, 0, 1])
     second = without_node(homes, 1, 3)
     assert second == Homes(2, [0, 0, 2, 2, 2, 0, 0], [1])
@@ -89,7 +89,7 @@ def test_homes_of_lost_nodes_go_to_those_that_have_the_fewest():
     assert at_the_end(second) == dataclasses.replace(second, generation=3, ended=True)
 
 
-def test_the_secret_is_made_once_and_readable_by_nobody_else(tmp_path):
+def test_the_secret_is_made_once_and_only_its_user_can_read_it(tmp_path):
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     make_secret(tmp_path, 1)
     path = tmp_path / contract.server_secret(1)
@@ -103,7 +103,7 @@ def test_the_secret_is_made_once_and_readable_by_nobody_else(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["parameters.json"]
 
 
-def test_a_node_that_has_no_part_any_more(tmp_path):
+def test_a_node_learns_that_it_is_out_of_the_training(tmp_path):
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
     outside = Outside(tmp_path, 1, 60.0, node=2)
     assert outside.expelled() == ""
@@ -132,10 +132,10 @@ def test_a_learner_knows_how_much_of_a_halt_is_over(tmp_path, monkeypatch):
         now[0] += passed_s
         assert late(0.5) is expected
     assert not late(0.75)
-    assert HaltTime(tmp_path, 1)(0.5)  # who asks later for the first time knows when it began
+    assert HaltTime(tmp_path, 1)(0.5)  # a first call later still knows when the halt began
 
 
-def test_places_of_learners_that_are_steps(tmp_path):
+def test_learners_in_their_own_steps_know_their_ranks(tmp_path):
     plan = WorkerGroupJob(tmp_path, 4, nodes=2).plan
     assert first_homes(plan) == Homes(1, [0, 1])
     places = [find_ranks(plan, {"DLCTL_RANK": str(rank)}) for rank in range(4)]
@@ -148,7 +148,7 @@ def test_places_of_learners_that_are_steps(tmp_path):
             find_ranks(plan, env)
 
 
-def test_hosts_of_a_job(tmp_path, monkeypatch):
+def test_the_hosts_of_a_job_come_from_slurm(tmp_path, monkeypatch):
     job = WorkerGroupJob.on_fake_slurm(tmp_path, 2, 2)
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n1,n2")
     assert job_hosts(job.plan) == ["n1", "n2"]
@@ -169,7 +169,7 @@ def test_hosts_of_a_job(tmp_path, monkeypatch):
         ("srun: error: n1: task 0: Killed", False),
     ],
 )
-def test_words_of_srun(line, lost):
+def test_srun_lines_show_a_lost_node(line, lost):
     assert says_lost(["srun: hello", f" {line}"]) == (line if lost else "")
 
 
@@ -189,7 +189,7 @@ def ending(states, lost, **more):
 LOST = {2: "was lost with node n2", 3: "was lost with node n2"}
 
 
-def test_lost_learners_are_told_of_in_a_completed_training(plan):
+def test_a_completed_training_reports_its_lost_learners(plan):
     verdict = decide(plan, ending([State.COMPLETED] * 2, LOST))
     assert (verdict.state, verdict.reason) == (
         State.COMPLETED,
@@ -197,7 +197,7 @@ def test_lost_learners_are_told_of_in_a_completed_training(plan):
     )
 
 
-def test_and_in_a_halted_one(plan):
+def test_a_halted_training_reports_its_lost_learners(plan):
     request = EndRequest("halt", "halted on request", 9.0)
     told = ending([State.HALTED] * 3, {3: "vanished"}, request=request)
     saved = [dataclasses.replace(one, exit_code=85) for one in told.statuses]
@@ -220,37 +220,37 @@ def test_a_program_that_was_killed_has_not_saved(tmp_path, ends, saved):
     assert ("newest checkpoint" in verdict.hint) is not saved
     verdict = decide(plan, Evidence(halted, 0, [], EndRequest("halt", "on request", 9.0),
                                           checkpoints=False))  # fmt: skip
-    assert ("no checkpoint yet; begin anew: dlctl resume" in verdict.hint) is not saved
+    assert ("no checkpoint yet; start again: dlctl resume" in verdict.hint) is not saved
 
 
-def test_learners_that_halted_before_the_training_began_have_nothing_to_go_on_from(plan):
+def test_a_halt_before_training_began_leaves_no_checkpoint_to_resume(plan):
     loop = dataclasses.replace(plan.framework, command=None, job="train.py")
     plan = dataclasses.replace(plan, framework=loop)
     told = ending([State.HALTED] * 4, {}, request=EndRequest("halt", "halted on request", 9.0))
     saved = [dataclasses.replace(one, exit_code=85) for one in told.statuses]
     told = dataclasses.replace(told, statuses=saved)
-    assert decide(plan, told).hint.startswith("Go on with: dlctl resume")
+    assert decide(plan, told).hint.startswith("Continue with: dlctl resume")
     verdict = decide(plan, dataclasses.replace(told, checkpoints=False))
     assert verdict.reason == "Halted on request."
-    assert verdict.hint.startswith("There is no checkpoint yet; begin anew: dlctl resume")
+    assert verdict.hint.startswith("There is no checkpoint yet; start again: dlctl resume")
 
 
-def test_a_step_that_somebody_cancelled_is_no_want_of_memory(tmp_path):
-    """`scancel JOB.STEP`, as srun tells it: slurmstepd ends all with their watchdogs."""
+def test_a_cancelled_step_is_not_out_of_memory(tmp_path):
+    """`scancel JOB.STEP`, as srun reports it: slurmstepd ends learners and watchdogs."""
     plan = Job(tmp_path, "python train.py").plan
     words = ["slurmstepd-n1: error: *** STEP 65.1 ON n1 CANCELLED AT 2026-11-22T14:40:10 ***",
              "srun: error: n1: task 0: Killed"]  # fmt: skip
     verdict = decide(plan, Evidence([status(0, State.TRAINING)], 137, words, None))
     assert verdict.state is State.FAILED
     assert verdict.reason.startswith("Slurm ended the learners' step: ")
-    assert verdict.hint == f"Go on from the newest checkpoint: dlctl resume {plan.training_id}"
+    assert verdict.hint == f"Resume from the newest checkpoint: dlctl resume {plan.training_id}"
 
 
 @pytest.mark.parametrize(("line", "state"), [
     ("srun: error: n1: task 0: Out Of Memory", State.FAILED),
     ("srun: error: n1: task 0: Terminated", State.HALTED),
 ])  # fmt: skip
-def test_memory_that_lacked_is_told_though_the_job_is_being_ended(tmp_path, line, state):
+def test_out_of_memory_is_reported_even_as_the_job_is_being_ended(tmp_path, line, state):
     plan = Job(tmp_path, "python train.py").plan
     request = EndRequest("halt", "the scheduler ended the job", 9.0, terminated=True)
     verdict = decide(plan, Evidence([status(0, State.TRAINING)], 137, [line], request))
@@ -262,7 +262,7 @@ def test_memory_that_lacked_is_told_though_the_job_is_being_ended(tmp_path, line
     [(True, 15, State.HALTED), (True, 9, State.FAILED), (True, None, State.FAILED),
      (False, 15, State.FAILED)],
 )  # fmt: skip
-def test_who_ends_with_the_whole_job_has_not_failed(plan, terminated, number, state):
+def test_a_learner_that_ends_with_the_whole_job_has_not_failed(plan, terminated, number, state):
     told = ending([State.CANCELLED, State.TRAINING, State.HALTED], {3: "vanished"})
     killed = status(0, State.FAILED, signal=number, reason="ended")
     request = EndRequest("halt", "the scheduler ended the job", 9.0, terminated=terminated)
@@ -276,7 +276,7 @@ def test_who_ends_with_the_whole_job_has_not_failed(plan, terminated, number, st
         assert f"newest checkpoint: dlctl resume {plan.training_id}" in verdict.hint
 
 
-def test_a_failure_that_is_known_outweighs_what_it_led_to(plan):
+def test_a_known_failure_overrides_its_consequences(plan):
     failure = failure_of(
         VerdictKind.UNKNOWN, "The server on n1 failed.", "Look.", Guilty("server", 0, "n1", 1, None)
     )

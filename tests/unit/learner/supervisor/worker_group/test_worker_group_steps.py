@@ -1,4 +1,4 @@
-"""What the group does when steps end, can't be started, or nodes are lost: steps of a script."""
+"""The worker group when steps end or can't start and nodes are lost, with scripted steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from learner.supervisor.worker_group.shard_placement import make_secret
 
 
 class FakeStep:
-    """A step that ends when it is told, or when a test says so."""
+    """A step that ends when it is terminated, or when a test ends it."""
 
     def __init__(self, *_: object) -> None:
         self.exit_code: int | None = None
@@ -43,7 +43,7 @@ class FakeStep:
 
 
 class FakeNodes:
-    """Hosts of which none is gone."""
+    """Hosts, none of which is lost."""
 
     def __init__(self, nodes: int) -> None:
         self.hosts = [f"n{node}" for node in range(nodes)]
@@ -59,7 +59,7 @@ class FakeNodes:
 
 
 class Played:
-    """A group whose steps and clock are the test's."""
+    """A worker group whose steps and clock the test controls."""
 
     def __init__(self, root: Path, learners: int, nodes: int, **server: Any) -> None:
         self.job = WorkerGroupJob(root, learners, nodes=nodes)
@@ -69,9 +69,9 @@ class Played:
         self.said: list[str] = []
         self.cant_start: set[str] = set()
         self.took_over: list[bool] = []
-        """Of each server that was started."""
+        """The arguments of each server that was started."""
         self.overlapped: list[bool] = []
-        """Of each learner that was started."""
+        """The arguments of each learner that was started."""
         self.cleaned_by: list[list[str]] = []
         self.steps: dict[str, list[FakeStep]] = defaultdict(list)
         (self.job.dir / contract.status_file(1, "server", 0)).parent.mkdir(parents=True)
@@ -112,7 +112,7 @@ class Played:
 
 @pytest.fixture
 def play(tmp_path, monkeypatch):
-    """Makes crews whose steps are played."""
+    """Makes worker groups with scripted steps."""
     made: list[Played] = []
 
     class Made(Played):
@@ -168,8 +168,8 @@ def test_a_lost_node_ends_an_attempt_whose_servers_are_one_mpi_world(play):
         (State.FAILED, {"signal": 9, "reason": UNSAVED}, False),
     ],
 )
-def test_a_node_lost_while_halting_where_servers_are_one_mpi_world(play, state, more, saved):
-    """Learner 0 may have all that it saves; if it has not, that is a failure."""
+def test_a_node_lost_while_halting_fails_one_mpi_world_unless_saved(play, state, more, saved):
+    """If learner 0 can still save, the training halts; if not, it fails."""
     job = play(4, 2, transport="mpi", min_learners=3)
     job.poll()
     for rank in (2, 3):
@@ -185,8 +185,8 @@ def test_a_node_lost_while_halting_where_servers_are_one_mpi_world(play, state, 
         assert "its node n1 was lost" in job.group.failure.reason
 
 
-def test_a_death_is_told_once_the_file_system_is_back(play):
-    """Who is started again would wait for its turn, and the others of its round for it."""
+def test_a_death_is_announced_once_the_file_system_is_back(play):
+    """A restarted learner would wait for its turn, and the others of its round for that learner."""
     job = play(2, 1)
     job.poll()
     told = job.job.dir / contract.restarted_file(1)
@@ -199,8 +199,8 @@ def test_a_death_is_told_once_the_file_system_is_back(play):
     assert told.exists()
 
 
-def test_of_servers_that_are_one_mpi_world_that_which_failed_is_named(play):
-    """MPI ends the others with it, and the launcher has the exit code of one of those."""
+def test_the_failed_server_of_one_mpi_world_is_named(play):
+    """MPI ends the other servers with it; the launcher returns the exit code of one of those."""
     job = play(4, 2, transport="mpi")
     job.poll()
     job.say("server", 0, State.TRAINING, reason="serves", host="n0")
@@ -217,7 +217,7 @@ def test_of_servers_that_are_one_mpi_world_that_which_failed_is_named(play):
     assert ends == [(State.CANCELLED, "ended with the others"), (State.FAILED, words[0])]
 
 
-def test_servers_of_one_mpi_world_that_die_again_and_again(play):
+def test_servers_of_one_mpi_world_that_keep_dying_are_given_up(play):
     job = play(4, 2, transport="mpi")
     for _ in range(5):
         job.poll(40)
@@ -230,7 +230,7 @@ def test_servers_of_one_mpi_world_that_die_again_and_again(play):
 
 
 def test_learners_that_die_after_a_node_was_lost_wait_for_no_cores(play):
-    """Slurm does not know any more which are free."""
+    """Slurm does not know any more which cores are free."""
     job = play(3, 3)
     job.poll()
     job.say("learner", 0, State.FAILED, pid=5, signal=9)
@@ -246,10 +246,8 @@ def test_learners_that_die_after_a_node_was_lost_wait_for_no_cores(play):
     assert job.overlapped == [False] * 4 + [True] * 2
 
 
-def test_what_a_learner_of_a_lost_node_was_at_is_given_out_again_though_it_may_live(
-    play, monkeypatch
-):
-    """Nobody waits for its step to end; where the cursor is in use it is tried again."""
+def test_chunks_of_a_learner_on_a_lost_node_are_given_out_again(play, monkeypatch):
+    """Nothing waits for its step to end; while the cursor is in use, the attempt is repeated."""
     answers, expelled = [True, False], []
 
     def expel(path, number):
@@ -268,7 +266,7 @@ def test_what_a_learner_of_a_lost_node_was_at_is_given_out_again_though_it_may_l
     assert expelled == [("cursor", 7)] * 2
 
 
-def test_a_node_that_is_lost_while_halting_stops_nobody_from_saving(play):
+def test_a_node_lost_while_halting_stops_no_learner_from_saving(play):
     job = play(4, 2, min_learners=3)
     job.poll()
     for rank in (2, 3):
@@ -283,7 +281,7 @@ def test_a_node_that_is_lost_while_halting_stops_nobody_from_saving(play):
     assert set(job.group.lost) == {2, 3}
 
 
-def test_a_step_that_cant_be_started_at_once_is_tried_again(play):
+def test_a_step_that_cannot_start_at_once_is_retried(play):
     job = play(3, 1, min_learners=2)
     job.cant_start = {"learner 1"}
     job.poll()
@@ -305,7 +303,7 @@ def test_a_learner_that_can_never_be_started_is_given_up(play):
     assert job.job.homes() == contract.Homes(2, [0], lost_learners=[1])
 
 
-def test_a_server_that_cant_be_started_fails_the_training_and_leaves_no_secret(play):
+def test_a_server_that_cannot_start_fails_the_training_and_leaves_no_secret(play):
     job = play(2, 1)
     job.poll()
     job.steps["server 0"][0].end(137)
@@ -313,7 +311,7 @@ def test_a_server_that_cant_be_started_fails_the_training_and_leaves_no_secret(p
     job.poll(120)
     assert job.group.exit_code == 1
     assert job.group.failure.reason.endswith(
-        "can't go on: The launcher 'srun' can't be started: no memory."
+        "can't continue: The launcher 'srun' can't be started: no memory."
     )
     job.group.close()
     assert not (job.job.dir / contract.server_secret(1)).exists()
@@ -332,7 +330,7 @@ def test_a_server_that_never_serves_is_given_up_however_long_it_lives(play):
 
 
 def crash(job, lives, seconds):
-    """Have the server of node 0 serve for so long and end, so many times."""
+    """Let node 0's server serve for a time and end, and repeat that."""
     for _ in range(lives):
         assert job.group.failure is None
         job.say("server", 0, State.TRAINING, reason="serves")
@@ -352,13 +350,13 @@ def test_a_server_that_serves_for_a_while_and_always_ends_is_given_up(play):
     )
     name = job.job.plan.training_id
     assert failure.hint == (
-        f"See why in server-0.log (dlctl logs {name}), then go on from the newest checkpoint: "
+        f"See why in server-0.log (dlctl logs {name}), then resume from the newest checkpoint: "
         f"dlctl resume {name}"
     )
     assert job.status("server", 0).state is State.FAILED
 
 
-def test_a_server_that_ends_now_and_then_is_always_started_again(play):
+def test_a_server_that_dies_rarely_is_always_restarted(play):
     job = play(2, 1)
     job.poll()
     for _ in range(3):
@@ -367,7 +365,7 @@ def test_a_server_that_ends_now_and_then_is_always_started_again(play):
     assert job.group.failure is None
 
 
-def test_the_status_of_a_server_tells_of_its_death(play):
+def test_the_status_of_a_server_shows_its_death(play):
     job = play(2, 1)
     job.say("server", 0, State.TRAINING, reason="serves", pid=7)
     job.poll(40)
@@ -375,7 +373,7 @@ def test_the_status_of_a_server_tells_of_its_death(play):
     job.poll()
     seen = job.status("server", 0)
     assert (seen.state, seen.pid) == (State.DEPLOYING, 0)
-    assert seen.reason == "ended with exit code 137; starting again"
+    assert seen.reason == "ended with exit code 137; restarting"
     job.poll(2)
     job.say("server", 0, State.TRAINING, reason="serves", pid=8)
     for rank in range(2):
@@ -385,7 +383,7 @@ def test_the_status_of_a_server_tells_of_its_death(play):
     assert job.status("server", 0).state is State.CANCELLED
 
 
-def test_the_server_of_a_lost_node_does_not_train(play):
+def test_the_server_of_a_lost_node_ends_as_failed(play):
     job = play(4, 2)
     job.say("server", 1, State.TRAINING, reason="serves")
     job.poll()
@@ -401,7 +399,7 @@ def test_the_server_of_a_lost_node_does_not_train(play):
     assert job.status("server", 1) == seen
 
 
-def test_a_step_whose_predecessor_has_its_memory_still_is_tried_for_two_minutes(play):
+def test_a_step_whose_predecessor_holds_its_memory_is_retried_for_two_minutes(play):
     job = play(2, 1, min_learners=1)
     job.poll()
     full = "srun: error: Unable to create step for job 7: Memory required by task is not available"
@@ -419,8 +417,8 @@ def test_a_step_whose_predecessor_has_its_memory_still_is_tried_for_two_minutes(
     assert (tries, job.group.failure) == (25, None)
 
 
-def test_a_server_takes_over_where_one_has_served_and_learners_run(play):
-    """Without learners there, or before it served, it may make what somebody has removed."""
+def test_a_server_takes_over_if_one_has_served_and_learners_run(play):
+    """Without learners, or before it has served, a server creates the memory itself."""
     job = play(2, 1)
     job.poll()
     job.steps["server 0"][-1].end(137)
@@ -439,8 +437,8 @@ def test_a_server_takes_over_where_one_has_served_and_learners_run(play):
     assert job.took_over == [False, False, True, True, False]
 
 
-def test_a_server_that_has_removed_its_shards_itself_makes_them_anew(play):
-    """Nobody needed it while the supervisor was silent."""
+def test_a_server_that_removed_its_own_shards_creates_them_again(play):
+    """Nobody needed its shards while the supervisor was silent."""
     job = play(2, 1)
     job.poll()
     for state, code in ((State.TRAINING, 137), (State.CANCELLED, 0)):
@@ -451,7 +449,7 @@ def test_a_server_that_has_removed_its_shards_itself_makes_them_anew(play):
 
 
 def test_servers_of_one_mpi_world_take_over_once_all_have_served(play):
-    """The first one of them may serve while another one still makes its shards."""
+    """The first server may serve while another still creates its shards."""
     job = play(4, 2, transport="mpi")
     job.poll()
     for other in (State.DEPLOYING, State.TRAINING):
@@ -463,8 +461,8 @@ def test_servers_of_one_mpi_world_take_over_once_all_have_served(play):
 
 
 @pytest.mark.parametrize("role", ["learner", "server"])
-def test_a_step_that_had_begun_dies_whatever_srun_says_of_the_controller(play, role):
-    """Of a busy controller srun complains at each end, and so it would be started for ever."""
+def test_the_death_of_a_begun_step_counts_whatever_srun_prints(play, role):
+    """srun complains about a busy controller at each end; without this, restarts never stop."""
     job = play(2, 1)
     job.poll()
     busy = "srun: error: slurm_receive_msg: Socket timed out on send/recv operation"
@@ -477,7 +475,7 @@ def test_a_step_that_had_begun_dies_whatever_srun_says_of_the_controller(play, r
 
 
 @pytest.mark.parametrize("name", ["learner 0", "server 0"])
-def test_a_step_that_cant_begin_while_the_controller_is_away_is_no_death(play, name):
+def test_a_step_that_cannot_begin_while_the_controller_is_away_is_no_death(play, name):
     job = play(2, 1)
     job.poll()
     away = (
@@ -490,7 +488,7 @@ def test_a_step_that_cant_begin_while_the_controller_is_away_is_no_death(play, n
     assert (job.group.failure, job.group.lost) == (None, {})
 
 
-def test_nothing_is_started_again_once_the_whole_job_gets_sigterm(play):
+def test_nothing_is_restarted_once_the_whole_job_gets_sigterm(play):
     job = play(3, 2, min_learners=2)
     job.poll()
     job.poll(terminated=True)
@@ -516,15 +514,15 @@ def test_nothing_is_started_again_once_the_whole_job_gets_sigterm(play):
     ("words", "life_s", "deaths", "said"),
     [
         ("srun: error: n0: task 0: Out Of Memory", 100, 3,
-         "was killed by signal 9, for want of memory, 3 times in a row, each within 10 min"),
+         "was killed by signal 9, out of memory, 3 times in a row, each within 10 min"),
         ("srun: error: n0: task 0: Killed", 10, 20,
          "was killed by signal 9, 20 times in a row, each within 60 s of its start"),
         ("srun: error: n0: task 0: Out Of Memory", 700, 0, ""),
         ("srun: error: n0: task 0: Killed", 100, 0, ""),
     ],
 )  # fmt: skip
-def test_a_learner_that_dies_again_and_again_is_given_up(play, words, life_s, deaths, said):
-    """Though each of its lives has trained on a chunk: they are seconds of a training of weeks."""
+def test_a_learner_that_keeps_dying_is_given_up(play, words, life_s, deaths, said):
+    """Even if each life has trained on a chunk: that is seconds of a training of weeks."""
     job = play(3, 1, min_learners=2)
     for count in range(deaths or 30):
         job.poll(life_s)
@@ -539,7 +537,7 @@ def test_a_learner_that_dies_again_and_again_is_given_up(play, words, life_s, de
 
 
 @pytest.mark.parametrize("back", [True, False])
-def test_shared_memory_that_cant_be_removed_at_once(play, back):
+def test_removal_of_shared_memory_is_retried_or_reported(play, back):
     """Slurm's controller is away when a server is killed and the training ends."""
     job = play(2, 1)
     job.poll()
@@ -559,7 +557,7 @@ def test_shared_memory_that_cant_be_removed_at_once(play, back):
     assert [left in line for line in job.said if "shared memory" in line] == [True] * (not back)
 
 
-def test_what_a_supervisor_left_that_was_killed_is_removed_by_the_next_attempt(tmp_path):
+def test_the_next_attempt_removes_what_a_killed_supervisor_left(tmp_path):
     job = WorkerGroupJob(tmp_path, 2)
     make_secret(job.dir, 1)
     (job.dir / contract.snapshot_file(1, 0)).touch()
@@ -571,12 +569,12 @@ def test_what_a_supervisor_left_that_was_killed_is_removed_by_the_next_attempt(t
     assert (job.dir / contract.server_secret(2)).exists()
 
 
-def test_what_servers_of_one_mpi_world_leave_is_removed_by_a_step_that_waits_for_no_cores(play):
-    """Slurm may not know which are free any more, once the job has lost a node."""
+def test_the_cleanup_step_of_one_mpi_world_waits_for_no_cores(play):
+    """After the job has lost a node, Slurm may not know any more which cores are free."""
     argv = ["srun", "--mpi=pmix", "--nodes=3", "--ntasks=3", "--overlap", "--gres=none"]
     job = play(3, 3, transport="mpi", argv=argv)
     job.poll()
     job.steps["learner 2"][0].end(1, "srun: error: Node failure on n2")
     job.poll(60)
-    one = ["--mpi=none", "--nodes=1", "--ntasks=1"]  # of those said twice Slurm takes the last
+    one = ["--mpi=none", "--nodes=1", "--ntasks=1"]  # of repeated options Slurm takes the last
     assert job.cleaned_by == [[*argv, *one, f"--nodelist=n{node}"] for node in (0, 1)]
