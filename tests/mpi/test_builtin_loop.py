@@ -248,7 +248,7 @@ def test_a_wrong_program_gets_one_sentence(make_job: MakeJob, program: str, word
 
 
 def test_users_modules_shadow_nothing_and_can_be_imported(make_job: MakeJob) -> None:
-    job = make_job("import helper\nfrom learner import faults\n" + PROGRAM, 1)
+    job = make_job("import helper\nfrom learner import errors\n" + PROGRAM, 1)
     for name in ("typing.py", "learner.py", "random.py"):
         (job.directory / "code" / name).write_text("raise RuntimeError('shadowed')\n")
     (job.directory / "code" / "helper.py").write_text("VALUE = 1\n")
