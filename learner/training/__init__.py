@@ -1,5 +1,5 @@
-"""The built-in training loop of synchronous learners, and what both loops have in common.
+"""The built-in training loop of synchronous learners, and the parts that both loops share.
 
-Imports the rooms below it: data, model, data_parallel, checkpoint and export. What passes through
-are the plan's settings, batches, metrics and checkpoints.
+Imports the rooms below it: data, model, data_parallel, checkpoint and export. It handles the plan's
+settings, batches, metrics and checkpoints.
 """

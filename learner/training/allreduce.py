@@ -1,4 +1,4 @@
-"""One learner of a synchronous training: join the others, train in step with them, leave."""
+"""One learner of a synchronous training: join the other learners, train with them, leave."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ from learner.training.setup import TrainingJob
 def _check_rank(exchange: Exchange, rank: int) -> None:
     if exchange.rank != rank:
         raise UserFault(
-            f"the launcher says RANK={rank}, but MPI says {exchange.rank}",
-            hint="the launcher and the MPI library do not fit: see the site's launcher",
+            f"the launcher set RANK={rank}, but MPI reports rank {exchange.rank}",
+            hint="launcher and MPI library don't match: check the site's launcher",
         )
 
 
 def train_together(job: TrainingJob, halt: HaltFlag, joined: list[Exchange]) -> bool:
-    """Train in step with the others; `joined` gets what connects them."""
-    writer = WriterProcess()  # before MPI, torch's threads and CUDA: no process starts later
+    """Train synchronously with the other learners; return whether the training finished.
+
+    Args:
+        joined: receives the exchange that connects the learners, once it exists.
+    """
+    writer = WriterProcess()  # before MPI, torch's threads and CUDA: later no process may start
     resources = job.plan.resources
     keep_freed_memory()
     gpu = resources.gpus_per_learner > 0 and torch.cuda.is_available()
@@ -71,7 +75,7 @@ def _train(job: TrainingJob, exchange: Exchange, halt: HaltFlag, writer: WriterP
 def _distribute(
     parts: Parts, settings: contract.Training, exchange: Exchange
 ) -> DistributedOptimizer:
-    """Wrap the user's optimizer; the loop weights gradients by samples, and their sum is meant."""
+    """Wrap the user's optimizer; the loop weights gradients by samples, so they are summed."""
     return DistributedOptimizer(
         parts.optimizer,
         exchange,

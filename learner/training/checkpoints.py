@@ -1,4 +1,4 @@
-"""Take the state of a training apart over all learners, keep it, and put it back."""
+"""Divide a training's state over all learners, checkpoint it, and restore it."""
 
 from __future__ import annotations
 
@@ -29,57 +29,57 @@ from learner.model.weights import restore_model
 
 @dataclass
 class Position:
-    """Where a training stands, between two steps."""
+    """The position of a training between two steps."""
 
     epoch: int = 0
-    """Epochs finished."""
+    """How many epochs are finished."""
     batch: int = 0
-    """Global batches of the running epoch that are done, beside those of `done`."""
+    """How many global batches of the current epoch are done, not counting `done`."""
     step: int = 0
-    """Optimizer steps done, over all epochs."""
+    """How many optimizer steps are done, over all epochs."""
     sums: dict[str, float] = field(default_factory=dict)
-    """Of the running epoch: the sum over its samples of the loss and each metric."""
+    """Sums of the loss and each metric over the samples of the current epoch."""
     samples: int = 0
-    """Samples in `sums`."""
+    """How many samples `sums` covers."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """The values of every finished epoch."""
     done: list[tuple[int, int]] = field(default_factory=list)
-    """What learners of a parameter server have done of the running epoch and of later ones, with
-    gaps between: ranges of positions, see psrv.cursor.base."""
+    """The ranges of positions that learners of a parameter server have done in the current epoch
+    and later ones, with gaps between them; see psrv.cursor.base."""
 
 
 class ShardedState(Protocol):
     """The state of an optimizer that is divided over the learners."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return torch's state_dict, with `Pieces` for what this learner holds a part of."""
+        """Return torch's state_dict, with `Pieces` for tensors that this learner holds in part."""
 
     def load_stored(self, state: dict[str, Any]) -> None:
-        """Take a state back, with a `Stored` in the place of each tensor.
+        """Restore a state that has a `Stored` in place of each tensor.
 
         May be called again, with an earlier checkpoint, after a DamagedCheckpoint.
         """
 
 
 class StateMissing(Exception):
-    """A part of the state can't be had now: there is no checkpoint of this step."""
+    """A part of the state can't be read now, so there is no checkpoint of this step."""
 
 
 class ServerState(Protocol):
-    """What a parameter server has beside the model, and where its learners stand."""
+    """A parameter server's state beside the model, with the positions of its learners."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state.
 
         Raises:
-            StateMissing: it can't be read.
+            StateMissing: the state can't be read.
         """
 
     def needed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return what this learner needs of a stored state: the rest is not read."""
+        """Return the part of a stored state that this learner needs; the rest is not read."""
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Take a state back; None: the checkpoint is of a training without a server."""
+        """Restore a state; None means a checkpoint of a training without a parameter server."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,13 @@ class Trained:
     schedule: Schedule
     device: torch.device
     sharded: ShardedState | None = None
-    """Where the optimizer's state is not whole in every learner."""
+    """Set if the optimizer's state is divided over the learners."""
     server: ServerState | None = None
-    """Where there is a parameter server."""
+    """Set if the training has a parameter server."""
 
 
 class CheckpointKeeper:
-    """Checkpoints of one training. `save` and `load` are called by every learner."""
+    """Checkpoints of one training. Every learner must call `save` and `load`."""
 
     def __init__(
         self,
@@ -117,26 +117,26 @@ class CheckpointKeeper:
         self._interval = Interval(policy, clock)
         self._engine = CheckpointEngine(root, exchange, say, keep, writer, disk)
         self._asked_step: int | None = None
-        """The step of the newest checkpoint that was begun or loaded."""
+        """The step of the newest checkpoint that this run began to save, or loaded."""
         self._failures = 0
         self._prepared = False
         self._stall_s = 0.0
 
     @property
     def saved_step(self) -> int | None:
-        """Return the step of the newest checkpoint that this run completed or began from."""
+        """Return the step of the newest checkpoint that this run completed or loaded."""
         return self._engine.saved_step
 
     @property
     def stall_s(self) -> float:
-        """Return how long training has stood still for checkpoints since the last read, in s."""
+        """Return how long training has waited for checkpoints since the last read, in seconds."""
         stall_s, self._stall_s = self._stall_s, 0.0
         return stall_s
 
     def overdue(self) -> bool:
-        """Return whether the time for a checkpoint has come; the learners go by rank 0's answer.
+        """Return whether a checkpoint is due by the clock; rank 0's answer decides for all.
 
-        Called after each step: it also notes what the writer has done.
+        Call this after each step: it also processes the writer's events.
         """
         self._engine.poll()
         if self._engine.failures > self._failures:
@@ -151,7 +151,7 @@ class CheckpointKeeper:
         return any(every is not None and step % every == 0 for every in intervals)
 
     def due_after_epoch(self, epoch: int) -> bool:
-        """Return whether a checkpoint is due after this epoch: by default after each."""
+        """Return whether a checkpoint is due after this epoch; by default one is after each."""
         policy = self._policy
         if policy.every_epochs is None:
             other = policy.every_steps is not None or policy.every_s is not None
@@ -159,31 +159,35 @@ class CheckpointKeeper:
         return epoch % policy.every_epochs == 0
 
     def check(self, trained: Trained) -> None:
-        """Refuse, before the first step, what a checkpoint could not hold."""
+        """Check before the first step that a checkpoint can hold the whole state.
+
+        Raises:
+            UserFault: the state has an object that a checkpoint can't hold.
+        """
         pack(trained.schedule.state_dict())
         pack(trained.parts.model.state_dict())
         pack(_optimizer_state(trained))
 
     def prepare(self, trained: Trained, position: Position) -> None:
-        """Take the memory for the snapshots, once the optimizer has its state: after a step."""
+        """Allocate memory for snapshots; call this after a step, when the optimizer has state."""
         if not self._prepared:
             self._engine.prepare(*self._state(trained, position))
             self._prepared = True
 
     def ready(self, step: int) -> bool:
-        """Return whether a `save` would save: for callers who have to gather the state first.
+        """Return whether `save` would save now; for callers that must gather the state first.
 
-        Otherwise it is put off, as `save` does it, or there is a checkpoint of this step.
+        If not, the checkpoint is postponed as by `save`, or this step already has one.
         """
         return self._asked_step != step and self._may_begin()
 
     def save(self, trained: Trained, position: Position, *, final: bool = False) -> bool:
         """Save the state; return False if there is no checkpoint of this step.
 
-        Training waits for a copy in memory only. While the last checkpoint is still being written
-        this one is put off (`overdue` tells until when), unless it is the final one: that is
-        waited for. A full disk, or a state that can't be read, costs this checkpoint only: a
-        warning, and the earlier ones stay.
+        Training waits only for a copy in memory. While the last checkpoint is still being written,
+        this one is postponed (`overdue` returns True once it can be taken), except the final one,
+        which `save` waits for. A full disk, or a state that can't be read, costs only this
+        checkpoint: a warning is printed, and the earlier ones stay.
         """
         began = time.perf_counter()
         try:
@@ -198,11 +202,11 @@ class CheckpointKeeper:
         if complete and self._asked_step == position.step:
             return True
         if self._asked_step == position.step and self._engine.saved_step == position.step:
-            return True  # loaded at this very step
+            return True  # this step's checkpoint was loaded
         return self._begin(trained, position) and self._engine.wait()
 
     def _begin(self, trained: Trained, position: Position) -> bool:
-        if not self._may_begin():  # before the state is taken apart, which costs time
+        if not self._may_begin():  # checked before packing the state, which takes time
             return False
         try:
             tree, own = self._state(trained, position)
@@ -222,7 +226,7 @@ class CheckpointKeeper:
         return False
 
     def _state(self, trained: Trained, position: Position) -> tuple[Any, Any]:
-        """Return the state of the training, and that of this learner alone."""
+        """Return the state of the training, and this learner's own state."""
         model = trained.parts.model
         tree = {
             "model": self._of_first(dict(model.state_dict()), dict(model.named_buffers())),
@@ -239,7 +243,7 @@ class CheckpointKeeper:
         return tree, own
 
     def _of_first(self, state: dict[str, Any], buffers: dict[str, Any]) -> dict[str, Any]:
-        """Return a model's state in which rank 0 alone stands for the buffers: they may differ."""
+        """Return a model's state with rank 0's buffers only: the learners' buffers may differ."""
         if self._exchange.size == 1:
             return state
         first = self._exchange.rank == 0
@@ -249,7 +253,7 @@ class CheckpointKeeper:
         }
 
     def _own_buffers(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
-        """Return those buffers that rank 0's model does not stand for."""
+        """Return this learner's buffers that differ from rank 0's or are not in the state."""
         buffers = dict(model.named_buffers())
         if not buffers:
             return {}
@@ -261,10 +265,10 @@ class CheckpointKeeper:
         return {name: b for name, b in buffers.items() if digests[name] != first[name]}
 
     def load(self, trained: Trained) -> Position | None:
-        """Go back to the newest whole checkpoint; return the position, or None if there is none.
+        """Restore the newest complete checkpoint; return its position, or None if there is none.
 
         Raises:
-            UserFault: it is of another model, optimizer or data order.
+            UserFault: the checkpoint has another model, optimizer or data order.
         """
         found = self._engine.load(lambda loaded: self._read(loaded, trained))
         if found is None:
@@ -295,8 +299,8 @@ class CheckpointKeeper:
             tree["server"] = trained.server.needed(server)
         elif server is not None:
             self._say(
-                "the checkpoint is of a training with a parameter server: weights, place in the "
-                "data and learner 0's optimizer are taken over, what its solver keeps is not"
+                "the checkpoint is of a training with a parameter server: weights, position in the "
+                "data and learner 0's optimizer are restored, the state of its solver is not"
             )
         if trained.sharded is not None:
             check_optimizer(trained.parts.optimizer, tree["optimizer"], loaded.directory.name)
@@ -309,13 +313,13 @@ class CheckpointKeeper:
     def _seed_anew(self, before: int, step: int) -> None:
         now = self._settings.get("learners", self._exchange.size)
         self._say(
-            f"learners in the checkpoint: {before}, now: {now}; their random "
-            "generators (dropout, say) are seeded anew"
+            f"learners in the checkpoint: {before}, now: {now}; their random number "
+            "generators (for dropout, for example) are seeded anew"
         )
         rng.seed_all(self._settings["seed"], self._exchange.rank, step)
 
     def close(self) -> None:
-        """Let the writer finish, and end it."""
+        """Let the writer process finish, then end it."""
         self._engine.close()
 
 
@@ -344,24 +348,24 @@ def _restore_buffers(model: torch.nn.Module, stored: dict[str, torch.Tensor]) ->
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, stored: dict[str, Any], name: str) -> None:
-    """Refuse the state of another optimizer.
+    """Check that a stored state belongs to an optimizer of this class.
 
     Raises:
-        UserFault: it is of another class.
+        UserFault: the state is of another class.
     """
     if stored["class"] != type(optimizer).__name__:
         raise UserFault(
             f"the checkpoint {name} is of the optimizer {stored['class']}, "
-            f"and build returned {type(optimizer).__name__}",
-            hint="resume needs the same optimizer; submit a changed one as a new training",
+            f"but build returned {type(optimizer).__name__}",
+            hint="a resume needs the same optimizer; submit a changed one as a new training",
         )
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, stored: dict[str, Any], name: str) -> None:
-    """Load a checkpoint's state into an optimizer, bit by bit.
+    """Load a checkpoint's state into an optimizer, keeping every bit.
 
     Raises:
-        UserFault: it is of another optimizer, or does not fit.
+        UserFault: the state is of another optimizer, or does not fit.
     """
     check_optimizer(optimizer, stored, name)
     state = stored["state"]
@@ -369,8 +373,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, stored: dict[str, Any], 
         optimizer.load_state_dict(state)
     except (ValueError, KeyError) as error:
         raise UserFault(f"the checkpoint {name} does not fit the optimizer: {error}") from error
-    # load_state_dict rounds the state to the dtype of its parameter (a float32 moment of a bfloat16
-    # parameter, say): put back what was saved.
+    # load_state_dict rounds the state to its parameter's dtype (for example a float32 moment of a
+    # bfloat16 parameter): restore the saved values.
     numbers = [n for group in state["param_groups"] for n in group["params"]]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):

@@ -1,4 +1,4 @@
-"""What both built-in loops do with a batch: forward, loss, metrics, and the validation data."""
+"""What both built-in loops compute: forward pass, loss and metrics of a batch, and validation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from learner.model.user_model import Parts
 
 
 class HaltedInValidation(Exception):
-    """A halt came during validation: the epoch's end is done again after `resume`."""
+    """A halt came during validation: a resume repeats the end of the epoch."""
 
 
 class Evaluation:
@@ -28,10 +28,10 @@ class Evaluation:
         self._parts = parts
         self._device = device
         self.names = ("loss", *parts.metrics)
-        """Of the values that `sums` returns."""
+        """The names of the values that `sums` returns."""
 
     def forward(self, batch: tuple[tuple[Any, ...], Any]) -> tuple[Any, Any]:
-        """Return outputs and targets of (inputs, targets)."""
+        """Return the model's outputs and the targets for a batch of (inputs, targets)."""
         inputs, targets = to_device(batch, self._device)
         return self._parts.model(*inputs), targets
 
@@ -39,7 +39,7 @@ class Evaluation:
         """Return the mean loss over the batch.
 
         Raises:
-            UserFault: the user's loss returned something else.
+            UserFault: the user's loss returned something other than one number.
         """
         loss = self._parts.loss(outputs, targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
@@ -51,7 +51,7 @@ class Evaluation:
         return loss
 
     def sums(self, loss: torch.Tensor, outputs: Any, targets: Any, samples: int) -> list[float]:
-        """Return the sums over the batch's samples, in the order of `names`."""
+        """Return the sums of loss and metrics over the batch's samples, in the order of `names`."""
         with torch.no_grad():
             means = [float(f(outputs, targets)) for f in self._parts.metrics.values()]
         return [value * samples for value in (float(loss.detach()), *means)]
@@ -59,10 +59,10 @@ class Evaluation:
     def validate(
         self, batch_size: int, exchange: Group, halted: Callable[[], bool]
     ) -> dict[str, float]:
-        """Return loss and metrics of the validation data; training's random states stay.
+        """Return loss and metrics of the validation data; keep the random states unchanged.
 
         Raises:
-            HaltedInValidation: a halt has come to any learner.
+            HaltedInValidation: any learner got a halt.
         """
         model = self._parts.model
         with preserved(self._device), torch.no_grad():
@@ -95,26 +95,26 @@ class Evaluation:
 
 
 class LossWatch:
-    """Says once that the loss is no number any more, and keeps the words for the progress."""
+    """Warns once when the loss is not finite, and keeps the warning for the progress file."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._said = False
+        self._warned = False
         self.warning = ""
 
     def look(self, loss: float, step: int) -> None:
-        """Look at the loss of a step."""
+        """Check the loss of a step."""
         if math.isfinite(loss):
             self.warning = ""
             return
         self.warning = self.warning or f"the loss is {loss} since step {step}"
-        if not self._said:
-            self._said = True
+        if not self._warned:
+            self._warned = True
             self._say(f"WARNING: the loss is {loss} at step {step}")
 
 
 def sum_in_order(rows: NDArray[np.float64]) -> list[float]:
-    """Return the sum of the rows, added from the first to the last."""
+    """Return the sum of the rows, added in order, so that every learner gets the same bits."""
     total = np.zeros(rows.shape[1])
     for row in rows:
         total = total + row

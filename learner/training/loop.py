@@ -1,11 +1,11 @@
 """The built-in training loop: data-parallel, synchronous, deterministic.
 
-A global batch is divided over the learners; each computes its share's gradient weighted by its
-samples; the sum, in rank order, is the gradient of the whole batch. Every learner then takes the
+A global batch is divided over the learners. Each computes the gradient of its share, weighted by
+its samples; the sum in rank order is the gradient of the whole batch. Every learner then takes the
 same optimizer step. A learner's share may be empty.
 
-Buffers (the running statistics of batch norm) are each learner's own during an epoch; rank 0's
-are given to all before each validation and at the end. Checkpoints keep those of every rank.
+During an epoch each learner has its own buffers (the running statistics of batch norm); rank 0's
+are broadcast before each validation and at the end. Checkpoints keep those of every rank.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from learner.training.evaluation import Evaluation, HaltedInValidation, LossWatc
 
 @dataclass(frozen=True)
 class Reports:
-    """Where the loop says what it does."""
+    """Where the loop reports what it does."""
 
     say: Callable[[str], None]
-    """Prints a line on rank 0, and nothing elsewhere."""
+    """Prints a line on rank 0, and nothing on other ranks."""
     progress: Progress
     metrics: MetricsFile | None
-    """Only rank 0 has one: the values are those of all learners."""
+    """Set on rank 0 only: the values cover all learners."""
 
 
 class Trainer:
@@ -68,12 +68,12 @@ class Trainer:
         self._evaluation = Evaluation(self._parts, trained.device)
         self._names = self._evaluation.names
         self._steps = 0
-        """Of the epoch that runs."""
+        """How many steps the current epoch has."""
         self._watch = LossWatch(reports.say)
         self.position = Position()
 
     def run(self, position: Position) -> bool:
-        """Train from a position; return False if a halt ended it before the last epoch's end."""
+        """Train from a position; return False if a halt came before the end of the last epoch."""
         self.position = position
         self._times.begin()
         while position.epoch < self._settings.epochs:
@@ -87,7 +87,7 @@ class Trainer:
         return True
 
     def share_buffers(self) -> None:
-        """Give rank 0's buffers to all learners."""
+        """Broadcast rank 0's buffers to all learners."""
         self._exchange.broadcast(self._parts.model.buffers())
 
     # One epoch ----------------------------------------------------------------------------------
@@ -109,10 +109,10 @@ class Trainer:
                 halt = halt or now_halt
                 save_due = save_due or overdue or self._keeper.due_after_step(position.step)
                 if not self._optimizer.settled or position.batch == self._steps:
-                    continue  # learners differ until their weights are averaged (local SGD)
+                    continue  # local SGD: weights differ between learners until they are averaged
                 if halt:
                     return False
-                if save_due:  # one that is put off is overdue as soon as the writer is free
+                if save_due:  # if postponed, it becomes overdue as soon as the writer is free
                     self._keeper.save(self._trained, position)
                     save_due = False
         elapsed_s = time.monotonic() - started_at
@@ -125,19 +125,19 @@ class Trainer:
         return True
 
     def _shares(self, order: NDArray[np.int64], first: int) -> Iterator[Share]:
-        """Yield this learner's share of each batch from the first on."""
+        """Yield this learner's share of each batch, beginning with batch `first`."""
         size, rank, learners = self._settings.batch_size, self._exchange.rank, self._exchange.size
         for batch in range(first, self._steps):
             yield share_of_batch(order, batch, size, rank, learners)
 
     def _prefetched(self, dataset: Any, shares: Iterable[Share]) -> Prefetcher:
-        """Return the batches of those shares that are not empty, in order."""
+        """Return the batches of the shares that are not empty, in order."""
         indices = (share.indices for share in shares if len(share.indices) > 0)
         return Prefetcher(dataset, indices, mode=self._settings.prefetch)
 
     def _end_epoch(self, samples_per_s: float, save_due: bool) -> None:
-        position, times = self.position, self._times.read()  # validation is no step
-        # None after an epoch on a parameter server in which learner 0 had no part.
+        position, times = self.position, self._times.read()  # before validation, which is no step
+        # Empty after an epoch on a parameter server to which learner 0 did not contribute.
         values = {name: total / position.samples for name, total in position.sums.items()}
         if self._validation_due():
             values.update(self._validate())
@@ -155,7 +155,7 @@ class Trainer:
             f"epoch {position.epoch}/{self._settings.epochs}  step {position.step}  "
             f"{readable(values)}"
         )
-        self._times.begin()  # what a checkpoint takes from here on is the next steps' time
+        self._times.begin()  # the time of a checkpoint from here on counts for the next steps
         if save_due or self._keeper.due_after_epoch(position.epoch):
             self._keeper.save(self._trained, position)
 
@@ -187,12 +187,12 @@ class Trainer:
         return bool(halts.any()), bool(overdue)
 
     def _backward(self, share: Share, batches: Prefetcher) -> list[float]:
-        """Compute the share's part of the gradient; return its sums of loss and metrics."""
+        """Compute the gradient of the share; return its sums of loss and metrics."""
         if len(share.indices) == 0:
             return [0.0] * len(self._names)
         outputs, targets = self._evaluation.forward(next(batches))
         loss = self._evaluation.loss(outputs, targets)
-        # Of a local step the gradient is that of the learner's own samples.
+        # In local SGD a step uses the gradient of the learner's own samples, unweighted.
         weight = share.weight if self._optimizer.average_every == 1 else 1.0
         (loss * weight).backward()  # type: ignore[no-untyped-call]
         return self._evaluation.sums(loss, outputs, targets, len(share.indices))
@@ -214,7 +214,7 @@ class Trainer:
         values = {n: t / samples for n, t in zip(self._names, totals, strict=True)}
         self._watch.look(values["loss"], position.step)
         log_due = position.step % max(1, self._settings.log_every_steps) == 0
-        if log_due and position.batch < self._steps:  # the epoch's end has a line of its own
+        if log_due and position.batch < self._steps:  # the end of the epoch writes its own line
             rates = {"learning_rate": self._learning_rate(), **self._times.read()}
             self._record({**values, **rates})
         else:

@@ -1,4 +1,4 @@
-"""The state of a distributed optimizer, as checkpoints take and give it."""
+"""The state of a distributed optimizer, as checkpoints save and restore it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from learner.training.checkpoints import restore_optimizer
 
 
 class OptimizerState:
-    """What learner.training.checkpoints.ShardedState asks for."""
+    """Implements learner.training.checkpoints.ShardedState for a distributed optimizer."""
 
     def __init__(self, optimizer: DistributedOptimizer) -> None:
         self._optimizer = optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, with `Pieces` for what this learner holds a part of."""
+        """Return the state, with `Pieces` for tensors that this learner holds in part."""
         return self._optimizer.pieces_of_state()
 
     def load_stored(self, state: dict[str, Any]) -> None:
-        """Take a state back: of what is divided, this learner reads its part only."""
+        """Restore a state; this learner reads only its part of tensors that are divided."""
         wrapped = self._optimizer.wrapped
         divided = self._optimizer.shard_as(state.get("order", []))
         if divided is None:
@@ -41,14 +41,14 @@ class OptimizerState:
 
 
 class Wanted:
-    """What is to be read of a checkpoint."""
+    """The ranges of a checkpoint's tensors that this learner has to read."""
 
     def __init__(self) -> None:
         self.ranges: list[tuple[Stored, torch.Tensor, int]] = []
-        """A tensor, where its bytes go, and the first of them."""
+        """Each a tensor, the memory for its bytes, and the offset of the first byte."""
 
     def part(self, value: Any, piece: Piece | None) -> Any:
-        """Return memory for the part of a value that belongs to a piece."""
+        """Return memory for the part of a value that belongs to a piece, and note its range."""
         if not isinstance(value, Stored):
             return value
         if piece is None or piece.whole or value.shape != piece.shape:

@@ -1,4 +1,4 @@
-"""The job of a built-in loop: what both loops make of the plan and the user's file."""
+"""The job of a built-in loop: how both loops use the plan and the user's file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TrainingJob(Seat):
 
     @property
     def code_dir(self) -> Path:
-        """Return the user's files."""
+        """Return the folder with the user's files."""
         return self.directory / contract.CODE
 
     def say(self, text: str) -> None:
@@ -46,7 +46,7 @@ class TrainingJob(Seat):
         tell(f"{place(self.rank)} WARNING: {text}", sys.stderr)
 
     def build(self, device: torch.device) -> Parts:
-        """Run the user's file, in the code directory, with the same random numbers on all ranks."""
+        """Run the user's file in its code directory, with the same random seed on all ranks."""
         parts = run_build(self.plan, self.code_dir)
         parts.model.to(device)
         if isinstance(parts.loss, torch.nn.Module):
@@ -60,13 +60,13 @@ class TrainingJob(Seat):
             return UserSchedule(parts.schedule)
         chosen = settings.learning_rate_schedule
         steps = batch_count(len(parts.train), settings.batch_size)
-        factor(replace(chosen, warmup_steps=0), 0, steps, steps)  # an unknown name ends it here
+        factor(replace(chosen, warmup_steps=0), 0, steps, steps)  # refuses an unknown name now
         return ManifestSchedule(parts.optimizer, chosen, steps, settings.epochs)
 
     def keeper(
         self, parts: Parts, exchange: Exchange, writer: WriterProcess | None
     ) -> CheckpointKeeper:
-        """Return what keeps the checkpoints."""
+        """Return the keeper of this training's checkpoints."""
         settings = {
             "learners": self.plan.resources.learners,
             "seed": self.plan.training.seed,
@@ -77,11 +77,12 @@ class TrainingJob(Seat):
         return CheckpointKeeper(root, self.plan.checkpoint, settings, exchange, self.say, writer)
 
     def start(self, keeper: CheckpointKeeper, trained: Trained) -> Position:
-        """Go back to the newest checkpoint, or else to the given weights, or begin anew."""
+        """Restore the newest checkpoint, or load the given weights, or start from scratch."""
         position = keeper.load(trained)
         if position is not None:
             self.say(
-                f"going on from the checkpoint at step {position.step}, epoch {position.epoch + 1}"
+                f"continuing from the checkpoint at step {position.step}, "
+                f"epoch {position.epoch + 1}"
             )
             return position
         self.take_weights(trained.parts.model)
@@ -96,10 +97,10 @@ class TrainingJob(Seat):
         return Position()
 
     def take_weights(self, model: torch.nn.Module) -> None:
-        """Load `framework.arguments.weights`, if they are given.
+        """Load `framework.arguments.weights`, if set.
 
         Raises:
-            UserFault: they are not there, or do not fit.
+            UserFault: the weights are missing, or do not fit.
         """
         arguments = self.plan.framework.arguments
         weights = arguments.get("weights")
@@ -112,7 +113,7 @@ class TrainingJob(Seat):
         self.say(f"starting from the weights in {path}")
 
     def reports(self) -> Reports:
-        """Return where the loop says what it does."""
+        """Return where the loop reports what it does."""
         progress = os.environ.get(_PROGRESS_VARIABLE)
         metrics = self.directory / contract.metrics_file(self.attempt, self.rank)
         return Reports(
@@ -122,16 +123,16 @@ class TrainingJob(Seat):
         )
 
     def say_halted(self, position: Position, *, saved: bool) -> None:
-        """Say that a halt has ended the training.
+        """Print that a halt has ended the training.
 
         Raises:
-            UserFault: without a checkpoint.
+            UserFault: the checkpoint could not be written.
         """
         if not saved:
             raise UserFault(
                 f"halted at step {position.step}, but the checkpoint could not be written",
-                hint=f"make room in {self.directory / contract.CHECKPOINTS}; "
-                "resume goes on from the checkpoint before, if there is one",
+                hint=f"free space in {self.directory / contract.CHECKPOINTS}; "
+                "a resume continues from the previous checkpoint, if there is one",
             )
         self.say(f"halted at step {position.step} with a checkpoint")
 
@@ -139,7 +140,7 @@ class TrainingJob(Seat):
         """Write the results, on rank 0.
 
         Raises:
-            UserFault: they can't be written.
+            UserFault: the results can't be written.
         """
         if self.rank != 0:
             return
@@ -154,7 +155,7 @@ class TrainingJob(Seat):
         except OSError as error:
             raise UserFault(
                 f"the trained model can't be written to {results}: {error.strerror or error}",
-                hint="make room there; then go on from the newest checkpoint: "
+                hint="free space there, then resume from the newest checkpoint: "
                 f"dlctl resume {self.plan.training_id}",
             ) from error
         self.say(f"the trained model is in {contract.RESULTS}/{path.name}")
@@ -164,7 +165,7 @@ def open_job(directory: Path, attempt: int, rank: int) -> TrainingJob:
     """Return the job of a process of the built-in loop.
 
     Raises:
-        UserFault: its plan can't be read, or is for a program of the user's own.
+        UserFault: the plan can't be read, or is for a program of the user.
     """
     plan = read_plan(directory, attempt)
     if plan.framework.job is None:
@@ -173,6 +174,6 @@ def open_job(directory: Path, attempt: int, rank: int) -> TrainingJob:
 
 
 def say_finished() -> None:
-    """Leave the mark without which exit code 0 is not believed."""
+    """Mark the training as finished; without the mark, exit code 0 counts as a failure."""
     if progress := os.environ.get(_PROGRESS_VARIABLE):
         finished_file(Path(progress)).touch()

@@ -62,7 +62,7 @@ def test_a_job_that_slurm_ends_saves_first(dlctl, cluster_site, cluster, wait_un
     hurry(job_dir)
     done = dlctl("resume", training_id, "--follow", timeout_s=240)
     assert done.exit_code == 0, (done.stdout, done.stderr)
-    assert "going on from the checkpoint" in done.stdout
+    assert "continuing from the checkpoint" in done.stdout
     assert_each_sample_was_done_once(job_dir, SLOW_SAMPLES, SLOW_EPOCHS, attempt=2)
 
 

@@ -343,7 +343,7 @@ def test_kill_of_everything_and_what_the_next_attempt_removes(dlctl, local_site,
     hurry(job_dir)
     done = dlctl("resume", training_id, "--follow")
     assert done.exit_code == 0, (done.stdout, done.stderr)
-    assert "going on from the checkpoint" in done.stdout
+    assert "continuing from the checkpoint" in done.stdout
     assert shared_memory(training_id, local_site) == []
 
 
@@ -369,6 +369,6 @@ def test_the_loss_of_the_batch_host_and_a_halt(dlctl, cluster_site, cluster, xdg
     hurry(job_dir)
     done = dlctl("resume", training_id, "--follow", timeout_s=240)
     assert done.exit_code == 0, (done.stdout, done.stderr)
-    assert "going on from the checkpoint" in done.stdout
+    assert "continuing from the checkpoint" in done.stdout
     cluster.node_start(1)
     assert shared_memory(training_id, changed) == []

@@ -40,6 +40,6 @@ def test_a_job_that_is_preempted_goes_on(dlctl, cluster_site, cluster, xdg, wait
     hurry(job_dir)
     done = dlctl("resume", training_id, "--follow", timeout_s=240)
     assert done.exit_code == 0, (done.stdout, done.stderr)
-    assert "going on from the checkpoint" in done.stdout
+    assert "continuing from the checkpoint" in done.stdout
     assert_each_sample_was_done_once(job_dir, SLOW_SAMPLES, SLOW_EPOCHS, attempt=2)
     assert shared_memory(training_id, site) == []

@@ -133,7 +133,7 @@ def test_halted_and_resumed_is_bit_equal(
         assert not (parts.directory / "results" / "model.pt").exists()
         resumed = parts.train(attempt=2)
         assert resumed.returncode == 0, resumed.stderr
-        assert "going on from the checkpoint" in resumed.stdout
+        assert "continuing from the checkpoint" in resumed.stdout
         assert same_bits(whole.weights(), parts.weights())
         merged = {line["step"]: line for n in (1, 2) for line in metrics_lines(parts, n)}
         for line in metrics_lines(whole):

@@ -679,7 +679,7 @@ def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
     job.change(2, resources=resources(3))
     job.start()
     assert job.codes() == [0, 0, 0], job.say(0)
-    assert f"going on from the checkpoint at step {state['position']['step']}" in job.say(0)
+    assert f"continuing from the checkpoint at step {state['position']['step']}" in job.say(0)
     assert set(seen(job).values()) == {3}
     assert [epoch["epoch"] for epoch in job.metrics()["history"]] == [1, 2, 3]
     assert job.metrics()["steps"] == 30

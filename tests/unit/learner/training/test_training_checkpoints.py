@@ -1,4 +1,4 @@
-"""What a training puts into its checkpoints, when one is due, and how it comes back."""
+"""What a training saves in its checkpoints, when one is due, and how it is restored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from learner.training.checkpoints import CheckpointKeeper, Position, StateMissin
         (CheckpointPolicy(auto=True), [], []),
     ],
 )
-def test_when_a_checkpoint_is_due(
+def test_a_checkpoint_is_due_as_the_policy_says(
     tmp_path: Path, policy: CheckpointPolicy, steps: list[int], epochs: list[int]
 ) -> None:
     now = [0.0]
@@ -68,7 +68,7 @@ def test_the_automatic_interval_follows_from_cost_and_failures() -> None:
     assert never.wanted_s() == 24 * 3600
 
 
-def test_one_that_was_put_off_is_taken_when_the_writer_is_free() -> None:
+def test_a_postponed_checkpoint_is_taken_when_the_writer_is_free() -> None:
     now = [0.0]
     interval = Interval(CheckpointPolicy(every_epochs=1), lambda: now[0])
     assert not interval.overdue(busy=False)
@@ -76,12 +76,12 @@ def test_one_that_was_put_off_is_taken_when_the_writer_is_free() -> None:
     assert interval.overdue(busy=False)
     assert not interval.overdue(busy=True)
     now[0] = 6
-    assert interval.overdue(busy=True)  # to tell each other of a writer that has died
+    assert interval.overdue(busy=True)  # so that the learners can report a dead writer
     interval.saved(0.1, 0.1)
     assert not interval.overdue(busy=False)
 
 
-def test_one_that_failed_is_tried_again_before_the_next_is_due(tmp_path: Path) -> None:
+def test_a_failed_checkpoint_is_retried_before_the_next_is_due(tmp_path: Path) -> None:
     class Full(Disk):
         full = True
 
@@ -111,7 +111,7 @@ def test_one_that_failed_is_tried_again_before_the_next_is_due(tmp_path: Path) -
     assert len(said) == 2
 
 
-def test_the_state_is_not_taken_apart_for_one_that_is_put_off(
+def test_a_postponed_checkpoint_does_not_pack_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
@@ -127,7 +127,7 @@ def test_the_state_is_not_taken_apart_for_one_that_is_put_off(
     assert keeper.overdue()  # as soon as the writer is free
 
 
-def test_a_state_that_can_not_be_had_costs_one_checkpoint(tmp_path: Path) -> None:
+def test_an_unreadable_state_costs_one_checkpoint(tmp_path: Path) -> None:
     def state_dict() -> dict[str, Any]:
         raise StateMissing("the file system is away")
 
@@ -157,7 +157,7 @@ def make_trained() -> Trained:
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_keeper_brings_everything_back(tmp_path: Path, beside: bool) -> None:
+def test_a_keeper_restores_everything(tmp_path: Path, beside: bool) -> None:
     said: list[str] = []
 
     def keeper(disk: Disk | None = None) -> CheckpointKeeper:
@@ -213,11 +213,11 @@ def test_a_checkpoint_of_another_model_or_optimizer_is_refused(tmp_path: Path) -
         keeper().load(other)
     changed = make_trained()
     changed.parts.optimizer = torch.optim.SGD(changed.parts.model.parameters())
-    with pytest.raises(UserFault, match="of the optimizer Adam, and build returned SGD"):
+    with pytest.raises(UserFault, match="of the optimizer Adam, but build returned SGD"):
         keeper().load(changed)
 
 
-def test_validation_leaves_the_random_states() -> None:
+def test_validation_does_not_change_the_random_states() -> None:
     rng.seed_all(3, 1)
     expected = [random.random(), np.random.rand(), torch.rand(1).item()]
     rng.seed_all(3, 1)

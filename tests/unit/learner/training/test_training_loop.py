@@ -1,4 +1,4 @@
-"""The parts of the built-in loop that need no process of their own."""
+"""The parts of the built-in loop that need no separate process."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_epoch_equals_plain_torch(tmp_path: Path) -> None:
         torch.testing.assert_close(mine.detach(), theirs.detach() - 0.1 * theirs.grad)
 
 
-def test_lines_of_metrics_and_history(tmp_path: Path) -> None:
+def test_metrics_and_history_hold_every_epoch(tmp_path: Path) -> None:
     said: list[str] = []
     parts = Parts(**make_parts(validation=dataset(5)), metrics={"three": lambda o, t: 3})
     settings = Training(epochs=3, batch_size=10, log_every_steps=2, validate_every_epochs=2)
@@ -103,7 +103,7 @@ def test_lines_of_metrics_and_history(tmp_path: Path) -> None:
     assert said[-1].startswith("epoch 3/3  step 9  loss ")
 
 
-def test_what_a_parameter_server_has_done_is_left_out(tmp_path: Path) -> None:
+def test_positions_done_on_a_parameter_server_are_skipped(tmp_path: Path) -> None:
     settings = Training(epochs=3, batch_size=4, log_every_steps=1)
     trainer = make_trainer(tmp_path, Parts(**make_parts()), settings, CheckpointPolicy(), [])
     position = Position(done=[(0, 23), (25, 35), (38, 40)], step=3)
@@ -114,7 +114,7 @@ def test_what_a_parameter_server_has_done_is_left_out(tmp_path: Path) -> None:
     assert [line["epoch"] for line in rates] == [1, *3 * [2], *6 * [3]]
 
 
-def test_batch_norm_trains_where_one_sample_is_left(tmp_path: Path) -> None:
+def test_batch_norm_trains_with_one_sample_left(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     parts = Parts(**make_parts(model=model, optimizer=optimizer))
@@ -132,7 +132,7 @@ def test_the_used_rate_follows_the_schedule_after_a_checkpoint_was_loaded() -> N
     assert [rate.now() for rate in rates] == [0.05, 0.5]
 
 
-def test_a_checkpoint_that_is_put_off_waits_until_it_is_overdue(
+def test_a_postponed_checkpoint_waits_until_it_is_overdue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Training(epochs=1, batch_size=1)
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_is_put_off_waits_until_it_is_overdue(
     assert asked == [3, 6, 9, 12, 15, 17, 18, 21, 23]
 
 
-def test_a_checkpoint_at_an_epochs_end_is_time_of_the_next_steps(tmp_path: Path) -> None:
+def test_a_checkpoint_at_an_epochs_end_counts_for_the_next_steps(tmp_path: Path) -> None:
     settings = Training(epochs=3, batch_size=10)
     policy = CheckpointPolicy(every_epochs=1)
     trainer = make_trainer(tmp_path, Parts(**make_parts()), settings, policy, [])
@@ -161,7 +161,7 @@ def test_a_checkpoint_at_an_epochs_end_is_time_of_the_next_steps(tmp_path: Path)
     assert all(line["checkpoint_stall_s"] < line["step_s"] for line in lines)
 
 
-def test_times_of_no_step_are_not_told() -> None:
+def test_without_a_step_no_times_are_reported() -> None:
     now = iter([0.0, 0.0, 4.0, 4.0, 5.0, 5.0])
     times = StepTimes(clock=lambda: next(now))
     times.begin()
@@ -174,7 +174,7 @@ def test_times_of_no_step_are_not_told() -> None:
     assert times.read().keys() == {"memory_bytes"}
 
 
-def test_a_loss_that_is_not_finite_is_told_once_and_null_in_json(tmp_path: Path) -> None:
+def test_an_infinite_loss_is_reported_once_and_null_in_json(tmp_path: Path) -> None:
     said: list[str] = []
     parts = Parts(**make_parts(loss=lambda o, t: (o - t).mean() * math.nan))
     progress = Progress(tmp_path / "progress")
@@ -196,7 +196,7 @@ def test_a_loss_per_sample_is_refused(tmp_path: Path) -> None:
         trainer.run(Position())
 
 
-def test_frozen_parameters_stay(tmp_path: Path) -> None:
+def test_frozen_parameters_do_not_change(tmp_path: Path) -> None:
     parts = Parts(**make_parts())
     bias = parts.model.get_parameter("bias")
     bias.requires_grad_(False)
@@ -284,7 +284,7 @@ def test_a_full_disk_loses_metrics_and_lines_but_not_the_training(
     assert "No space left on device" in warned[0]
 
 
-def test_a_model_that_can_not_be_written_is_told_in_a_sentence(
+def test_a_model_that_cannot_be_written_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> Path:
@@ -297,7 +297,9 @@ def test_a_model_that_can_not_be_written_is_told_in_a_sentence(
     assert "dlctl resume t-1" in told.value.hint
 
 
-def test_no_half_line_stays_in_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_partial_line_stays_in_the_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     warned: list[str] = []
     path = tmp_path / "metrics.jsonl"
     file = MetricsFile(path, warn=warned.append)
@@ -311,7 +313,7 @@ def test_no_half_line_stays_in_the_metrics(tmp_path: Path, monkeypatch: pytest.M
     assert len(warned) == 1
 
 
-def test_results_load_without_us(tmp_path: Path) -> None:
+def test_results_load_without_dlctl(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     loaded = torch.load(export_model(model, tmp_path / "results"), weights_only=True)
     assert differences(model.state_dict(), loaded) == []
@@ -319,7 +321,7 @@ def test_results_load_without_us(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["final"] == {"loss": None}
 
 
-def test_weights_that_do_not_fit_are_named_or_left_out(tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_named_or_skipped(tmp_path: Path) -> None:
     torch.save(
         {"weight": torch.ones(2, 4), "bias": torch.ones(3), "more": torch.ones(1)}, tmp_path / "w"
     )
@@ -331,7 +333,7 @@ def test_weights_that_do_not_fit_are_named_or_left_out(tmp_path: Path) -> None:
     assert torch.equal(model.weight, torch.ones(2, 4))
 
 
-def test_weights_in_data_dir_and_unsafe_ones(
+def test_weights_load_from_data_dir_and_unsafe_ones_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
@@ -377,7 +379,7 @@ def test_every_line_of_an_error_names_the_rank(
     assert all(line.startswith("[rank 3 on ") for line in said.splitlines())
 
 
-def test_a_learner_s_operations_are_deterministic(
+def test_a_learners_operations_are_deterministic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
