@@ -1,5 +1,5 @@
-"""Save and load the state of all learners with a short pause; the writing happens beside training.
+"""Save and load the state of all learners with a short pause; a process writes during training.
 
-Imports torch, `learner.exchange` and `learner.checkpoint_files`. What passes through is a tree of
-tensors and plain values on the way in, and shares for the writer process on the way out.
+Imports torch, `learner.exchange` and `learner.checkpoint_files`. A tree of tensors and plain values
+comes in; shares for the writer process go out.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints for a script of the user's own: `save(step, state)` and `load()`."""
+"""Checkpoints for a user's own script: `save(step, state)` and `load()`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from learner.checkpoint.writer_process import WriterProcess
 
 
 class Checkpoints:
-    """Checkpoints in a directory. Every learner calls every method.
+    """Checkpoints in a directory. Every learner must call every method.
 
         checkpoints = Checkpoints(os.environ["CHECKPOINT_DIR"])
         step, state = checkpoints.load() or (0, None)
         checkpoints.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
 
-    A state is nested dicts and lists of tensors, arrays, numbers and text, and all learners have
-    the same.
+    A state consists of nested dicts and lists of tensors, arrays, numbers and text. All learners
+    must pass the same state.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class Checkpoints:
         learners: Learners | None = None,
         writer: WriterProcess | None = None,
     ) -> None:
-        """Open a directory, which need not be there.
+        """Open a directory, which need not exist.
 
         Args:
-            directory: On a file system that all learners see.
-            keep: How many of the newest stay, at least two.
-            keep_every_steps: Those of steps that are a multiple of this stay for ever.
-            learners: How the learners agree; a single one by default.
-            writer: One that was started before MPI; it is started here otherwise.
+            directory: on a file system that all learners see.
+            keep: how many of the newest checkpoints stay, at least two.
+            keep_every_steps: checkpoints at multiples of this step count stay forever.
+            learners: how the learners communicate; a single learner by default.
+            writer: a writer process that was started before MPI; by default one is started here.
         """
         if learners is None:
             from learner.exchange.single import SingleExchange
@@ -49,7 +49,7 @@ class Checkpoints:
             learners = SingleExchange()
         self._rank = learners.rank
         self._unfinished = False
-        if self._rank == 0:  # at a save there is only the folder itself to make
+        if self._rank == 0:  # a save creates only the folder itself, no folders above it
             with contextlib.suppress(OSError):
                 Path(directory).parent.mkdir(parents=True, exist_ok=True)
         self._engine = CheckpointEngine(
@@ -62,11 +62,11 @@ class Checkpoints:
             print(text, flush=True)
 
     def save(self, step: int, state: dict[str, Any], *, wait: bool = False) -> bool:
-        """Save a state; return once it is copied in memory, or with `wait` once it is safe.
+        """Save a state; return once it is copied in memory, or with `wait` once it is on disk.
 
         Returns:
-            False if nothing was saved: the last one is still being written, or (with `wait`) it
-            could not be written, as the warning says.
+            False if nothing was saved: the last checkpoint is still being written, or (with
+            `wait`) this one could not be written, and a warning gives the reason.
         """
         if wait:
             self._wait()
@@ -78,20 +78,20 @@ class Checkpoints:
         return self._engine.wait()
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
-        """Return step and state of the newest whole checkpoint; None if there is none."""
+        """Return step and state of the newest complete checkpoint; None if there is none."""
         return self._engine.load(_read)
 
     def close(self) -> None:
-        """Wait for the last one, and end the writer.
+        """Wait for the last checkpoint, then end the writer.
 
-        While an error is handled the other learners may be gone: they are not waited for then.
+        While an exception is being handled, `close` does not wait: the other learners may be gone.
         """
         if self._unfinished and sys.exc_info()[0] is None:
             self._wait()
         self._engine.close()
 
     def __enter__(self) -> Checkpoints:
-        """Return itself."""
+        """Return the checkpoints themselves."""
         return self
 
     def __exit__(
@@ -100,7 +100,7 @@ class Checkpoints:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the checkpoints."""
         self.close()
 
 

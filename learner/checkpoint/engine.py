@@ -1,6 +1,7 @@
-"""Save and load the state of all learners: a short pause for a copy in memory, the rest beside.
+"""Save and load the state of all learners: a short pause to copy it, then write it in parallel.
 
-Knows nothing of models. Every method but `poll`, `busy` and `close` is called by every learner.
+The engine knows nothing about models. Every learner must call every method, except `poll`, `busy`
+and `close`.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from learner.system.memory import memory_left
 
 T = TypeVar("T")
 _LONGEST_WAIT_S = 600.0
-"""So long a learner without a writer waits for the shares of the others."""
+"""How long a learner without a writer waits for the shares of the others."""
 _ALONE_S = 20.0
-"""So long its writer does once the learner is done."""
+"""How long its writer waits for them once the learner is done."""
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay."""
+    """Which checkpoints are kept."""
 
     newest: int = LEAST_KEPT
     every_steps: int | None = None
@@ -61,15 +62,15 @@ class CheckpointEngine:
         writer: WriterProcess | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Make an engine.
+        """Create an engine.
 
         Args:
-            root: Directory of the checkpoints, on a file system that all learners see.
-            learners: How they agree.
-            say: Prints a line (of rank 0).
-            keep: Which ones stay.
-            writer: Started before MPI; without one the learner writes by itself.
-            disk: What the learner itself writes to.
+            root: directory of the checkpoints, on a file system that all learners see.
+            learners: how the learners communicate.
+            say: prints a line; only rank 0 calls it.
+            keep: which checkpoints are kept.
+            writer: a process started before MPI; without one the learner writes by itself.
+            disk: what the learner itself writes to.
         """
         self._root = root
         self._learners = learners
@@ -82,7 +83,7 @@ class CheckpointEngine:
         self._damaged: list[int] = []
         """Steps whose checkpoints `load` skipped."""
         self._order: Order | None = None
-        """What is being written."""
+        """The checkpoint that is being written."""
         self._share_problem: str | None = None
         self._share_done = True
         self._complete = False
@@ -90,18 +91,18 @@ class CheckpointEngine:
         self._warned: set[str] = set()
         self.saved_step: int | None = None
         """The step of the newest complete checkpoint, as far as rank 0 knows; the other learners
-        know of their own share only, until they `wait`."""
+        know only about their own shares until they `wait`."""
         self.failures = 0
-        """How many have come to nothing; the others than rank 0 know of their own shares only."""
+        """How many checkpoints failed; learners other than rank 0 count only their own shares."""
         self.write_s = 0.0
-        """What writing the last one took, beside training."""
+        """How long writing the last checkpoint took, in parallel with training."""
         self.copy_s = 0.0
-        """How long the last `save` let its caller wait."""
+        """How long the last `save` blocked its caller."""
 
     # Saving -------------------------------------------------------------------------------------
 
     def prepare(self, tree: Any, own: Any = None) -> None:
-        """Do beforehand what only the first `save` has to do: take the memory, clear leftovers."""
+        """Do the first `save`'s extra work in advance: allocate memory, remove leftovers."""
         packed = pack(tree)
         snapshot = self._snapshot(packed, own, 0)
         if self._agree(packed, snapshot) and self._writer is not None:
@@ -117,14 +118,14 @@ class CheckpointEngine:
         own: Any = None,
         epoch: int | None = None,
     ) -> bool:
-        """Take a snapshot and have it written; return False if the last one is still in the way.
+        """Take a snapshot and have it written; return False if the last one is not yet written.
 
         Args:
-            step: Names the checkpoint.
-            tree: The state: the same on every learner but for its `Pieces`.
-            settings: What the one that loads it may want to compare.
-            own: What belongs to this learner alone: it comes back with as many learners only.
-            epoch: For people.
+            step: names the checkpoint.
+            tree: the state: the same on every learner, except for its `Pieces`.
+            settings: values that a later load can compare.
+            own: this learner's own state, restored only with the same number of learners.
+            epoch: for people who read the marker.
 
         Raises:
             UserFault: the state holds what a checkpoint can't, or the learners' states differ.
@@ -154,15 +155,15 @@ class CheckpointEngine:
         return True
 
     def ready(self) -> bool:
-        """Return whether no learner's writer is at work any more: a `save` is not put off.
+        """Return whether all learners' writers are idle, so that a `save` would not be postponed.
 
-        A share that will not come is told to rank 0's writer, which waits for it.
+        Rank 0's writer, which waits for all shares, is informed about a share that will not come.
         """
         self.poll()
         answers = self._learners.collect((self.busy, self._share_problem))
         busy = [rank for rank, (busy, _) in enumerate(answers) if busy]
         if busy == [0]:
-            self._tell_lost([problem for _, problem in answers])
+            self._report_lost_share([problem for _, problem in answers])
         if not busy:
             self._remove_abandoned()
         return not busy
@@ -173,7 +174,7 @@ class CheckpointEngine:
         return Snapshot(parts_of(packed, rank, size) + rank_parts(pack(own)), text)
 
     def _agree(self, packed: Packed, snapshot: Snapshot) -> bool:
-        """Return whether this learner's snapshot has room in memory beside a writer.
+        """Return whether this learner has a writer and enough memory for its snapshot.
 
         Raises:
             UserFault: the learners' states differ.
@@ -183,11 +184,11 @@ class CheckpointEngine:
         more_bytes, writes = 0, self._writer is not None and self._writer.death is None
         if writes and self._writer is not None:
             more_bytes = self._writer.missing_bytes(snapshot.size_bytes)
-        wish = MemoryRequest(more_bytes, memory_left() if more_bytes else {})
-        answers = self._learners.collect((digest, wish))
+        request = MemoryRequest(more_bytes, memory_left() if more_bytes else {})
+        answers = self._learners.collect((digest, request))
         if len({digest for digest, _ in answers}) > 1:
             self._name_difference(mine)
-        has_room = have_room([wish for _, wish in answers])
+        has_room = have_room([request for _, request in answers])
         if not all(has_room):
             self._warn(
                 f"there is no room in memory for a snapshot of {snapshot.size_bytes / 1e9:.1f} GB: "
@@ -201,12 +202,12 @@ class CheckpointEngine:
         differs = next((f"{a} instead of {b}" for a, b in pairs if a != b), None)
         for rank, other in enumerate(self._learners.collect(differs)):
             if other is not None:
-                raise UserFault(f"learner {rank} has another state to save than learner 0: {other}")
+                raise UserFault(f"learner {rank} saves a different state than learner 0: {other}")
 
     def _begin_writing(self) -> None:
-        """Clear away what an attempt before has left, and give the folders of this one a name.
+        """Remove the leftovers of an earlier attempt, and choose a token for this one's folders.
 
-        Not done by `load`: a script that only reads must leave a training alone.
+        `load` never does this: a script that only reads must not disturb a training.
         """
         if self._token:
             return
@@ -214,7 +215,7 @@ class CheckpointEngine:
             try:
                 remove_leftovers(self._root, self._disk)
             except OSError as error:
-                self._warn(f"what a crash left in {self._root} can't be removed: {error}")
+                self._warn(f"the leftovers of a crash in {self._root} can't be removed: {error}")
         self._token = self._learners.share(_token())
 
     def _write_here(self, order: Order, snapshot: Snapshot) -> None:
@@ -228,15 +229,15 @@ class CheckpointEngine:
         else:
             self._finish(order, self._share_problem, [], time.monotonic() - began)
 
-    # What becomes of it -------------------------------------------------------------------------
+    # Progress of the writer ---------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
-        """Return whether this learner's writer is at work, as of the last `poll`."""
+        """Return whether this learner's writer was busy at the last `poll`."""
         return self._order is not None
 
     def poll(self) -> None:
-        """Note what the writer has done, without waiting."""
+        """Process the writer's events without waiting."""
         if self._writer is None or self._order is None:
             return
         for event in self._writer.events():
@@ -278,10 +279,10 @@ class CheckpointEngine:
             self.failures += 1
 
     def wait(self) -> bool:
-        """Wait for what is being written; return whether the last one asked for is complete."""
+        """Wait for the checkpoint being written; return whether the last one is complete."""
         while self.busy and not self._share_done:
             self._listen()
-        self._tell_lost(self._learners.collect(self._share_problem))
+        self._report_lost_share(self._learners.collect(self._share_problem))
         while self.busy:
             self._listen()
         self._remove_abandoned()
@@ -289,7 +290,7 @@ class CheckpointEngine:
         return self._complete
 
     def _remove_abandoned(self) -> None:
-        """Remove what a dead writer of rank 0 left, now that nobody writes to it."""
+        """Remove the folder that a dead writer of rank 0 left, once nobody writes to it."""
         if self._abandoned is not None:
             remove_quietly(self._abandoned, self._disk)
             self._abandoned = None
@@ -299,7 +300,7 @@ class CheckpointEngine:
             self._writer.wait(1.0)
         self.poll()
 
-    def _tell_lost(self, problems: list[str | None]) -> None:
+    def _report_lost_share(self, problems: list[str | None]) -> None:
         if self._learners.rank != 0 or self._writer is None or not self.busy:
             return
         for rank, problem in enumerate(problems):
@@ -308,10 +309,10 @@ class CheckpointEngine:
                 return
 
     def close(self) -> None:
-        """Let the writer finish, and end it.
+        """Let the writer finish, then end it.
 
-        The other learners' shares are waited for a little only: `wait` before, where nothing is
-        wrong.
+        The writer waits only briefly for the other learners' shares: call `wait` first, unless
+        an error is being handled.
         """
         if self._writer is not None:
             self._writer.end(_ALONE_S)
@@ -323,12 +324,12 @@ class CheckpointEngine:
     # Loading ------------------------------------------------------------------------------------
 
     def load(self, use: Callable[[Loaded], T]) -> T | None:
-        """Open the newest whole checkpoint and return what `use` makes of it, or None.
+        """Open the newest complete checkpoint; return the result of `use`, None if there is none.
 
-        `use` is called again with the one before where any learner finds it damaged.
+        If any learner finds the checkpoint damaged, `use` is called again with the previous one.
 
         Raises:
-            UserFault: none of those that are there is whole, or the file system fails.
+            UserFault: there are checkpoints, but all are damaged, or the file system fails.
         """
         found = use_newest(self._root, self._learners, self._warn, use)
         if found is None:
@@ -337,7 +338,7 @@ class CheckpointEngine:
         return found.used
 
     def _warn(self, text: str) -> None:
-        """Warn once of each thing."""
+        """Print each warning only once."""
         if text not in self._warned:
             self._warned.add(text)
             self._say(f"WARNING: {text}")

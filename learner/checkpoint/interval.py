@@ -8,31 +8,31 @@ from collections.abc import Callable
 from dlctl.contract import CheckpointPolicy
 
 _LONGEST_S = 24 * 3600.0
-"""On a site whose nodes never fail: the program still may."""
+"""The interval on a site whose nodes never fail: the program may still fail."""
 _FIRST_S = 60.0
-"""Until the first one has shown what a checkpoint costs."""
+"""The interval until the first checkpoint has shown the cost."""
 _LEAST_S = 10.0
 _LOOK_AGAIN_S = 5.0
 _RETRY_S = 60.0
-"""So long after one that failed the next is tried; later where that would cost more than 5 %."""
+"""How long after a failed checkpoint to retry; later if that would cost more than 5 %."""
 
 
 def best_interval_s(cost_s: float, mtbf_s: float) -> float:
-    """Return the time between checkpoints that loses least: sqrt(2 δ M).
+    """Return the time between checkpoints that loses the least time: sqrt(2 δ M).
 
     Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974;
     Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future
-    Generation Computer Systems 22, 2006 (who has it for δ < 2 M, and M from there on).
+    Generation Computer Systems 22, 2006 (Daly uses it for δ < 2 M, and M otherwise).
 
     Args:
-        cost_s: How long training stands still for one (δ).
-        mtbf_s: The job's mean time between failures (M).
+        cost_s: how long training stops for a checkpoint (δ).
+        mtbf_s: the job's mean time between failures (M).
     """
     return math.sqrt(2 * cost_s * mtbf_s) if cost_s < 2 * mtbf_s else mtbf_s
 
 
 class Interval:
-    """The clock of a policy. Rank 0's counts."""
+    """The clock of a checkpoint policy. Only rank 0's decides."""
 
     def __init__(self, policy: CheckpointPolicy, clock: Callable[[], float]) -> None:
         self._policy = policy
@@ -44,7 +44,7 @@ class Interval:
         self._retry_at: float | None = None
 
     def wanted_s(self) -> float | None:
-        """Return the time between two checkpoints; None where the clock does not matter."""
+        """Return the time between two checkpoints; None if the policy does not use the clock."""
         if not self._policy.auto:
             return self._policy.every_s
         if self._cost_s is None:
@@ -54,10 +54,10 @@ class Interval:
         return max(best_s, self._write_s, _LEAST_S)
 
     def overdue(self, *, busy: bool) -> bool:
-        """Return whether a checkpoint should be taken at the next step border.
+        """Return whether a checkpoint should be taken at the next step boundary.
 
-        While the last one is being written only now and then, for the learners to tell each other
-        what came of it.
+        While the last checkpoint is being written, this is True only now and then, so that the
+        learners can exchange its result.
         """
         now, wanted_s = self._clock(), self.wanted_s()
         due = wanted_s is not None and now - self._saved_at >= wanted_s
@@ -68,24 +68,24 @@ class Interval:
         return due
 
     def put_off(self) -> None:
-        """Note that one that was due could not be taken yet."""
+        """Note that a checkpoint that was due had to be postponed."""
         self._put_off_at = self._clock()
 
     def failed(self) -> None:
-        """Note that the last one that was taken could not be written."""
+        """Note that the last checkpoint could not be written."""
         self._retry_at = self._clock() + max(_RETRY_S, 20 * (self._cost_s or 0.0))
 
     def missed(self) -> None:
-        """Note that one that was due could not be taken at all."""
+        """Note that a checkpoint that was due could not be taken."""
         self._saved_at, self._put_off_at = self._clock(), None
         self.failed()
 
     def saved(self, cost_s: float, write_s: float) -> None:
-        """Note that one was taken, and what that cost.
+        """Note that a checkpoint was taken, and its cost.
 
         Args:
-            cost_s: How long training stood still for it.
-            write_s: How long the last one took to be written.
+            cost_s: how long training stopped for this checkpoint.
+            write_s: how long writing the last checkpoint took.
         """
         self._saved_at = self._clock()
         self._cost_s, self._write_s = cost_s, write_s

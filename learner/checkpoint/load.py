@@ -1,4 +1,4 @@
-"""Find the newest checkpoint that is whole, and open it."""
+"""Find the newest complete checkpoint, and open it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from learner.errors import UserFault
 
 @dataclass(frozen=True)
 class Header:
-    """The small files of a checkpoint: rank 0 reads them for all learners."""
+    """The small files of a checkpoint, which rank 0 reads for all learners."""
 
     directory: Path
     marker: Marker
@@ -33,8 +33,8 @@ def read_header(directory: Path) -> Header:
     """Read the small files of a checkpoint and compare them with their checksums.
 
     Raises:
-        DamagedCheckpoint: it is not whole.
-        OtherVersion: it was written by another version of dlctl.
+        DamagedCheckpoint: the checkpoint is not complete.
+        OtherVersion: another version of dlctl wrote the checkpoint.
         OSError: the file system fails; the checkpoint may be whole.
     """
     marker = layout.read_marker(directory)
@@ -49,7 +49,7 @@ def read_header(directory: Path) -> Header:
 
 @contextmanager
 def understood() -> Iterator[None]:
-    """Raise DamagedCheckpoint where JSON has another form than is expected here."""
+    """Raise DamagedCheckpoint if a JSON record does not have the expected form."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -57,7 +57,11 @@ def understood() -> Iterator[None]:
 
 
 def headers(root: Path, warnings: list[str]) -> Iterator[Header]:
-    """Return the whole checkpoints, the newest first; `warnings` gets what is skipped, and why."""
+    """Yield the complete checkpoints, newest first.
+
+    Args:
+        warnings: receives a sentence about each checkpoint that is skipped.
+    """
     for step in layout.steps_present(root):
         directory = root / layout.directory_name(step)
         try:
@@ -67,7 +71,7 @@ def headers(root: Path, warnings: list[str]) -> Iterator[Header]:
 
 
 def skipped(directory: Path, problem: str) -> str:
-    """Return the sentence about a damaged checkpoint."""
+    """Return the warning about a damaged checkpoint."""
     return f"the checkpoint {directory.name} is skipped: {problem}"
 
 
@@ -75,7 +79,7 @@ class Loaded:
     """An open checkpoint, as one learner sees it.
 
     Raises:
-        DamagedCheckpoint: its records do not fit each other.
+        DamagedCheckpoint: the records do not match each other.
     """
 
     def __init__(self, header: Header) -> None:
@@ -87,29 +91,29 @@ class Loaded:
             self.leaves = attach(self.files, header.state["leaves"], header.records)
 
     def tree(self) -> Any:
-        """Return the state with a `Stored` in the place of each tensor."""
+        """Return the state with a `Stored` in place of each tensor."""
         return unpack(self._header.state["tree"], self.leaves, Stored.array)
 
     def own(self, rank: int) -> Any:
-        """Return what one of the learners that wrote it kept for itself, read.
+        """Read and return the own state of one of the learners that wrote the checkpoint.
 
         Raises:
-            DamagedCheckpoint: it can't be read.
+            DamagedCheckpoint: the state can't be read.
         """
         with understood():
             stored, raw = attach_own(self.files, self._header.records[rank])
             return filled(unpack(raw["tree"], stored, Stored.array))
 
     def close(self) -> None:
-        """Close its files."""
+        """Close the checkpoint's files."""
         self.files.close()
 
 
 def filled(state: Any) -> Any:
-    """Return a state with tensors in the places of all `Stored`, read together.
+    """Return a state with every `Stored` replaced by its tensor, all read together.
 
     Raises:
-        DamagedCheckpoint: something does not match its checksum.
+        DamagedCheckpoint: a block does not match its checksum.
     """
     found: dict[int, tuple[Stored, torch.Tensor]] = {}
     _each_stored(state, found)
@@ -144,16 +148,16 @@ def _replaced(state: Any, tensors: dict[int, torch.Tensor]) -> Any:
 
 
 def check_settings(found: dict[str, int], now: dict[str, int], directory: Path) -> None:
-    """Refuse a checkpoint of another order of the data; the number of learners may differ.
+    """Refuse a checkpoint with another order of the data; the number of learners may differ.
 
     Raises:
-        UserFault: going on from it would not continue the same training.
+        UserFault: the checkpoint would not continue the same training.
     """
     for name, value in now.items():
         if name in _WORDS and found.get(name) != value:
             raise UserFault(
                 f"the checkpoint {directory.name} was written with {_WORDS[name]} "
-                f"{found.get(name)}, and this attempt has {value}",
+                f"{found.get(name)}, but this attempt has {value}",
                 hint="resume with the old value, or submit a new training that starts from the "
                 "old one's model (framework.arguments.weights)",
             )

@@ -1,4 +1,4 @@
-"""Find, with all learners, the newest checkpoint that is whole for each of them, and use it."""
+"""Find and use the newest checkpoint that every learner finds complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Learners(Protocol):
-    """What checkpoints need of an `Exchange`."""
+    """The part of an `Exchange` that checkpoints need."""
 
     rank: int
     size: int
@@ -30,11 +30,11 @@ class Learners(Protocol):
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """The newest whole checkpoint."""
+    """The newest complete checkpoint."""
 
     step: int
     used: T
-    """What was made of it."""
+    """The result of `use`."""
     damaged: list[int]
     """The later steps whose checkpoints were skipped."""
 
@@ -42,14 +42,14 @@ class Found(Generic[T]):
 def use_newest(
     root: Path, learners: Learners, warn: Callable[[str], None], use: Callable[[Loaded], T]
 ) -> Found[T] | None:
-    """Open the newest whole checkpoint and return what `use` makes of it; None if there is none.
+    """Open the newest complete checkpoint; return the result of `use`, or None if there is none.
 
-    `use` is called again with the one before where any learner finds it damaged. Called by every
-    learner; `warn` says, on rank 0, what is skipped.
+    Every learner must call this. If any learner finds the checkpoint damaged, `use` is called again
+    with the previous one, and rank 0 calls `warn` about the one it skips.
 
     Raises:
-        UserFault: there are some and none is whole, or the file system fails: that is no damage,
-            and to begin anew for it would waste what was trained.
+        UserFault: there are checkpoints, but all are damaged, or the file system fails. A failing
+            file system is no damage: starting from scratch would waste finished training.
     """
     seek = _Seek(root, learners, warn)
     while True:
@@ -62,12 +62,12 @@ def use_newest(
             step = header.marker.step
             return Found(step, used, [n for n in seek.present if n > step])  # type: ignore[arg-type]
         if learners.rank == 0:
-            said = next(problem for problem in problems if problem)
-            warn(skipped(header.directory, said))
+            first = next(problem for problem in problems if problem)
+            warn(skipped(header.directory, first))
 
 
 class _Seek:
-    """Rank 0 looks, and tells the others."""
+    """The search for checkpoints: rank 0 looks, and shares its result with the others."""
 
     def __init__(self, root: Path, learners: Learners, warn: Callable[[str], None]) -> None:
         self._root = root
@@ -75,11 +75,11 @@ class _Seek:
         self._warn = warn
         self._problems: list[str] = []
         self.present: list[int] = []
-        """Steps of the checkpoints, whole or not, on rank 0."""
+        """The steps of all checkpoints, complete or not; only on rank 0."""
         self._found: Iterator[Header] | None = None
 
     def next_header(self) -> Header | None:
-        """Return rank 0's next header, or raise on every learner what it met."""
+        """Return rank 0's next header, or raise rank 0's error on every learner."""
         answer: tuple[Header | None, UserFault | None] = (None, None)
         if self._learners.rank == 0:
             try:
@@ -105,7 +105,7 @@ class _Seek:
         if header is None and self.present:
             raise UserFault(
                 f"none of the {len(self.present)} checkpoints in {self._root} is whole",
-                hint="`dlctl checkpoints verify` tells what is wrong; remove them to begin anew",
+                hint="`dlctl checkpoints verify` shows what is wrong; remove them to start again",
             )
         return header
 
@@ -128,6 +128,6 @@ def _try(use: Callable[[Loaded], T], header: Header) -> tuple[T | None, str | No
 def _unreadable(path: Path, error: OSError) -> UserFault:
     return UserFault(
         f"{path} can't be read: {error}",
-        hint="see to the file system and resume; where only this one stays unreadable, "
-        "remove it to go on from the one before",
+        hint="repair the file system and resume; if only this checkpoint stays unreadable, "
+        "remove it to continue from the previous one",
     )

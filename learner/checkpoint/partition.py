@@ -1,4 +1,4 @@
-"""Which learner writes which elements: the bytes that all hold are divided evenly. Pure."""
+"""Which learner writes which elements: bytes that all learners hold are divided evenly. Pure."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from learner.checkpoint.state_tree import Leaf, Packed
 from learner.checkpoint_files.share_format import LARGE_BYTES, PAGE_BYTES
 
 SMALL_BYTES = 64 * 1024
-"""A tensor of less is written by one learner, whole."""
+"""One learner writes a tensor that is smaller than this, whole."""
 _EDGE_ELEMENTS = 4096
 _ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True)
 class Part:
-    """One dataset of a share, not yet written."""
+    """One dataset of a share that is yet to be written."""
 
     name: str
     values: torch.Tensor
-    """Shape (n,), of a dtype that HDF5 knows, on any device."""
+    """Shape (n,), with a dtype that HDF5 knows, on any device."""
 
 
 def parts_of(packed: Packed, rank: int, learners: int) -> list[Part]:
-    """Return what one learner writes of a state that all of them packed."""
+    """Return the parts that one learner writes of a state that all learners packed."""
     whole = [leaf for leaf in packed.leaves if leaf.is_full]
     total = sum(_size_bytes(leaf) for leaf in whole)
     first, last = (total * n // learners for n in (rank, rank + 1))
@@ -46,7 +46,7 @@ def parts_of(packed: Packed, rank: int, learners: int) -> list[Part]:
 
 
 def rank_parts(packed: Packed) -> list[Part]:
-    """Return what one learner writes of its own state: the JSON, and the tensors."""
+    """Return the parts that one learner writes of its own state: the JSON and the tensors."""
     text = torch.frombuffer(bytearray(packed.to_bytes()), dtype=torch.uint8)
     own = [Part(f"rank:{n}", leaf.parts[0][1]) for n, leaf in enumerate(packed.leaves)]
     return [Part("rank", text), *own]
@@ -58,22 +58,22 @@ def _size_bytes(leaf: Leaf) -> int:
 
 
 def _edge(leaf: Leaf, place: int) -> int:
-    """Return the first element behind a border at `place`, in bytes from the leaf's begin."""
+    """Return the first element after a boundary at `place`, in bytes from the leaf's start."""
     size_bytes = _size_bytes(leaf)
     if place <= 0 or size_bytes == 0:
         return 0
-    if place >= size_bytes or size_bytes < SMALL_BYTES:  # a small one goes to who has its begin
+    if place >= size_bytes or size_bytes < SMALL_BYTES:  # small: the learner with its start has it
         return size_bytes // leaf.item_bytes
     return place // (_EDGE_ELEMENTS * leaf.item_bytes) * _EDGE_ELEMENTS
 
 
 def shapes(packed: Sequence[Leaf]) -> list[tuple[str, str, tuple[int, ...], bool]]:
-    """Return what all learners must agree on."""
+    """Return the properties of each leaf on which all learners must agree."""
     return [(leaf.name, leaf.dtype, leaf.shape, leaf.is_full) for leaf in packed]
 
 
 def offsets_of(parts: Sequence[Part]) -> list[int]:
-    """Return where each part begins in a snapshot: the large ones at a page of their own."""
+    """Return the offset of each part in a snapshot; large parts begin on a page boundary."""
     offsets, end = [], 0
     for part in parts:
         size_bytes = part.values.numel() * part.values.itemsize
@@ -85,10 +85,10 @@ def offsets_of(parts: Sequence[Part]) -> list[int]:
 
 
 def end_of(offsets: Sequence[int], parts: Sequence[Part]) -> int:
-    """Return where a snapshot ends."""
+    """Return where the last part of a snapshot ends."""
     return offsets[-1] + parts[-1].values.numel() * parts[-1].values.itemsize if parts else 0
 
 
 def numpy_name(values: torch.Tensor) -> str:
-    """Return NumPy's name of a tensor's dtype."""
+    """Return NumPy's name for a tensor's dtype."""
     return str(values.new_empty(0, device="cpu").numpy().dtype.str)

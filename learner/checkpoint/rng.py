@@ -1,4 +1,4 @@
-"""Every random state of one learner: Python, numpy, torch on the CPU and on its GPU."""
+"""All random number generators of one learner: Python, numpy, torch on the CPU and its GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def restore(states: dict[str, Any], device: torch.device) -> None:
 
 @contextmanager
 def preserved(device: torch.device) -> Iterator[None]:
-    """Put all random states back at the end: what runs inside leaves training as it was."""
+    """Restore all random states at the end, so that the block inside does not affect training."""
     states = capture(device)
     try:
         yield

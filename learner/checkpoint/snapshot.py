@@ -1,4 +1,4 @@
-"""One learner's share in memory: its parts, and behind them the tree and a list of the pieces."""
+"""One learner's share in memory: its parts, followed by the tree and a list of the pieces."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from learner.checkpoint.partition import Part, end_of, numpy_name, offsets_of
 
 
 class Snapshot:
-    """What is to be copied, and where to."""
+    """The parts to copy, and their places in the snapshot."""
 
     def __init__(self, parts: Sequence[Part], tree: bytes) -> None:
-        """Lay a share out.
+        """Choose the layout of a share.
 
         Args:
-            parts: What this learner writes.
-            tree: The content of state.json (rank 0's; empty elsewhere).
+            parts: what this learner writes.
+            tree: the content of state.json on rank 0; empty on other ranks.
         """
         self.parts = parts
         self.tree = tree
@@ -34,16 +34,16 @@ class Snapshot:
 
     @property
     def size_bytes(self) -> int:
-        """Return how much memory it takes."""
+        """Return the size of the snapshot."""
         return self.pieces_place[1]
 
     @property
     def is_of_gpu(self) -> bool:
-        """Return whether a GPU copies a part of it."""
+        """Return whether any part is on a GPU."""
         return any(part.values.is_cuda for part in self.parts)
 
     def copy_to(self, memory: torch.Tensor) -> None:
-        """Copy it to memory: uint8, shape (at least size_bytes,)."""
+        """Copy the snapshot to memory: uint8, shape (at least size_bytes,)."""
         for part, place in zip(self.parts, self._offsets, strict=True):
             size_bytes = part.values.numel() * part.values.itemsize
             if size_bytes:

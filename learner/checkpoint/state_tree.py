@@ -1,7 +1,8 @@
-"""Any training state as JSON and a list of tensors, and back, exactly and without pickle.
+"""Convert any training state to JSON and a list of tensors and back, exactly and without pickle.
 
-A state is nested dicts, lists and tuples of tensors, arrays, numbers, text, bytes and None. Floats
-keep every bit (JSON writes the shortest text that reads back the same). Keys may be numbers.
+A state consists of nested dicts, lists and tuples of tensors, arrays, numbers, text, bytes and
+None. Floats keep every bit (JSON writes the shortest text that reads back the same). Keys may be
+numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _AS_NUMPY = {
     torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.int16,
     torch.int8, torch.uint8,
 }  # fmt: skip
-"""Dtypes stored as such; all others (bfloat16, float8, bool, complex) as their bytes."""
+"""Dtypes stored natively; all others (bfloat16, float8, bool, complex) are stored as bytes."""
 
 _DICTS: dict[str, type] = {
     "dict": dict,
@@ -33,13 +34,13 @@ _DICTS: dict[str, type] = {
 
 @dataclass(frozen=True)
 class Pieces:
-    """A tensor of which this learner holds some ranges only; all learners together hold all."""
+    """A tensor of which this learner holds only some ranges; together the learners hold all."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     parts: list[tuple[int, torch.Tensor]]
-    """First element (of the flat tensor), and the elements from there on: shape (n,), contiguous.
-    None at all where other learners hold everything."""
+    """For each range the index of its first element in the flat tensor, and its elements: shape
+    (n,), contiguous. Empty if other learners hold everything."""
 
 
 @dataclass(frozen=True)
@@ -47,28 +48,28 @@ class Leaf:
     """One tensor of a state."""
 
     name: str
-    """Its place, e.g. ['model']['0.weight']."""
+    """Its path in the state, for example ['model']['0.weight']."""
     dtype: str
-    """torch's name of it, or NumPy's for an array."""
+    """torch's name for the dtype, or NumPy's for an array."""
     shape: tuple[int, ...]
     parts: list[tuple[int, torch.Tensor]]
-    """First element and elements, each of shape (n,) and of a dtype that HDF5 knows: an element of
-    another dtype is several bytes."""
+    """For each range the first element and the elements, of shape (n,) and with a dtype that HDF5
+    knows: an element of another dtype is stored as several bytes."""
     item_bytes: int
     is_full: bool = True
-    """Whether every learner holds the whole of it."""
+    """Whether every learner holds the whole tensor."""
 
 
 @dataclass
 class Packed:
-    """A state, taken apart."""
+    """A state, converted to JSON values and tensors."""
 
     tree: Any = None
-    """What JSON can hold; {"is": "tensor", "leaf": n} in the place of a tensor."""
+    """JSON values, with {"is": "tensor", "leaf": n} in place of a tensor."""
     leaves: list[Leaf] = field(default_factory=list)
 
     def to_bytes(self, **more: Any) -> bytes:
-        """Return all but the tensors' content as a JSON file's content."""
+        """Return the content of a JSON file with everything except the tensors' elements."""
         leaves = [
             {"name": x.name, "dtype": x.dtype, "shape": list(x.shape), "item_bytes": x.item_bytes}
             for x in self.leaves
@@ -77,10 +78,10 @@ class Packed:
 
 
 def pack(value: Any) -> Packed:
-    """Take a state apart. Contiguous tensors are not copied.
+    """Convert a state to JSON values and tensors. Contiguous tensors are not copied.
 
     Raises:
-        UserFault: it holds an object that a checkpoint can't hold.
+        UserFault: the state has an object that a checkpoint can't hold.
     """
     packed = Packed()
     packed.tree = _pack(value, packed.leaves, "")
@@ -88,12 +89,12 @@ def pack(value: Any) -> Packed:
 
 
 def unpack(tree: Any, leaves: Sequence[Any], to_array: Callable[[Any], Any]) -> Any:
-    """Put a state together again.
+    """Rebuild a state.
 
     Args:
         tree: `Packed.tree`.
-        leaves: What to put in the places of the tensors.
-        to_array: Makes a NumPy array of such a leaf.
+        leaves: the values to put in place of the tensors.
+        to_array: converts such a value to a NumPy array.
     """
     return _Unpacker(leaves, to_array).unpack(tree)
 
@@ -120,7 +121,7 @@ def _pack(value: Any, leaves: list[Leaf], where: str) -> Any:
         items = [_pack(v, leaves, f"{where}[{i}]") for i, v in enumerate(value)]
         return {"is": type(value).__name__, "items": items}
     raise UserFault(
-        f"a checkpoint can't hold state{where}: it is an object of the type {type(value).__name__}",
+        f"a checkpoint can't hold state{where}: it is an object of type {type(value).__name__}",
         hint="model, optimizer and schedule may keep tensors, numbers, text, lists and dicts",
     )
 
@@ -139,7 +140,7 @@ def _pack_tensor(value: torch.Tensor | Pieces, leaves: list[Leaf], where: str) -
 
 
 def _storable(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor, wherever it is, as one of shape (n,) and of a dtype that HDF5 knows."""
+    """Return a tensor, on any device, with shape (n,) and a dtype that HDF5 knows."""
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.is_conj() or flat.is_neg():
         flat = flat.resolve_conj().resolve_neg()
@@ -147,7 +148,7 @@ def _storable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pack_array(array: np.ndarray[Any, Any], leaves: list[Leaf], where: str) -> dict[str, Any]:
-    flat = np.array(array).reshape(-1)  # a copy: torch takes no array that is read-only
+    flat = np.array(array).reshape(-1)  # a copy: torch accepts no read-only array
     raw = torch.from_numpy(flat.view(np.uint8))
     item_bytes = array.dtype.itemsize
     leaves.append(Leaf(where, array.dtype.str, tuple(array.shape), [(0, raw)], item_bytes))

@@ -1,9 +1,9 @@
-"""Look at checkpoints where they lie: `python -m learner.checkpoint.tool verify|diff …`.
+"""Inspect checkpoints where they are stored: `python -m learner.checkpoint.tool verify|diff …`.
 
     verify <job dir> [STEP …]                        every byte against its checksums
     diff <job dir> <STEP|-> <job dir> <STEP|->       tensors that differ, and by how much
 
-Answers one JSON value (`learner.job.answers`). `-` is the newest whole one.
+The answer is one JSON value (`learner.job.answers`). `-` is the newest complete checkpoint.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from learner.job.answers import run
 
 
 def main(arguments: list[str]) -> Any:
-    """Return the answer.
+    """Return the answer to a command line.
 
     Raises:
-        UserFault: there is no such checkpoint, or the arguments make no sense.
+        UserFault: there is no such checkpoint, or the arguments are invalid.
     """
     if len(arguments) >= 2 and arguments[0] == "verify":
         return verify(_root(arguments[1]), [int(step) for step in arguments[2:]])
@@ -41,9 +41,9 @@ def main(arguments: list[str]) -> Any:
 
 
 def verify(root: Path, steps: list[int]) -> list[dict[str, Any]]:
-    """Return what is wrong with each checkpoint (of all, if no step is named).
+    """Return what is wrong with each of these checkpoints (with all, if `steps` is empty).
 
-    Those that a running training removes meanwhile are left out.
+    Checkpoints that a running training removes meanwhile are left out.
     """
     present = layout.steps_present(root)
     for step in steps:
@@ -83,10 +83,10 @@ def _read_through(header: Header) -> None:
 
 
 def diff(first: Header, second: Header) -> dict[str, Any]:
-    """Return how the tensors of two checkpoints differ: how many elements in any bit, and how far.
+    """Return how the tensors of two checkpoints differ: how many elements, and by how much.
 
     Raises:
-        UserFault: one of them can't be read.
+        UserFault: one of the checkpoints can't be read.
     """
     try:
         with understood(), closing(Loaded(first)) as one, closing(Loaded(second)) as two:
@@ -96,7 +96,7 @@ def diff(first: Header, second: Header) -> dict[str, Any]:
                 for name in dict.fromkeys([*mine, *theirs])
             ]
     except (DamagedCheckpoint, OSError) as damage:
-        hint = "dlctl checkpoints verify names what is whole"
+        hint = "dlctl checkpoints verify shows which are complete"
         raise UserFault(str(damage), hint=hint) from None
     return {"first": str(first.directory), "second": str(second.directory), "tensors": tensors}
 
@@ -125,7 +125,7 @@ def _difference(a: Stored | None, b: Stored | None) -> dict[str, Any]:
 
 
 def _blocks(a: Stored, b: Stored) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the same elements of both, some at a time: uint8, shape (elements, bytes of one)."""
+    """Yield corresponding blocks of both tensors: uint8, shape (elements, bytes per element)."""
     step = max(1, BLOCK_BYTES // a.item_bytes) * a.item_bytes
     for start in range(0, a.size_bytes, step):
         size_bytes = min(step, a.size_bytes - start)
@@ -136,7 +136,7 @@ def _blocks(a: Stored, b: Stored) -> Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
 def _farthest(x: torch.Tensor, y: torch.Tensor) -> list[float]:
-    """Return the largest difference, if any is a number."""
+    """Return the largest difference in a list, which is empty if every difference is NaN."""
     wide = torch.complex128 if x.is_complex() else torch.float64
     differ = (x.to(wide) - y.to(wide)).abs()
     known = differ[~differ.isnan()]

@@ -1,6 +1,6 @@
-"""The learner's side of its writer process, and the memory that both see.
+"""The learner's side of its writer process, and the memory that both share.
 
-The memory is a file without a name (memfd): nothing stays when both are killed.
+The memory is an anonymous file (memfd): nothing is left behind if both are killed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WriterProcess:
         self._pinned = False
         self._received = b""
         self.death: str | None = None
-        """Why it is no more."""
+        """Why the process has ended; None while it lives."""
         self._process = self._start()
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
@@ -45,14 +45,14 @@ class WriterProcess:
 
     @property
     def pid(self) -> int:
-        """Return its process id."""
+        """Return the writer's process id."""
         return self._process.pid
 
     def _start(self) -> subprocess.Popen[bytes]:
         root = str(Path(__file__).resolve().parents[2])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
-        # A signal to the whole group must not meet it before it has learnt to ignore that.
+        # A signal to the whole group must not reach the writer before it ignores such signals.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
         try:
             return subprocess.Popen(
@@ -64,7 +64,7 @@ class WriterProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def missing_bytes(self, size_bytes: int) -> int:
-        """Return by how much the memory has to grow for a snapshot of this size."""
+        """Return by how many bytes the memory must grow for a snapshot of this size."""
         if size_bytes <= self._size_bytes:
             return 0
         # The next snapshots may be a little larger: the position and its history grow.
@@ -75,14 +75,14 @@ class WriterProcess:
         """Return shared memory, faulted in: uint8, shape (at least size_bytes,).
 
         Args:
-            size_bytes: How much is wanted.
-            pinned: Whether a GPU is going to write to it.
+            size_bytes: how much memory is needed.
+            pinned: whether a GPU will write to the memory.
         """
         if (more_bytes := self.missing_bytes(size_bytes)) > 0:
             self._unpin()
             self._size_bytes += more_bytes
             os.ftruncate(self._descriptor, self._size_bytes)
-            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE  # what was there keeps its pages
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE  # memory from before keeps its pages
             mapping = mmap.mmap(self._descriptor, self._size_bytes, flags=flags)
             self._view = torch.frombuffer(mapping, dtype=torch.uint8)
         if pinned and not self._pinned:
@@ -100,32 +100,36 @@ class WriterProcess:
     def order(
         self, order: Order, tree_place: tuple[int, int], pieces_place: tuple[int, int]
     ) -> None:
-        """Have a checkpoint written.
+        """Order the writer to write a checkpoint.
 
         Args:
-            order: What is asked for.
-            tree_place: Where in the memory state.json stands, from byte to byte.
-            pieces_place: Where the list of the pieces stands.
+            order: the checkpoint to write.
+            tree_place: the first byte of state.json in the memory, and the end.
+            pieces_place: the same for the list of the pieces.
         """
         raw = {**asdict(order), "root": str(order.root)}
         message = {"order": raw, "tree_place": tree_place, "pieces_place": pieces_place}
         self._send({"save": {"memory_bytes": self._size_bytes, **message}})
 
     def tell_lost(self, problem: str) -> None:
-        """Say that a share will not come."""
+        """Inform the writer that a share will not come."""
         self._send({"lost": problem})
 
     def end(self, alone_s: float = 0.0) -> None:
-        """Have it finish what it has; the shares of other learners are waited for so long."""
+        """Ask the writer to finish its order and end.
+
+        Args:
+            alone_s: how long to wait for the shares of other learners.
+        """
         self._send({"end": alone_s})
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `events` says that it is no more
+        with contextlib.suppress(BrokenPipeError):  # `events` notices that the writer has ended
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
 
     def events(self) -> list[dict[str, Any]]:
-        """Return what it has said since the last call, without waiting."""
+        """Return the writer's events since the last call, without waiting."""
         if self.death is not None:
             return []
         assert self._process.stdout is not None
@@ -145,21 +149,21 @@ class WriterProcess:
         return [dict(json.loads(line)) for line in lines]
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it says something, or the time is up."""
+        """Wait until the writer sends an event, or the time is up."""
         assert self._process.stdout is not None
         poll = select.poll()  # select.select() can't watch a process's 1,025th file
         poll.register(self._process.stdout.fileno(), select.POLLIN)
         poll.poll(timeout_s * 1000)
 
     def disconnect(self) -> None:
-        """Give it up to whoever else is connected to it."""
+        """Close this process's ends of the pipes; other processes may still be connected."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
 
     def close(self) -> None:
-        """Let it finish and wait for its end."""
+        """Let the writer finish, and wait for its end."""
         if self._descriptor >= 0:
             self.end()  # a forked process may still hold the other end of its input
         self.disconnect()
@@ -174,7 +178,7 @@ _OPEN: weakref.WeakSet[WriterProcess] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """Keep a process that the user's program forked from holding the writers of its parent."""
+    """Disconnect a process forked by the user's program from its parent's writers."""
     for writer in list(_OPEN):
         writer.disconnect()
 
@@ -184,4 +188,4 @@ os.register_at_fork(after_in_child=_forked)
 
 def _words(code: int) -> str:
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return f"its writer process {how}; from now on it writes by itself while training waits"
+    return f"its writer process {how}; from now on the learner writes while training waits"

@@ -1,4 +1,4 @@
-"""Everything that saving does to a disk. Tests put a disk in its place that fails."""
+"""Every disk operation of a save. Tests replace this class by a disk that fails."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from learner.checkpoint_files.share_format import Array, make_structure
 
 
 class Disk:
-    """The disk."""
+    """The real disk."""
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory, and the one above it; those above that must be there.
+        """Create a directory and its parent; all folders above the parent must exist.
 
-        Somebody may have removed a whole job directory, and then it stays so.
+        A whole job directory that somebody removed is therefore not created again.
         """
         path.parent.mkdir(exist_ok=True)
         path.mkdir(exist_ok=True)
 
     def create_share(self, path: Path, pieces: Sequence[tuple[str, Array]]) -> list[int]:
-        """Make an HDF5 file with a contiguous dataset for each piece; the small ones are written.
+        """Create an HDF5 file with a contiguous dataset per piece; write only the small pieces.
 
         Returns:
-            Where the data of each piece begins in the file, in bytes.
+            The offset of each piece's data in the file, in bytes.
         """
         structure, offsets = make_structure(pieces)
         with path.open("wb", buffering=0) as file:
@@ -39,7 +39,7 @@ class Disk:
         return offsets
 
     def reserve(self, descriptor: int, size_bytes: int) -> None:
-        """Take the room for a file at once: a full disk is met before the work, not after it."""
+        """Reserve the space of a file, so that a full disk is noticed before the work."""
         call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
         if call is None:  # not Linux
             return
@@ -50,7 +50,7 @@ class Disk:
                 raise OSError(number, os.strerror(number))
 
     def write_at(self, descriptor: int, data: memoryview, offset_bytes: int) -> None:
-        """Write bytes at a place of a file."""
+        """Write bytes at an offset of a file."""
         while data:
             done = os.pwrite(descriptor, data, offset_bytes)
             data, offset_bytes = data[done:], offset_bytes + done
@@ -77,7 +77,7 @@ class Disk:
         source.rename(target)
 
     def remove(self, path: Path) -> None:
-        """Remove a file or a directory, the marker first: what is half removed is not complete."""
+        """Remove a file or a directory; the marker first, so that no half is taken as complete."""
         if not path.is_dir():
             path.unlink(missing_ok=True)
             return

@@ -1,12 +1,12 @@
 """The names, files and records of a checkpoint (docs/checkpoints.md). Standard library only.
 
 checkpoints/
-  step-000000000120/     a complete checkpoint: there under this name or not at all
+  step-000000000120/     a complete checkpoint: only complete ones get this name
     share-<rank>.h5      what one learner wrote: one contiguous dataset for each piece
-    share-<rank>.json    a `ShareRecord`: where each piece lies, and the checksums of its blocks
-    state.json           the tree that the tensors hang on, and each tensor's shape and dtype
-    complete.json        a `Marker`: written last; sizes and checksums of the files beside it
-  .tmp-…                 one being written, or left by a crash
+    share-<rank>.json    a `ShareRecord`: the offset of each piece and the checksums of its blocks
+    state.json           the tree that refers to the tensors, and each tensor's shape and dtype
+    complete.json        a `Marker`: written last; sizes and checksums of the other files
+  .tmp-…                 a checkpoint being written, or left by a crash
   .removed-…             such a leftover, being removed
 """
 
@@ -32,11 +32,11 @@ _PREFIX = "step-"
 
 
 class DamagedCheckpoint(Exception):
-    """A checkpoint is not whole; says what was seen."""
+    """A checkpoint is not complete; the message gives the damage."""
 
 
 class OtherVersion(UserFault):
-    """A checkpoint of another version of the layout: neither read nor removed."""
+    """A checkpoint has another layout version: it is neither read nor removed."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,23 @@ class FileRecord:
 
     size_bytes: int
     crc32: int | None = None
-    """Of the whole content; None for a share, whose checksums are in its `ShareRecord`."""
+    """CRC-32 of the whole content; None for a share, whose checksums are in its `ShareRecord`."""
 
 
 @dataclass(frozen=True)
 class Marker:
-    """What complete.json holds."""
+    """The content of complete.json."""
 
     step: int
     learners: int
-    """That have a share: learner 0 alone where there is a parameter server."""
+    """How many learners have a share: with a parameter server, only learner 0."""
     files: dict[str, FileRecord]
     settings: dict[str, int] = field(default_factory=dict)
-    """What must be the same to go on, and the number of learners of the training."""
+    """Settings that must be the same for a resume, and the training's number of learners."""
     epoch: int | None = None
-    """Epochs finished."""
+    """How many epochs are finished."""
     written_at: float = 0.0
-    """Seconds since 1970, when the marker was written."""
+    """When the marker was written, in seconds since 1970."""
     kept_for_ever: bool = False
     schema_version: int = SCHEMA_VERSION
 
@@ -71,25 +71,25 @@ class StoredPiece:
     """One dataset of a share."""
 
     name: str
-    """`<tensor>:<first element>`; of this learner alone: `rank` and `rank:<tensor>`."""
+    """`<tensor>:<first element>`; `rank` and `rank:<tensor>` for the learner's own state."""
     dtype: str
     """NumPy's name; |u1 for the raw bytes of a dtype that NumPy does not know."""
     count: int
-    """Elements, of `dtype`."""
+    """The number of elements of `dtype`."""
     offset_bytes: int
-    """Where the data begins in the file."""
+    """The offset of the data in the file."""
     crc32: list[int]
-    """Of each block of `BLOCK_BYTES`."""
+    """CRC-32 of each block of `BLOCK_BYTES`."""
 
 
 @dataclass(frozen=True)
 class ShareRecord:
-    """What a writer says about its share once that is safe on the disk."""
+    """A writer's record of its share, written once the share is safe on the disk."""
 
     rank: int
     size_bytes: int
     rest_crc32: int
-    """Of all bytes that belong to no piece: the structure of the HDF5 file."""
+    """CRC-32 of all bytes that belong to no piece: the structure of the HDF5 file."""
     pieces: list[StoredPiece]
     schema_version: int = SCHEMA_VERSION
 
@@ -105,7 +105,7 @@ def record_file(rank: int) -> str:
 
 
 def failure_file(rank: int) -> str:
-    """Return the name of the file in which a writer says why there is no share."""
+    """Return the name of the file in which a writer records why there is no share."""
     return f"share-{rank}.failed"
 
 
@@ -115,7 +115,7 @@ def directory_name(step: int) -> str:
 
 
 def steps_present(root: Path) -> list[int]:
-    """Return the steps of all checkpoint directories, the newest first, whole or not.
+    """Return the steps of all checkpoint directories, newest first, complete or not.
 
     Raises:
         OSError: the file system fails.
@@ -129,7 +129,7 @@ def steps_present(root: Path) -> list[int]:
 
 
 def covered_bytes(ranges: Iterable[tuple[int, int]]) -> int:
-    """Return how many bytes from the first one on these ranges (begin, end) cover."""
+    """Return how many bytes these ranges (begin, end) cover without a gap from byte 0 on."""
     known = 0
     for start, end in sorted(ranges):
         if start > known:
@@ -145,11 +145,11 @@ def to_bytes(record: Marker | ShareRecord) -> bytes:
 
 
 def read_marker(directory: Path) -> Marker:
-    """Return the marker, having compared the sizes of the files with it.
+    """Return the marker after comparing the sizes of the files with it.
 
     Raises:
-        DamagedCheckpoint: there is none, it can't be read, or a file has another size.
-        OtherVersion: it was written by another version of dlctl.
+        DamagedCheckpoint: the marker is missing or unreadable, or a file has another size.
+        OtherVersion: another version of dlctl wrote the checkpoint.
         OSError: the file system fails.
     """
     content = _read(directory / MARKER_FILE)
@@ -171,7 +171,7 @@ def read_marker(directory: Path) -> Marker:
 
 
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-"""What tells of damage: all other errors are the file system's, and the checkpoint may be whole."""
+"""Errors that mean damage; after any other error of the file system it may be complete."""
 
 
 def _read(path: Path) -> bytes:
@@ -185,8 +185,8 @@ def _check_version(directory: Path, version: int) -> None:
     if version != SCHEMA_VERSION:
         raise OtherVersion(
             f"the checkpoint {directory} has the layout version {version}, and this version of "
-            f"dlctl reads version {SCHEMA_VERSION} only",
-            hint="resume with the dlctl that wrote it, or remove the folder to begin anew",
+            f"dlctl reads only version {SCHEMA_VERSION}",
+            hint="resume with the dlctl that wrote it, or remove the folder to start again",
         )
 
 
@@ -194,7 +194,7 @@ def read_checked(directory: Path, marker: Marker, name: str) -> bytes:
     """Return the content of one of the small files.
 
     Raises:
-        DamagedCheckpoint: it is missing, or does not match its checksum.
+        DamagedCheckpoint: the file is missing, or does not match its checksum.
         OSError: the file system fails.
     """
     content = _read(directory / name)
@@ -207,7 +207,7 @@ def parse_record(content: bytes) -> ShareRecord:
     """Return the record in a file's content.
 
     Raises:
-        ValueError, KeyError, TypeError: it is none.
+        ValueError, KeyError, TypeError: the content is no record.
     """
     raw: dict[str, Any] = json.loads(content)
     pieces = [StoredPiece(**piece) for piece in raw.pop("pieces")]

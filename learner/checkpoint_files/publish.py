@@ -1,6 +1,6 @@
-"""Make a checkpoint of the shares: wait for all records, then marker, rename, prune. Rank 0 only.
+"""Publish a checkpoint on rank 0: wait for all records, write the marker, rename, prune.
 
-The writers meet through files in the temporary directory alone, never through MPI.
+The writers communicate only through files in the temporary directory, never through MPI.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from learner.checkpoint_files.disk import Disk
 from learner.checkpoint_files.layout import FileRecord, Marker, ShareRecord
 
 LEAST_KEPT = 2
-"""With one kept, a fault in the newest would lose everything."""
+"""If only one were kept, damage to the newest would lose everything."""
 _LONGEST_PAUSE_S = 0.2
 
 
@@ -33,12 +33,12 @@ class ShareMissing(OSError):
 
 @dataclass(frozen=True)
 class Order:
-    """One checkpoint to be written, as every writer gets it."""
+    """An order to write one checkpoint, as every writer receives it."""
 
     root: Path
     step: int
     token: str
-    """Tells the temporary directories of different attempts, and of one's saves, apart."""
+    """Distinguishes the temporary directories of attempts, and of the saves in one attempt."""
     rank: int
     learners: int
     settings: dict[str, int] = field(default_factory=dict)
@@ -46,26 +46,26 @@ class Order:
     keep: int = LEAST_KEPT
     keep_every_steps: int | None = None
     damaged: list[int] = field(default_factory=list)
-    """Later steps whose checkpoints this run has found damaged: they are removed."""
+    """Later steps whose checkpoints this run found damaged, and which are to be removed."""
 
     @property
     def temporary(self) -> Path:
-        """Return where it is written."""
+        """Return the directory in which the checkpoint is written."""
         name = layout.directory_name(self.step)
         return self.root / f"{layout.TEMPORARY_PREFIX}{name}-{self.token}"
 
 
 def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], None]) -> list[str]:
-    """Complete a checkpoint; return warnings about what is not part of it.
+    """Complete a checkpoint; return warnings that do not concern the checkpoint itself.
 
     Args:
-        order: What was asked for.
-        tree: The content of state.json.
-        disk: What is written to.
-        may_wait: Waits so many seconds; raises `ShareMissing` where no share is worth waiting for.
+        order: the checkpoint to complete.
+        tree: the content of state.json.
+        disk: the disk to write to.
+        may_wait: waits for the given seconds, or raises `ShareMissing` if waiting is pointless.
 
     Raises:
-        OSError, ValueError: it could not be completed; nothing of it is left.
+        OSError, ValueError: the checkpoint could not be completed, and was removed.
     """
     try:
         files = {layout.TREE_FILE: FileRecord(len(tree), zlib.crc32(tree))}
@@ -93,11 +93,11 @@ def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], N
 
 _LATER = "{} holds checkpoints of later steps too: they stay, and the next start takes the newest"
 _Share = tuple[dict[str, FileRecord], ShareRecord]
-"""The records of its two files, and what the learner says about it."""
+"""The records of a share's two files, and the learner's `ShareRecord`."""
 
 
 def _wait_for_shares(order: Order, may_wait: Callable[[float], None]) -> list[_Share]:
-    """Return all shares, once all are there."""
+    """Wait for all shares, and return them."""
     shares: list[_Share] = []
     problems: dict[int, str] = {}
     missing, pause_s = set(range(order.learners)), 0.001
@@ -113,7 +113,7 @@ def _wait_for_shares(order: Order, may_wait: Callable[[float], None]) -> list[_S
                 continue
             missing.discard(rank)
         if missing:
-            os.utime(order.temporary)  # NFS: look at the directory anew
+            os.utime(order.temporary)  # makes NFS read the directory again
             may_wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     if problems:
@@ -134,7 +134,7 @@ def _share(directory: Path, rank: int) -> _Share:
 
 
 def _check_covered(leaves: list[dict[str, Any]], records: list[ShareRecord]) -> None:
-    """Refuse a checkpoint of which something is missing, while the older ones are still there."""
+    """Refuse an incomplete checkpoint while the older ones still exist."""
     ranges: list[list[tuple[int, int]]] = [[] for _ in leaves]
     for record in records:
         for piece in record.pieces:
@@ -151,7 +151,7 @@ def _check_covered(leaves: list[dict[str, Any]], records: list[ShareRecord]) -> 
 
 def _rename(temporary: Path, final: Path, disk: Disk) -> None:
     replaced = None
-    if final.exists():  # damaged, or of a run that went back behind it
+    if final.exists():  # damaged, or left by a run that resumed from an earlier step
         replaced = final.parent / f"{temporary.name}-replaced"
         disk.rename(final, replaced)
     _kept.discard(final)
@@ -162,9 +162,9 @@ def _rename(temporary: Path, final: Path, disk: Disk) -> None:
 
 
 def _is_kept_for_ever(root: Path, step: int, every: int | None) -> bool:
-    """Return whether this is the first one at a multiple of `every` steps, or after it.
+    """Return whether this is the first checkpoint at or after a multiple of `every` steps.
 
-    One that is due at the multiple may be put off for a few steps by a writer that is busy.
+    A busy writer may postpone the one that is due at the multiple by a few steps.
     """
     if not every or step < every:
         return False
@@ -173,13 +173,13 @@ def _is_kept_for_ever(root: Path, step: int, every: int | None) -> bool:
 
 
 def prune(order: Order, disk: Disk) -> bool:
-    """Remove all but the `keep` (at least two) newest checkpoints up to the one of this order.
+    """Remove all but the `keep` (at least two) newest checkpoints up to this order's step.
 
-    Those that are kept for ever stay. Of later steps only those are removed that this run found
-    damaged: the others are another run's.
+    Checkpoints that are kept forever stay. Of later steps, only those that this run found damaged
+    are removed: the others belong to another run.
 
     Returns:
-        Whether there are some of later steps.
+        Whether checkpoints of later steps remain.
     """
     kept, later = 0, False
     for step in layout.steps_present(order.root):
@@ -199,10 +199,10 @@ def prune(order: Order, disk: Disk) -> bool:
 
 
 def remove_leftovers(root: Path, disk: Disk) -> None:
-    """Remove what a crashed attempt left half written.
+    """Remove the unfinished checkpoints of a crashed attempt.
 
-    Renamed first: a writer of that attempt that is still at work finds its folder gone, and can't
-    complete one that is half removed.
+    They are renamed first: a writer of that attempt that is still running finds its folder gone, so
+    it can't complete a half-removed checkpoint.
     """
     for path in root.glob(f"{layout.TEMPORARY_PREFIX}*"):
         gone = path.with_name(f"{layout.REMOVED_PREFIX}{path.name}")
@@ -213,7 +213,7 @@ def remove_leftovers(root: Path, disk: Disk) -> None:
 
 
 def remove_quietly(path: Path, disk: Disk) -> None:
-    """Remove what is of no use; what stays is removed by the next attempt."""
+    """Remove a file or directory if possible; the next attempt removes what remains."""
     try:
         disk.remove(path)
     except OSError:
@@ -221,18 +221,18 @@ def remove_quietly(path: Path, disk: Disk) -> None:
 
 
 _kept: set[Path] = set()
-"""Those that this process has seen to be kept for ever: they are not read again at each save."""
+"""Checkpoints that this process knows to be kept forever, so that no save reads them again."""
 
 
 def _stays(directory: Path) -> bool | None:
-    """Return whether a checkpoint is kept for ever, or None if it is not whole."""
+    """Return whether a checkpoint is kept forever, or None if it is not complete."""
     if directory in _kept:
         return True
     try:
         stays = layout.read_marker(directory).kept_for_ever
     except layout.DamagedCheckpoint:
         return None
-    except layout.OtherVersion:  # not ours to remove
+    except layout.OtherVersion:  # belongs to another version of dlctl
         return True
     if stays:
         _kept.add(directory)

@@ -1,6 +1,7 @@
-"""The structure of a share: an HDF5 file, made in memory, with holes in the place of large pieces.
+"""The structure of a share: an HDF5 file, built in memory, with holes in place of large pieces.
 
-HDF5 itself must not meet a disk that is full: a file that it can't close crashes the process later.
+HDF5 itself never writes to the disk: if the disk is full and HDF5 can't close a file, the process
+crashes later.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import h5py  # noqa: E402
 
 Array = NDArray[Any]
 PAGE_BYTES = 4096
-"""What O_DIRECT wants of addresses, offsets and sizes."""
+"""The alignment that O_DIRECT needs for addresses, offsets and sizes."""
 LARGE_BYTES = 16 * PAGE_BYTES
-"""From here on a piece begins at a page of its own and is written past HDF5."""
+"""A piece of at least this size begins on a page boundary and is written without HDF5."""
 
 
 class Holes:
-    """A file in memory that takes no room for what nobody has written."""
+    """A sparse file in memory: ranges that were never written take no memory."""
 
     BLOCK_BYTES = 64 * 1024
 
@@ -35,17 +36,17 @@ class Holes:
         self.size_bytes = 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place; return it."""
+        """Move to an offset; return the new position."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes}
         self._position = start[whence] + offset
         return self._position
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position."""
         return self._position
 
     def write(self, data: Any) -> int:
-        """Write at this place."""
+        """Write at the position."""
         view = memoryview(data).cast("B")
         for number, start, done, count in self._spans(len(view)):
             block = self._blocks.setdefault(number, bytearray(self.BLOCK_BYTES))
@@ -55,7 +56,7 @@ class Holes:
         return len(view)
 
     def readinto(self, target: Any) -> int:
-        """Read from this place on."""
+        """Read from the position on."""
         view = memoryview(target).cast("B")
         size_bytes = max(0, min(len(view), self.size_bytes - self._position))
         for number, start, done, count in self._spans(size_bytes):
@@ -73,13 +74,13 @@ class Holes:
         """Do nothing: there is no disk."""
 
     def blocks(self) -> Iterator[tuple[int, memoryview]]:
-        """Return what was written: offsets, and what stands there."""
+        """Yield the blocks that were written, each with its offset."""
         for number in sorted(self._blocks):
             start = number * self.BLOCK_BYTES
             yield start, memoryview(self._blocks[number])[: max(0, self.size_bytes - start)]
 
     def _spans(self, size_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield block, place in it, place in the data and bytes, for a range from here on."""
+        """Yield (block, offset in it, offset in the data, bytes) for a range from the position."""
         done = 0
         while done < size_bytes:
             number, start = divmod(self._position + done, self.BLOCK_BYTES)
@@ -89,10 +90,10 @@ class Holes:
 
 
 def make_structure(pieces: Sequence[tuple[str, Array]]) -> tuple[Holes, list[int]]:
-    """Make a file with a contiguous dataset for each piece; the small ones are written.
+    """Build a file with a contiguous dataset per piece; write only the small pieces.
 
     Returns:
-        The file, and where the data of each piece begins in it, in bytes.
+        The file, and the offset of each piece's data in it, in bytes.
     """
     target = Holes()
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
@@ -107,7 +108,7 @@ def make_structure(pieces: Sequence[tuple[str, Array]]) -> tuple[Holes, list[int
 
 
 def _create_dataset(file: Any, name: str, array: Array) -> int:
-    """Make one dataset and return where its data begins."""
+    """Create one dataset and return the offset of its data."""
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_layout(h5py.h5d.CONTIGUOUS)
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)

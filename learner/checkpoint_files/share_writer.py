@@ -1,7 +1,7 @@
-"""Write one learner's share: the structure by h5py, the large pieces past it, checksums beside.
+"""Write one learner's share: structure with h5py, large pieces without, checksums in parallel.
 
-Large pieces are written with O_DIRECT where the file system has it: the disk's own speed, and the
-processor is free for the checksums (and for training). No torch here.
+Large pieces are written with O_DIRECT if the file system supports it: that runs at the disk's own
+speed and leaves the CPU free for the checksums (and for training). Never imports torch.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def write_share(
     """Write a share and make it durable; return its record.
 
     Args:
-        path: Of the HDF5 file.
-        rank: Whose share it is.
-        pieces: Names, and contiguous arrays of shape (n,).
-        disk: What is written to.
+        path: the HDF5 file.
+        rank: the learner's rank.
+        pieces: names, and contiguous arrays of shape (n,).
+        disk: the disk to write to.
 
     Raises:
-        OSError: the disk is full, or another fault of the file system.
+        OSError: the disk is full, or the file system fails.
     """
     offsets = disk.create_share(path, pieces)
     with ThreadPoolExecutor(1) as beside:
@@ -54,7 +54,7 @@ def write_share(
 
 
 def block_sums(data: memoryview) -> list[int]:
-    """Return the CRC-32 of each block."""
+    """Return the CRC-32 of each block of `BLOCK_BYTES`."""
     return [zlib.crc32(data[n : n + BLOCK_BYTES]) for n in range(0, len(data), BLOCK_BYTES)]
 
 
@@ -98,7 +98,7 @@ def _write_large(
 
 
 def _write_direct(disk: Disk, descriptor: int, data: memoryview, offset: int) -> bool:
-    """Write past the page cache; return False where the file system can't after all."""
+    """Write with O_DIRECT; return False if the file system does not support it after all."""
     try:
         _write(disk, descriptor, data, offset)
     except OSError as error:
@@ -132,7 +132,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 @contextmanager
 def _opened_direct(path: Path) -> Iterator[int | None]:
-    """Open a file past the page cache; None where the file system does not have that."""
+    """Open a file with O_DIRECT; None if the file system does not support it."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_DIRECT", 0))
     except OSError as error:

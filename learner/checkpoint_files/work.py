@@ -1,6 +1,6 @@
 """Carry out an order: write this learner's share and, on rank 0, complete the checkpoint.
 
-Done by the writer process; by the learner itself where there is no writer. No torch here.
+The writer process runs this, or the learner itself if it has no writer. Never imports torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from learner.checkpoint_files.share_writer import write_share
 
 
 def write_part(order: Order, pieces: Sequence[tuple[str, Array]], disk: Disk) -> str | None:
-    """Write one learner's share and its record; return why it could not be done."""
+    """Write one learner's share and its record; return the error, or None on success."""
     share = order.temporary / layout.share_file(order.rank)
     try:
         disk.make_directory(order.temporary)
@@ -24,7 +24,7 @@ def write_part(order: Order, pieces: Sequence[tuple[str, Array]], disk: Disk) ->
         disk.sync_directory(order.temporary)
         disk.write_file(order.temporary / layout.record_file(order.rank), layout.to_bytes(record))
     except OSError as error:
-        remove_quietly(share, disk)  # gives a full disk the room for the next line
+        remove_quietly(share, disk)  # on a full disk, makes space for the failure file
         problem = str(error) or type(error).__name__
         leave_failure(order, problem, disk)
         return problem
@@ -32,7 +32,7 @@ def write_part(order: Order, pieces: Sequence[tuple[str, Array]], disk: Disk) ->
 
 
 def leave_failure(order: Order, problem: str, disk: Disk) -> None:
-    """Tell rank 0's writer that there will be no share; the learners tell each other too."""
+    """Write the failure file, which tells rank 0's writer that there will be no share."""
     with contextlib.suppress(OSError):
         disk.make_directory(order.temporary)
         disk.write_file(order.temporary / layout.failure_file(order.rank), problem.encode())
@@ -41,7 +41,7 @@ def leave_failure(order: Order, problem: str, disk: Disk) -> None:
 def complete(
     order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], None]
 ) -> tuple[str | None, list[str]]:
-    """Complete the checkpoint (rank 0); return why it could not be done, and warnings."""
+    """Complete the checkpoint (rank 0); return the error, or None, and warnings."""
     try:
         return None, publish(order, tree, disk, may_wait)
     except (OSError, ValueError, KeyError, TypeError) as error:

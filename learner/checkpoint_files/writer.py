@@ -1,8 +1,8 @@
 """The writer process of one learner: `python -m learner.checkpoint_files.writer <descriptor>`.
 
-Started before MPI, torch's threads and CUDA. Gets orders as lines of JSON on standard input, finds
-the bytes in the memory behind the descriptor, and answers in lines of JSON. When its learner is
-done or gone (end of input) it finishes what it has, and ends. No torch and no MPI here.
+It starts before MPI, torch's threads and CUDA. It reads orders as lines of JSON on standard input,
+finds the bytes in the memory behind the descriptor, and answers in lines of JSON. When its learner
+is done or gone (end of input) it finishes its order and ends. Never imports torch or MPI.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from learner.checkpoint_files.share_format import Array
 from learner.checkpoint_files.work import complete, write_part
 
 _ALONE_S = 20.0
-"""So long the shares of the others are waited for once the own learner is gone."""
+"""How long the writer waits for other learners' shares after its own learner is gone."""
 
 
 class Input:
-    """Lines from the learner."""
+    """The messages from the learner."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -37,14 +37,14 @@ class Input:
         self.ended = False
 
     def next(self) -> dict[str, Any] | None:
-        """Return the next message; None at the end."""
+        """Return the next message; None at the end of input."""
         while not self.ended and b"\n" not in self._read:
             self._receive()
         line, found, self._read = self._read.partition(b"\n")
         return dict(json.loads(line)) if found else None
 
     def within(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return a message if one comes in time."""
+        """Return a message if one comes within `timeout_s`, else None."""
         if self.ended:
             time.sleep(timeout_s)
             return None
@@ -73,7 +73,7 @@ class Writer:
         self._alone_since: float | None = None
 
     def run(self) -> None:
-        """Carry out orders until the learner is gone."""
+        """Carry out orders until the learner is done or gone."""
         while (message := self._orders.next()) is not None and "end" not in message:
             if "save" in message:
                 self._save(**message["save"])
@@ -116,12 +116,12 @@ def _say(**event: Any) -> None:
     try:
         os.write(1, line)  # short enough to be written whole
     except BrokenPipeError:
-        return  # the learner is gone; what it asked for is done all the same
+        return  # the learner is gone; its order is carried out nevertheless
 
 
 def main(arguments: list[str]) -> int:
     """Run the writer; return its exit code."""
-    # They are meant for the learner, which decides what becomes of this process.
+    # These signals are meant for the learner, which decides when this process ends.
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Checkpoints of one learner: what they hold, what a crash leaves, what is loaded."""
+"""Checkpoints of one learner: their content, what a crash leaves, and what is loaded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DTYPES = [
 ]  # fmt: skip
 
 
-def test_any_state_comes_back_exactly(tmp_path: Path) -> None:
+def test_any_state_is_restored_exactly(tmp_path: Path) -> None:
     state = {
         "tensors": {str(d): (torch.arange(6).reshape(2, 3) % 2).to(d) for d in DTYPES},
         "odd": [torch.tensor(1.5), torch.empty(0, 3), torch.arange(6.0).reshape(2, 3).t()],
@@ -70,7 +70,7 @@ def test_what_a_checkpoint_cannot_hold_is_named() -> None:
 
 
 @pytest.mark.parametrize("learners", [1, 2, 3, 7])
-def test_the_bytes_that_all_hold_are_divided_evenly(learners: int) -> None:
+def test_bytes_that_all_learners_hold_are_divided_evenly(learners: int) -> None:
     generator = torch.Generator().manual_seed(3)
     sizes = torch.randint(0, 90_000, (40,), generator=generator).tolist()
     packed = pack([torch.zeros(n, dtype=torch.bfloat16 if n % 2 else torch.float64) for n in sizes])
@@ -90,11 +90,11 @@ def test_the_bytes_that_all_hold_are_divided_evenly(learners: int) -> None:
 
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_crash_at_every_write_leaves_a_whole_checkpoint(
+def test_a_crash_at_any_write_leaves_a_complete_checkpoint(
     tmp_path: Path, torn: bool, replace: bool
 ) -> None:
     crashes, crashed = 0, True
-    while crashed:  # at the first write, at the second, … until all were allowed
+    while crashed:  # at the first write, at the second, … until all writes succeed
         root = tmp_path / str(crashes)
         for step in (10, 20):
             store(root, step)
@@ -116,7 +116,7 @@ def test_a_crash_at_every_write_leaves_a_whole_checkpoint(
 
 
 @pytest.mark.parametrize("allowed", range(12))
-def test_a_failing_disk_leaves_the_old_ones_and_nothing_else(tmp_path: Path, allowed: int) -> None:
+def test_a_failing_disk_leaves_only_the_old_checkpoints(tmp_path: Path, allowed: int) -> None:
     class Full(FailingDisk):
         def remove(self, path: Path) -> None:
             Disk().remove(path)
@@ -134,7 +134,7 @@ def test_a_failing_disk_leaves_the_old_ones_and_nothing_else(tmp_path: Path, all
 
 
 def damage(directory: Path, kind: str) -> str:
-    """Damage a checkpoint; return what the warning has to name."""
+    """Damage a checkpoint; return the words that the warning must contain."""
     share, marker = directory / layout.share_file(0), directory / layout.MARKER_FILE
     content = bytearray(share.read_bytes())
     if kind == "flip":
@@ -188,7 +188,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path: Path, kind: st
     ],
 )
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
-def test_a_file_system_that_fails_is_no_damage(
+def test_a_failing_file_system_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, number: int
 ) -> None:
     for step in (10, 20):
@@ -205,7 +205,7 @@ def test_a_file_system_that_fails_is_no_damage(
     assert layout.steps_present(tmp_path) == [30, 20, 10]
 
 
-def test_a_training_does_not_begin_anew_where_no_checkpoint_is_whole(tmp_path: Path) -> None:
+def test_a_training_never_starts_over_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
     for step in (10, 20):
         damage(store(tmp_path, step), "flip" if step == 10 else "bad marker")
     said: list[str] = []
@@ -215,7 +215,7 @@ def test_a_training_does_not_begin_anew_where_no_checkpoint_is_whole(tmp_path: P
     assert layout.steps_present(tmp_path) == [20, 10]
 
 
-def test_only_those_of_later_steps_that_were_found_damaged_are_removed(tmp_path: Path) -> None:
+def test_of_later_checkpoints_only_damaged_ones_are_removed(tmp_path: Path) -> None:
     for step in (1000, 2000, 3000):
         store(tmp_path, step, keep=Keep(3))
     damage(tmp_path / layout.directory_name(3000), "flip")
@@ -231,7 +231,7 @@ def test_only_those_of_later_steps_that_were_found_damaged_are_removed(tmp_path:
     assert layout.steps_present(tmp_path) == [2010, 2000]
 
 
-def test_a_writer_of_an_attempt_before_completes_nothing(tmp_path: Path) -> None:
+def test_a_writer_of_an_earlier_attempt_completes_nothing(tmp_path: Path) -> None:
     class Slow(Disk):
         def rename(self, source: Path, target: Path) -> None:
             store(tmp_path, 20)  # the next attempt, before this one's folder has its name
@@ -257,7 +257,7 @@ def test_a_script_that_only_reads_leaves_a_running_training_alone(tmp_path: Path
     assert newest_step(tmp_path) == 20
 
 
-def test_what_a_failed_save_leaves_does_not_spoil_the_next_of_that_step(tmp_path: Path) -> None:
+def test_a_failed_save_does_not_spoil_the_next_of_that_step(tmp_path: Path) -> None:
     class Failing(Disk):
         fails = True
 
@@ -288,7 +288,7 @@ def test_an_older_layout_is_refused_in_one_sentence(tmp_path: Path) -> None:
         newest_step(tmp_path)
 
 
-def test_at_least_two_are_kept_and_some_for_ever(tmp_path: Path) -> None:
+def test_at_least_two_checkpoints_are_kept_and_some_forever(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         store(tmp_path, step, keep=Keep(1))
     assert layout.steps_present(tmp_path) == [30, 20]
@@ -299,7 +299,7 @@ def test_at_least_two_are_kept_and_some_for_ever(tmp_path: Path) -> None:
     assert kept == [True, False]
 
 
-def test_what_is_kept_for_ever_is_not_read_at_each_save(
+def test_checkpoints_kept_forever_are_not_read_at_each_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, read_marker = [], layout.read_marker
@@ -316,17 +316,17 @@ def test_what_is_kept_for_ever_is_not_read_at_each_save(
     assert read == [layout.directory_name(60)]
 
 
-def test_nothing_there_is_no_checkpoint(tmp_path: Path) -> None:
+def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
     assert newest_step(tmp_path / "none") is None
 
 
 def test_another_data_order_is_refused(tmp_path: Path) -> None:
     check_settings({**SETTINGS, "learners": 4}, {**SETTINGS, "learners": 2}, tmp_path)
-    with pytest.raises(UserFault, match=r"training\.batch_size 10, and this attempt has 20"):
+    with pytest.raises(UserFault, match=r"training\.batch_size 10, but this attempt has 20"):
         check_settings(SETTINGS, {**SETTINGS, "batch_size": 20}, tmp_path)
 
 
-def test_a_range_is_read_into_memory_that_is_there(tmp_path: Path) -> None:
+def test_a_range_is_read_into_existing_memory(tmp_path: Path) -> None:
     values = torch.arange(5_000_000, dtype=torch.float32)  # several blocks
     make_engine(tmp_path).save(1, {"a": Pieces((5, 1_000_000), torch.float32, [(0, values)])})
 
@@ -337,7 +337,7 @@ def test_a_range_is_read_into_memory_that_is_there(tmp_path: Path) -> None:
             out = torch.zeros(count)
             stored.read_into(out, start)
             assert torch.equal(out, values[start : start + count])
-        with pytest.raises(ValueError, match="wants contiguous memory"):
+        with pytest.raises(ValueError, match="needs contiguous memory"):
             stored.read_into(torch.zeros(3, dtype=torch.float64), 0)
         with pytest.raises(ValueError, match="has 20000000 bytes"):
             stored.read_into(torch.zeros(3), 4_999_998)
@@ -345,7 +345,7 @@ def test_a_range_is_read_into_memory_that_is_there(tmp_path: Path) -> None:
     make_engine(tmp_path).load(use)
 
 
-def test_pieces_that_do_not_cover_the_tensor_are_no_checkpoint(
+def test_pieces_that_do_not_cover_a_tensor_make_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store(tmp_path, 1)
@@ -359,7 +359,7 @@ def test_pieces_that_do_not_cover_the_tensor_are_no_checkpoint(
     monkeypatch.setattr("learner.checkpoint_files.publish._check_covered", lambda *_: None)
     make_engine(tmp_path).save(2, {"a": hole})
     assert newest_step(tmp_path, said) == 1
-    assert "of ['a'] only the first 8 of 18 bytes" in said[1]
+    assert "['a'] has only its first 8 of 18 bytes" in said[1]
 
 
 def test_the_marker_is_readable_json(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_the_marker_is_readable_json(tmp_path: Path) -> None:
     assert marker["files"][layout.share_file(0)]["size_bytes"] > 0
 
 
-def test_the_program_in_the_page_reads_a_checkpoint_without_us(tmp_path: Path) -> None:
+def test_the_program_in_the_docs_reads_a_checkpoint_without_dlctl(tmp_path: Path) -> None:
     page = (REPOSITORY / "docs" / "checkpoints.md").read_text()
     program = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert program is not None

@@ -35,7 +35,7 @@ def make_node(root: Path, cgroup: str) -> None:
     )
 
 
-def test_files_that_were_read_are_room_under_a_limit(tmp_path: Path) -> None:
+def test_the_page_cache_counts_as_free_memory_under_a_limit(tmp_path: Path) -> None:
     make_node(tmp_path, "0::/slurm/job_1/task_0")
     job = tmp_path / "cgroup" / "slurm" / "job_1"
     write(job, {"memory.max": 1000, "memory.current": 990, "task_0/memory.max": "max"})
@@ -43,7 +43,7 @@ def test_files_that_were_read_are_room_under_a_limit(tmp_path: Path) -> None:
     assert left(tmp_path) == [800 * 1024, 810]
 
 
-def test_a_limit_of_the_first_version_of_cgroups_counts(tmp_path: Path) -> None:
+def test_a_limit_of_cgroups_version_1_counts(tmp_path: Path) -> None:
     make_node(tmp_path, "5:cpu,cpuacct:/\n4:memory:/slurm/job_1\n1:name=systemd:/a:b\n0::/")
     memory = tmp_path / "cgroup" / "memory"
     write(memory, {"memory.limit_in_bytes": 9223372036854771712, "memory.usage_in_bytes": 5})
@@ -53,15 +53,15 @@ def test_a_limit_of_the_first_version_of_cgroups_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seen", ["slurm/job_1", "job_1"])
-def test_a_container_sees_its_part_of_the_tree_as_the_root(tmp_path: Path, seen: str) -> None:
-    """Its mount shows no more; /proc tells the whole name."""
+def test_a_limit_is_found_in_a_container(tmp_path: Path, seen: str) -> None:
+    """Its mount shows only that part; /proc gives the whole name."""
     make_node(tmp_path, "4:memory:/machine/slurm/job_1/task_0\n0::/")
     names = {"memory.limit_in_bytes": 1000, "memory.usage_in_bytes": 600, "memory.stat": "x 1"}
     write(tmp_path / "cgroup" / "memory" / seen, {**names, "task_0/tasks": ""})
     assert left(tmp_path) == [800 * 1024, 400]
 
 
-def test_nothing_is_known_on_another_system(tmp_path: Path) -> None:
+def test_another_system_reports_no_limits(tmp_path: Path) -> None:
     assert memory_left(tmp_path, tmp_path) == {}
     assert have_room([MemoryRequest(10**15)]) == [True]
 
@@ -78,6 +78,6 @@ def test_the_learners_of_a_node_share_what_is_left() -> None:
     assert have_room(own) == [True] * 4
 
 
-def test_this_node_says_something() -> None:
+def test_this_node_reports_a_limit() -> None:
     found = memory_left()
     assert all(left_bytes > 0 for left_bytes in found.values())

@@ -1,4 +1,4 @@
-"""The writer process of a learner: it dies, its learner dies, the disk is full; nothing stays."""
+"""The writer process when it dies, its learner dies or the disk is full: nothing is left behind."""
 
 from __future__ import annotations
 
@@ -75,14 +75,12 @@ def test_a_program_with_many_open_files_waits_for_its_writer(tmp_path: Path) -> 
     assert newest_step(tmp_path) == 1
 
 
-def test_a_writer_that_is_killed_costs_one_checkpoint(
-    tmp_path: Path, writer: WriterProcess
-) -> None:
+def test_a_killed_writer_costs_one_checkpoint(tmp_path: Path, writer: WriterProcess) -> None:
     said: list[str] = []
     engine = make_engine(tmp_path, said, writer=writer)
     assert engine.save(1, state_of(1))
     assert engine.wait()
-    os.kill(writer.pid, signal.SIGSTOP)  # so that it dies while it has something to do
+    os.kill(writer.pid, signal.SIGSTOP)  # so that it dies during an order
     assert engine.save(2, state_of(2))
     os.kill(writer.pid, signal.SIGKILL)
     until_idle(engine)
@@ -108,7 +106,7 @@ def test_without_room_in_memory_the_learner_writes_by_itself(
     assert "no room in memory for a snapshot" in said[0]
 
 
-def test_what_was_prepared_is_enough_for_the_saves(tmp_path: Path, writer: WriterProcess) -> None:
+def test_prepared_memory_is_enough_for_the_saves(tmp_path: Path, writer: WriterProcess) -> None:
     engine = make_engine(tmp_path, writer=writer)
     names = {f"a tensor with a long name {n}": torch.zeros(1) for n in range(500)}
     for _ in range(2):
@@ -198,7 +196,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_learner_that_is_killed_loses_no_complete_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_learner_loses_no_complete_checkpoint(tmp_path: Path) -> None:
     with subprocess.Popen(program(tmp_path, ENDLESS), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         seen = [process.stdout.readline().split() for _ in range(12)]
@@ -208,7 +206,7 @@ def test_a_learner_that_is_killed_loses_no_complete_checkpoint(tmp_path: Path) -
     deadline = time.monotonic() + LIMIT_S
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not is_running(pid)  # it has finished what it had, and is gone
+    assert not is_running(pid)  # it has finished its order, and ended
     newest = newest_step(tmp_path)
     assert newest is not None
     assert newest >= complete > 0
@@ -222,7 +220,7 @@ def test_a_learner_that_is_killed_loses_no_complete_checkpoint(tmp_path: Path) -
         ("ctypes.CDLL(None).fork()", "engine.close(); os._exit(0)"),
     ],
 )
-def test_a_writer_ends_with_its_learner_not_with_what_that_forked(
+def test_a_writer_ends_with_its_learner_not_with_its_forks(
     tmp_path: Path, fork: str, end: str
 ) -> None:
     command = program(tmp_path, FORKED.replace("{fork}", fork).replace("{end}", end))
@@ -254,7 +252,7 @@ def test_a_full_disk_costs_one_checkpoint(tmp_path: Path) -> None:
     assert newest_step(tmp_path) == 2
 
 
-def test_a_script_of_the_users_own_saves_and_loads(tmp_path: Path) -> None:
+def test_a_users_own_script_saves_and_loads(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(1, 3)).sum().backward()
@@ -272,7 +270,7 @@ def test_a_script_of_the_users_own_saves_and_loads(tmp_path: Path) -> None:
 
 
 class FirstOfTwo:
-    """Rank 0, whose peer says the same but for a share that it could not write."""
+    """Rank 0, whose peer agrees with it but could not write its share."""
 
     rank, size = 0, 2
     problem: str | None = None
@@ -285,7 +283,7 @@ class FirstOfTwo:
 
 
 @pytest.mark.parametrize("error", [None, KeyError])
-def test_a_share_that_never_comes_does_not_hold_the_end_up(
+def test_a_share_that_never_comes_does_not_delay_the_end(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""One learner's share as a file: its structure, and file systems that write in their own way."""
+"""One learner's share as a file: its structure, and file systems with unusual writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from learner.checkpoint_files.share_writer import rest_sum, write_share
 
 
 def pieces() -> list[tuple[str, Array]]:
-    """Return small, empty and large ones; the large ones begin at a page, as in a snapshot."""
+    """Return small, empty and large pieces; large ones begin on a page, as in a snapshot."""
     memory = np.frombuffer(mmap.mmap(-1, 8 * LARGE_BYTES), np.float32)
     memory[:] = np.arange(len(memory))
     half = len(memory) // 2
@@ -28,7 +28,7 @@ def pieces() -> list[tuple[str, Array]]:
 
 
 class Strange(Disk):
-    """Takes no direct writes after a short one (stacked file systems), or none at all."""
+    """A disk that refuses direct writes: all, or those after a short one (stacked file systems)."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -57,7 +57,7 @@ def test_a_share_holds_every_piece(tmp_path: Path, disk: Disk) -> None:
     assert not isinstance(disk, Strange) or disk.direct <= 1  # once it is known it is not tried
 
 
-def test_another_error_of_a_direct_write_is_one(tmp_path: Path) -> None:
+def test_any_other_error_of_a_direct_write_is_raised(tmp_path: Path) -> None:
     disk = Strange(errno.EIO)
     try:
         write_share(tmp_path / "share-0.h5", 0, pieces(), disk)
@@ -66,7 +66,7 @@ def test_another_error_of_a_direct_write_is_one(tmp_path: Path) -> None:
     assert disk.direct <= 1
 
 
-def test_a_file_of_holes_is_like_a_file() -> None:
+def test_a_sparse_file_in_memory_behaves_like_a_file() -> None:
     holes, plain = Holes(), io.BytesIO()
     generator = np.random.default_rng(5)
     for _ in range(300):
