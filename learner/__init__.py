@@ -1,1 +1,1 @@
-"""What runs on the nodes: the supervisor, the agent beside each learner, and the learners."""
+"""The node side: the supervisor, the agent beside each learner, and the learners."""

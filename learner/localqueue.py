@@ -3,8 +3,9 @@
     python3 -I localqueue.py submit|list|cancel …
 
 Standard library only, started by path with `-I`: it needs nothing installed, and no module in the
-current folder can shadow the library's. It knows nothing of plans or training; numbers come by
-options. No daemon: each job has a runner process (`local_runner.py`), detached from the terminal.
+current folder can shadow the library's. It knows nothing about plans or training; numbers come as
+options. No daemon: each job has a runner process (`learner.local_queue.runner`), detached from the
+terminal.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from learner.local_queue.runner import Runner, start_runner  # noqa: E402
 
 REFUSED = 3
 KILL_WAIT_S = 30.0
-"""Between SIGTERM and SIGKILL, as Slurm's KillWait."""
+"""The time between SIGTERM and SIGKILL, like Slurm's KillWait."""
 
 
 def submit(options: argparse.Namespace) -> int:
-    """Queue a job and print its id; a token that is known prints the first job's id."""
+    """Queue a job and print its id; for a known token, print the id of the first job."""
     queue = Queue(options.root)
     if not Path(options.job_dir, options.script).is_file():
         return _refuse(f"{options.job_dir}/{options.script} does not exist")
@@ -60,7 +61,7 @@ def _refuse(message: str) -> int:
 
 
 def list_jobs(options: argparse.Namespace) -> int:
-    """Print the jobs, one row each; end or start again what lost its runner."""
+    """Print the jobs, one row each; end jobs that lost their runner, or restart the runner."""
     queue = Queue(options.root)
     if not queue.exists():
         return 0
@@ -85,7 +86,7 @@ def list_jobs(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    """Take a waiting job out, have a running one ended by its runner; one that is gone is fine."""
+    """Remove a waiting job, or let the runner end a running one; ignore a job that is gone."""
     queue = Queue(options.root)
     if not queue.exists() or not options.job_id.isdecimal():
         return 0
@@ -101,7 +102,7 @@ def cancel(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Be the runner of a job (started by `submit` and `list`)."""
+    """Run as the runner of a job (started by `submit` and `list`)."""
     Runner(Queue(options.root), int(options.job_id)).run()
     return 0
 

@@ -1,7 +1,8 @@
 """The built-in loop as a program: `python -m learner.train <job dir> <attempt>`.
 
-Started once for each learner, in the runtime directory. Ends with 0, with EXIT_HALTED after a
-halt, or with another code and the reason on standard error; one learner's failure ends them all.
+It is started once for each learner, in the runtime directory. It exits with 0, with EXIT_HALTED
+after a halt, or with another code and the reason on standard error. The failure of one learner ends
+all of them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         if finished:
             say_finished()
         return 0 if finished else EXIT_HALTED
-    except BaseException as error:  # whatever it is, the other learners must not wait for this one
+    except BaseException as error:  # after any error, the other learners must not wait for this one
         code = explain(error, rank)
         for exchange in joined:
             exchange.abort(code)
@@ -48,11 +49,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process, whatever threads and processes the user's program has left running.
+    """End this process even if the user's program has left threads and processes running.
 
-    Python's own end would wait for them, for ever if they never end.
+    At a normal exit Python would wait for them, possibly forever.
     """
-    # Those that multiprocessing would wait for; the watchdog ends all others.
+    # The processes that multiprocessing would wait for; the watchdog ends all others.
     for child in multiprocessing.active_children():
         child.kill()
     atexit._run_exitfuncs()

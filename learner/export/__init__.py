@@ -1,4 +1,4 @@
-"""Write a trained model for those who use it: with no distribution in it, and checked.
+"""Export a trained model for serving: without anything distributed in it, and checked.
 
     from learner.export import export
     export(model, example_inputs, "model.onnx", format="onnx")

@@ -1,4 +1,4 @@
-"""The formats: how each is written, and how its own runtime loads and runs it.
+"""The export formats: how each is written, and how its own runtime loads and runs it.
 
 A writer gets a model from `learner.export.servable`; a loader gets the path alone, but for
 safetensors, which holds weights only and needs the model's code.
@@ -32,7 +32,7 @@ Run = Callable[[Inputs], Any]
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What is written."""
+    """The model to write, and where."""
 
     model: torch.nn.Module
     inputs: Inputs
@@ -49,15 +49,15 @@ class Format:
     name: str
     suffix: str
     packages: tuple[str, ...]
-    """What it needs beside torch."""
+    """The packages that the format needs beside torch."""
     runtime: str
-    """What loads the file, in words."""
+    """The name of the runtime that loads the file."""
     write: Callable[[ExportRequest], list[str]]
-    """Writes the file; returns what a person should know about it."""
+    """Writes the file; returns notes for the user."""
     load: Callable[[ExportRequest], Run]
 
     def check_packages(self) -> None:
-        """Raise a UserFault that names what this Python lacks."""
+        """Raise a UserFault that names the packages that this Python lacks."""
         lacking = [name for name in self.packages if not _is_there(name)]
         if lacking:
             raise UserFault(
@@ -77,11 +77,11 @@ def _is_there(package: str) -> bool:
 
 @contextmanager
 def quiet() -> Iterator[list[str]]:
-    """Keep what exporters say about themselves from the user; yield what they say of the model."""
+    """Hide the exporters' messages about themselves; yield their warnings about the model."""
     told: list[str] = []
     log = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = log.level
-    log.setLevel(logging.ERROR)  # operators of packages that are not there
+    log.setLevel(logging.ERROR)  # it warns about operators of packages that are not installed
     try:
         with warnings.catch_warnings(record=True) as seen:
             for message, category in _THEIR_OWN:
@@ -115,7 +115,7 @@ def _sentence(warning: warnings.WarningMessage) -> str:
 
 
 def _write_torchscript(request: ExportRequest) -> list[str]:
-    """Trace; a model whose tracing warns of control flow is compiled as a script, if it can be."""
+    """Trace the model; if tracing warns about control flow, compile it as a script if possible."""
     with quiet() as told:
         trace: Any = torch.jit.trace  # untyped
         traced = trace(request.model, request.inputs, strict=False, check_trace=False)
@@ -182,7 +182,7 @@ def _write_onnx(request: ExportRequest) -> list[str]:
 
 
 def _name(path: str, taken: list[str]) -> str:
-    """Return the name of an output: names of inputs and outputs are one space."""
+    """Return a unique name for an output: inputs and outputs share one namespace."""
     name = re.sub(r"\W", "_", path)
     name = f"output_{name}" if not name or name[0].isdigit() else name
     name = name.rstrip("_")
@@ -217,7 +217,7 @@ def _write_safetensors(request: ExportRequest) -> list[str]:
     strange = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if strange:
         raise UserFault(
-            f"safetensors holds tensors only, and the model's state has {strange[0]!r}",
+            f"safetensors holds only tensors, but the model's state has {strange[0]!r}",
             hint="export to another format, or keep get_extra_state out of the model",
         )
     tensors = {name: value.clone().contiguous() for name, value in state.items()}  # tied ones, too
@@ -226,7 +226,7 @@ def _write_safetensors(request: ExportRequest) -> list[str]:
 
 
 def _load_safetensors(request: ExportRequest) -> Run:
-    """Load into a copy of which every weight was spoiled: what the file lacks would show."""
+    """Load into a copy whose weights were all overwritten, so that a missing weight shows."""
     load_file = importlib.import_module("safetensors.torch").load_file
     model = copy.deepcopy(request.model)
     for tensor in model.state_dict().values():

@@ -1,4 +1,4 @@
-"""The inputs that an exported model is traced with and checked on."""
+"""The inputs for tracing and checking an exported model."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Inputs = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs that both models are run on."""
+    """Inputs on which both models are run."""
 
     what: str
-    """For messages, e.g. `a batch of 1`."""
+    """A description for messages, for example `a batch of 1`."""
     inputs: Inputs
     other_batch: bool = False
-    """Of another batch size than the example."""
+    """Whether the batch size differs from the example's."""
 
 
 def as_inputs(example: Any) -> Inputs:
@@ -62,7 +62,7 @@ def take(inputs: Inputs, rows: list[int]) -> Inputs:
 
 
 def cases(inputs: Inputs, others: list[Inputs]) -> Iterator[Case]:
-    """Yield the example, other values and other batch sizes: what a wrong export fails at."""
+    """Yield the example, other values and other batch sizes, on which a wrong export fails."""
     yield Case("the example", inputs)
     size = batch_size(inputs)
     for number, other in enumerate(others, 1):
@@ -80,7 +80,7 @@ def cases(inputs: Inputs, others: list[Inputs]) -> Iterator[Case]:
 def _changed(
     function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> Callable[[Any], Any]:
-    """Return a function that changes floating-point tensors; indices must stay what they are."""
+    """Return a function that changes floating-point tensors and leaves indices alone."""
     generator = torch.Generator().manual_seed(0)
 
     def change(value: Any) -> Any:
@@ -93,7 +93,7 @@ def _changed(
 
 
 def dynamic_shapes(model: torch.nn.Module, inputs: Inputs) -> tuple[Any, ...]:
-    """Return torch.export's word for: the first dimension of each batched tensor is the batch."""
+    """Return torch.export's marks for the batch: the first dimension of each batched tensor."""
     size = batch_size(inputs)
     batch = torch.export.Dim("batch")
     shapes = tuple(
@@ -116,7 +116,7 @@ def input_names(model: torch.nn.Module, inputs: Inputs) -> list[str]:
 
 
 def _parameters(model: torch.nn.Module) -> tuple[list[str], bool]:
-    """Return forward's positional parameters, and whether it takes any number more."""
+    """Return forward's positional parameters, and whether it accepts any number of further ones."""
     kinds = inspect.Parameter
     parameters = inspect.signature(model.forward).parameters.values()
     named = [p.name for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]  # noqa: E501 # fmt: skip
@@ -124,7 +124,7 @@ def _parameters(model: torch.nn.Module) -> tuple[list[str], bool]:
 
 
 def copied(inputs: Inputs) -> Inputs:
-    """Return inputs that a model may overwrite."""
+    """Return a copy of the inputs, which a model may overwrite."""
     copies: Inputs = tree_map(_to_cpu, inputs)
     return copies
 

@@ -35,11 +35,11 @@ from learner.model.weights import restore_model
 
 NEWEST = "newest"
 _EXAMPLES, _MORE = 4, 16
-"""Samples that are traced with, and so many more that the file is checked on."""
+"""How many samples are used for tracing, and how many others for checking the file."""
 
 
 def main(arguments: list[str]) -> dict[str, Any]:
-    """Export one model; return what `Exported` says, and the step of its weights.
+    """Export one model; return the fields of `Exported`, and the step of its weights.
 
     Raises:
         UserFault
@@ -79,7 +79,7 @@ def _read_plan(job_dir: Path) -> contract.Plan:
         raise UserFault(f"there is no {contract.PLAN} in {job_dir}")
     if plan.framework.job is None:
         raise UserFault(
-            f"{plan.training_id} ran a command of its own (framework.command), so its model can't "
+            f"{plan.training_id} ran its own command (framework.command), so its model can't "
             "be built here",
             hint="at the end of that program: from learner.export import export; "
             'export(model, inputs, os.environ["RESULT_DIR"] + "/model.onnx", format="onnx")',
@@ -105,7 +105,7 @@ def _load_weights(model: torch.nn.Module, job_dir: Path, checkpoint: str | None)
     except (DamagedCheckpoint, OSError) as damage:
         raise UserFault(
             f"the checkpoint {header.directory.name} can't be read: {damage}",
-            hint="`dlctl checkpoints verify` tells which are whole",
+            hint="`dlctl checkpoints verify` shows which are complete",
         ) from damage
     restore_model(model, state, header.directory.name)
     buffers = dict(model.named_buffers())
@@ -150,7 +150,7 @@ def _find_checkpoint(root: Path, wanted: str) -> Header:
 
 
 def _samples(parts: Parts) -> tuple[Any, list[Any]]:
-    """Return the inputs of some samples, validation's if there are any, and those of others."""
+    """Return the inputs of some samples, from validation data if there is any, and of others."""
     data = parts.train if parts.validation is None else parts.validation
     count = min(len(data), _EXAMPLES + _MORE)
     inputs, _ = fetch(data, np.arange(min(count, _EXAMPLES)))
@@ -164,7 +164,7 @@ def _file_name(name: str, step: int | None) -> str:
 
 
 def _add_to_index(job_dir: Path, done: Exported) -> None:
-    """Put the file into results.json, where there is one: a training that ended has it."""
+    """Add the file to results.json, which exists once the training has ended."""
     path = job_dir / contract.RESULTS_INDEX
     new = contract.ResultFile(Path(done.path).name, done.size_bytes, done.sha256)
     with _alone(job_dir / contract.RESULTS):
@@ -177,7 +177,7 @@ def _add_to_index(job_dir: Path, done: Exported) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let one export at a time change the index, where the file system has locks."""
+    """Let only one export at a time change the index, if the file system supports locks."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

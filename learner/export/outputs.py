@@ -1,4 +1,4 @@
-"""Whether two models' outputs are the same, up to what another order of arithmetic changes."""
+"""Compare two models' outputs, allowing for differences from another order of arithmetic."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ TOLERANCES = {
     torch.float16: 1e-2,
     torch.bfloat16: 5e-2,
 }
-"""The largest difference allowed, as a part of the output's largest value. Integers are equal."""
+"""The largest difference allowed, relative to the largest output. Integers must be equal."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far an output is from what it should be."""
+    """How far an output is from the expected one."""
 
     largest: float
-    """Absolute; infinity where shapes, dtypes or names differ."""
+    """The absolute difference; infinity if shapes, dtypes or names differ."""
     why: str = ""
-    """In words, if it is too large."""
+    """A description if the difference is too large, else empty."""
 
 
 def leaves(value: Any, path: str = "") -> dict[str, torch.Tensor]:
-    """Return every tensor of an output by its path; numbers count, None and text do not."""
+    """Return every tensor and number of an output by its path, without None and text."""
     if isinstance(value, torch.Tensor):
         return {path: value.detach().cpu()}
     if isinstance(value, (bool, int, float)):
@@ -49,7 +49,7 @@ def leaves(value: Any, path: str = "") -> dict[str, torch.Tensor]:
 
 
 def compare(expected: Any, got: Any) -> Difference:
-    """Return the largest difference of two outputs, and in words if that is too much."""
+    """Return the largest difference of two outputs, with a description if it is too large."""
     ours, theirs = leaves(expected), leaves(got)
     if len(ours) != len(theirs):
         why = f"{len(theirs)} outputs come out, and {len(ours)} are right"

@@ -17,7 +17,7 @@ METRICS_FILE = "metrics.json"
 
 
 def export_model(model: torch.nn.Module, results: Path) -> Path:
-    """Write model.pt: loads with torch.load(path, weights_only=True), without dlctl or a GPU."""
+    """Write model.pt, which torch.load(path, weights_only=True) loads without dlctl or a GPU."""
     state = {
         name: value.detach().cpu() if isinstance(value, torch.Tensor) else value
         for name, value in model.state_dict().items()

@@ -1,4 +1,4 @@
-"""A copy of a model that serves: on the CPU, in eval mode, with nothing of training around it."""
+"""A copy of a model for serving: on the CPU, in eval mode, without wrappers from training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOOKS = (
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the user's model: out of DistributedDataParallel, DataParallel and torch.compile."""
+    """Return the user's model without DistributedDataParallel, DataParallel and torch.compile."""
     while True:
         if isinstance(model, (DistributedDataParallel, DataParallel)):
             model = model.module
@@ -28,7 +28,7 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def copy_of(model: torch.nn.Module) -> torch.nn.Module:
-    """Return a copy on the CPU in eval mode, its hooks still there; the model itself is unchanged.
+    """Return a copy on the CPU in eval mode, with its hooks; the model itself stays unchanged.
 
     Each tensor gets memory of its own, of just its size: a weight that lives in a window shared
     with other learners must not bring the whole window along. Tied weights stay tied.
@@ -54,7 +54,7 @@ def copy_of(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def remove_hooks(model: torch.nn.Module) -> None:
-    """Remove every hook; those of torch.nn.utils, which compute a weight, leave it behind."""
+    """Remove every hook; hooks of torch.nn.utils, which compute a weight, leave the weight."""
     for module in model.modules():
         for hook in list(module._forward_pre_hooks.values()):
             if type(hook).__module__.startswith("torch.nn.utils") and hasattr(hook, "remove"):

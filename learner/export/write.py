@@ -1,4 +1,4 @@
-"""Export a model: write it, load it anew in its own runtime, and compare what both answer."""
+"""Export a model: write it, load it again in its own runtime, and compare both models' outputs."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _ONE_BATCH_HINT = "dynamic_batch=False (--fixed-batch) exports for the example's
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was checked."""
+    """An exported file that passed its checks."""
 
     path: str
     format: str
     size_bytes: int
     sha256: str
     largest_difference: float
-    """Absolute, of any output on any of the inputs."""
+    """The largest absolute difference of any output on any of the inputs."""
     input_shapes: list[list[int]]
-    """Of the example, in order of forward's parameters."""
+    """The shapes of the example inputs, in the order of forward's parameters."""
     checked: list[str]
-    """What both were run on, in words."""
+    """Descriptions of the inputs on which both models were run."""
     dynamic_batch: bool
-    """Whether it takes batches of any size."""
+    """Whether the file accepts batches of any size."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -55,17 +55,17 @@ def export(
     check_inputs: Sequence[Any] = (),
     dynamic_batch: bool = True,
 ) -> Exported:
-    """Write a servable model, checked: on the CPU, in eval mode, with no distribution in it.
+    """Write and check a servable model: on the CPU, in eval mode, with nothing distributed in it.
 
     The model may be wrapped (DistributedDataParallel, torch.compile) and its weights may be shared
     with other learners; it is not changed. In a training of several learners one of them calls it.
 
     Args:
-        example_inputs: The model's positional arguments as a tuple, or its only one. The first
+        example_inputs: the model's positional arguments as a tuple, or its only one. The first
             dimension of each tensor is the batch.
         format: `torchscript`, `onnx`, `torch-export` or `safetensors` (weights only).
-        check_inputs: Further inputs on which the file is compared with the model.
-        dynamic_batch: Whether the file must take batches of any size.
+        check_inputs: further inputs on which the file is compared with the model.
+        dynamic_batch: whether the file must accept batches of any size.
 
     Raises:
         UserFault: the model can't be exported so, or the file does not answer as the model does;
@@ -116,7 +116,7 @@ def find_format(name: str) -> Format:
 def _references(
     model: torch.nn.Module, tried: list[Case], dynamic_batch: bool
 ) -> tuple[list[tuple[Case, Any]], bool]:
-    """Return the model's own answers, and whether it takes other batch sizes.
+    """Return the model's own outputs, and whether it accepts other batch sizes.
 
     What the model itself refuses (a value out of its range) is left out.
 
@@ -144,15 +144,15 @@ def _references(
     again = compare(answers[0][1], model(*copied(first.inputs)))
     if again.why:
         raise UserFault(
-            f"the model answers otherwise when it is asked again: {again.why}",
-            hint="in eval mode forward must depend on its inputs alone: no counter, no dropout "
+            f"the model gives another output for the same input: {again.why}",
+            hint="in eval mode forward must depend only on its inputs: no counter, no dropout "
             "that ignores self.training",
         )
     return answers, dynamic
 
 
 def _temporary(path: Path, chosen: Format) -> Path:
-    """Make the file beside the final one; some writers look at its ending."""
+    """Create a temporary file beside the final one; some writers check its suffix."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(
@@ -186,7 +186,7 @@ def _written(chosen: Format, request: ExportRequest) -> list[str]:
 
 
 def _checked(chosen: Format, request: ExportRequest, tests: list[tuple[Case, Any]]) -> float:
-    """Return the largest difference between the file's answers and the model's.
+    """Return the largest difference between the file's outputs and the model's.
 
     Raises:
         UserFault: it is too large, or the file does not run.
@@ -241,7 +241,7 @@ def _finish(temporary: Path, path: Path) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """Return the first telling line of an exporter's long message."""
+    """Return the first meaningful line of an exporter's long message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 

@@ -1,8 +1,8 @@
-"""What runs as a learner: a command of the user's own, or the built-in loop of a framework.
+"""The programs that can run as a learner: a user's command, or a framework's built-in loop.
 
-Imports `learner.job` and the contract, and torch only to count GPUs. What passes through are a
-command line, an environment and problems that the preflight finds. To add a framework with a
-built-in loop, write its file, name it here, and its words in `dlctl.contract.frameworks`.
+Imports `learner.job` and the contract, and torch only to count GPUs. Each framework gives a command
+line, an environment and the problems that the preflight reports. To add a framework with a built-in
+loop, write its file, add it here, and describe it in `dlctl.contract.frameworks`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["COMMAND", "LOOPS", "Framework", "Traits", "framework_of"]
 
 
 def framework_of(plan: Plan) -> Framework:
-    """Return what runs as a learner of this plan.
+    """Return the framework that runs as a learner of this plan.
 
     Raises:
-        UserFault: the plan wants a built-in loop that this version lacks.
+        UserFault: the plan needs a built-in loop that this version lacks.
     """
     if plan.framework.command is not None:
         return COMMAND

@@ -1,4 +1,4 @@
-"""What a framework has to be."""
+"""The interface of a framework."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dlctl.contract import Plan
 
 @dataclass(frozen=True)
 class Traits:
-    """What the watchdog has to know of the program that it runs."""
+    """What the watchdog must know about the program that it runs."""
 
     in_shell: bool
-    """A shell of ours is around it: that tells of a signal as exit code 128 + number, and is not
-    what has to save."""
+    """Whether dlctl runs the program in a shell, which reports a signal as exit code 128 + number
+    and has nothing to save."""
     is_our_loop: bool
-    """It holds a halt back until it can take it, ends with EXIT_HALTED once it has saved, and says
-    when the training came to its end (`learner.job.metrics.finished_file`)."""
+    """Whether the program is a built-in loop: it blocks a halt until it can handle it, exits with
+    EXIT_HALTED after saving, and marks the end (`learner.job.metrics.finished_file`)."""
 
 
 class Framework(Protocol):
-    """How a learner is started, and what it needs on its node."""
+    """How to start a learner, and what it needs on its node."""
 
     traits: Traits
 
@@ -30,13 +30,13 @@ class Framework(Protocol):
         """Return the learner's command line."""
 
     def folder(self, plan: Plan, job_dir: Path) -> Path:
-        """Return the folder that the learner is started in."""
+        """Return the folder in which the learner starts."""
 
     def adapt(self, env: dict[str, str], plan: Plan) -> None:
-        """Change the environment of the learner's parent into the learner's, in place."""
+        """Turn the environment of the learner's parent into the learner's, in place."""
 
     def problems(self, plan: Plan, job_dir: Path) -> list[str]:
-        """Return what would end the learner later: what was seen, a line break, what to do."""
+        """Return problems that would end the learner: what was seen, a line break, what to do."""
 
     def visible_gpus(self) -> int:
         """Return how many GPUs this process's learner would see."""

@@ -1,4 +1,4 @@
-"""`framework.command`: a program of the user's own, in any framework, as shell text."""
+"""`framework.command`: a user's own program, in any framework, as shell text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from learner.errors import EXIT_HALTED
 from learner.frameworks.base import Traits
 
 PRELUDE = f"trap 'exit {EXIT_HALTED}' USR2\n"
-"""The shell outlives the signal, lets the running program save, and starts no further one."""
+"""With this, the shell survives the signal, lets the running program save, and starts no other."""
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
@@ -29,12 +29,12 @@ class UserCommand:
         return job_dir / contract.CODE
 
     def adapt(self, env: dict[str, str], plan: Plan) -> None:
-        """Put the runtime last on the path: a file of the user's shadows ours, not vice versa."""
+        """Put the runtime last on the path: a user's file shadows dlctl's, never vice versa."""
         env["PYTHONPATH"] = users_python_path(env.get("PYTHONPATH", ""), plan.runtime_dir)
         env.pop("PYTHONSAFEPATH", None)
 
     def problems(self, plan: Plan, job_dir: Path) -> list[str]:  # noqa: ARG002
-        """Return nothing: the program knows itself what it needs."""
+        """Return nothing: dlctl does not know what the program needs."""
         return []
 
     def visible_gpus(self) -> int:
@@ -46,7 +46,7 @@ class UserCommand:
 
 
 def users_python_path(python_path: str, runtime_dir: str) -> str:
-    """Return the search path as it was before us, our packages after everything else."""
+    """Return the user's search path, with dlctl's packages after everything else."""
     runtime = os.path.realpath(runtime_dir)
     # An empty entry would mean the current folder.
     before = [p for p in python_path.split(":") if p and os.path.realpath(p) != runtime]

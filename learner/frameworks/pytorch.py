@@ -1,4 +1,4 @@
-"""The built-in PyTorch loop: `framework.job` names the file whose `build` makes the model."""
+"""The built-in PyTorch loop: `framework.job` names the file whose `build` returns the model."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class PyTorch:
         return [sys.executable, "-m", "learner.train", str(job_dir), str(attempt)]
 
     def folder(self, plan: Plan, job_dir: Path) -> Path:  # noqa: ARG002
-        """Return the runtime's folder: nothing of the user's shadows ours."""
+        """Return the runtime's folder, so that no user file shadows dlctl's."""
         return Path(plan.runtime_dir)
 
     def adapt(self, env: dict[str, str], plan: Plan) -> None:  # noqa: ARG002
         """Change nothing."""
 
     def problems(self, plan: Plan, job_dir: Path) -> list[str]:
-        """Return missing modules, and what is wrong with the user's file."""
+        """Return missing modules and errors in the user's file."""
         return [*_missing_modules(plan), *_model_file(plan, job_dir)]
 
     def visible_gpus(self) -> int:
-        """Return what torch counts."""
+        """Return the number of GPUs that torch sees."""
         if importlib.util.find_spec("torch") is None:
             return 0
         import torch

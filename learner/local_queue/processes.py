@@ -1,4 +1,4 @@
-"""The processes of a job of the local queue: who lives, which are a job's. No more than that."""
+"""Find and signal the processes of a job of the local queue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def boot_id() -> str:
 
 
 def job_processes(marker: bytes, session: int, session_start: int) -> list[int]:
-    """Return a job's processes: marked by the environment, of its session, and their children."""
+    """Return a job's processes: those with its environment mark or session, and their children."""
     parents: dict[int, int] = {}
     found: set[int] = set()
     leader = _stat(session) if session else None
@@ -55,7 +55,7 @@ def job_processes(marker: bytes, session: int, session_start: int) -> list[int]:
 
 
 def send(pids: list[int], *signals: signal.Signals) -> None:
-    """Send signals to processes of which any may be gone."""
+    """Send a signal to processes, any of which may already be gone."""
     for pid in pids:
         for number in signals:
             with contextlib.suppress(OSError):

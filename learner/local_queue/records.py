@@ -1,6 +1,6 @@
 """The local queue's state: a JSON file per job below `<root>/queue/{active,ended}`, and one lock.
 
-Knows records and who is alive; starts nothing. Standard library only.
+It handles records and checks which processes live; it starts none. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dlctl.contract import write_whole
 from learner.local_queue.processes import boot_id, job_processes, send, start_time
 
 FOREIGN_STALE_S = 600.0
-"""A record of another host that was not touched for so long belongs to a runner that is gone."""
+"""A record from another host that was not touched for this long belongs to a dead runner."""
 KEEP_ENDED = 1000
 ID_WIDTH = 9
 
 
 @dataclass
 class QueuedJob:
-    """One job. `state` is a word of Slurm's."""
+    """One job. `state` is one of Slurm's words."""
 
     id: int
     token: str
@@ -45,7 +45,7 @@ class QueuedJob:
     boot_id: str = ""
     runner_pid: int = 0
     runner_start: int = 0
-    """Clock ticks since boot: with the pid it names a process for ever."""
+    """Clock ticks since boot; together with the pid it identifies a process forever."""
     batch_pid: int = 0
     batch_start: int = 0
     cancelled: bool = False
@@ -68,9 +68,9 @@ class Queue:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the one lock. The kernel frees it at death, and no child inherits it.
+        """Hold the queue's only lock. The kernel releases it at death, and no child inherits it.
 
-        POSIX locks go when *any* descriptor of the file closes: nothing else may open it.
+        A POSIX lock is lost when *any* descriptor of the file closes: nothing else may open it.
         """
         for name in ("active", "ended"):
             (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class Queue:
         return self.folder / state / f"{job_id:0{ID_WIDTH}d}.json"
 
     def read(self, path: Path) -> QueuedJob | None:
-        """Return a record; None if it is gone or not understood (a newer version's)."""
+        """Return a record; None if it is gone or unreadable (for example from a newer version)."""
         try:
             content = json.loads(path.read_bytes())
             known = {field.name for field in fields(QueuedJob)}
@@ -104,7 +104,7 @@ class Queue:
         write_whole(self.path(record.id, state), json.dumps(asdict(record)), mode=0o600)
 
     def end(self, record: QueuedJob, state: str, reason: str, exit_code: str) -> None:
-        """Record a job's end, and forget the oldest ends."""
+        """Record a job's end, and remove the oldest records of ended jobs."""
         record.state, record.reason, record.exit_code = state, reason, exit_code
         record.ended_at = time.time()
         self.write(record, "ended")
@@ -113,7 +113,7 @@ class Queue:
             path.unlink(missing_ok=True)
 
     def next_id(self) -> int:
-        """Return one more than any id that is remembered."""
+        """Return one more than the highest recorded id."""
         names = [p.stem for s in ("active", "ended") for p in (self.folder / s).glob("[0-9]*.json")]
         return 1 + max(map(int, names), default=0)
 
@@ -127,7 +127,7 @@ class Queue:
         return job_processes(os.fsencode(mark), record.batch_pid, record.batch_start)
 
     def runner_lives(self, record: QueuedJob) -> bool:
-        """Return whether a job's runner is there; of another host it is known by its touches."""
+        """Return whether a job's runner lives; a runner on another host must touch its record."""
         if record.host != self.host:
             with contextlib.suppress(OSError):
                 return time.time() - self.path(record.id).stat().st_mtime < FOREIGN_STALE_S
@@ -151,7 +151,7 @@ class Queue:
         return orphans
 
     def kill_all(self, record: QueuedJob) -> None:
-        """Kill what is left of a job; several rounds, for it may fork meanwhile."""
+        """Kill the remaining processes of a job, in several rounds, because they may fork."""
         for _ in range(50):
             if not (left := self.processes(record)):
                 return
@@ -159,9 +159,10 @@ class Queue:
             time.sleep(0.02)
 
     def may_start(self, record: QueuedJob) -> bool:
-        """Return whether it is a job's turn: no elder waits, and its CPUs are free. Under the lock.
+        """Return whether it is a job's turn: no older job waits, and its CPUs are free.
 
-        An elder whose runner is gone waits for nobody; the next `list` starts it again.
+        Call this under the lock. An older job whose runner is gone does not count; the next `list`
+        starts its runner again.
         """
         mine = [r for r in self.records("active") if r.host == self.host and r.id != record.id]
         if any(r.state == "PENDING" and r.id < record.id and self.runner_lives(r) for r in mine):

@@ -1,6 +1,6 @@
-"""The runner of one job of the local queue: waits for its turn, runs the script, records its end.
+"""The runner of one job of the local queue: waits for its turn, runs the script, records the end.
 
-A process of its own, started by `start_runner`; nothing above it has to live.
+It is a separate process, started by `start_runner`; it does not depend on any parent process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOREIGN_NAMES = {
     "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK", "PMI_SIZE", "PMI_FD",
     "DLCTL_JOB_ID", "DLCTL_QUEUE_JOB",
 }  # fmt: skip
-"""What another launcher left in the submitter's environment; OMPI_MCA_* settings stay."""
+"""Variables that another launcher left in the submitter's environment; OMPI_MCA_* stay."""
 
 
 def job_environment() -> dict[str, str]:
@@ -50,7 +50,7 @@ class Runner:
         self.queue = queue
         self.job_id = job_id
         self.ended_by: int | None = None
-        # Handlers, unlike SIG_IGN, are not handed on to the job.
+        # Unlike SIG_IGN, handlers are not inherited by the job.
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1,
                        signal.SIGUSR2, signal.SIGPIPE):  # fmt: skip
             signal.signal(number, lambda *_: None)
@@ -61,7 +61,7 @@ class Runner:
         self.ended_by = number
 
     def run(self) -> None:
-        """Do it all."""
+        """Wait for the job's turn, run it, and record its end."""
         record = self._register()
         while record is not None and record.state == "PENDING":
             if self.ended_by is not None:
@@ -80,7 +80,7 @@ class Runner:
             self._run_batch(record)
 
     def _register(self) -> QueuedJob | None:
-        """Become the job's runner, unless another is, or the job is gone."""
+        """Become the job's runner, unless it has one, or the job is gone."""
         with self.queue.lock():
             record = self.queue.read(self.queue.path(self.job_id))
             if record is None or record.state != "PENDING" or (
@@ -129,7 +129,7 @@ class Runner:
     def _watch(
         self, record: QueuedJob, batch: subprocess.Popen[bytes], began: float
     ) -> tuple[str, str]:
-        """Return why the job has to end now, or nothing once the script has ended by itself."""
+        """Return why the job must end now, or nothing once the script has ended by itself."""
         warned = record.time_s is None
         while batch.poll() is None:
             elapsed_s = time.monotonic() - began
@@ -168,9 +168,9 @@ class Runner:
 
 
 def start_runner(queue: Queue, job_id: int) -> None:
-    """Start a job's runner in a session of its own: nothing of it dies with the caller.
+    """Start a job's runner in a new session, so that it survives its caller.
 
-    It is executed anew, without another job's marks in its environment.
+    The runner is a new program, with no marks of another job in its environment.
     """
     child = os.fork()
     if child:

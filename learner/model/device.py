@@ -16,12 +16,12 @@ def prepare(resources: Resources, local_rank: int, warn: Callable[[str], None]) 
     """Set threads and deterministic algorithms; return the device this learner trains on."""
     torch.set_num_threads(max(1, resources.threads_per_learner))
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # As use_deterministic_algorithms does, which would load torch's compiler to tell it so.
+    # The same as use_deterministic_algorithms, which would also load torch's compiler.
     os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
     torch.set_deterministic_debug_mode("warn")
-    # Filling memory costs time and only helps to find faults. (mypy sees no setter on the module.)
+    # Filling memory takes time and only helps debugging. (mypy sees no setter on the module.)
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
-    # Each operation that has no deterministic form is named once, not at every step.
+    # Warn once about each operation without a deterministic form, not at every step.
     warnings.filterwarnings("once", message=".*does not have a deterministic implementation.*")
     return _device(resources.gpus_per_learner, local_rank, warn)
 
@@ -32,7 +32,7 @@ def _device(gpus: int, local_rank: int, warn: Callable[[str], None]) -> torch.de
     if not torch.cuda.is_available():
         warn(
             f"the plan has {gpus} GPUs for this learner, but torch {torch.__version__} sees none: "
-            "training goes on without"
+            "training continues without"
         )
         return torch.device("cpu")
     device = torch.device("cuda", device_index(torch.cuda.device_count(), gpus, local_rank))

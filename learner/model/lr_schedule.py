@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: the manifest's schedule, or the user's own."""
+"""The learning rate as a function of the step: from the manifest's schedule, or the user's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def factor(
 
 
 class Schedule(Protocol):
-    """What sets the optimizer's learning rates."""
+    """A schedule, which sets the optimizer's learning rates."""
 
     def before_step(self, step: int) -> None:
         """Set the rates for the step after `step` finished ones."""
@@ -50,14 +50,14 @@ class Schedule(Protocol):
         """Note the end of an epoch; `loss` is the validation loss, or else the training loss."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what a checkpoint kept."""
+        """Restore the state of a checkpoint."""
 
 
 class ManifestSchedule:
-    """A factor on the rates that the user's optimizer was made with."""
+    """A schedule that multiplies the initial rates of the user's optimizer by a factor."""
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class ManifestSchedule:
         return {"base": self._base}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the base rates of the run that goes on."""
+        """Restore the base rates of the run that is resumed."""
         if len(state.get("base", [])) == len(self._base):
             self._base = list(state["base"])
 
 
 class UserSchedule:
-    """A torch learning-rate scheduler, stepped once an epoch."""
+    """A torch learning-rate scheduler, stepped once per epoch."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -117,7 +117,7 @@ class UserSchedule:
 
 
 def set_learning_rate(group: dict[str, Any], rate: float) -> None:
-    """Set one parameter group's rate, be it a number or a tensor."""
+    """Set one parameter group's rate, which is a number or a tensor."""
     if isinstance(group["lr"], torch.Tensor):
         group["lr"].fill_(rate)
     else:
@@ -125,11 +125,11 @@ def set_learning_rate(group: dict[str, Any], rate: float) -> None:
 
 
 class UsedRate:
-    """The learning rate of this moment, for steps that the optimizer does not take itself.
+    """The current learning rate, for steps that the optimizer does not take itself.
 
     Args:
-        optimizer: what the schedule changes; at its beginning.
-        rate: the rate that the schedule's factor is for; None: the optimizer's, of its first group.
+        optimizer: the optimizer that the schedule changes, before the first step.
+        rate: the base rate for the schedule's factor; None: that of the optimizer's first group.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, rate: float | None = None) -> None:
@@ -139,7 +139,7 @@ class UsedRate:
         self._rate = self._base if rate is None else rate
 
     def now(self) -> float:
-        """Return it."""
+        """Return the current rate."""
         rate = float(self._optimizer.param_groups[0]["lr"])
         if self._rate == self._base:
             return rate

@@ -1,7 +1,7 @@
 """Load the user's file of `framework.job` and check what its `build(arguments)` returns.
 
-The file is loaded by its path under a module name of its own, and its folder comes last on
-`sys.path`: a `typing.py` or `learner.py` beside it shadows nothing.
+The file is loaded by its path under a private module name, and its folder comes last on `sys.path`:
+a `typing.py` or `learner.py` beside it shadows nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPTIONAL = ("validation", "metrics", "schedule", "solver")
 
 @dataclass
 class Parts:
-    """What `build` returns, checked."""
+    """The parts that `build` returned, after the checks."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -41,7 +41,7 @@ class Parts:
     metrics: dict[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     """(outputs, targets) → the mean over the batch."""
     schedule: Any = None
-    """A torch learning-rate scheduler, stepped once an epoch; replaces the manifest's schedule."""
+    """A torch learning-rate scheduler, stepped once per epoch; replaces the manifest's schedule."""
     solver: Any = None
     """For parameter_server.solver: own. See psrv.rules."""
 
@@ -172,7 +172,7 @@ def _check_optimizer(parts: Parts) -> None:
         raise UserFault(
             "the optimizer holds a parameter that is not in the model",
             hint="make the optimizer from model.parameters() of the model that build returns; "
-            "parameters of a loss belong into the model",
+            "parameters of a loss belong in the model",
         )
     if not any(parameter.requires_grad for parameter in parts.model.parameters()):
         raise UserFault("no parameter of the model requires a gradient: nothing can be trained")

@@ -1,4 +1,4 @@
-"""Run the user's file of a job: in its code directory, with the random numbers of the training."""
+"""Run the user's file of a job in its code directory, with the training's random seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from learner.model.user_model import Parts, build_parts, load_build
 
 
 def run_build(plan: contract.Plan, code_dir: Path) -> Parts:
-    """Return what `build` returns; this process is in the code directory from then on.
+    """Return the result of `build`; the process stays in the code directory.
 
     Raises:
         UserFault: see learner.model.user_model.

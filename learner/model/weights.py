@@ -1,4 +1,4 @@
-"""States of a model, compared and loaded: `framework.arguments.weights`, and checkpoints."""
+"""Compare and load states of a model, from `framework.arguments.weights` or a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_NAMED = 3
 
 
 def load_weights(path: Path) -> dict[str, Any]:
-    """Read a state_dict (`results/model.pt` of a training, or another); nothing in it is executed.
+    """Read a state_dict (for example a training's `results/model.pt`) without executing code in it.
 
     Raises:
         UserFault: no such file, or not a plain state_dict.
@@ -55,7 +55,7 @@ def find_weights(name: str, code_dir: Path) -> Path:
 
 
 def start_from(model: torch.nn.Module, state: dict[str, Any], *, strict: bool) -> list[str]:
-    """Load weights into a model; return what was left out (only if not strict), in words.
+    """Load weights into a model; if not strict, return a description of each skipped one.
 
     Raises:
         UserFault: strict, and the names or shapes differ.
@@ -76,7 +76,7 @@ def restore_model(model: torch.nn.Module, state: dict[str, Any], where: str) -> 
     """Load a checkpoint's state into a model.
 
     Raises:
-        UserFault: it is of another model.
+        UserFault: the checkpoint is of another model.
     """
     if found := differences(model.state_dict(), state):
         raise UserFault(

@@ -16,7 +16,7 @@ from learner.storage.base import Interrupted, Store, Tick
 from learner.storage.mounted import Mounted
 
 STORES: dict[str, Store] = {"mount_volume": Mounted(), "host_mount": Mounted()}
-"""By the manifest's `data_stores[].type`."""
+"""The data stores, by the manifest's `data_stores[].type`."""
 
 __all__ = ["STORES", "Interrupted", "Store", "Tick", "data_problems", "load", "save"]
 
@@ -42,7 +42,7 @@ def data_problems(plan: Plan) -> list[str]:
 
 
 def load(plan: Plan, job_dir: Path, tick: Tick) -> list[str]:
-    """Make `data`: a link to the one store's data, or a folder with a link per store.
+    """Create `data`: a link to the only store's data, or a folder with a link per store.
 
     Returns:
         One line for each store with data.
@@ -72,7 +72,7 @@ def _remove(data: Path) -> None:
         for link in data.iterdir():
             if link.is_symlink():
                 link.unlink()
-        # If it holds more than links, somebody put it there: that must not be lost.
+        # Anything but links was put there by somebody, and must not be lost.
         try:
             data.rmdir()
         except OSError as error:

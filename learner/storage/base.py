@@ -1,4 +1,4 @@
-"""What a data store has to be."""
+"""The interface of a data store."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dlctl.contract import DataStore, ResultsIndex
 
 Tick = Callable[[], None]
 """Called at least once a second while data moves: keeps the job's heartbeat fresh, and raises
-`Interrupted` once the end of the attempt is wanted."""
+`Interrupted` once a request to end the attempt has come."""
 
 
 class Interrupted(Exception):
-    """Moving data was interrupted, because the end of the attempt is wanted."""
+    """A request to end the attempt interrupted the moving of data."""
 
 
 class Store(Protocol):

@@ -13,7 +13,7 @@ from learner.storage.base import Tick
 
 _CHUNK_BYTES = 1 << 20
 _TOLD = 10
-"""So many names of files that are left out are printed."""
+"""How many names of skipped files are printed."""
 
 
 def write_index(job_dir: Path, tick: Tick | None = None) -> ResultsIndex:
@@ -49,14 +49,14 @@ def result_files(results: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _is_file(path: Path, inside: Path) -> bool:
-    # RuntimeError: before Python 3.13 a link to itself is one.
+    # Before Python 3.13 a link to itself raises RuntimeError.
     with contextlib.suppress(OSError, RuntimeError):
         return path.is_file() and path.resolve().is_relative_to(inside)
     return False
 
 
 def tell_index(index: ResultsIndex) -> list[str]:
-    """Return one line on what is in the index, and one on what is not."""
+    """Return one line about the files in the index, and one about the files left out."""
     lines = [f"{len(index.files)} files, {sum(file.size_bytes for file in index.files)} bytes"]
     if left := index.left_out:
         more = ", …" if len(left) > _TOLD else ""
@@ -65,7 +65,7 @@ def tell_index(index: ResultsIndex) -> list[str]:
 
 
 def sha256(path: Path, tick: Tick | None = None) -> str:
-    """Return the SHA-256 of a file, read in pieces."""
+    """Return the SHA-256 of a file, reading it in blocks."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):

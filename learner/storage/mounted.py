@@ -15,7 +15,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Mounted:
-    """Data is used where it lies; results are copied."""
+    """A mounted store: data is used in place; results are copied to it."""
 
     def problems(self, store: DataStore) -> list[str]:
         """Return a problem if this node can't read the training data."""
@@ -29,7 +29,7 @@ class Mounted:
         ]
 
     def load(self, store: DataStore, job_dir: Path, tick: Tick) -> Path | None:  # noqa: ARG002
-        """Return where the data is: nothing has to be moved."""
+        """Return the data's place; nothing has to be moved."""
         return _data_path(store)
 
     def save(
@@ -51,7 +51,7 @@ def _data_path(store: DataStore) -> Path | None:
 
 
 def _copy(source: Path, target: Path, item: ResultFile, store_id: str, tick: Tick) -> None:
-    """Copy one file: whole or not at all, and what arrived is compared."""
+    """Copy one file whole or not at all, and verify the copy."""
     temporary = ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -74,5 +74,5 @@ def _copy(source: Path, target: Path, item: ResultFile, store_id: str, tick: Tic
         raise UserFault(
             f"Training ended well, but {item.path!r} can't be stored in data store {store_id!r} "
             f"({str(target)!r}): {error.strerror or error}.",
-            hint="They are safe in the job directory: dlctl fetch results",
+            hint="The results are safe in the job directory: dlctl fetch results",
         ) from error

@@ -1,4 +1,4 @@
-"""A little space kept aside, so that the last words of an attempt fit on a disk that ran full."""
+"""A little reserved disk space, so that an attempt's last files can be written on a full disk."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Reserve:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # A disk that is full already: then nothing can be kept aside.
+        # On a disk that is already full, nothing can be reserved.
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(b"\1" * SIZE_BYTES)
 
     def free(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 

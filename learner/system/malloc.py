@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of mallopt(3)."""
+"""A constant of mallopt(3)."""
 _LARGEST_MMAP_THRESHOLD = 32 * 1024**2
-"""glibc takes no larger one."""
+"""The largest value that glibc accepts."""
 _TRIM_BYTES = 2**31 - 1
 
 

@@ -1,4 +1,4 @@
-"""How much memory this process may still take: what its node and its cgroups have left."""
+"""How much more memory this process may use: what its node and its cgroups have left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO_LIMIT_BYTES = 1 << 60
 
 @dataclass(frozen=True)
 class _Names:
-    """How a version of cgroups calls its files, and the caches in memory.stat that can go."""
+    """The file names of a cgroup version, and the reclaimable caches in its memory.stat."""
 
     limit: str
     used: str
@@ -28,7 +28,7 @@ _V2 = _Names("memory.max", "memory.current", ("inactive_file", "active_file"))
 def memory_left(
     proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 ) -> dict[str, int]:
-    """Return how many bytes this process may still take, by the node and by each of its cgroups."""
+    """Return how many more bytes the node and each of its cgroups allow this process."""
     left: dict[str, int] = {}
     node = ""
     with contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ def memory_left(
 
 
 def _as_mounted(mount: Path, name: Path) -> Path:
-    """Return a cgroup's folder; a container sees but its own part of the tree, as the root."""
+    """Return a cgroup's folder; a container sees only its own part of the tree, as the root."""
     for start in range(len(name.parts)):
         if (folder := mount.joinpath(*name.parts[start:])).is_dir():
             return folder
@@ -62,11 +62,11 @@ def _as_mounted(mount: Path, name: Path) -> Path:
 
 
 def _left_in(folder: Path, names: _Names) -> int:
-    """Return what a cgroup has left; raise OSError or ValueError where it has no limit."""
+    """Return how many bytes a cgroup has left; raise OSError or ValueError if it has no limit."""
     limit_bytes = int((folder / names.limit).read_text())  # "max" is no limit
     if limit_bytes > _NO_LIMIT_BYTES:
         raise ValueError("no limit")
     left_bytes = limit_bytes - int((folder / names.used).read_text())
-    # What is used counts the files that were read: they make room when it is wanted.
+    # The usage includes the page cache, which the kernel reclaims on demand.
     pairs = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
     return left_bytes + sum(int(value) for name, value in pairs if name in names.caches)

@@ -15,13 +15,13 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _SIOCGIFADDR = 0x8915
 _NAME_BYTES, _REQUEST_BYTES = 16, 256
 _ADDRESS_AT = 20
-"""Of the answer, a struct ifreq: behind the name, the family and the port."""
+"""The offset of the address in the answer, a struct ifreq: after name, family and port."""
 _REACHED_BY_OTHERS = ("00", "40")
-"""Of an IPv6 address: global or of the site; not of the host or the link alone."""
+"""The scopes of usable IPv6 addresses: global or site, neither host nor link."""
 
 
 def own_addresses(if_inet6: Path = Path("/proc/net/if_inet6")) -> list[tuple[str, Address]]:
-    """Return all interfaces with their addresses, those of IPv4 first; not the loopback's."""
+    """Return all interfaces with their addresses, IPv4 first, without loopback addresses."""
     found: list[tuple[str, Address]] = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -41,8 +41,8 @@ def address_on(network: str, site: str) -> str:
     """Return this host's address on a network.
 
     Args:
-        network: The name of an interface, or addresses as `10.1.0.0/16`.
-        site: Whose file names it.
+        network: the name of an interface, or an address range such as `10.1.0.0/16`.
+        site: the name of the site whose file sets the network.
 
     Raises:
         UserFault: it has none.

@@ -18,13 +18,13 @@ _PROC = Path("/proc")
 
 
 def _prctl(option: int, value: int) -> None:
-    # Not Linux, or a C library without prctl: the other safeguards have to do.
+    # Not Linux, or a C library without prctl: the other safeguards must suffice.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def end_with_parent() -> None:
-    """Have the kernel send SIGTERM to this process when its parent dies."""
+    """Ask the kernel to send SIGTERM to this process when its parent dies."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -76,7 +76,7 @@ def descendants(pid: int, without: frozenset[int] = frozenset()) -> list[int]:
 
 
 def takes(pid: int, number: int) -> bool:
-    """Return whether a process handles a signal, or holds it back until it can."""
+    """Return whether a process handles a signal, or blocks it until it can."""
     try:
         lines = (_PROC / str(pid) / "status").read_text(errors="replace").splitlines()
     except OSError:
@@ -86,7 +86,7 @@ def takes(pid: int, number: int) -> bool:
 
 
 def send(pids: list[int], number: int) -> None:
-    """Send a signal to each process that is still there."""
+    """Send a signal to each of these processes that still exists."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -126,12 +126,12 @@ class Guard:
         os.close(read_end)
 
     def watch(self, group: int) -> None:
-        """Tell the guard which process group to end."""
+        """Set the process group that the guard ends."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._write_end, b"%d\n" % group)
 
     def dismiss(self) -> None:
-        """End the guard; the group stays as it is."""
+        """End the guard without ending the group."""
         self.watch(0)
         os.close(self._write_end)
         with contextlib.suppress(ChildProcessError):

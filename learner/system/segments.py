@@ -21,12 +21,12 @@ _VARIABLES = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_d
 
 
 def segment_folder(training_id: str, attempt: int | str) -> Path:
-    """Return the folder's place."""
+    """Return the folder of one attempt."""
     return Path(contract.shared_memory(os.getuid(), training_id, attempt))
 
 
 def make_segment_folder(training_id: str, attempt: int) -> dict[str, str]:
-    """Make the folder; return the variables that lead MPI to it (none if it can't be made).
+    """Create the folder; return the variables that make MPI use it (none if it can't be created).
 
     That it can't either if another user has one of that name. What an earlier attempt left here,
     killed with its launchers, goes now.
@@ -41,7 +41,7 @@ def make_segment_folder(training_id: str, attempt: int) -> dict[str, str]:
 
 
 def remove_earlier(training_id: str, attempt: int) -> None:
-    """Remove what earlier attempts left on this node, killed with all who would have done so.
+    """Remove the folders of earlier attempts on this node, whose processes were all killed.
 
     Not those of later ones: this one may come late, on a node that was cut off.
     """
@@ -53,7 +53,7 @@ def remove_earlier(training_id: str, attempt: int) -> None:
 
 
 def remove_segment_folder(training_id: str, attempt: int) -> None:
-    """Remove the folder: whoever has mapped a segment keeps it until its end."""
+    """Remove the folder; a process that has mapped a segment keeps it until it ends."""
     shutil.rmtree(segment_folder(training_id, attempt), ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Signals on the node: a handler only sets a flag, the program acts at its next step border.
+"""Signals on the node: a handler only sets a flag, the program acts at its next step boundary.
 
 Knows nothing of jobs. USR2 asks to save and stop (NCCL may take USR1).
 """
@@ -17,11 +17,11 @@ class HaltFlag:
     def __init__(self, *numbers: int) -> None:
         self.numbers = numbers or (int(signal.SIGUSR2),)
         self.received: list[int] = []
-        """The signals that came, in order."""
+        """The signals that have arrived, in order."""
         self._before: dict[int, Any] = {}
 
     def install(self) -> HaltFlag:
-        """Install the handlers and let the signals in (the launcher may have blocked them)."""
+        """Install the handlers and unblock the signals (the launcher may have blocked them)."""
         for number in self.numbers:
             self._before[number] = signal.signal(number, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self.numbers)
@@ -29,12 +29,12 @@ class HaltFlag:
         return self
 
     def _ignore(self) -> None:
-        """Let a late signal pass: Python's own end would give it back its deadly default."""
+        """Ignore late signals: at exit Python would restore the deadly default handlers."""
         for number in self._before:
             signal.signal(number, signal.SIG_IGN)
 
     def restore(self) -> None:
-        """Put back the handlers that were there before."""
+        """Restore the previous handlers."""
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before.clear()

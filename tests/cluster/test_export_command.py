@@ -96,7 +96,7 @@ Net.count = count
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     wrong = dlctl("export", training_id, "--format", "torchscript")
     assert wrong.exit_code == 9 and wrong.stdout == ""
-    assert "answers otherwise when it is asked again" in wrong.stderr
+    assert "gives another output for the same input" in wrong.stderr
     assert "Traceback" not in wrong.stderr
     absent = dlctl("export", training_id, "--format", "onnx", "--checkpoint", "5")
     assert absent.exit_code == 9
