@@ -5,7 +5,7 @@ shared file system (the paper's ZooKeeper tree; IBM Deep Learning Service, "Life
 Either side may crash at any moment. Every file is written whole (`write_whole`) or appended line
 by line; every record carries a schema version.
 
-Everything is passed on from here: `from dlctl import contract` is all that users need.
+This package exports everything: `from dlctl import contract` is all that callers need.
 """
 
 from __future__ import annotations

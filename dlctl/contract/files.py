@@ -1,4 +1,4 @@
-"""Records as JSON, and files that are written whole."""
+"""Read and write records as JSON, and write files whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ContractError(ValueError):
 def to_json(record: Any) -> str:
     """Return a record as JSON text, one trailing newline."""
     text = json.dumps(dataclasses.asdict(record), indent=2, ensure_ascii=False) + "\n"
-    # A file name that is no UTF-8 is a lone surrogate here: written as JSON's own escape.
+    # A file name that is not UTF-8 holds lone surrogates, which JSON writes as escapes.
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -83,9 +83,8 @@ def _decode_record(cls: type, value: Any, where: str) -> Any:
 def write_whole(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
-    Temporary file in the same folder, fsync, `os.replace`, fsync of the folder. That folder is made
-    where it is missing, and none above it: somebody may have removed the job directory, and then it
-    stays so.
+    Temporary file in the same folder, fsync, `os.replace`, fsync of the folder. A missing folder is
+    created, but none above it: a job directory that somebody removed is not created again.
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(exist_ok=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LoopWords:
-    """What the manifest says of a framework with a built-in loop."""
+    """A framework with a built-in loop, as the manifest describes it."""
 
     job_suffix: str
-    """The end of `framework.job`, the user's file."""
+    """The suffix of `framework.job`, the user's file."""
     example: str
 
 
@@ -18,4 +18,4 @@ LOOP_FRAMEWORKS = {
     "pytorch": LoopWords(".py", "train.py"),
     "torch": LoopWords(".py", "train.py"),
 }
-"""By `framework.name` in small letters; `learner.frameworks.LOOPS` has the same names."""
+"""The frameworks by `framework.name` in lower case; `learner.frameworks.LOOPS` has the same."""

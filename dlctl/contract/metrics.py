@@ -1,8 +1,8 @@
 """What a line of `metrics/<attempt>-<rank>.jsonl` holds, and the names that dlctl itself uses.
 
 A line is one JSON object: `step`, `epoch`, `time` (Unix seconds on the node's clock), and a number
-for each further name; null stands for NaN and infinity, which JSON can't hold. The same names stand
-in `Status.metrics`.
+for each further name; null stands for NaN and infinity, which JSON can't hold. `Status.metrics`
+uses the same names.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ STEP, EPOCH, TIME = "step", "epoch", "time"
 LOSS = "loss"
 LEARNING_RATE = "learning_rate"
 SAMPLES_PER_S = "samples_per_s"
-"""Of all learners together."""
+"""The samples of all learners together, per second."""
 STEP_S = "step_s"
-"""Mean duration of a step; the four below are the parts of it that are no computing."""
+"""Mean duration of a step; the four below are its parts other than computing."""
 EXCHANGE_S = "exchange_s"
 DATA_WAIT_S = "data_wait_s"
 CHECKPOINT_STALL_S = "checkpoint_stall_s"
 MEMORY_BYTES = "memory_bytes"
 """Resident memory of the learner's process."""
 BATCHES = "batches"
-"""With a parameter server, of this learner; so are all below."""
+"""With a parameter server, this learner's own value, like all below."""
 PUSHES = "pushes"
 PUSHES_PER_S = "pushes_per_s"
 STALENESS = "staleness"
-"""Mean number of other learners' pushes between a pull and the push that rests on it."""
+"""Mean number of other learners' pushes between a pull and the push that is based on it."""
 WAIT_SHARE = "wait_share"
 """Share of the time in which the learner waited for others."""
 RESTARTS = "restarts"
-"""How often the learner was started again."""
+"""How often the learner was restarted."""
 
 STEP_PARTS = {EXCHANGE_S: "exchange", DATA_WAIT_S: "data", CHECKPOINT_STALL_S: "checkpoint"}
 """Parts of `step_s`, with the word that people read."""
 SERVER_METRICS = (STALENESS, PUSHES, PUSHES_PER_S, WAIT_SHARE, BATCHES, RESTARTS)
 RESERVED = (STEP, EPOCH, TIME, LOSS, LEARNING_RATE, SAMPLES_PER_S, STEP_S, MEMORY_BYTES,
             *STEP_PARTS, *SERVER_METRICS)  # fmt: skip
-"""Names that a metric of the user's own can't have."""
+"""Names that a user's own metric can't have."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def make_line(step: int, epoch: int, time: float, values: Mapping[str, float]) -
 
 
 def parse_line(text: str) -> MetricsLine | None:
-    """Return the line that a text holds; None: half a line, or no line of metrics."""
+    """Return the line in a text; None for a partial line, or for something else."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ PLAN = "plan.json"
 SCRIPT = "job.sbatch"
 """The batch script; its one argument is the attempt number."""
 CODE = "code"
-"""Exactly the files that the user sent."""
+"""The files that the user sent, and nothing else."""
 DATA = "data"
 """Links to the data stores: what DATA_DIR names."""
 CONTROL = "control"
@@ -29,7 +29,7 @@ LOGS = "logs"
 JOB_STATE = "state"
 """JOB_STATE_DIR: shared by the learners of the training, kept over attempts."""
 WRITING = ".dlctl-writing."
-"""What the name of a file begins with that is not yet whole, beside its place."""
+"""Prefix of the temporary name of a file that is not yet complete, beside its final place."""
 
 
 def shared_memory(user: int | str, training_id: str, attempt: int | str) -> str:
@@ -43,12 +43,12 @@ def attempt_dir(attempt: int) -> str:
 
 
 def manifest_file(attempt: int) -> str:
-    """Return the manifest that one attempt runs by."""
+    """Return the manifest of one attempt."""
     return _of_attempt(attempt, MANIFEST)
 
 
 def plan_file(attempt: int) -> str:
-    """Return the `Plan` that one attempt runs by: a resumption may ask for other resources."""
+    """Return the `Plan` of one attempt: a resumption may ask for other resources."""
     return _of_attempt(attempt, PLAN)
 
 
@@ -58,7 +58,7 @@ def script_file(attempt: int) -> str:
 
 
 def _of_attempt(attempt: int, name: str) -> str:
-    """Return where a file of an attempt is; the first's lie at the top."""
+    """Return the place of a file of an attempt; the first attempt's files are at the top."""
     return name if attempt == 1 else f"{attempt_dir(attempt)}/{name}"
 
 
@@ -68,7 +68,7 @@ def submit_begin(attempt: int) -> str:
 
 
 def submit_answer(attempt: int) -> str:
-    """Return the receipt written just after: the scheduler's answer as it came.
+    """Return the receipt written just afterwards: the scheduler's unchanged answer.
 
     Line 1 is the exit code, line 2 the length of standard output in bytes; both outputs follow.
     """
@@ -76,19 +76,19 @@ def submit_answer(attempt: int) -> str:
 
 
 def claim(attempt: int) -> str:
-    """Return the file that the job script makes first (exclusively), holding its job id.
+    """Return the file that the job script creates first (exclusively), with its job id.
 
-    A second job of the same attempt finds it and ends: an attempt never runs twice.
+    A second job of the same attempt finds the file and ends: an attempt never runs twice.
     """
     return f"{attempt_dir(attempt)}/job_id"
 
 
 NOBODY = "nobody"
-"""Held by a claim that dlctl made itself, so that no job ever runs that attempt."""
+"""Content of a claim that dlctl made itself, so that no job ever runs that attempt."""
 
 
 def job_output(attempt: int) -> str:
-    """Return what the batch script and the supervisor print."""
+    """Return the output of the batch script and the supervisor."""
     return f"{attempt_dir(attempt)}/slurm.out"
 
 
@@ -123,7 +123,7 @@ def metrics_file(attempt: int, rank: int) -> str:
 
 
 def token(training_id: str, attempt: int) -> str:
-    """Return the job's name and comment: what finds a job whose submission lost its answer."""
+    """Return the job's name and comment, which identify a job if the answer to sbatch was lost."""
     return f"{training_id}.{attempt}"
 
 
@@ -136,12 +136,12 @@ def server_dir(attempt: int) -> str:
 
 
 def server_secret(attempt: int) -> str:
-    """Return the secret of the attempt's servers and learners; mode 0600, gone at the end."""
+    """Return the secret of the attempt's servers and learners; mode 0600, removed at the end."""
     return f"{server_dir(attempt)}/secret"
 
 
 def parameters_file(attempt: int) -> str:
-    """Return the `Parameters`, told by learner 0 once the first snapshots are there."""
+    """Return the `Parameters`, which learner 0 writes once the first snapshots exist."""
     return f"{server_dir(attempt)}/parameters.json"
 
 
@@ -171,12 +171,12 @@ def server_log(attempt: int, node: int) -> str:
 
 
 def restarted_file(attempt: int) -> str:
-    """Return the file that is there once any learner was started again, or given up."""
+    """Return the file that exists once any learner was restarted or given up."""
     return f"{server_dir(attempt)}/restarted"
 
 
 def position_file(attempt: int) -> str:
-    """Return where learner 0 stood after its last epoch, for the case that it is started again."""
+    """Return the file with learner 0's position after its last epoch, for a restart."""
     return f"{server_dir(attempt)}/position.json"
 
 
@@ -186,5 +186,5 @@ def cursor_file(attempt: int) -> str:
 
 
 def cursor_learner_file(attempt: int, rank: int) -> str:
-    """Return the file with the number that a learner drew in the cursor: by it, it is expelled."""
+    """Return the file with the number that a learner drew from the cursor, for expelling it."""
     return f"{server_dir(attempt)}/learner-{rank}"

@@ -11,7 +11,7 @@ from dlctl.contract.records import SCHEMA_VERSION
 
 @dataclass(frozen=True)
 class Resources:
-    """What the job asks for. Everything is decided here; nothing is computed again later."""
+    """The resources that the job asks for. All are decided here; nothing is computed later."""
 
     learners: int
     nodes: int
@@ -25,7 +25,7 @@ class Resources:
     gpus_per_node: int
     time_s: int | None
     halt_margin_s: int
-    """This long before the time limit the training is saved and halted."""
+    """How long before the time limit the training is saved and halted."""
     first_ranks: list[int] = field(default_factory=list)
     """The rank of the first learner of each node: learners are placed in blocks."""
 
@@ -37,7 +37,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the scheduler is told beside the resources."""
+    """What the plan asks of the scheduler beside the resources."""
 
     scheduler: str
     partition: str | None = None
@@ -65,7 +65,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Environment:
-    """The node's Python and what has to happen before it."""
+    """The node's Python, and the set-up that it needs."""
 
     python: str
     modules: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Framework:
-    """What is trained: the user's program (`command`) or the built-in loop (`job`)."""
+    """The program that trains: the user's (`command`) or the built-in loop (`job`)."""
 
     name: str
     version: str | None
@@ -103,7 +103,7 @@ class LearningRateSchedule:
     warmup_steps: int = 0
     """Linear warm-up from 0 over this many steps."""
     step_epochs: int = 1
-    """`step`: multiply by `gamma` every so many epochs."""
+    """`step`: multiply by `gamma` every this many epochs."""
     gamma: float = 0.1
     """`step`, `exponential`: the factor."""
     final_factor: float = 0.0
@@ -138,9 +138,9 @@ class CheckpointPolicy:
     every_epochs: int | None = None
     every_s: int | None = None
     keep: int = 2
-    """This many of the newest."""
+    """How many of the newest checkpoints stay."""
     keep_every_steps: int | None = None
-    """The first one at each multiple of this, or after it, is kept for ever."""
+    """The first checkpoint at or after each multiple of this is kept forever."""
     auto: bool = False
     """The interval follows from the measured cost of a checkpoint and `mtbf_s` (Young, Daly)."""
     mtbf_s: float | None = None
@@ -164,15 +164,15 @@ class ParameterServer:
     shard_nodes: list[int]
     """For each shard the number of the node that is its home; the same partition everywhere."""
     argv: list[str] = field(default_factory=list)
-    """What goes before the program of one node's server; with `mpi` before those of all nodes."""
+    """The command in front of one node's server, or with `mpi` in front of all nodes' servers."""
     push_every: int = 1
-    """Batches of a learner between pushes: a chunk of the global cursor is so many batches."""
+    """A learner's batches between pushes: also the size of a chunk of the global cursor."""
     pull_every: int = 1
     """Batches between pulls, a multiple of `push_every`."""
     staleness: int | None = None
     """How many pushes a learner may be ahead of the slowest; None: any number. 0: all wait."""
     min_learners: int = 1
-    """With fewer the training ends."""
+    """With fewer learners than this, the training ends."""
     transport: str = "tcp"
     """Between nodes: `tcp`, which survives the loss of nodes, or `mpi`, which does not."""
     network: str | None = None
@@ -186,13 +186,13 @@ class ParameterServer:
     moving_rate: float | None = None
     """elastic_averaging: α; None: 0.9 divided by the number of learners."""
     timeout_s: float = 120.0
-    """How long servers, and at the start other learners, are waited for."""
+    """How long learners wait for servers, and at the start for other learners."""
     snapshot_every_s: float = 60.0
     batch_samples: int = 0
     """Samples of one learner's batch in the built-in loop."""
     rejoin_argv: list[list[str]] = field(default_factory=list)
-    """For each node what goes before a learner that is started again there: its step shares CPUs,
-    and all GPUs of the job on the node, with other steps."""
+    """For each node the command in front of a learner that is restarted there: its step shares
+    CPUs, and all of the job's GPUs on the node, with other steps."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the sides tell each other, one file for each record."""
+"""The records that login side and nodes exchange, one file for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Status:
-    """One process, seen by the watchdog beside it; rewritten at every heartbeat."""
+    """The status of one process, rewritten at every heartbeat (for a learner by its watchdog)."""
 
     role: str
     rank: int
@@ -31,9 +31,9 @@ class Status:
     exit_code: int | None = None
     signal: int | None = None
     last_lines: list[str] = field(default_factory=list)
-    """The end of the log, once the process has ended badly."""
+    """The last lines of the log, once the process has failed."""
     gpus: str = ""
-    """Slurm's numbers of a learner's GPUs, separated by commas, where it has said any."""
+    """Slurm's numbers of a learner's GPUs, separated by commas, if Slurm gave any."""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -45,9 +45,9 @@ class Preflight:
     host: str
     python: str
     launcher_size: int
-    """The number of processes that the launcher (Slurm, mpirun) says it started."""
+    """The number of processes that the launcher (Slurm, mpirun) reports to have started."""
     mpi_size: int | None
-    """MPI.COMM_WORLD.size, or None where no MPI is needed or importable."""
+    """MPI.COMM_WORLD.size, or None if MPI is not needed or can't be imported."""
     mpi_rank: int | None
     mpi_library: str = ""
     port: int = 0
@@ -60,7 +60,7 @@ class Preflight:
 
 @dataclass(frozen=True)
 class Directive:
-    """What the supervisor wants of the learners: `halt` or `stop`."""
+    """What the supervisor asks of the learners: `halt` or `stop`."""
 
     action: str
     reason: str
@@ -95,7 +95,7 @@ class Verdict:
     guilty: Guilty | None = None
     finished_at: float = 0.0
     kind: str = ""
-    """A `VerdictKind`: why, for programs. Empty where nothing went wrong, and before 0.2."""
+    """A `VerdictKind`: the cause, for programs. Empty if nothing failed, and before 0.2."""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -115,18 +115,18 @@ class ResultsIndex:
 
     files: list[ResultFile]
     left_out: list[str] = field(default_factory=list)
-    """What is no regular file (FIFO, socket), or a link to a folder, to nothing or outside."""
+    """Paths of no regular file (FIFO, socket), or of a link to a folder, to nothing or outside."""
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a parameter server holds, told by learner 0; other learners must have the same."""
+    """What a parameter server holds, written by learner 0; all other learners must match it."""
 
     count: int
-    """Elements of all parameters together."""
+    """The number of elements of all parameters together."""
     dtype: str
-    """Of the rows, as torch names it: `float32` or `float64`."""
+    """torch's name for the dtype of the rows: `float32` or `float64`."""
     rows: int
     """Rows of a snapshot: the weights, and what the solver keeps."""
     model: str
@@ -138,7 +138,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """Where the server of a node is; rewritten when it is started again."""
+    """The address of a node's server; rewritten when the server is restarted."""
 
     node: int
     host: str
@@ -150,13 +150,13 @@ class ServerPlace:
 
 @dataclass(frozen=True)
 class Homes:
-    """Which node has which shard now, and which nodes and learners are given up."""
+    """Which node holds which shard now, and which nodes and learners were given up."""
 
     generation: int
-    """Counted up at each change."""
+    """Increased by one at each change."""
     shard_nodes: list[int]
     lost_nodes: list[int] = field(default_factory=list)
-    """What comes from them is refused, even if they were only cut off and go on."""
+    """Requests from these nodes are refused, even if they were only partitioned and still run."""
     ended: bool = False
     """No learner needs a server any more."""
     lost_learners: list[int] = field(default_factory=list)

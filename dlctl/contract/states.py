@@ -6,10 +6,10 @@ import enum
 
 
 class State(str, enum.Enum):
-    """What a user is told about a training (the service's words)."""
+    """The state of a training as users see it."""
 
     QUEUED = "QUEUED"
-    """Recorded by dlctl; the scheduler has not confirmed it."""
+    """Recorded by dlctl, but not confirmed by the scheduler."""
     PENDING = "PENDING"
     """In the scheduler's queue."""
     DEPLOYING = "DEPLOYING"
@@ -23,7 +23,7 @@ class State(str, enum.Enum):
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     HALTED = "HALTED"
-    """Stopped with a checkpoint: `dlctl resume` goes on."""
+    """Stopped with a checkpoint: `dlctl resume` continues it."""
     CANCELLED = "CANCELLED"
 
     @property
@@ -39,14 +39,14 @@ _FINAL = {State.COMPLETED, State.FAILED, State.HALTED, State.CANCELLED}
 
 
 class VerdictKind(str, enum.Enum):
-    """Why an attempt ended, for programs; its `reason` says it for people."""
+    """Why an attempt ended, for programs; the `reason` of its verdict is for people."""
 
     NONE = ""
-    """It completed."""
+    """The training completed."""
     USER_ERROR = "user_error"
     """The program, its data or the manifest: the same happens again."""
     OUT_OF_MEMORY = "out_of_memory"
-    """On the host, in /dev/shm, or on a GPU."""
+    """Memory ran out on the host, in /dev/shm, or on a GPU."""
     DISK_FULL = "disk_full"
     """A file system is full, or a quota used up."""
     NODE_LOST = "node_lost"

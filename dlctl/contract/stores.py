@@ -8,4 +8,4 @@ OBJECT_STORES = ("softlayer_objectstore", "swift_datastore", "s3_datastore", "mo
 """A manifest may name them; no node reads or writes them yet."""
 STORE_TYPES = (*MOUNTED_STORES, *OBJECT_STORES)
 USABLE_STORES = MOUNTED_STORES
-"""Those that nodes read and write; `learner.storage.STORES` has the same names."""
+"""The types that nodes read and write; `learner.storage.STORES` has the same names."""

@@ -97,11 +97,11 @@ def resume(
     rebuild: Callable[[Record], Request],
     overrides: Overrides | None = None,
 ) -> Record:
-    """Go on from the newest checkpoint, or finish a submission that was interrupted.
+    """Resume from the newest checkpoint, or finish a submission that was interrupted.
 
     Args:
-        rebuild: Makes the request anew from the user's folder, where it never arrived.
-        overrides: Other resources than those of the attempt before.
+        rebuild: builds the request again from the user's folder, if it never arrived.
+        overrides: resources that differ from those of the previous attempt.
 
     Raises:
         RecordError: it runs, or has completed.
@@ -153,7 +153,7 @@ def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
 
 
 def _bring(session: Session, request: Request, record: Record, store: Store) -> AttemptFiles:
-    """Send a request that never arrived; what it asks for is known before, should that fail."""
+    """Send a request that never arrived; record what it asks for first, in case sending fails."""
     store.update(record)
     upload(session.transport, request.plan.root, lacking(session, request))
     return attempts.of_request(request)
@@ -162,9 +162,9 @@ def _bring(session: Session, request: Request, record: Record, store: Store) -> 
 def _files_for(
     session: Session, record: Record, asked: Overrides
 ) -> tuple[AttemptFiles, Overrides]:
-    """Return what the next attempt runs by, and all that is asked for beside the attempt before.
+    """Return the next attempt's request, and all its changes against the previous attempt.
 
-    What a resumption asked for that was cut off counts, too.
+    The changes of a resumption that was interrupted count, too.
     """
     before = attempts.read_newest(session.transport, record)
     asked = merged(pending(record, before.attempt), asked)
@@ -185,7 +185,7 @@ def _was_begun(session: Session, record: Record) -> bool:
 
 
 def _never_arrived(session: Session, record: Record) -> bool:
-    """Return whether what an interrupted submission sends is not there."""
+    """Return whether the files of an interrupted submission are missing at the site."""
     path = f"{record.job_dir}/{contract.PLAN}"
     return not record.job_id and read_files(session.transport, [path])[path] is None
 

@@ -19,14 +19,14 @@ from dlctl.scheduler.base import Job, JobState
 FRESH_S = 60.0
 """A heartbeat younger than this proves that the job lives."""
 LOST_S = 300.0
-"""After so long a silence of a job that runs, its first node is rather lost than slow."""
+"""After this long without a heartbeat, a running job's first node is probably lost, not slow."""
 SETTLE_S = 30.0
 """Shared file systems show a file this late at the worst; only then is a silence believed."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What one look at the site brought for one training."""
+    """What one look at the site has shown about one training."""
 
     now: float
     """The site's clock, Unix seconds."""
@@ -132,7 +132,7 @@ def _told(record: Record, wall_s: float, state: State, reason: str, hint: str = 
 
 
 def _gone(record: Record, seen: Observation, wall_s: float) -> Record:
-    """Tell that somebody removed the job directory; what is still in it tells nothing."""
+    """Report that somebody removed the job directory; files left in it prove nothing."""
     if not seen.queue_answered:
         return _without_queue(record, seen, wall_s)
     why, hint = "its job directory is gone from the site", f"dlctl delete {record.training_id}"
@@ -217,7 +217,7 @@ _ENDINGS = {
 
 
 def _see_output(record: Record) -> str:
-    """Return what to do about an end that nobody explains; without its id it is the latest one."""
+    """Return a hint about an unexplained end; a command without an id means the latest training."""
     logs, resume = f"dlctl logs {record.training_id}", f"dlctl resume {record.training_id}"
     return f"`{logs}` shows what it printed; `{resume}` goes on from the newest checkpoint"
 
@@ -276,7 +276,7 @@ def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
 
 
 def _known_since(record: Record) -> float:
-    """Return when a site last told something about it, at the least when it was made."""
+    """Return when the site was last seen to report on the training, or when it was created."""
     try:
         created = datetime.fromisoformat(record.created_at).timestamp()
     except ValueError:

@@ -28,7 +28,7 @@ _OLD_RUNTIME = re.compile(r"No module named '?(learner|psrv|dlctl)\b")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a module of the node side answered."""
+    """The answer of a node-side module."""
 
     value: Any
     """JSON."""
@@ -53,7 +53,7 @@ def run_module(
         on_line: Called with each line of standard error, as it comes.
 
     Raises:
-        ResultsError: the module told in one sentence what is wrong.
+        ResultsError: the module reported in one sentence what is wrong.
         RemoteCommandError: it did not run to an answer.
         TransportError
     """

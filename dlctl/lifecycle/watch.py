@@ -1,4 +1,4 @@
-"""Ask a site about trainings, and write down what it says."""
+"""Ask a site about trainings, and record the answers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def refresh(session: Session, records: Iterable[Record], store: Store) -> list[R
 
 
 def _settle(session: Session, record: Record, look: Observation) -> Record:
-    """Derive the state; an answer that the submitting dlctl did not live to read is read now."""
+    """Derive the state; also read an answer that the submitting dlctl was killed before reading."""
     if not record.job_id and look.answer and not look.claim and not look.job:
         try:
             record = replace(record, job_id=session.scheduler.parse_submit(*look.answer))
@@ -116,7 +116,7 @@ def _add_history(session: Session, records: list[Record], seen: dict[str, Observ
 
 
 def _explain(session: Session, records: list[Record], seen: dict[str, Observation]) -> list[Record]:
-    """Say why jobs failed that left no verdict, from the end of their output."""
+    """Explain from the end of their output why jobs without a verdict failed."""
     known = []
     for record in records:
         look = seen[record.training_id]
@@ -157,7 +157,7 @@ def read_script(session: Session, record: Record) -> str:
 
 
 def stale(record: Record, error: TransportError, store: Store) -> Record:
-    """Return the record of a site that can't be reached: what was known, and since when not."""
+    """Return the last known record of a site that can't be reached, marked as stale."""
     known = replace(record, stale_since=record.stale_since or time.time())
     store.update(known)
     return replace(known, reason=f"{known.reason} [{error.message}]".strip())
@@ -173,7 +173,7 @@ def read_plan(session: Session, record: Record) -> contract.Plan:
 
 
 def details(session: Session, record: Record) -> dict[str, object]:
-    """Return what `dlctl show` tells beside the record: plan, learners, verdict."""
+    """Return what `dlctl show` prints beside the record: plan, learners, verdict."""
     files_of = read_all(session.transport, record)
     plan = files_of[-1].plan
     n, job_dir = record.attempt, record.job_dir

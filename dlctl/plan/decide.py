@@ -44,7 +44,7 @@ HALT_MARGIN_S = 120
 
 @dataclass(frozen=True)
 class Identity:
-    """What the caller chose or found out: the parts of a plan that are not decided here."""
+    """The caller's choices and findings: the parts of a plan that are not decided here."""
 
     training_id: str
     created_at: str

@@ -94,7 +94,7 @@ def _settings(
 
 
 def survives_nodes(server: contract.ParameterServer | None, per_node: list[int]) -> bool:
-    """Return whether a training goes on without any of its nodes, but for the first one."""
+    """Return whether a training survives the loss of any node except the first."""
     if server is None or server.transport != "tcp":
         return False
     return sum(per_node) - max(per_node[1:], default=0) >= server.min_learners
@@ -106,7 +106,7 @@ def _or(value: float | None, asked: ParameterServerSection, **defaults: float) -
 
 
 def learner_argv(manifest: Manifest, site: Site) -> list[str]:
-    """Return what goes before one learner; the node's name is added when it is started.
+    """Return the command in front of one learner; the node's name is added at its start.
 
     `--exact`: its own CPUs, not all that the job has on the node. `--mem=0`: all steps share the
     job's memory, as the learners of one step do; else the first would take it all, and the next

@@ -14,12 +14,12 @@ from dlctl.contract import Plan
 
 
 class JobState(enum.Enum):
-    """What a scheduler says about a job, in few words; `Job.word` keeps its own."""
+    """The state of a job, the same for all schedulers; `Job.word` keeps the scheduler's own."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     ENDING = "ENDING"
-    """COMPLETING and the like: the processes are going away."""
+    """COMPLETING and similar: the processes are ending."""
     SUSPENDED = "SUSPENDED"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
@@ -54,7 +54,7 @@ class Job:
     word: str
     """The scheduler's own word, e.g. `OUT_OF_ME+`."""
     reason: str = ""
-    """Why it waits or how it ended, in the scheduler's words."""
+    """Why the job waits or how it ended, in the scheduler's words."""
     nodes: str = ""
     exit_code: str = ""
     """`exit:signal`, where known."""

@@ -1,8 +1,8 @@
-"""How the learners of a job are started, a class for each launcher.
+"""How the learners of a job are started: one class for each launcher.
 
-A launcher is an agreement between the sides: the plan writes its command line, and each process on
-the nodes reads its rank in the variables that it sets. So both halves stand in one file, and use
-the standard library only. To add a launcher, write its file and name its class here.
+A launcher is a contract between both sides: the plan writes its command line, and each process on
+the nodes reads its rank from the variables that it sets. Both halves are therefore in one file that
+uses only the standard library. To add a launcher, write its file and add its class here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a launcher has to be."""
+"""The interface of a launcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which one a process is among those that a launcher started."""
+    """The rank and place of a process among those that a launcher started."""
 
     rank: int
     size: int
@@ -23,7 +23,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What is to be started, and what the site's file says of its launcher."""
+    """The processes to start, and the launcher settings of the site file."""
 
     learners: int
     nodes: int
@@ -64,25 +64,25 @@ class Launcher(Protocol):
     starts_mpi: bool
     """Whether its processes share one MPI world, whose size the preflight compares."""
     ended_grace_s: float
-    """What a process has from SIGTERM on until the launcher kills it, less a margin."""
+    """The time from SIGTERM until the launcher kills a process, less a margin."""
 
     def argv(self, request: LaunchRequest) -> list[str]:
-        """Return what goes before the program."""
+        """Return the command in front of the program."""
 
     def ranks(self, env: Mapping[str, str], resources: Resources) -> Ranks:
         """Return which process this is, from the variables that the launcher has set.
 
         Raises:
-            LaunchError: none of the variables that are known is set.
+            LaunchError: none of the launcher's variables is set.
         """
 
     def pmi_hint(self, site: str) -> str:
-        """Return what to change where MPI sees other worlds than one of all learners."""
+        """Return a hint for the case that MPI does not see one world of all learners."""
 
     def lack(
         self, request: LaunchRequest, mpi_types: Sequence[str], program: str, site: str
     ) -> Lack | None:
-        """Return what the site lacks, as far as it was asked.
+        """Return what the site lacks for the request, or None.
 
         Args:
             request: as the site's file has it; its shape does not matter here.
