@@ -51,7 +51,7 @@ def test_a_time_limit_that_comes_near(dlctl, site, wait_until):
         time="24s",
     )  # fmt: skip
     training_id = submit(dlctl, site, folder)
-    known = wait_for_state(dlctl, wait_until, training_id, "HALTED", 120)
+    known = wait_for_state(dlctl, wait_until, training_id, "HALTED", timeout_s=120)
     assert "time limit is near" in known["reason"]
     saved = int((site.job_dir(training_id) / "checkpoints/count-0").read_text())
     assert 0 < saved < 100000

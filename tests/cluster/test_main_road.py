@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainings import WITHOUT_COMPILER
+from trainings import WITHOUT_COMPILER, state_of, submit, wait_for_state
 
 from dlctl import contract
 
@@ -66,32 +66,6 @@ def slow(dlctl):
     return dlctl.cwd
 
 
-def submit(dlctl, site, *options, cwd=None):
-    return dlctl(
-        "submit", "manifest.yml", "--site", site.name, *options, cwd=cwd, ok=True
-    ).stdout.strip()
-
-
-def state_of(dlctl, training_id):
-    return dlctl("status", training_id, "--json", ok=True).json
-
-
-def wait_for(dlctl, wait_until, training_id, *states, timeout_s=90):
-    def reached():
-        now = state_of(dlctl, training_id)
-        if now["state"] in ("FAILED", "CANCELLED", "COMPLETED") and now["state"] not in states:
-            pytest.fail(
-                f"{now['state']}: {now['reason']}\n{dlctl('logs', training_id).stdout[-3000:]}"
-            )
-        return now if now["state"] in states else None
-
-    # Not more often: the command costs as much of a core as a training.
-    interval_s = 0.5 if "TRAINING" in states else 1.0
-    return wait_until(
-        reached, timeout_s, interval_s=interval_s, what=f"{training_id} to be {states}"
-    )
-
-
 def fetch(dlctl, training_id):
     answer = dlctl("fetch", "results", training_id, "--json", ok=True).json
     return Path(answer["folder"]), answer
@@ -105,7 +79,7 @@ def test_digits_reaches_its_accuracy_followed_live_and_fetched(dlctl, site, tmp_
     folder = tmp_path / "digits"
     shutil.copytree(EXAMPLES / "digits", folder)
     learners = 4 if site.is_cluster else 2
-    training_id = submit(dlctl, site, "--learners", str(learners), cwd=folder)
+    training_id = submit(dlctl, site, folder, "--learners", str(learners))
     states_seen, lines = set(), []
     with dlctl.start("logs", "--follow", training_id, cwd=folder) as follower:
         for line in follower.stdout:
@@ -148,11 +122,11 @@ def fetch_in(dlctl, folder):
 
 def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wait_until):
     """How long a batch takes changes no bit: the one that is not interrupted need not be slow."""
-    halted = submit(dlctl, site)
+    halted = submit(dlctl, site, slow)
     log = site.job_dir(halted) / contract.learner_log(1, 0)
     wait_until(lambda: log.exists() and "epoch 2/4" in log.read_text(), 90)
     assert dlctl("halt", halted).exit_code == 0
-    now = wait_for(dlctl, wait_until, halted, "HALTED")
+    now = wait_for_state(dlctl, wait_until, halted, "HALTED")
     assert now["hint"], "says what to do next"
     assert dlctl("halt", halted).exit_code == 8
     (site.job_dir(halted) / "state/hurry").touch()
@@ -160,8 +134,8 @@ def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wai
     assert resumed.exit_code == 0, resumed
     assert "epoch 4/4" in resumed.stdout
     assert "epoch 1/4" not in resumed.stdout, "went on, did not begin again"
-    whole = submit(dlctl, site, "--set", "framework.arguments.pause_s=0")
-    wait_for(dlctl, wait_until, whole, "COMPLETED")
+    whole = submit(dlctl, site, slow, "--set", "framework.arguments.pause_s=0")
+    wait_for_state(dlctl, wait_until, whole, "COMPLETED")
     ours, theirs = weights(fetch(dlctl, halted)[0]), weights(fetch(dlctl, whole)[0])
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -176,8 +150,8 @@ def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow, wait_until):
     wide = ("--cpus", "2", "--set", "env.OMP_NUM_THREADS=1")
     trainings, hosts = [], []
     for options in ((), wide):  # one after the other: ranks that wait spin
-        training_id = submit(dlctl, cluster_site, "--learners", "4", *options, *short)
-        wait_for(dlctl, wait_until, training_id, "COMPLETED")
+        training_id = submit(dlctl, cluster_site, slow, "--learners", "4", *options, *short)
+        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
         trainings.append(training_id)
         shown = dlctl("show", training_id, "--json", ok=True).json
         hosts.append(len({learner["host"] for learner in shown["learners"]}))
@@ -195,9 +169,9 @@ def test_submit_returns_the_id_and_list_knows_it(dlctl, site, slow, wait_until):
     prefix = training_id[: len(training_id) - 3]
     assert dlctl("status", prefix, "--json", ok=True).json["training_id"] == training_id
     assert dlctl("cancel", ok=True).stdout, "without an id: the folder's latest"
-    wait_for(dlctl, wait_until, training_id, "CANCELLED")
+    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
     assert dlctl("resume", training_id).exit_code == 0, "a cancelled training may go on"
-    wait_for(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     assert dlctl("resume", training_id).exit_code == 8
     assert dlctl("delete", training_id, ok=True)
     assert not site.job_dir(training_id).exists()
@@ -205,7 +179,7 @@ def test_submit_returns_the_id_and_list_knows_it(dlctl, site, slow, wait_until):
 
 
 def test_what_render_shows_is_what_was_sent(dlctl, site, slow):
-    training_id = submit(dlctl, site)
+    training_id = submit(dlctl, site, slow)
     sent = dlctl("show", training_id, "--script", ok=True).stdout
     shown = dlctl("render", "manifest.yml", "--site", site.name, "--script",
                   "--training-id", training_id, ok=True).stdout  # fmt: skip
@@ -220,27 +194,27 @@ def test_what_render_shows_is_what_was_sent(dlctl, site, slow):
 def test_a_running_job_cannot_be_deleted_and_a_cancelled_one_leaves_nothing(
     dlctl, site, slow, wait_until
 ):
-    training_id = submit(dlctl, site)
-    wait_for(dlctl, wait_until, training_id, "TRAINING")
+    training_id = submit(dlctl, site, slow)
+    wait_for_state(dlctl, wait_until, training_id, "TRAINING")
     assert dlctl("delete", training_id).exit_code == 8
     dlctl("cancel", training_id, ok=True)
-    wait_for(dlctl, wait_until, training_id, "CANCELLED")
+    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
     dlctl("delete", training_id, ok=True)
 
 
 def test_a_second_job_waits_and_can_be_halted_before_it_starts(dlctl, site, slow, wait_until):
     if site.is_cluster:
         options = ["--learners", "4", "--cpus", "2"]
-        first = submit(dlctl, site, *options)
+        first = submit(dlctl, site, slow, *options)
     else:
         options = ["--learners", "16"]
-        first = submit(dlctl, site)
-    second = submit(dlctl, site, *options)
-    assert wait_for(dlctl, wait_until, second, "PENDING", "TRAINING")["state"] == "PENDING"
+        first = submit(dlctl, site, slow)
+    second = submit(dlctl, site, slow, *options)
+    assert wait_for_state(dlctl, wait_until, second, "PENDING", "TRAINING")["state"] == "PENDING"
     dlctl("halt", second, ok=True)
-    wait_for(dlctl, wait_until, second, "HALTED")
+    wait_for_state(dlctl, wait_until, second, "HALTED")
     dlctl("cancel", first, ok=True)
-    wait_for(dlctl, wait_until, first, "CANCELLED")
+    wait_for_state(dlctl, wait_until, first, "CANCELLED")
 
 
 @pytest.mark.parametrize("delay_s", [0.25, 0.32, 0.38, 0.44, 0.5, 0.6])
@@ -274,7 +248,7 @@ def test_killed_while_submitting_loses_nothing_and_runs_once(
 
 
 def test_ctrl_c_leaves_the_job_running(dlctl, site, slow, wait_until):
-    training_id = submit(dlctl, site)
+    training_id = submit(dlctl, site, slow)
     with dlctl.start("logs", "--follow", training_id) as follower:
         assert any("TRAINING" in line for line in follower.stdout)
         follower.send_signal(signal.SIGINT)
@@ -282,7 +256,7 @@ def test_ctrl_c_leaves_the_job_running(dlctl, site, slow, wait_until):
         assert "the training goes on" in follower.stderr.read()
     assert state_of(dlctl, training_id)["state"] in ("TRAINING", "COMPLETED")
     (site.job_dir(training_id) / "state/hurry").touch()
-    wait_for(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
 
 
 def test_a_hung_controller_never_makes_two_jobs(dlctl, cluster, cluster_site, slow, wait_until):
@@ -310,7 +284,7 @@ def test_a_hung_controller_never_makes_two_jobs(dlctl, cluster, cluster_site, sl
 
 
 def test_a_lost_connection_does_not_end_following(dlctl, cluster, cluster_site, slow, wait_until):
-    training_id = submit(dlctl, cluster_site)
+    training_id = submit(dlctl, cluster_site, slow)
     with dlctl.start("logs", "--follow", training_id) as follower:
         lines = []
         for line in follower.stdout:
@@ -325,13 +299,13 @@ def test_a_lost_connection_does_not_end_following(dlctl, cluster, cluster_site, 
 def test_a_silent_site_makes_states_stale_not_failed(
     dlctl, cluster, cluster_site, slow, wait_until
 ):
-    training_id = submit(dlctl, cluster_site, "--learners", "1")
-    wait_for(dlctl, wait_until, training_id, "TRAINING")
+    training_id = submit(dlctl, cluster_site, slow, "--learners", "1")
+    wait_for_state(dlctl, wait_until, training_id, "TRAINING")
     cluster.ctld_stop()
     assert state_of(dlctl, training_id)["state"] in ("TRAINING", "COMPLETED")
     cluster.ctld_start()
     (cluster_site.job_dir(training_id) / "state/hurry").touch()
-    wait_for(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     cluster.ssh_hang()
     silent = dlctl("status", training_id, "--json", timeout_s=60).json
     assert silent["state"] == "COMPLETED" and silent["stale_since"]

@@ -99,7 +99,7 @@ def test_servers_that_talk_mpi(dlctl, cluster_site, wait_until):
     output = job_dir / contract.job_output(1)
     wait_until(lambda: "starting it again" in output.read_text(), 60)
     hurry(job_dir)
-    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 120)
+    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=120)
     assert found["reason"] == "All 4 learners ended with exit code 0."
     assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 4)
     assert shared_memory(training_id, cluster_site) == []
@@ -174,7 +174,7 @@ def test_20_kills_of_learners_and_2_of_servers(dlctl, cluster_site, wait_until):
             killed.add(pid)
             print(f"killed learner {rank} after {chunks} chunks")
     hurry(job_dir)
-    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 240)
+    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
     assert found["reason"] == "All 4 learners ended with exit code 0."
     output = (job_dir / contract.job_output(1)).read_text()
     assert output.count("was killed by signal 9: starting it again") == 20
@@ -233,7 +233,7 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     wait_until(lambda: watchdog not in learners_of(job_dir, "learner.agent").values(), 30)
     wait_until(lambda: cut_off not in learners_of(job_dir).values(), 30)
     hurry(job_dir)
-    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 240)
+    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
     assert found["reason"] == (
         "1 of 3 learners ended with exit code 0; learner 1 was lost with node n2; "
         "learner 2 was lost with node n3."
@@ -254,7 +254,7 @@ def test_fewer_than_min_learners(dlctl, cluster_site, cluster, wait_until):
     status = json.loads((job_dir / contract.status_file(1, "learner", 3)).read_text())
     second = status["host"]  # not n2 where n1 still has what a test before this one left
     cluster.exec("scontrol", "update", f"NodeName={second}", "State=DOWN", "Reason=test")
-    found = wait_for_state(dlctl, wait_until, training_id, "FAILED", 90)
+    found = wait_for_state(dlctl, wait_until, training_id, "FAILED", timeout_s=90)
     assert "2 of 4 learners are left, min_learners is 3" in found["reason"]
     assert f"was lost with node {second}" in found["reason"]
 
@@ -286,7 +286,7 @@ def test_learners_keep_their_gpus_after_a_node_is_lost(dlctl, cluster_site, clus
     assert {rank: gpus_of(again[rank]) for rank in (0, 1)} == had
     assert not set(again.values()) & set(first.values())
     hurry(job_dir)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 240)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
     remains = f"rm -rf /dev/shm/*{training_id}*"  # Slurm has killed what could have removed it
     cluster.exec("sh", "-c", remains, node=int(lost[1:]))
     assert shared_memory(training_id, cluster_site) == []
