@@ -26,7 +26,7 @@ from site_text import CLUSTER_SITE
 from dlctl.record import Record, Store
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-LONGEST = "test_parameter_server.py"
+SLOWEST_FIRST = ("cluster", "mpi", "contract")
 IN_CI = os.environ.get("CI") == "true"
 T = TypeVar("T")
 
@@ -137,14 +137,19 @@ def shm_folder() -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the cluster (`site` marks its own half); the longest tests come first.
+    """Mark what uses the cluster (`site` marks its own half), and put what takes longest first.
 
-    So no worker of pytest-xdist is left with one of them when the others have nothing to do.
+    pytest-xdist gives out one test at a time in this order, so that all workers end together.
     """
     for item in items:
         if {"cluster", "cluster_site"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
-    items.sort(key=lambda item: item.path.name != LONGEST)
+    items.sort(key=_rung)
+
+
+def _rung(item: pytest.Item) -> int:
+    folder = item.path.relative_to(REPOSITORY / "tests").parts[0]
+    return SLOWEST_FIRST.index(folder) if folder in SLOWEST_FIRST else len(SLOWEST_FIRST)
 
 
 def _lacks(reason: str) -> None:
@@ -164,8 +169,11 @@ def _started_cluster() -> Iterator[Cluster]:
         with one_at_a_time():
             wipe_leftovers()
             cluster.start()
-        python = str(cluster.node_python)
-        check = cluster.ssh(f"{python} -c 'import h5py, mpi4py, numpy, torch, watchdog'")
+        # torch itself takes seconds; that its folder can be read is enough.
+        find = "import h5py, mpi4py, numpy, watchdog, pathlib, importlib.util as u; " + (
+            "pathlib.Path(u.find_spec('torch').origin).read_text()"
+        )
+        check = cluster.ssh(f'{cluster.node_python} -c "{find}"')
         if check.returncode != 0:
             _lacks(
                 f"{cluster.user_name} can't use {sys.prefix} ({check.stderr.strip()[-300:]}): "
