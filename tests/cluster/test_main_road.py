@@ -174,18 +174,20 @@ def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wai
     assert steps == sorted(steps) and steps[-1] == 64
 
 
-def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow, wait_until):
-    """2 + 2 and 1 + 1 + 1 + 1 learners on nodes: sums are taken in rank order."""
+@pytest.mark.parametrize("learners", [3, pytest.param(4, marks=pytest.mark.long)])
+def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow, wait_until, learners):
+    """2 + 1 and 1 + 1 + 1 learners on nodes: sums are taken in rank order."""
     short = ("--set", "training.epochs=1", "--set", "framework.arguments.pause_s=0")
     wide = ("--cpus", "2", "--set", "env.OMP_NUM_THREADS=1")
     trainings, hosts = [], []
     for options in ((), wide):  # one after the other: ranks that wait spin
-        training_id = submit(dlctl, cluster_site, slow, "--learners", "4", *options, *short)
+        asked = ("--learners", str(learners), *options, *short)
+        training_id = submit(dlctl, cluster_site, slow, *asked)
         wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
         trainings.append(training_id)
         shown = dlctl("show", training_id, "--json", ok=True).json
         hosts.append(len({learner["host"] for learner in shown["learners"]}))
-    assert hosts == [2, 4]
+    assert hosts == [2, learners]
     a, b = (weights(fetch(dlctl, training_id)[0]) for training_id in trainings)
     assert all(torch.equal(a[name], b[name]) for name in a)
 
