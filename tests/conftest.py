@@ -18,12 +18,15 @@ from typing import Any, TypeVar
 
 import pytest
 from cluster import Cluster, missing_programs, one_at_a_time, wipe_leftovers
+from command_server import CommandServer
 from hypothesis import settings
 from leftovers import SESSION_VARIABLE, left_behind, shared_memory
 from site_text import CLUSTER_SITE
 
+from dlctl.record import Record, Store
+
 REPOSITORY = Path(__file__).resolve().parent.parent
-LONGEST = "test_parameter_server.py"
+SLOWEST_FIRST = ("cluster", "mpi", "contract")
 IN_CI = os.environ.get("CI") == "true"
 T = TypeVar("T")
 
@@ -134,14 +137,19 @@ def shm_folder() -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the cluster (`site` marks its own half); the longest tests come first.
+    """Mark what uses the cluster (`site` marks its own half), and put what takes longest first.
 
-    So no worker of pytest-xdist is left with one of them when the others have nothing to do.
+    pytest-xdist gives out one test at a time in this order, so that all workers end together.
     """
     for item in items:
         if {"cluster", "cluster_site"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
-    items.sort(key=lambda item: item.path.name != LONGEST)
+    items.sort(key=_rung)
+
+
+def _rung(item: pytest.Item) -> int:
+    folder = item.path.relative_to(REPOSITORY / "tests").parts[0]
+    return SLOWEST_FIRST.index(folder) if folder in SLOWEST_FIRST else len(SLOWEST_FIRST)
 
 
 def _lacks(reason: str) -> None:
@@ -161,8 +169,11 @@ def _started_cluster() -> Iterator[Cluster]:
         with one_at_a_time():
             wipe_leftovers()
             cluster.start()
-        python = str(cluster.node_python)
-        check = cluster.ssh(f"{python} -c 'import h5py, mpi4py, numpy, torch, watchdog'")
+        # torch itself takes seconds; that its folder can be read is enough.
+        find = "import h5py, mpi4py, numpy, watchdog, pathlib, importlib.util as u; " + (
+            "pathlib.Path(u.find_spec('torch').origin).read_text()"
+        )
+        check = cluster.ssh(f'{cluster.node_python} -c "{find}"')
         if check.returncode != 0:
             _lacks(
                 f"{cluster.user_name} can't use {sys.prefix} ({check.stderr.strip()[-300:]}): "
@@ -292,10 +303,11 @@ class Result:
 
 @dataclass
 class Dlctl:
-    """The real command, in a process of its own."""
+    """The real command, each time in a process of its own: see tests/support/command_server.py."""
 
     env: dict[str, str]
     cwd: Path
+    server: CommandServer
 
     def __call__(
         self,
@@ -307,14 +319,12 @@ class Dlctl:
         ok: bool = False,
     ) -> Result:
         """Run `dlctl ARGUMENTS` to its end; with `ok`, fail unless it exits with 0."""
-        done = subprocess.run(
-            self._argv(arguments),
+        done = self.server.run(
+            [str(argument) for argument in arguments],
             cwd=cwd or self.cwd,
             env=self.env | dict(env or {}),
-            input=stdin,
-            text=True,
-            capture_output=True,
-            timeout=timeout_s,
+            stdin=stdin,
+            timeout_s=timeout_s,
         )
         result = Result(done.returncode, done.stdout, done.stderr)
         assert not ok or result.exit_code == 0, f"dlctl {arguments}: {result}"
@@ -323,9 +333,9 @@ class Dlctl:
     def start(
         self, *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """Start `dlctl ARGUMENTS`; the caller ends it (`with` and `kill`)."""
+        """Start `dlctl ARGUMENTS` from scratch; the caller ends it (`with` and `kill`)."""
         return subprocess.Popen(
-            self._argv(arguments),
+            [sys.executable, "-m", "dlctl", *map(str, arguments)],
             cwd=cwd or self.cwd,
             env=self.env | dict(env or {}),
             stdin=subprocess.DEVNULL,
@@ -334,12 +344,25 @@ class Dlctl:
             text=True,
         )
 
-    def _argv(self, arguments: tuple[str | Path, ...]) -> list[str]:
-        return [sys.executable, "-m", "dlctl", *map(str, arguments)]
+    def record(self, training_id: str) -> Record:
+        """Return what dlctl has written down about a training; no site is asked."""
+        return Store(Path(self.env["XDG_STATE_HOME"], "dlctl/trainings.db")).find(training_id)
+
+
+@pytest.fixture(scope="session")
+def _command_server() -> Iterator[CommandServer]:
+    server = CommandServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture
-def dlctl(request: pytest.FixtureRequest, xdg: UserFolders, tmp_path: Path) -> Dlctl:
+def dlctl(
+    request: pytest.FixtureRequest,
+    xdg: UserFolders,
+    tmp_path: Path,
+    _command_server: CommandServer,
+) -> Dlctl:
     """`dlctl("submit", "manifest.yml")` → exit code, stdout, stderr; knows the test's site."""
     env = dict(xdg.env)
     for name in ("site", "cluster_site", "local_site"):
@@ -347,4 +370,4 @@ def dlctl(request: pytest.FixtureRequest, xdg: UserFolders, tmp_path: Path) -> D
             env |= request.getfixturevalue(name).env
     work = tmp_path / "work"
     work.mkdir()
-    return Dlctl(env, work)
+    return Dlctl(env, work, _command_server)

@@ -44,6 +44,10 @@ def parent_folder() -> Path:
     return Path(os.environ.get("DLCTL_TEST_CLUSTERS", "/var/tmp"))
 
 
+_CANCEL_ALL = "squeue -h -r -o %A | xargs -r scancel; "
+_COUNT_NODES = "sinfo -h -N -p debug -t idle,alloc,mix,comp -o %N | sort -u | wc -l"
+
+
 class ClusterError(RuntimeError):
     """The cluster did not do what it was told; the message has its last words."""
 
@@ -73,6 +77,7 @@ class Cluster:
         (self.folder / "owner").write_text(f"{os.getpid()} {_start_time(os.getpid())}\n")
         (self.folder / "session").write_text(os.environ.get("DLCTL_TEST_SESSION", ""))
         self._owner_fd: int | None = None
+        self._harmed = False
         self._settings = {
             "CLUSTER": str(self.folder),
             "CLUSTER_NODES": str(nodes),
@@ -146,13 +151,13 @@ class Cluster:
 
     def cancel_all(self) -> None:
         """Cancel every job."""
-        self.exec("sh", "-c", "squeue -h -r -o %A | xargs -r scancel")
+        self.exec("sh", "-c", _CANCEL_ALL)
 
     # Faults ------------------------------------------------------------------------------------
 
     def node_kill(self, node: int) -> None:
         """Power a node off; nobody tells slurmctld."""
-        self._call("node-kill", str(node))
+        self._harm("node-kill", str(node))
 
     def node_start(self, node: int) -> None:
         """Power a node on."""
@@ -160,7 +165,7 @@ class Cluster:
 
     def node_cut(self, node: int) -> None:
         """Unplug a node's network: it goes on running, alone."""
-        self._call("node-cut", str(node))
+        self._harm("node-cut", str(node))
 
     def node_heal(self, node: int) -> None:
         """Plug a node's network in again."""
@@ -168,7 +173,7 @@ class Cluster:
 
     def ctld_kill(self) -> None:
         """Kill slurmctld."""
-        self._call("ctld-kill")
+        self._harm("ctld-kill")
 
     def ctld_stop(self) -> None:
         """Stop slurmctld in order: it saves its jobs.
@@ -176,7 +181,7 @@ class Cluster:
         One that is killed forgets a job that is seconds old, gives its id to the next one, and then
         ends that and drains the node: "Duplicate jobid on nodes" (seen).
         """
-        self._call("ctld-stop")
+        self._harm("ctld-stop")
 
     def ctld_start(self) -> None:
         """Start slurmctld."""
@@ -184,7 +189,7 @@ class Cluster:
 
     def ctld_hang(self) -> None:
         """Freeze slurmctld: it accepts and never answers."""
-        self._call("ctld-hang")
+        self._harm("ctld-hang")
 
     def ctld_resume(self) -> None:
         """Let slurmctld go on."""
@@ -192,7 +197,7 @@ class Cluster:
 
     def dbd_stop(self) -> None:
         """Stop the accounting: sacct fails."""
-        self._call("dbd-stop")
+        self._harm("dbd-stop")
 
     def dbd_start(self) -> None:
         """Start the accounting."""
@@ -200,7 +205,7 @@ class Cluster:
 
     def ssh_hang(self) -> None:
         """Freeze the login host's sshd: connections open and nothing is said."""
-        self._call("ssh-hang")
+        self._harm("ssh-hang")
 
     def ssh_resume(self) -> None:
         """Let sshd go on."""
@@ -210,14 +215,27 @@ class Cluster:
         """Cut every open ssh connection."""
         self._call("ssh-drop")
 
+    def _harm(self, *argv: str) -> None:
+        """Play a fault, and note that there is something to undo."""
+        self._harmed = True
+        self._call(*argv)
+
     def heal(self) -> None:
-        """Undo every fault: the next test finds a whole cluster without jobs."""
+        """Leave a whole cluster without jobs to the next test: undo faults, if there were any."""
+        if not self._harmed and self._is_whole_without_jobs():
+            return
         self.ssh_resume()
         self._call("ctld-resume", check=False)
         for node in range(1, self.nodes + 1):
             self._call("node-heal", str(node), check=False)
         self.start()
-        self.cancel_all()
+        self._is_whole_without_jobs()
+        self._harmed = False
+
+    def _is_whole_without_jobs(self) -> bool:
+        """Cancel every job, and return whether all nodes are usable: one call for both."""
+        told = self._call("exec", "sh", "-c", _CANCEL_ALL + _COUNT_NODES, timeout_s=30, check=False)
+        return told.strip() == str(self.nodes)
 
     # Facts -------------------------------------------------------------------------------------
 

@@ -19,9 +19,12 @@ from trainings import REPOSITORY, submit, wait_for_state
 
 from dlctl import contract
 
-pytestmark = pytest.mark.skipif(
-    not has_cgroups(), reason="a cluster has cgroups only for root, and of version 1"
-)
+pytestmark = [
+    pytest.mark.xdist_group("cgroups"),  # one cluster for all of them
+    pytest.mark.skipif(
+        not has_cgroups(), reason="a cluster has cgroups only for root, and of version 1"
+    ),
+]
 HOARD = """\
         if os.environ["LEARNER_ID"] == "2":
             self.__dict__.setdefault("hoard", []).append(torch.ones(25_000_000))

@@ -91,6 +91,7 @@ def test_a_wrong_pmi_makes_worlds_of_size_one_and_exits_with_0(cluster: Cluster)
     assert [(words[1], words[2]) for words in lines] == [("1", "0")] * 4
 
 
+@pytest.mark.long  # dlctl runs the like in test_main_road.py
 def test_gloo_ddp_runs_under_srun(cluster: Cluster) -> None:
     lines = srun(
         cluster,

@@ -33,7 +33,7 @@ def test_a_program_that_saves_is_halted_and_goes_on(dlctl, site, wait_until):
 
 def test_a_program_that_does_not_listen_is_ended(dlctl, site, wait_until):
     """The grace is a quarter of a short time limit."""
-    folder = write_training(dlctl.cwd, {"command": DEAF}, time="32s")
+    folder = write_training(dlctl.cwd, {"command": DEAF}, time="20s")
     training_id = submit(dlctl, site, folder)
     wait_until((site.job_dir(training_id) / "results/ready").exists, 90)
     dlctl("halt", training_id, ok=True)
@@ -48,10 +48,10 @@ def test_a_time_limit_that_comes_near(dlctl, site, wait_until):
     goal = '$([ -e "$CHECKPOINT_DIR/count-0" ] && echo 1 || echo 100000)'
     folder = write_training(
         dlctl.cwd, {"command": f"exec python3 counter.py {goal}"}, {"counter.py": COUNTER},
-        time="24s",
+        time="16s",
     )  # fmt: skip
     training_id = submit(dlctl, site, folder)
-    known = wait_for_state(dlctl, wait_until, training_id, "HALTED", 120)
+    known = wait_for_state(dlctl, wait_until, training_id, "HALTED", timeout_s=120)
     assert "time limit is near" in known["reason"]
     saved = int((site.job_dir(training_id) / "checkpoints/count-0").read_text())
     assert 0 < saved < 100000

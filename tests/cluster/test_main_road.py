@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainings import WITHOUT_COMPILER
+from trainings import (
+    WITHOUT_COMPILER,
+    change_site,
+    state_of,
+    submit,
+    wait_for_state,
+    write_training,
+)
 
 from dlctl import contract
 
@@ -57,6 +64,13 @@ def build(arguments):
     }
 """
 
+WORDS = """\
+for n in 1 2 3 4; do
+  for _ in 1 2 3 4 5 6 7 8; do [ -e "$JOB_STATE_DIR/hurry" ] || sleep "${PAUSE_S:-0.25}"; done
+  echo "epoch $n/4"
+done
+"""
+
 
 @pytest.fixture
 def slow(dlctl):
@@ -66,30 +80,14 @@ def slow(dlctl):
     return dlctl.cwd
 
 
-def submit(dlctl, site, *options, cwd=None):
-    return dlctl(
-        "submit", "manifest.yml", "--site", site.name, *options, cwd=cwd, ok=True
-    ).stdout.strip()
+@pytest.fixture
+def words(dlctl):
+    """A folder with a program that says four words in eight seconds, or until it is to hurry.
 
-
-def state_of(dlctl, training_id):
-    return dlctl("status", training_id, "--json", ok=True).json
-
-
-def wait_for(dlctl, wait_until, training_id, *states, timeout_s=90):
-    def reached():
-        now = state_of(dlctl, training_id)
-        if now["state"] in ("FAILED", "CANCELLED", "COMPLETED") and now["state"] not in states:
-            pytest.fail(
-                f"{now['state']}: {now['reason']}\n{dlctl('logs', training_id).stdout[-3000:]}"
-            )
-        return now if now["state"] in states else None
-
-    # Not more often: the command costs as much of a core as a training.
-    interval_s = 0.5 if "TRAINING" in states else 1.0
-    return wait_until(
-        reached, timeout_s, interval_s=interval_s, what=f"{training_id} to be {states}"
-    )
+    For what happens to any training, whatever it computes: torch takes longer to start than this.
+    """
+    write_training(dlctl.cwd, {"command": WORDS}, learners=2)
+    return dlctl.cwd
 
 
 def fetch(dlctl, training_id):
@@ -101,21 +99,25 @@ def weights(folder):
     return torch.load(folder / "model.pt", weights_only=True)
 
 
-def test_digits_reaches_its_accuracy_followed_live_and_fetched(dlctl, site, tmp_path):
+@pytest.mark.parametrize("epochs", [8, pytest.param(20, marks=pytest.mark.long)])
+def test_digits_reaches_its_accuracy_followed_live_and_fetched(dlctl, site, tmp_path, epochs):
     folder = tmp_path / "digits"
     shutil.copytree(EXAMPLES / "digits", folder)
+    program = folder / "train.py"
+    program.write_text(WITHOUT_COMPILER + program.read_text())
     learners = 4 if site.is_cluster else 2
-    training_id = submit(dlctl, site, "--learners", str(learners), cwd=folder)
+    options = ("--learners", str(learners), "--set", f"training.epochs={epochs}")
+    training_id = submit(dlctl, site, folder, *options)
     states_seen, lines = set(), []
     with dlctl.start("logs", "--follow", training_id, cwd=folder) as follower:
         for line in follower.stdout:
-            if "epoch 1/" in line or "epoch 10/" in line:
+            if "epoch 1/" in line or "epoch 4/" in line:
                 states_seen.add(state_of(dlctl, training_id)["state"])
             lines.append(line)
         assert follower.wait() == 0, follower.stderr.read()
     assert "TRAINING" in states_seen, "the log was not live"
     text = "".join(lines)
-    assert text.count("epoch 20/20") == 1, "each line once"
+    assert text.count(f"epoch {epochs}/{epochs}") == 1, "each line once"
     results, answer = fetch(dlctl, training_id)
     assert answer["complete"]
     metrics = json.loads((results / "metrics.json").read_text())
@@ -124,17 +126,19 @@ def test_digits_reaches_its_accuracy_followed_live_and_fetched(dlctl, site, tmp_
     curve = [json.loads(line) for line in (results / "metrics.jsonl").read_text().splitlines()]
     steps = [point["step"] for point in curve]
     assert steps == sorted(steps)
-    assert (results / "logs" / "attempt-1-learner-0.log").read_text().count("epoch 20/20") == 1
+    log = (results / "logs" / "attempt-1-learner-0.log").read_text()
+    assert log.count(f"epoch {epochs}/{epochs}") == 1
     shown = dlctl("show", training_id, "--json", ok=True).json
     hosts = {learner["host"] for learner in shown["learners"]}
     assert len(hosts) == (2 if site.is_cluster else 1)
     assert len(shown["learners"]) == learners
 
 
-def test_plain_torch_ddp_runs_unmodified(dlctl, site, tmp_path):
+def test_plain_torch_ddp_runs_unmodified(dlctl, cluster_site, tmp_path):
+    """On this machine: tests/mpi/test_supervisor_mpi.py."""
     folder = tmp_path / "torch-ddp"
     shutil.copytree(EXAMPLES / "torch-ddp", folder)
-    done = dlctl("submit", "manifest.yml", "--site", site.name, "--follow", cwd=folder)
+    done = dlctl("submit", "manifest.yml", "--site", cluster_site.name, "--follow", cwd=folder)
     assert done.exit_code == 0, done
     assert "trained by 2 processes" in done.stdout
     results, _ = fetch_in(dlctl, folder)
@@ -148,11 +152,11 @@ def fetch_in(dlctl, folder):
 
 def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wait_until):
     """How long a batch takes changes no bit: the one that is not interrupted need not be slow."""
-    halted = submit(dlctl, site)
+    halted = submit(dlctl, site, slow, "--set", "framework.arguments.pause_s=0.15")
     log = site.job_dir(halted) / contract.learner_log(1, 0)
     wait_until(lambda: log.exists() and "epoch 2/4" in log.read_text(), 90)
     assert dlctl("halt", halted).exit_code == 0
-    now = wait_for(dlctl, wait_until, halted, "HALTED")
+    now = wait_for_state(dlctl, wait_until, halted, "HALTED")
     assert now["hint"], "says what to do next"
     assert dlctl("halt", halted).exit_code == 8
     (site.job_dir(halted) / "state/hurry").touch()
@@ -160,8 +164,8 @@ def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wai
     assert resumed.exit_code == 0, resumed
     assert "epoch 4/4" in resumed.stdout
     assert "epoch 1/4" not in resumed.stdout, "went on, did not begin again"
-    whole = submit(dlctl, site, "--set", "framework.arguments.pause_s=0")
-    wait_for(dlctl, wait_until, whole, "COMPLETED")
+    whole = submit(dlctl, site, slow, "--set", "framework.arguments.pause_s=0")
+    wait_for_state(dlctl, wait_until, whole, "COMPLETED")
     ours, theirs = weights(fetch(dlctl, halted)[0]), weights(fetch(dlctl, whole)[0])
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -170,24 +174,26 @@ def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wai
     assert steps == sorted(steps) and steps[-1] == 64
 
 
-def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow, wait_until):
-    """2 + 2 and 1 + 1 + 1 + 1 learners on nodes: sums are taken in rank order."""
+@pytest.mark.parametrize("learners", [3, pytest.param(4, marks=pytest.mark.long)])
+def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow, wait_until, learners):
+    """2 + 1 and 1 + 1 + 1 learners on nodes: sums are taken in rank order."""
     short = ("--set", "training.epochs=1", "--set", "framework.arguments.pause_s=0")
     wide = ("--cpus", "2", "--set", "env.OMP_NUM_THREADS=1")
     trainings, hosts = [], []
     for options in ((), wide):  # one after the other: ranks that wait spin
-        training_id = submit(dlctl, cluster_site, "--learners", "4", *options, *short)
-        wait_for(dlctl, wait_until, training_id, "COMPLETED")
+        asked = ("--learners", str(learners), *options, *short)
+        training_id = submit(dlctl, cluster_site, slow, *asked)
+        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
         trainings.append(training_id)
         shown = dlctl("show", training_id, "--json", ok=True).json
         hosts.append(len({learner["host"] for learner in shown["learners"]}))
-    assert hosts == [2, 4]
+    assert hosts == [2, learners]
     a, b = (weights(fetch(dlctl, training_id)[0]) for training_id in trainings)
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_submit_returns_the_id_and_list_knows_it(dlctl, site, slow, wait_until):
-    short = ("--learners", "1", "--set", "framework.arguments.pause_s=0.08")
+def test_submit_returns_the_id_and_list_knows_it(dlctl, site, words, wait_until):
+    short = ("--learners", "1", "--set", "env.PAUSE_S=0.1")
     done = dlctl("submit", "manifest.yml", "--site", site.name, *short, ok=True)
     training_id = done.stdout.strip()
     assert f"dlctl logs --follow {training_id}" in done.stderr
@@ -195,17 +201,17 @@ def test_submit_returns_the_id_and_list_knows_it(dlctl, site, slow, wait_until):
     prefix = training_id[: len(training_id) - 3]
     assert dlctl("status", prefix, "--json", ok=True).json["training_id"] == training_id
     assert dlctl("cancel", ok=True).stdout, "without an id: the folder's latest"
-    wait_for(dlctl, wait_until, training_id, "CANCELLED")
+    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
     assert dlctl("resume", training_id).exit_code == 0, "a cancelled training may go on"
-    wait_for(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     assert dlctl("resume", training_id).exit_code == 8
     assert dlctl("delete", training_id, ok=True)
     assert not site.job_dir(training_id).exists()
     assert dlctl("status", training_id).exit_code == 8
 
 
-def test_what_render_shows_is_what_was_sent(dlctl, site, slow):
-    training_id = submit(dlctl, site)
+def test_what_render_shows_is_what_was_sent(dlctl, site, words):
+    training_id = submit(dlctl, site, words)
     sent = dlctl("show", training_id, "--script", ok=True).stdout
     shown = dlctl("render", "manifest.yml", "--site", site.name, "--script",
                   "--training-id", training_id, ok=True).stdout  # fmt: skip
@@ -218,40 +224,50 @@ def test_what_render_shows_is_what_was_sent(dlctl, site, slow):
 
 
 def test_a_running_job_cannot_be_deleted_and_a_cancelled_one_leaves_nothing(
-    dlctl, site, slow, wait_until
+    dlctl, site, words, wait_until
 ):
-    training_id = submit(dlctl, site)
-    wait_for(dlctl, wait_until, training_id, "TRAINING")
+    training_id = submit(dlctl, site, words)
+    wait_for_state(dlctl, wait_until, training_id, "TRAINING")
     assert dlctl("delete", training_id).exit_code == 8
     dlctl("cancel", training_id, ok=True)
-    wait_for(dlctl, wait_until, training_id, "CANCELLED")
+    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
     dlctl("delete", training_id, ok=True)
 
 
-def test_a_second_job_waits_and_can_be_halted_before_it_starts(dlctl, site, slow, wait_until):
+def test_a_second_job_waits_and_can_be_halted_before_it_starts(dlctl, site, words, wait_until):
     if site.is_cluster:
         options = ["--learners", "4", "--cpus", "2"]
-        first = submit(dlctl, site, *options)
+        first = submit(dlctl, site, words, *options)
     else:
         options = ["--learners", "16"]
-        first = submit(dlctl, site)
-    second = submit(dlctl, site, *options)
-    assert wait_for(dlctl, wait_until, second, "PENDING", "TRAINING")["state"] == "PENDING"
+        first = submit(dlctl, site, words)
+    second = submit(dlctl, site, words, *options)
+    assert wait_for_state(dlctl, wait_until, second, "PENDING", "TRAINING")["state"] == "PENDING"
     dlctl("halt", second, ok=True)
-    wait_for(dlctl, wait_until, second, "HALTED")
+    wait_for_state(dlctl, wait_until, second, "HALTED")
     dlctl("cancel", first, ok=True)
-    wait_for(dlctl, wait_until, first, "CANCELLED")
+    wait_for_state(dlctl, wait_until, first, "CANCELLED")
 
 
-@pytest.mark.parametrize("delay_s", [0.25, 0.32, 0.38, 0.44, 0.5, 0.6])
+@pytest.mark.parametrize(
+    "delay_s",
+    [
+        pytest.param(0.25, marks=pytest.mark.long),
+        0.32,
+        pytest.param(0.38, marks=pytest.mark.long),
+        0.44,
+        0.5,
+        pytest.param(0.6, marks=pytest.mark.long),
+    ],
+)
 def test_killed_while_submitting_loses_nothing_and_runs_once(
-    dlctl, site, slow, wait_until, delay_s
+    dlctl, site, words, wait_until, delay_s
 ):
     """kill -9 of `dlctl submit` at many moments; then `resume` brings one run to its end."""
     marker = (
         "framework: {name: sh, command: 'echo $LEARNER_ID >> \"$JOB_STATE_DIR/runs\"; sleep 1'}"
     )
-    (slow / "manifest.yml").write_text(f"name: once\nlearners: 1\ntime: 2m\n{marker}\n")
+    (words / "manifest.yml").write_text(f"name: once\nlearners: 1\ntime: 2m\n{marker}\n")
     process = dlctl.start("submit", "manifest.yml", "--site", site.name)
     with process:
         time.sleep(delay_s)
@@ -273,8 +289,8 @@ def test_killed_while_submitting_loses_nothing_and_runs_once(
     assert (site.job_dir(training_id) / "state/runs").read_text() == "1\n", "ran once"
 
 
-def test_ctrl_c_leaves_the_job_running(dlctl, site, slow, wait_until):
-    training_id = submit(dlctl, site)
+def test_ctrl_c_leaves_the_job_running(dlctl, site, words, wait_until):
+    training_id = submit(dlctl, site, words)
     with dlctl.start("logs", "--follow", training_id) as follower:
         assert any("TRAINING" in line for line in follower.stdout)
         follower.send_signal(signal.SIGINT)
@@ -282,12 +298,12 @@ def test_ctrl_c_leaves_the_job_running(dlctl, site, slow, wait_until):
         assert "the training goes on" in follower.stderr.read()
     assert state_of(dlctl, training_id)["state"] in ("TRAINING", "COMPLETED")
     (site.job_dir(training_id) / "state/hurry").touch()
-    wait_for(dlctl, wait_until, training_id, "COMPLETED")
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
 
 
-def test_a_hung_controller_never_makes_two_jobs(dlctl, cluster, cluster_site, slow, wait_until):
+def test_a_hung_controller_never_makes_two_jobs(dlctl, cluster, cluster_site, words, wait_until):
     """sbatch times out, the job runs all the same: found by its token, not sent again."""
-    (slow / "manifest.yml").write_text(
+    (words / "manifest.yml").write_text(
         "name: hung\nlearners: 1\ntime: 2m\n"
         "framework: {name: sh, command: 'echo ran >> \"$JOB_STATE_DIR/runs\"'}\n"
     )
@@ -309,8 +325,8 @@ def test_a_hung_controller_never_makes_two_jobs(dlctl, cluster, cluster_site, sl
     assert (cluster_site.job_dir(training_id) / "state/runs").read_text() == "ran\n"
 
 
-def test_a_lost_connection_does_not_end_following(dlctl, cluster, cluster_site, slow, wait_until):
-    training_id = submit(dlctl, cluster_site)
+def test_a_lost_connection_does_not_end_following(dlctl, cluster, cluster_site, words, wait_until):
+    training_id = submit(dlctl, cluster_site, words, "--learners", "1")
     with dlctl.start("logs", "--follow", training_id) as follower:
         lines = []
         for line in follower.stdout:
@@ -323,17 +339,18 @@ def test_a_lost_connection_does_not_end_following(dlctl, cluster, cluster_site, 
 
 
 def test_a_silent_site_makes_states_stale_not_failed(
-    dlctl, cluster, cluster_site, slow, wait_until
+    dlctl, cluster, cluster_site, words, xdg, wait_until
 ):
-    training_id = submit(dlctl, cluster_site, "--learners", "1")
-    wait_for(dlctl, wait_until, training_id, "TRAINING")
+    site = change_site(cluster_site, xdg.config, transport={"connect_timeout_s": 5})
+    training_id = submit(dlctl, site, words, "--learners", "1")
+    wait_for_state(dlctl, wait_until, training_id, "TRAINING")
     cluster.ctld_stop()
     assert state_of(dlctl, training_id)["state"] in ("TRAINING", "COMPLETED")
     cluster.ctld_start()
-    (cluster_site.job_dir(training_id) / "state/hurry").touch()
-    wait_for(dlctl, wait_until, training_id, "COMPLETED")
+    (site.job_dir(training_id) / "state/hurry").touch()
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     cluster.ssh_hang()
     silent = dlctl("status", training_id, "--json", timeout_s=60).json
     assert silent["state"] == "COMPLETED" and silent["stale_since"]
-    assert dlctl("submit", "manifest.yml", "--site", cluster_site.name).exit_code == 6
+    assert dlctl("submit", "manifest.yml", "--site", site.name).exit_code == 6
     assert len(dlctl("list", "--json", ok=True).json) == 1, "nothing was sent, nothing is kept"

@@ -42,7 +42,15 @@ def test_two_learners_then_one_then_three(dlctl, site, wait_until):
     assert plan["resources"]["learners"] == 3
 
 
-@pytest.mark.parametrize("delay_s", [0.3, 0.4, 0.5, 0.7])
+@pytest.mark.parametrize(
+    "delay_s",
+    [
+        pytest.param(0.3, marks=pytest.mark.long),
+        0.4,
+        0.5,
+        pytest.param(0.7, marks=pytest.mark.long),
+    ],
+)
 def test_killed_while_resuming_runs_once_with_what_was_asked(dlctl, site, wait_until, delay_s):
     """kill -9 of `dlctl resume --learners 2` at many moments."""
     folder = write_training(dlctl.cwd, {"command": WAITS}, learners=1)

@@ -79,9 +79,15 @@ def accuracy_of(site, training_id):
 
 def test_the_example_on_both_sites(dlctl, site):
     """On the cluster over two nodes."""
-    run_example(dlctl, site, 4)
+    run_example(dlctl, site, 4, epochs=10, accuracy=0.95)
 
 
+@pytest.mark.long
+def test_the_example_as_it_stands(dlctl, cluster_site):
+    run_example(dlctl, cluster_site, 4)
+
+
+@pytest.mark.long
 def test_the_example_on_one_node(dlctl, cluster_site):
     run_example(dlctl, cluster_site, 2)
 
@@ -89,31 +95,33 @@ def test_the_example_on_one_node(dlctl, cluster_site):
 def test_servers_that_talk_mpi(dlctl, cluster_site, wait_until):
     """One step of all: one that is killed takes the others along, and all are started again."""
     folder = change_manifest(
-        dlctl.cwd / "digits", training={"epochs": 4}, parameter_server={"transport": "mpi"}
-    )
+        dlctl.cwd / "digits", learners=2, cpus=2, training={"epochs": 4},
+        parameter_server={"transport": "mpi"},
+    )  # fmt: skip
     append(folder, PAUSES)
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
-    wait_for_learners(wait_until, job_dir, 4)
+    wait_for_learners(wait_until, job_dir, 2)
     kill(processes_of(job_dir, "learner.parameter_server.server")[-1][0])
     output = job_dir / contract.job_output(1)
     wait_until(lambda: "restarting it" in output.read_text(), 60)
     hurry(job_dir)
-    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 120)
-    assert found["reason"] == "All 4 learners ended with exit code 0."
+    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=120)
+    assert found["reason"] == "All 2 learners ended with exit code 0."
     assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 4)
     assert shared_memory(training_id, cluster_site) == []
 
 
-def run_example(dlctl, site, learners):
-    folder = change_manifest(dlctl.cwd / "digits", learners=learners)
+def run_example(dlctl, site, learners, epochs=20, accuracy=0.97):
+    folder = change_manifest(dlctl.cwd / "digits", learners=learners, training={"epochs": epochs})
+    append(folder, "")
     done, training_id = run(dlctl, site, folder)
     assert done.exit_code == 0, (done.stdout, done.stderr)
     assert f"All {learners} learners ended with exit code 0" in done.stdout
-    assert accuracy_of(site, training_id) >= 0.97
+    assert accuracy_of(site, training_id) >= accuracy
     job_dir = site.job_dir(training_id)
     assert len(homes_of(job_dir).shard_nodes) == (learners // 2 if site.is_cluster else 1)
-    assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 20)
+    assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, epochs)
     assert shared_memory(training_id, site) == []
     assert not (job_dir / contract.server_secret(1)).exists()
 
@@ -139,7 +147,8 @@ def test_rounds_with_a_schedule_give_the_same_bits(dlctl, cluster_site, wait_unt
 
 
 @pytest.mark.timeout(600)
-def test_20_kills_of_learners_and_2_of_servers(dlctl, cluster_site, wait_until):
+@pytest.mark.parametrize("kills", [8, pytest.param(20, marks=pytest.mark.long)])
+def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, kills):
     """One training on two nodes: it finishes, as good as without, and no sample is lost.
 
     Any of the four dies at any moment from the training's begin on: while it starts, joins,
@@ -158,8 +167,8 @@ def test_20_kills_of_learners_and_2_of_servers(dlctl, cluster_site, wait_until):
     job_dir = cluster_site.job_dir(training_id)
     wait_until(lambda: learners_of(job_dir), 90, what="the first learner")
     chance, killed, idle, servers = random.Random(seed), set(), [0] * 4, [1, 0]
-    while len(killed) < 20:
-        if servers and len(killed) == 7 * (3 - len(servers)):
+    while len(killed) < kills:
+        if servers and len(killed) == kills // 3 * (3 - len(servers)):
             assert kill(servers_of(job_dir)[servers.pop()])
         assert not (job_dir / contract.verdict_file(1)).exists(), last_words(job_dir)
         time.sleep(chance.uniform(0.0, 1.5))
@@ -174,10 +183,10 @@ def test_20_kills_of_learners_and_2_of_servers(dlctl, cluster_site, wait_until):
             killed.add(pid)
             print(f"killed learner {rank} after {chunks} chunks")
     hurry(job_dir)
-    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 240)
+    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
     assert found["reason"] == "All 4 learners ended with exit code 0."
     output = (job_dir / contract.job_output(1)).read_text()
-    assert output.count("was killed by signal 9: restarting it") == 20
+    assert output.count("was killed by signal 9: restarting it") == kills
     assert output.count("the server on n") == 2
     assert accuracy_of(cluster_site, training_id) >= 0.97
     assert_each_sample_was_done_once(job_dir, DIGITS_SAMPLES, 20)
@@ -233,7 +242,7 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     wait_until(lambda: watchdog not in learners_of(job_dir, "learner.agent").values(), 30)
     wait_until(lambda: cut_off not in learners_of(job_dir).values(), 30)
     hurry(job_dir)
-    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 240)
+    found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
     assert found["reason"] == (
         "1 of 3 learners ended with exit code 0; learner 1 was lost with node n2; "
         "learner 2 was lost with node n3."
@@ -246,33 +255,33 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
 
 
 def test_fewer_than_min_learners(dlctl, cluster_site, cluster, wait_until):
-    server = {"solver": "parallel_sgd", "min_learners": 3}
-    folder = write_slow(dlctl.cwd / "job", learners=4, parameter_server=server)
+    server = {"solver": "parallel_sgd", "min_learners": 2}
+    folder = write_slow(dlctl.cwd / "job", learners=2, cpus=2, parameter_server=server)
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
-    wait_for_learners(wait_until, job_dir, 4)
-    status = json.loads((job_dir / contract.status_file(1, "learner", 3)).read_text())
+    wait_for_learners(wait_until, job_dir, 2)
+    status = json.loads((job_dir / contract.status_file(1, "learner", 1)).read_text())
     second = status["host"]  # not n2 where n1 still has what a test before this one left
     cluster.exec("scontrol", "update", f"NodeName={second}", "State=DOWN", "Reason=test")
-    found = wait_for_state(dlctl, wait_until, training_id, "FAILED", 90)
-    assert "2 of 4 learners are left, min_learners is 3" in found["reason"]
+    found = wait_for_state(dlctl, wait_until, training_id, "FAILED", timeout_s=90)
+    assert "1 of 2 learners are left, min_learners is 2" in found["reason"]
     assert f"was lost with node {second}" in found["reason"]
 
 
 def test_learners_keep_their_gpus_after_a_node_is_lost(dlctl, cluster_site, cluster, wait_until):
     """They share a step's GPUs with others then, and see their own only. (torch here sees none.)"""
-    folder = write_slow(dlctl.cwd / "job", learners=4, gpus=1)
+    folder = write_slow(dlctl.cwd / "job", learners=3, gpus=1)
     asked = json.loads((folder / "manifest.yml").read_text())
     asked["framework"] = {"name": "custom", "command": 'exec python train.py "$DLCTL_JOB_DIR"'}
     (folder / "manifest.yml").write_text(json.dumps(asked))
     append(folder, ITS_OWN_LOOP)
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
-    wait_for_learners(wait_until, job_dir, 4)
+    wait_for_learners(wait_until, job_dir, 3)
     first = learners_of(job_dir, "train.py")
     had = {rank: gpus_of(first[rank]) for rank in (0, 1)}
     assert set(had.values()) == {"0", "1"}
-    status = json.loads((job_dir / contract.status_file(1, "learner", 3)).read_text())
+    status = json.loads((job_dir / contract.status_file(1, "learner", 2)).read_text())
     lost = status["host"]
     cluster.exec("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=test")
     wait_until(lambda: homes_of(job_dir).lost_nodes == [1], 90)
@@ -286,7 +295,7 @@ def test_learners_keep_their_gpus_after_a_node_is_lost(dlctl, cluster_site, clus
     assert {rank: gpus_of(again[rank]) for rank in (0, 1)} == had
     assert not set(again.values()) & set(first.values())
     hurry(job_dir)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 240)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
     remains = f"rm -rf /dev/shm/*{training_id}*"  # Slurm has killed what could have removed it
     cluster.exec("sh", "-c", remains, node=int(lost[1:]))
     assert shared_memory(training_id, cluster_site) == []
@@ -300,6 +309,7 @@ def gpus_of(pid):
 
 def test_too_little_shared_memory_is_said_before_training(dlctl, cluster_site, cluster):
     folder = change_manifest(dlctl.cwd / "digits", learners=2)
+    append(folder, "")
     remount = ("mount", "-o")
     try:
         cluster.exec(*remount, "remount,size=1m", "/dev/shm", node=1)
@@ -332,7 +342,7 @@ def test_kill_of_everything_and_what_the_next_attempt_removes(dlctl, local_site,
     job_dir = local_site.job_dir(training_id)
     wait_for_learners(wait_until, job_dir, 2)
     wait_until(lambda: any((job_dir / contract.CHECKPOINTS).iterdir()), 90)
-    modules = ("supervisor", "launcher", "server", "train")
+    modules = ("supervisor", "agent", "parameter_server.server", "train")
     pids = [pid for name in modules for pid, _ in processes_of(job_dir, f"learner.{name}")]
     for number in (signal.SIGSTOP, signal.SIGKILL):  # none sees another one's end
         for pid in pids:
@@ -364,11 +374,8 @@ def test_the_loss_of_the_batch_host_and_a_halt(dlctl, cluster_site, cluster, xdg
     assert found["reason"].startswith("The first node of the job was lost")
     dlctl("resume", training_id, ok=True)
     wait_for_learners(wait_until, job_dir, 2, attempt=2)
+    assert "continuing from the checkpoint" in (job_dir / contract.learner_log(2, 0)).read_text()
     dlctl("halt", training_id, ok=True)
     wait_for_state(dlctl, wait_until, training_id, "HALTED")
-    hurry(job_dir)
-    done = dlctl("resume", training_id, "--follow", timeout_s=240)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
-    assert "continuing from the checkpoint" in done.stdout
     cluster.node_start(1)
     assert shared_memory(training_id, changed) == []

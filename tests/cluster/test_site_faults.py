@@ -249,7 +249,7 @@ def test_a_lost_node_and_the_way_on(dlctl, cluster_site, wait_until):
     shown = dlctl("show", training_id, "--json", ok=True).json
     host = next(status["host"] for status in shown["learners"] if status["rank"] == 0)
     cluster.node_kill(int(host.removeprefix("n")))
-    known = wait_for_state(dlctl, wait_until, training_id, "FAILED", 150)
+    known = wait_for_state(dlctl, wait_until, training_id, "FAILED", timeout_s=150)
     assert "node" in known["reason"]
     assert "resume" in known["hint"]
     done = dlctl("resume", training_id, "--follow")

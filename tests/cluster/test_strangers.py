@@ -91,7 +91,7 @@ def test_a_stranger_that_connects_to_the_port(dlctl, cluster_site, cluster, wait
     assert len(secret) == 64 and kept.stat().st_mode & 0o777 == 0o600
     assert not any(secret in line for line in command_lines())
     hurry(job_dir)
-    wait_for_state(dlctl, wait_until, training_id, "COMPLETED", 120)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=120)
     files = [path for path in job_dir.rglob("*") if path.is_file()]
     assert files and not any(secret in path.read_bytes() for path in files), last_words(job_dir)
     assert_each_sample_was_done_once(job_dir, SLOW_SAMPLES, SLOW_EPOCHS)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from dlctl import contract
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WITHOUT_COMPILER = Path(__file__).with_name("without_compiler.py").read_text()
@@ -97,22 +100,49 @@ def state_of(dlctl: Any, training_id: str) -> dict[str, Any]:
     return dict(dlctl("status", training_id, "--json", ok=True).json)
 
 
+ENDED = ("FAILED", "CANCELLED", "HALTED", "COMPLETED")
+PATIENCE_S = 2.0
+"""Not every end leaves a verdict: so often dlctl is asked all the same."""
+
+
+def files_tell(job_dir: Path, attempt: int, state: str) -> bool:
+    """Return whether the job directory says that an attempt has come to this state, or has ended.
+
+    Reading a file costs nothing; a command costs as much of a core as a small training.
+    """
+    if (job_dir / contract.verdict_file(attempt)).exists():
+        return True
+    status = job_dir / contract.status_file(attempt, "supervisor", 0)
+    supervisor = contract.read_record(contract.Status, status) if state not in ENDED else None
+    return supervisor is not None and supervisor.state == state
+
+
 def wait_for_state(
-    dlctl: Any, wait_until: Callable[..., Any], training_id: str, state: str, timeout_s: float = 90
+    dlctl: Any,
+    wait_until: Callable[..., Any],
+    training_id: str,
+    *states: str,
+    timeout_s: float = 90,
 ) -> dict[str, Any]:
-    """Return the record once the training is in this state; another end fails the test."""
+    """Return the record once the training is in one of these states; another end fails the test.
+
+    Waits for the job directory's files, and asks dlctl once they tell.
+    """
+    record = dlctl.record(training_id)
+    asked_at = time.monotonic()
 
     def reached() -> dict[str, Any] | None:
+        nonlocal asked_at
+        told = any(files_tell(Path(record.job_dir), record.attempt, state) for state in states)
+        if not told and time.monotonic() - asked_at < PATIENCE_S:
+            return None
         now = state_of(dlctl, training_id)
-        if now["state"] in ("FAILED", "CANCELLED", "HALTED", "COMPLETED"):
-            assert now["state"] == state, (now, dlctl("logs", training_id).stdout[-3000:])
-        return now if now["state"] == state else None
+        asked_at = time.monotonic()
+        if now["state"] in ENDED:
+            assert now["state"] in states, (now, dlctl("logs", training_id).stdout[-3000:])
+        return now if now["state"] in states else None
 
-    # Not more often: the command costs as much of a core as a training.
-    interval_s = 0.5 if state == "TRAINING" else 1.0
-    found = wait_until(
-        reached, timeout_s, interval_s=interval_s, what=f"{training_id} to be {state}"
-    )
+    found = wait_until(reached, timeout_s, interval_s=0.1, what=f"{training_id} to be {states}")
     return dict(found)
 
 

@@ -23,7 +23,7 @@ launcher: {{kind: mpirun}}
 environment: {{python: {python}}}
 """
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("wheel")]
 
 
 def run(argv, *, env=None, cwd=None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ TIME_LIMIT_S = 240
 
 SET_RANK = """
 import os, sys
-import without_compiler
 os.environ["RANK"] = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
 os.environ["LOCAL_RANK"] = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")
 os.environ["WORLD_SIZE"] = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
@@ -33,8 +32,8 @@ sys.exit(main())
 """What learner.agent does for a learner, in short."""
 
 
-def mpi_command(ranks: int) -> list[str]:
-    return [str(MPIEXEC), "-n", str(ranks), "--oversubscribe", sys.executable]
+def mpi_command(ranks: int, python: Sequence[str] = (sys.executable,)) -> list[str]:
+    return [str(MPIEXEC), "-n", str(ranks), "--oversubscribe", *python]
 
 
 def mpi_environment(**more: str) -> dict[str, str]:
@@ -53,18 +52,6 @@ def memory_left() -> list[Path]:
     """Return the exchanges' shared memory whose owner has ended: other workers' tests go on."""
     found = Path("/dev/shm").glob("dlctl-*-memory-*")
     return [path for path in found if not Path("/proc", path.name.split("-")[3]).exists()]
-
-
-def _run_ranks(ranks: int, script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a script under mpiexec with the interpreter of the tests."""
-    return subprocess.run(
-        [*mpi_command(ranks), str(script), *arguments],
-        env=mpi_environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIME_LIMIT_S,
-        check=False,
-    )
 
 
 @dataclass
@@ -86,8 +73,11 @@ class Job:
             return self.zygote.run(
                 self.directory, str(attempt), env=alone | env, timeout_s=TIME_LIMIT_S
             )
+        program = self.directory.parent / "rank.py"
+        program.write_text(SET_RANK)
+        loop = [str(self.directory), str(attempt)]
         return subprocess.run(
-            [*mpi_command(learners), "-c", SET_RANK, str(self.directory), str(attempt)],
+            [*mpi_command(learners, self.zygote.rank()), str(program), *loop],
             env=mpi_environment(**env),
             cwd=REPOSITORY,
             capture_output=True,
@@ -146,7 +136,24 @@ def make_job(tmp_path: Path, zygote: Zygote) -> Callable[..., Job]:
     return make
 
 
-@pytest.fixture
-def run_ranks() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Return a function that runs a script in so many ranks."""
-    return _run_ranks
+@pytest.fixture(scope="session")
+def run_ranks(zygote: Zygote) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return a function that runs a script in so many ranks.
+
+    Forks of the zygote, unless the interpreter of the tests is to start them (`fresh`).
+    """
+
+    def run(
+        ranks: int, script: Path, *arguments: str, fresh: bool = False, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        python = (sys.executable,) if fresh else zygote.rank()
+        return subprocess.run(
+            [*mpi_command(ranks, python), str(script), *arguments],
+            env=mpi_environment(**env),
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT_S,
+            check=False,
+        )
+
+    return run

@@ -276,7 +276,7 @@ def main() -> None:
     ddl_training.check_dtypes_and_orders()
     ddl_training.check_lbfgs()
     ddl_states.check_state_dict()
-    ddl_states.check_checkpoints(str(Path(sys.argv[1]).with_name(f"checkpoints-{os.getppid()}")))
+    ddl_states.check_checkpoints(os.environ["CHECKPOINTS"])
     ddl_states.check_scaler()
     ddl_states.check_local_sgd()
     ddl_states.check_two_optimizers()

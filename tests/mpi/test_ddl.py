@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.mpi
+RunRanks = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = Path(__file__).with_name("ddl_program.py")
 TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--standalone"]
 FLOATS = ["float32", "float64", "bfloat16", "float16"]
@@ -51,21 +52,20 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, env=mpi_environment(), capture_output=True, text=True, timeout=200, check=False
-    )
-
-
 @pytest.mark.parametrize("launcher", ["alone", "mpiexec 2", "mpiexec 4", "torchrun 2"])
-def test_every_check_on_every_learner(launcher: str, cases: Path) -> None:
+def test_every_check_on_every_learner(
+    launcher: str, cases: Path, run_ranks: RunRanks, tmp_path: Path
+) -> None:
     kind, _, count = launcher.partition(" ")
-    start = {
-        "alone": [sys.executable],
-        "mpiexec": mpi_command(int(count or 1)),
-        "torchrun": [*TORCHRUN, f"--nproc-per-node={count}"],
-    }[kind]
-    done = run([*start, str(PROGRAM), str(cases)])
+    checkpoints = {"CHECKPOINTS": str(tmp_path)}
+    if kind == "mpiexec":
+        done = run_ranks(int(count), PROGRAM, str(cases), **checkpoints)
+    else:
+        start = [*TORCHRUN, f"--nproc-per-node={count}"] if count else [sys.executable]
+        done = subprocess.run(
+            [*start, str(PROGRAM), str(cases)], env=mpi_environment(**checkpoints),
+            capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr
     exchange = "shm" if count else "single"
     assert f"all checks passed by {count or 1} {exchange} " in done.stdout
@@ -75,8 +75,10 @@ def test_every_check_on_every_learner(launcher: str, cases: Path) -> None:
     assert done.stdout.split()[-2:] == seen
 
 
-def test_every_check_on_nodes_with_unequally_many_learners(cases: Path) -> None:
-    done = run(["env", "NODES=aab", *mpi_command(3), str(PROGRAM), str(cases)])
+def test_every_check_on_nodes_with_unequally_many_learners(
+    cases: Path, run_ranks: RunRanks, tmp_path: Path
+) -> None:
+    done = run_ranks(3, PROGRAM, str(cases), NODES="aab", CHECKPOINTS=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "all checks passed by 3 hierarchical " in done.stdout
     assert not memory_left()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import mpi_command, mpi_environment
+from server_job import Zygote
 
 pytestmark = pytest.mark.mpi
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -53,28 +54,28 @@ def test_the_example_is_what_the_page_makes() -> None:
 
 
 def best_accuracy(folder: Path, *command: str) -> float:
+    environment = mpi_environment(RESULT_DIR=str(folder))
     done = subprocess.run(
-        command, cwd=folder, env=mpi_environment(RESULT_DIR=str(folder)),
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 0, done.stderr
     found = re.findall(r"^epoch \d+: test accuracy ([\d.]+)$", done.stdout, re.M)
     assert [float(a) for a in found] == sorted({float(a) for a in found}), "said by one learner"
     return float(found[-1])
 
 
-def test_page_runs_as_printed(tmp_path: Path) -> None:
+def test_page_runs_as_printed(tmp_path: Path, zygote: Zygote) -> None:
     import torch
 
     shutil.copytree(EXAMPLE / "data", tmp_path / "data")
     (tmp_path / "single.py").write_text(block("python"))
     (tmp_path / "train.py").write_text(patched(block("python"), block("diff")))
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone"]
-    single = best_accuracy(tmp_path, sys.executable, "single.py")
+    single = best_accuracy(tmp_path, *zygote.rank(), "single.py")
     assert single >= 0.94
     for command in (
-        [sys.executable, "train.py"],
-        [*mpi_command(2), "train.py"],
+        [*zygote.rank(), "train.py"],
+        [*mpi_command(2, zygote.rank()), "train.py"],
         [*torchrun, "--nproc-per-node=2", "train.py"],
     ):
         (tmp_path / "model.pt").unlink()

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import REPOSITORY, TIME_LIMIT_S, mpi_environment
+from server_job import Zygote
 
 PROGRAM = REPOSITORY / "tests/support/node_server_program.py"
 pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("solver", ["downpour", "parallel"])
-def test_mpi_servers_that_die_together_take_over_together(shm_folder: Path, solver: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), f"mpi:{solver}", str(shm_folder)],
-        env=mpi_environment(), capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False,
-    )  # fmt: skip
+def test_mpi_servers_that_die_together_take_over_together(
+    shm_folder: Path, solver: str, zygote: Zygote
+) -> None:
+    environment = mpi_environment(MPI_PYTHON=shlex.join(zygote.rank()))
+    done = zygote.run(PROGRAM, f"mpi:{solver}", shm_folder, env=environment, timeout_s=TIME_LIMIT_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "all end with one: True",
@@ -28,13 +30,9 @@ def test_mpi_servers_that_die_together_take_over_together(shm_folder: Path, solv
     ]
 
 
-def test_a_refused_mpi_server_is_told_why() -> None:
+def test_a_refused_mpi_server_is_told_why(run_ranks: Callable[..., Any]) -> None:
     program = Path(__file__).with_name("refusal_program.py")
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    done = subprocess.run(
-        [str(mpiexec), "-n", "2", "--oversubscribe", sys.executable, str(program)],
-        env=mpi_environment(), capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False,
-    )  # fmt: skip
+    done = run_ranks(2, program)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
         "logged: refused the server of node 1: another model",

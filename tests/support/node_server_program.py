@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -317,7 +318,8 @@ def mpi(name: str) -> None:
 
     def start() -> subprocess.Popen[bytes]:
         mpiexec = Path(sys.executable).with_name("mpiexec")
-        argv = [str(mpiexec), "-n", "2", "--oversubscribe", sys.executable, __file__]
+        python = shlex.split(os.environ["MPI_PYTHON"])
+        argv = [str(mpiexec), "-n", "2", "--oversubscribe", *python, __file__]
         log = (FOLDER / "mpi.log").open("ab")
         return subprocess.Popen([*argv, f"rank:{name}", str(FOLDER)], stdout=log, stderr=log)
 

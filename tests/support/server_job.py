@@ -30,6 +30,7 @@ from psrv.solvers.partition import layout_of
 from psrv.solvers.solver import RoundSolver
 
 PROGRAM = SUPPORT / "zygote_program.py"
+FORKED_RANK = SUPPORT / "forked_rank.py"
 DIGITS = REPOSITORY / "examples/digits"
 TIME_LIMIT_S = 60.0
 
@@ -40,8 +41,10 @@ class Zygote:
     def __init__(self) -> None:
         # Not the test's standard error, which pytest throws away with that of the test it began in.
         self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in close
+        self._folder = tempfile.TemporaryDirectory()
+        self.socket = Path(self._folder.name, "zygote")
         self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAM)],
+            [sys.executable, str(PROGRAM), str(self.socket)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
             env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/cluster",
                  "OMP_NUM_THREADS": "1"},
@@ -60,6 +63,11 @@ class Zygote:
             self._said.seek(0)
             raise RuntimeError(f"the zygote has ended with {code}: {self._said.read()}")
         return json.loads(answer)
+
+    def rank(self) -> list[str]:
+        """Return what mpiexec starts in the place of Python: `[*mpiexec, *rank(), "script.py"]`."""
+        self.ask(ready=True)
+        return [sys.executable, "-I", "-S", str(FORKED_RANK), str(self.socket)]
 
     def run(
         self, *arguments: str | Path, env: Mapping[str, str] | None = None, timeout_s: float = 200
@@ -86,6 +94,7 @@ class Zygote:
         self._process.wait(10)
         self._process.stdout.close()
         self._said.close()
+        self._folder.cleanup()
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Run by test_shard.py: learners are forks of a process that has one thread. Not a test by itself.
 
-python shard_program.py kills|native_kills|gather_kills|count PATH
+python shard_program.py kills|native_kills|gather_kills|count PATH TIMES
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from psrv.solvers.solver import Downpour
 
 LAYOUT = ShardLayout(200_000, (torch.float32, torch.float64), "model")
 SMALL = ShardLayout(7, (torch.float64,), "small")
-KILLS, LEARNERS, PUSHES = 60, 3, 250_000
+LEARNERS = 3
+TIMES = int(sys.argv[3]) if __name__ == "__main__" else 0
+"""How many kills, or pushes of each learner."""
 
 
 def end_with_parent() -> None:
@@ -123,7 +125,7 @@ def _kills(
     random.seed(1)
     children = [fork(learner) for _ in range(LEARNERS)]
     odd = 0
-    for _ in range(KILLS):
+    for _ in range(TIMES):
         time.sleep(random.uniform(0.0, 0.03))
         victim = children.pop(0)
         os.kill(victim, signal.SIGKILL)
@@ -156,15 +158,15 @@ def count(path: Path) -> None:
 
     def learner(number: int) -> None:
         shard = Shard(path, SMALL, 1)
-        for _ in range(PUSHES):
+        for _ in range(TIMES):
             shard.update(lambda parts, _: parts[0].add_(number))
 
     children = [fork(lambda number=number: learner(number)) for number in (1, 2, 3, 4)]
     for child in children:
         assert os.waitpid(child, 0)[1] == 0
     shard = Shard(path, SMALL, 1)
-    assert done(shard, 0) == 4 * PUSHES
-    print("sums", set(shard.rows[0].tolist()) == {10.0 * PUSHES})
+    assert done(shard, 0) == 4 * TIMES
+    print("sums", set(shard.rows[0].tolist()) == {10.0 * TIMES})
 
 
 if __name__ == "__main__":

@@ -166,9 +166,11 @@ class WorkerGroupJob(Job):
         for name in ("dlctl", "psrv"):
             (runtime / name).symlink_to(REPO / name)
         shutil.copytree(REPO / "learner", runtime / "learner", copy_function=os.symlink)
-        server = runtime / "learner/parameter_server/server.py"
-        server.unlink(missing_ok=True)
-        server.write_text(SERVER)
+        # An empty package, too: the real one loads torch.
+        for name, text in (("server", SERVER), ("__init__", "")):
+            file = runtime / f"learner/parameter_server/{name}.py"
+            file.unlink()
+            file.write_text(text)
         return runtime
 
     def hurry(self) -> None:

@@ -250,19 +250,21 @@ def test_a_lack_of_shared_memory_is_reported_with_both_numbers(path: Path) -> No
     assert list(path.parent.iterdir()) == []
 
 
-def run(zygote: Zygote, what: str, path: Path) -> str:
-    done = zygote.run(PROGRAM, what, path, timeout_s=300)
+def run(zygote: Zygote, what: str, path: Path, times: int) -> str:
+    done = zygote.run(PROGRAM, what, path, str(times), timeout_s=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+@pytest.mark.parametrize("kills", [30, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize("what", ["kills", "native_kills", "gather_kills"])
-def test_no_kill_leaves_a_torn_block(path: Path, zygote: Zygote, what: str) -> None:
-    assert run(zygote, what, path) == "whole True True\n"
+def test_no_kill_leaves_a_torn_block(path: Path, zygote: Zygote, what: str, kills: int) -> None:
+    assert run(zygote, what, path, kills) == "whole True True\n"
 
 
-def test_sums_are_exact_under_contention(path: Path, zygote: Zygote) -> None:
-    assert run(zygote, "count", path) == "sums True\n"
+@pytest.mark.parametrize("pushes", [50_000, pytest.param(250_000, marks=pytest.mark.long)])
+def test_sums_are_exact_under_contention(path: Path, zygote: Zygote, pushes: int) -> None:
+    assert run(zygote, "count", path, pushes) == "sums True\n"
 
 
 @pytest.mark.parametrize("call", ["read_block", "update_block"])

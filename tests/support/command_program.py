@@ -1,0 +1,66 @@
+"""Forks commands of dlctl that others ask for: see command_server.py. Not a test itself.
+
+A request is a line of JSON, and so is its answer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import sys
+from typing import Any
+
+import dlctl.__main__
+import dlctl.cli
+
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+
+
+def become(argv: list[str], env: dict[str, str], cwd: str) -> None:
+    """Be what `python -m dlctl` is at its start; the standard streams are those of the caller."""
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    sys.stdin = os.fdopen(0, encoding="utf-8")
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8")
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+    sys.argv = [str(dlctl.__main__.__file__), *argv]
+    sys.modules["__main__"].__package__ = "dlctl"
+
+
+def main() -> None:
+    """Answer until nobody asks; in a fork, return once it is the command."""
+    for line in sys.stdin:
+        request: dict[str, Any] = json.loads(line)
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        else:
+            streams = [
+                os.open(path, os.O_WRONLY if number else os.O_RDONLY)
+                for number, path in enumerate(request.pop("streams"))
+            ]
+            if (answer := os.fork()) == 0:
+                for number, descriptor in enumerate(streams):
+                    os.dup2(descriptor, number)
+                    os.close(descriptor)
+                return become(**request)
+            for descriptor in streams:
+                os.close(descriptor)
+        print(json.dumps(answer), flush=True)
+    sys.exit()
+
+
+if __name__ == "__main__":
+    for module in pkgutil.iter_modules(dlctl.cli.__path__):
+        importlib.import_module(f"dlctl.cli.{module.name}")
+    for name in ("dlctl.transport.ssh", "dlctl.scheduler.local", "dlctl.scheduler.slurm"):
+        importlib.import_module(name)
+    gc.freeze()
+    main()
+    dlctl.__main__.main()
