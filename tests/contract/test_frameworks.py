@@ -79,12 +79,12 @@ def test_a_problem_is_two_lines_what_was_seen_and_what_to_do(kind, plan, tmp_pat
         assert len(problem.split("\n")) == 2
 
 
-def test_the_environment_leads_no_file_of_the_users_before_ours_but_in_a_command(kind, plan):
+def test_only_a_command_may_import_user_files_before_dlctls(kind, plan):
     env = {"PYTHONPATH": f"{plan.runtime_dir}:/theirs", "PYTHONSAFEPATH": "1"}
     KNOWN[kind].adapt(env, plan)
     first = env["PYTHONPATH"].split(":")[0]
     assert (first == "/theirs") == (kind == "command")
 
 
-def test_it_counts_gpus(kind):
+def test_a_framework_counts_gpus(kind):
     assert KNOWN[kind].visible_gpus() >= 0

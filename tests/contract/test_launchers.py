@@ -46,7 +46,7 @@ def test_a_site_may_name_each_launcher_that_starts_several_learners():
 
 
 @pytest.mark.parametrize("kind", LAUNCHERS)
-def test_its_name_is_its_key_and_it_leaves_time_to_end(kind):
+def test_a_launchers_name_is_its_key_and_it_leaves_time_to_end(kind):
     launcher = LAUNCHERS[kind]
     assert launcher.kind == kind
     assert launcher.ended_grace_s > 0
@@ -54,7 +54,7 @@ def test_its_name_is_its_key_and_it_leaves_time_to_end(kind):
 
 
 @pytest.mark.parametrize("kind", SITE_LAUNCHERS)
-def test_its_command_holds_the_number_of_learners_and_the_sites_options(kind):
+def test_a_command_holds_the_number_of_learners_and_the_sites_options(kind):
     request = LaunchRequest(3, 2, 4, mpi="pmix", extra=["--my-option"])
     argv = LAUNCHERS[kind].argv(request)
     assert argv[0] == kind and argv[-1] == "--my-option"
@@ -70,14 +70,14 @@ def test_every_process_reads_its_own_rank(kind):
 
 
 @pytest.mark.parametrize("kind", SITE_LAUNCHERS)
-def test_a_process_that_it_did_not_start_is_told_what_is_missing(kind):
+def test_a_process_that_no_launcher_started_learns_what_is_missing(kind):
     with pytest.raises(LaunchError, match=kind) as caught:
         LAUNCHERS[kind].ranks({}, resources())
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("kind", LAUNCHERS)
-def test_one_learner_needs_nothing_of_the_site(kind):
+def test_one_learner_needs_nothing_from_the_site(kind):
     lack = LAUNCHERS[kind].lack(LaunchRequest(1, 1, 1), [], "", "here")
     assert lack is None or not lack.fatal
 

@@ -108,14 +108,14 @@ def test_a_job_runs_in_its_folder_and_appends_its_output(site):
     assert site.output().splitlines() == [f"arg=1 id={job_id}", site.plan.job_dir]
 
 
-def test_attempts_are_jobs_of_their_own(site):
+def test_each_attempt_is_its_own_job(site):
     first = site.end(site.submit("echo $1", attempt=1))
     second = site.end(site.submit("echo $1", attempt=2))
     assert (first.name, second.name) == ("t-1.1", "t-1.2")
     assert site.output(2) == "2\n"
 
 
-def test_a_bad_end_is_failed(site):
+def test_a_nonzero_exit_code_is_failed(site):
     job = site.end(site.submit("exit 3"))
     assert (job.state, job.reason) == (JobState.FAILED, "NonZeroExitCode")
 

@@ -57,13 +57,13 @@ def test_both_sides_know_the_same_types():
     assert set(STORES) == set(USABLE_STORES)
 
 
-def test_its_data_is_in_data_dir(bench):
+def test_a_stores_data_is_in_data_dir(bench):
     told = storage.load(bench.plan(bench.store()), bench.job, bench.tick)
     assert (bench.job / contract.DATA / "a.bin").read_bytes() == b"data"
     assert len(told) == 1 and told[0].startswith("s: ")
 
 
-def test_two_stores_have_a_folder_each_and_a_later_attempt_makes_them_anew(bench):
+def test_each_of_two_stores_has_a_folder_that_a_later_attempt_replaces(bench):
     other = contract.DataStore(**{**vars(bench.store()), "id": "other"})
     for _ in range(2):
         storage.load(bench.plan(bench.store(), other), bench.job, bench.tick)
@@ -71,7 +71,7 @@ def test_two_stores_have_a_folder_each_and_a_later_attempt_makes_them_anew(bench
             assert (bench.job / contract.DATA / name / "a.bin").read_bytes() == b"data"
 
 
-def test_data_that_is_there_is_no_problem_and_missing_data_is_named(bench):
+def test_existing_data_is_no_problem_and_missing_data_is_named(bench):
     assert storage.data_problems(bench.plan(bench.store())) == []
     assert storage.data_problems(bench.plan(bench.store(training_data=None))) == []
     (problem,) = storage.data_problems(bench.plan(bench.store(training_data="gone")))
@@ -96,7 +96,7 @@ def test_a_store_that_takes_no_results_gets_none(bench):
     assert storage.save(plan, bench.job, index, bench.tick) == []
 
 
-def test_it_ticks_while_data_moves(bench):
+def test_a_store_ticks_while_data_moves(bench):
     storage.save(bench.plan(bench.store()), bench.job, write_index(bench.job), bench.tick)
     assert bench.ticks >= 3
 
@@ -110,7 +110,7 @@ def test_an_interrupted_copy_leaves_no_part_of_a_file(bench):
     assert bench.stored() == {}
 
 
-def test_a_copy_that_differs_is_a_fault_that_says_where_the_results_are(bench):
+def test_a_copy_that_differs_is_a_fault_that_names_the_results_folder(bench):
     index = write_index(bench.job)
     (bench.job / contract.RESULTS / "model.pt").write_bytes(b"changed")
     with pytest.raises(UserFault, match=r"'model.pt' can't be stored in data store 's'") as caught:
@@ -118,7 +118,7 @@ def test_a_copy_that_differs_is_a_fault_that_says_where_the_results_are(bench):
     assert "dlctl fetch results" in caught.value.hint
 
 
-def test_a_type_that_this_version_lacks_is_one_sentence(bench):
+def test_an_unknown_store_type_is_one_sentence(bench):
     with pytest.raises(UserFault, match="'tape'"):
         storage.load(bench.plan(DataStore("s", "tape")), bench.job, bench.tick)
     (problem,) = storage.data_problems(bench.plan(DataStore("s", "tape")))
