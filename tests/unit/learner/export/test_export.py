@@ -89,7 +89,7 @@ def serve(path, format, model):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_file_answers_as_the_model_for_any_batch(net, format, tmp_path):
+def test_an_exported_file_matches_the_model_for_any_batch(net, format, tmp_path):
     before = {name: value.clone() for name, value in net.state_dict().items()}
     path = tmp_path / "made" / "model.x"
     done = export(net, IMAGES, path, format)
@@ -108,7 +108,7 @@ def test_a_file_answers_as_the_model_for_any_batch(net, format, tmp_path):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_two_inputs_and_outputs_by_name(format, tmp_path):
+def test_two_inputs_and_outputs_keep_their_names(format, tmp_path):
     model = Two()
     done = export(model, WORDS, tmp_path / "two", format)
     assert done.input_shapes == [[4, 5], [4, 5]]
@@ -122,7 +122,7 @@ def test_two_inputs_and_outputs_by_name(format, tmp_path):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_outputs_in_tuples_and_any_number_of_inputs(format, tmp_path):
+def test_outputs_in_tuples_and_any_number_of_inputs_are_exported(format, tmp_path):
     done = export(Nested(), torch.rand(3, 3, 4).unbind(), tmp_path / "m", format)
     assert done.input_shapes == [[3, 4]] * 3
     inputs = torch.rand(3, 5, 4).unbind()
@@ -134,7 +134,7 @@ def test_outputs_in_tuples_and_any_number_of_inputs(format, tmp_path):
         assert torch.allclose(got[1][1]["last"], inputs[2].sum(1))
 
 
-def test_what_is_around_a_model_is_left_out(net, tmp_path):
+def test_wrappers_around_a_model_are_left_out(net, tmp_path):
     calls = []
     net.body.register_forward_hook(lambda *_: calls.append(1))
     net.body[0] = torch.compile(net.body[0], backend="eager")
@@ -164,7 +164,7 @@ def test_a_model_of_many_learners_needs_no_other_learner(net, tmp_path):
     assert not any(parameter.requires_grad for parameter in server.parameters())
 
 
-def test_weights_in_a_shared_window_leave_it(net, tmp_path):
+def test_weights_in_a_shared_window_are_written_alone(net, tmp_path):
     """A view into one large buffer, as `learner.exchange` has them, is written alone."""
     count = sum(p.numel() for p in net.parameters())
     window = torch.zeros(10_000_000)
@@ -269,7 +269,7 @@ def test_control_flow_becomes_a_script(tmp_path):
     assert torch.equal(server(torch.full((2, 2), -1.0)), torch.full((2, 2), -2.0))
 
 
-def test_what_a_trace_fixed_without_harm_is_said(tmp_path):
+def test_a_harmless_constant_in_a_trace_is_noted(tmp_path):
     class Checked(Branch):
         def forward(self, x):
             return self.double(x) if x.abs().sum() >= 0 else x
@@ -302,7 +302,7 @@ def test_half_precision_has_its_tolerance(tmp_path):
     ("format", "package"),
     [("onnx", "onnxscript"), ("onnx", "onnxruntime"), ("safetensors", "safetensors")],
 )
-def test_a_package_that_lacks_is_named(format, package, net, tmp_path, monkeypatch):
+def test_a_missing_package_is_named(format, package, net, tmp_path, monkeypatch):
     real = importlib.import_module
 
     def lacking(name, *more):
@@ -330,7 +330,7 @@ def test_mistakes_are_one_sentence(net, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_disk_that_is_full_leaves_nothing(net, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_nothing(net, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 

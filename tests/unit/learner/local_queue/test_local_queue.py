@@ -120,7 +120,7 @@ def test_a_job_runs_in_its_folder_without_a_terminal(bench):
 
 
 @pytest.mark.parametrize(("script", "exit_code"), [("exit 7", "7:0"), ("kill -KILL $$", "0:9")])
-def test_a_bad_end_is_failed_with_its_code(bench, script, exit_code):
+def test_a_failed_job_keeps_its_exit_code(bench, script, exit_code):
     job = bench.end(bench.submit(script))
     assert (job.state, job.exit_code, job.reason) == (JobState.FAILED, exit_code, "NonZeroExitCode")
 
@@ -135,7 +135,7 @@ def test_a_token_is_submitted_once(bench):
     assert bench.output(2) == bench.output(3) == ""
 
 
-def test_submissions_at_once_get_ids_of_their_own(bench):
+def test_simultaneous_submissions_get_different_ids(bench):
     calls = [
         subprocess.Popen(
             [sys.executable, "-I", PROGRAM, "submit", f"--root={bench.root}",
@@ -167,14 +167,14 @@ def test_jobs_wait_in_order_for_their_cpus(bench):
     assert log.read_text().split() == ["small", "wide", "late"]
 
 
-def test_two_that_fit_run_together(bench):
+def test_two_jobs_that_fit_run_together(bench):
     meet = 'touch "{0}"; while [ ! -e "{1}" ]; do sleep 0.05; done'
     a, b = bench.folder / "a", bench.folder / "b"
     ids = [bench.submit(meet.format(a, b)), bench.submit(meet.format(b, a))]
     assert [bench.end(job_id).state for job_id in ids] == [JobState.COMPLETED] * 2
 
 
-def test_near_the_limit_comes_usr2_then_the_end(bench):
+def test_usr2_comes_before_the_time_limit_ends_a_job(bench):
     script = "trap 'echo usr2; exec true' USR2\nwhile :; do sleep 0.05; done"
     assert bench.end(bench.submit(script, time_s=60, halt_margin_s=57)).state is JobState.COMPLETED
     assert bench.output() == "usr2\n"
@@ -210,7 +210,7 @@ def test_cancel_asks_before_it_kills(bench):
     assert (job.state, said) == (JobState.CANCELLED, ["up", "asked"])
 
 
-def test_a_waiting_job_leaves_when_it_is_cancelled(bench):
+def test_a_cancelled_waiting_job_leaves_the_queue(bench):
     first = bench.submit("sleep 600", cpus=2)
     second = bench.submit("echo never")
     bench.call("cancel", second)
@@ -220,14 +220,14 @@ def test_a_waiting_job_leaves_when_it_is_cancelled(bench):
     assert bench.end(first).state is JobState.CANCELLED
 
 
-def test_what_a_job_leaves_behind_ends_with_it(bench):
+def test_processes_that_a_job_leaves_behind_end_with_it(bench):
     job_id = bench.submit(f"setsid sleep 600 & echo $! >'{bench.folder}/escaped'; exit 0")
     pid, started = bench.pid_in("escaped")
     assert bench.end(job_id).state is JobState.COMPLETED
     assert start_time(pid) != started or started == 0
 
 
-def test_a_killed_runner_takes_its_job_along(bench):
+def test_a_killed_runner_ends_its_job(bench):
     job_id = bench.submit(ESCAPING.format(bench.folder))
     pid, started = bench.pid_in("escaped")
     record = wait_for(lambda: (r := bench.record(job_id))["batch_pid"] and r, "the batch pid")
@@ -252,7 +252,7 @@ def test_a_waiting_job_whose_runner_was_killed_gets_another(bench):
     assert bench.output(2) == "ran once\n"
 
 
-def test_after_a_reboot_what_ran_is_lost_and_what_waited_runs(bench):
+def test_after_a_reboot_running_jobs_are_lost_and_waiting_ones_run(bench):
     folder = bench.root / "queue" / "active"
     first = bench.submit("true")
     bench.end(first)
@@ -290,7 +290,7 @@ def test_nothing_dies_with_the_terminal_or_the_submitter(bench):
     assert bench.output() == "survived\n"
 
 
-def test_another_launchers_variables_stay_behind(bench):
+def test_another_launchers_variables_do_not_reach_a_job(bench):
     env = {**os.environ, "SLURM_JOB_ID": "5", "PMI_RANK": "1", "PMIX_RANK": "1", "RANK": "3",
            "OMPI_COMM_WORLD_SIZE": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "x", "DLCTL_JOB_ID": "9",
            "OMPI_MCA_btl": "self", "MY_OWN": "kept", "RANKING": "kept"}  # fmt: skip
@@ -322,7 +322,7 @@ def test_a_missing_script_is_refused(bench):
     assert bench.jobs() == {}
 
 
-def test_a_record_of_a_newer_version_stops_nobody(bench):
+def test_a_record_of_a_newer_version_blocks_no_job(bench):
     first = bench.submit("true")
     bench.end(first)
     (bench.root / "queue/active/000000009.json").write_text('{"schema": "from the future"}')

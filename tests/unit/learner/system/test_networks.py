@@ -31,12 +31,12 @@ def have(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     ("ib0", "10.1.7.5"), ("10.1.0.0/16", "10.1.7.5"), ("fd00::/8", "fd00::5"),
     ("10.0.0.5", "10.0.0.5"), ("10.0.0.9/24", "10.0.0.5"),
 ])  # fmt: skip
-def test_the_address_on_a_network(network: str, address: str) -> None:
+def test_the_address_on_a_network_is_found(network: str, address: str) -> None:
     assert address_on(network, "x") == address
 
 
 @pytest.mark.parametrize("network", ["ib1", "192.168.0.0/24", "ib"])
-def test_a_node_without_one_says_what_it_has(network: str) -> None:
+def test_a_node_without_an_address_on_it_lists_what_it_has(network: str) -> None:
     seen = f"no address on the network '{network}'; it has eno1 10.0.0.5, ib0 10.1.7.5, ib0 fd00::5"
     with pytest.raises(UserFault, match=seen) as caught:
         address_on(network, "cluster")
@@ -57,7 +57,7 @@ def test_real_interfaces_are_found(tmp_path: Path) -> None:
     assert all(name != "lo" for name, _ in found)
 
 
-def test_it_is_where_servers_are_bound_and_preflight_looks(tmp_path: Path) -> None:
+def test_servers_bind_to_the_address_that_the_preflight_checks(tmp_path: Path) -> None:
     job = WorkerGroupJob(tmp_path, 4, nodes=2)
 
     def problems(network: str) -> list[str]:

@@ -19,7 +19,7 @@ def training_id() -> Iterator[str]:
         shutil.rmtree(folder)
 
 
-def test_an_attempt_that_comes_late_leaves_a_later_one_alone(training_id: str) -> None:
+def test_a_late_attempt_leaves_a_later_one_alone(training_id: str) -> None:
     for attempt in (2, 9, 10, 11):
         segment_folder(training_id, attempt).mkdir()
     remove_earlier(training_id, 10)
