@@ -176,11 +176,11 @@ class ParameterServer:
     transport: str = "tcp"
     """Between nodes: `tcp`, which survives the loss of nodes, or `mpi`, which does not."""
     network: str | None = None
-    """Of tcp: an interface, or addresses as 10.1.0.0/16; None: where the host's name leads."""
+    """For tcp: an interface, or a range like 10.1.0.0/16; None: the address of the host's name."""
     learning_rate: float | None = None
-    """Of the server's steps; None: the optimizer's. diloco: the outer one."""
+    """Learning rate of the server's steps; None: the optimizer's. diloco: the outer rate."""
     momentum: float | None = None
-    """Of the server's steps."""
+    """Momentum of the server's steps."""
     adagrad: bool = False
     """downpour_sgd: the server's steps have a rate for each parameter."""
     moving_rate: float | None = None

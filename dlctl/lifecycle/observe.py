@@ -1,4 +1,4 @@
-"""State is read, not guessed: what the files and the scheduler say → what the user is told. Pure.
+"""Derive a training's state from its files and the scheduler's answers, never by guessing. Pure.
 
 The files come first (they know why), then the queue, then the accounting, which may be absent.
 A site that does not answer makes a state stale, never FAILED; a word that Slurm invents ends

@@ -113,7 +113,7 @@ def missing(transport: Transport, root: str, targets: list[str]) -> set[str]:
 def ask_again(session: Session, files: AttemptFiles, record: Record, store: Store) -> Record:
     """Send what a later attempt runs by, and ask the scheduler for it.
 
-    The files arrive beside the place where they count: whoever writes the receipt moves theirs
+    The files arrive beside their final place: the dlctl that writes the receipt moves its own
     there, so that two who resume at once never mix their plans and scripts.
     """
     plan, folder = files.plan, f".sent.{secrets.token_hex(8)}"

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from dlctl.sites.files import Site
 
 SLOTS = 64
-"""Of a shard at its home: its node's learners, its server and the other nodes have one each."""
+"""Slots of a shard at its home: its node's learners, its server and each other node take one."""
 _BESIDE = ["--overlap", "--cpu-bind=none"]
 _SERVER_MEMORY_BYTES = 512 * 2**20
-"""Of a node's server, beside the shards, which the learners' memory has to hold."""
+"""Memory of a node's server beside its shards; the shards must fit into the learners' memory."""
 
 
 def wanted(manifest: Manifest) -> bool:
@@ -121,7 +121,7 @@ def _rejoin_argv(manifest: Manifest, site: Site, learners: int) -> list[str]:
     """Return what goes before a learner that is started again on a node of so many learners.
 
     Once a job has lost a node, Slurm 22.05 counts the cores and GPUs of steps that have ended as
-    taken: a step that wants its own would wait for ever, so this one shares all of them.
+    taken: a step that wants its own would wait forever, so this one shares all of them.
     """
     gpus = manifest.gpus * learners
     return _step(site, [*_BESIDE, f"--gres=gpu:{gpus}" if gpus else "--gres=none"])
@@ -146,7 +146,7 @@ def server_argv(site: Site, nodes: int, transport: str) -> list[str]:
             hint="use transport tcp, which also survives the loss of a node",
         )
     mpi = [f"--mpi={launcher.mpi}"] if launcher.mpi else []
-    # One that is killed before all have met in MPI_Init would leave the others there for ever.
+    # A server killed before all have met in MPI_Init would leave the others waiting forever.
     together = ["--mem=0", "--kill-on-bad-exit=1"]
     shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", *together]
     return [launcher.executable or "srun", *mpi, *shape, *beside, *launcher.extra]

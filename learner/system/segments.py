@@ -1,6 +1,6 @@
 """A folder in shared memory for one attempt on one node: MPI's segments, or a server's shards.
 
-An MPI rank that is killed leaves its segments in /dev/shm for ever (seen with Open MPI 5). The
+An MPI rank that is killed leaves its segments in /dev/shm forever (seen with Open MPI 5). The
 launchers, which outlive their learners, name a folder for them and remove it with all it holds.
 With a parameter server the folder is the server's; for one that was killed the supervisor runs
 `python -m learner.system.segments <training id> <attempt>` on its node.
