@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import Plan, State, Status
+from dlctl.contract import Homes, Plan, State, Status
 from learner.errors import EXIT_NO_RESTART, UserFault
 from learner.job.context import is_one_world
 from learner.job.directives import is_gone
@@ -33,13 +33,12 @@ from learner.supervisor.worker_group.restart_policy import (
     is_user_error,
 )
 from learner.supervisor.worker_group.shard_placement import (
+    Placement,
     at_the_end,
-    first_homes,
     make_secret,
     remove_what_is_of_no_use,
     without_learner,
     without_node,
-    write_homes,
 )
 from learner.supervisor.worker_group.worker import LearnerWorker, ServerWorker, Worker
 from psrv.cursor.base import CursorError
@@ -71,8 +70,7 @@ class WorkerGroup:
         self._server = plan.parameter_server
         self._job_dir, self._attempt = job_dir, attempt
         self._nodes, self._say, self._clock = nodes, say, clock
-        self._homes = first_homes(plan)
-        self._homes_written = False
+        self._placement = Placement(plan, job_dir, attempt)
         self._ending = self._halting = self._terminated = False
         self._kill_at = self._stop_by = float("inf")
         self._to_expel: list[int] = []
@@ -85,7 +83,7 @@ class WorkerGroup:
         steps = 1 if self._one_world else plan.resources.nodes
         self.servers = [self._node_server(node) for node in range(steps)]
         make_secret(job_dir, attempt)
-        self._publish_homes()
+        self._placement.publish()
         for server in self.servers:
             self._start(server, clock())
 
@@ -129,6 +127,10 @@ class WorkerGroup:
             self._say(f"{worker.name} waits {wait_s:g} s: {fault.message}")
             worker.wait(now, wait_s)
         return ""
+
+    @property
+    def _homes(self) -> Homes:
+        return self._placement.homes
 
     # What the supervisor calls ------------------------------------------------------------------
 
@@ -256,8 +258,7 @@ class WorkerGroup:
             self._dismiss(learner.step)
         left, needed = len(self.learners) - len(self.lost), self._server.min_learners
         if learner.node not in self._homes.lost_nodes:
-            self._homes = without_learner(self._homes, learner.rank)
-            self._publish_homes()
+            self._placement.change(without_learner(self._homes, learner.rank))
         too_few = left < needed and not self._halting
         if (learner.rank == 0 or too_few) and not self._ending:
             self._fail(learner_failure(self.plan, learner, status, left))
@@ -325,8 +326,7 @@ class WorkerGroup:
             return  # the supervisor itself runs on node 0
         host = self._nodes.hosts[node]
         self._say(f"Node {host} is lost: {why.rstrip('.')}.")
-        self._homes = without_node(self._homes, node, len(self._nodes.hosts))
-        self._publish_homes()
+        self._placement.change(without_node(self._homes, node, len(self._nodes.hosts)))
         why = f"was lost with node {host}"
         server = self.servers[0 if self._one_world else node]
         if self._one_world:
@@ -340,12 +340,6 @@ class WorkerGroup:
             if learner.node == node and not learner.over:
                 self._give_up(learner, why, None)
 
-    def _publish_homes(self) -> None:
-        self._homes_written = False
-        with contextlib.suppress(OSError):  # the disk is full: the next poll tries again
-            write_homes(self._job_dir, self._attempt, self._homes)
-            self._homes_written = True
-
     def _dismiss(self, step: Step) -> None:
         step.terminate()
         self._leaving.append((step, self._clock() + _TERM_S))
@@ -353,8 +347,7 @@ class WorkerGroup:
     # The end ------------------------------------------------------------------------------------
 
     def _retry_unfinished(self, now: float) -> None:
-        if not self._homes_written:
-            self._publish_homes()
+        self._placement.retry()
         self._to_expel = [number for number in self._to_expel if not self._expel(number)]
         self._irregular = [each for each in self._irregular if not each.tell_irregular()]
         for step, until in self._leaving:
@@ -373,8 +366,7 @@ class WorkerGroup:
     def _stop_servers(self, now: float) -> None:
         if self._stop_by == float("inf"):
             self._stop_by = now + _STOP_S
-            self._homes = at_the_end(self._homes)
-            self._publish_homes()
+            self._placement.change(at_the_end(self._homes))
             if not has_saved(self.learners[0].status()):
                 self.failure = self.failure or self._unless_saved
             for worker in [*self.learners, *self.servers]:

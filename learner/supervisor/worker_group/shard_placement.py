@@ -6,6 +6,7 @@ each change of the homes has a higher generation.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import secrets
@@ -16,6 +17,32 @@ from dlctl import contract
 from dlctl.contract import Homes, Plan
 
 SECRET_BYTES = 32
+
+
+class Placement:
+    """The homes of an attempt's shards now, and the file that tells servers and watchdogs."""
+
+    def __init__(self, plan: Plan, job_dir: Path, attempt: int) -> None:
+        self.homes = first_homes(plan)
+        self._job_dir, self._attempt = job_dir, attempt
+        self._written = False
+
+    def change(self, homes: Homes) -> None:
+        """Take new homes, and publish them."""
+        self.homes = homes
+        self.publish()
+
+    def publish(self) -> None:
+        """Write the homes; if the disk is full, `retry` tries again."""
+        self._written = False
+        with contextlib.suppress(OSError):
+            write_homes(self._job_dir, self._attempt, self.homes)
+            self._written = True
+
+    def retry(self) -> None:
+        """Write the homes if the last try failed."""
+        if not self._written:
+            self.publish()
 
 
 def first_homes(plan: Plan) -> Homes:
