@@ -246,7 +246,7 @@ def note(line):
 
 def noted(name, of):
     def call(self, *arguments, **named):
-        clock, slow = self._gate.pushes + 1, os.environ["RANK"] == "1"
+        clock, slow = self._staleness_bound.pushes + 1, os.environ["RANK"] == "1"
         if slow:
             note(f"1 {name} {clock}")
             time.sleep(0.03)
@@ -703,7 +703,11 @@ def test_batch_norm_trains_where_one_sample_is_left_over(
 @pytest.mark.parametrize(
     ("solver", "settings", "said"),
     [
-        ("downpour_sgd", {"momentum": 0.5}, ["the weights are as", "of the solver", "last pushes"]),
+        (
+            "downpour_sgd",
+            {"momentum": 0.5},
+            ["using this node's replica", "of the solver", "last pushes"],
+        ),
         ("diloco", {}, ["has waited for the server of another node for as long as"]),
     ],
 )
