@@ -1,7 +1,7 @@
 """Writes a deterministic tar stream, block by block, from files on disk and bytes in memory.
 
 PAX format, owner 0, one fixed time: the same entries give the same bytes. Names are `str` with
-surrogate escapes, so bytes that are not UTF-8 survive. Knows nothing of transports.
+surrogate escapes, so bytes that are not UTF-8 survive. Knows nothing about transports.
 """
 
 from __future__ import annotations

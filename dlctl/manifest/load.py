@@ -26,7 +26,7 @@ def load_manifest(path: Path, overrides: Overrides | None = None) -> Manifest:
 
 
 def parse_manifest(data: bytes, name: str, overrides: Overrides | None = None) -> Manifest:
-    """Return the manifest that `data` holds; `name` stands in messages.
+    """Return the manifest that `data` holds; messages call it `name`.
 
     Raises:
         ManifestError: with every problem, a line each.

@@ -101,7 +101,7 @@ class Manifest(Section):
     )
     scheduler: SchedulerSection = Field(
         default_factory=lambda: SchedulerSection.model_validate({}),
-        description="What Slurm is told besides the resources.",
+        description="Further settings for Slurm, besides the resources.",
     )
     env: dict[str, Value] = Field(
         default_factory=dict, description="Environment variables of the learners."

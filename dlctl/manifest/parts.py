@@ -292,7 +292,7 @@ class CheckpointSection(Section, title="Checkpoint"):
 
 
 class SchedulerSection(Section, title="SchedulerSettings"):
-    """What Slurm is told besides the resources."""
+    """Further settings for Slurm, besides the resources."""
 
     partition: Line | None = Field(None, description="Default: the site's, else one that fits.")
     account: Line | None = Field(None, description="Default: the site's.")

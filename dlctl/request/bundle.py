@@ -1,7 +1,7 @@
 """Decides which files of the user's folder are sent, and refuses what must not be.
 
 Honours `.gitignore` and `.dlctlignore` at every level (the second wins); the digest names the
-content: paths, executable bits and bytes, never times or owners. Knows nothing of transports.
+content: paths, executable bits and bytes, never times or owners. Knows nothing about transports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sites: where trainings run. Validated models; knows no transport and no Slurm command.
+"""Sites: where trainings run. Validated models, which know no transport and no Slurm command.
 
 A site is a YAML file: the user's own in `$XDG_CONFIG_HOME/dlctl/sites/NAME.yml`, else one that is
 shipped in `site_configs/`. Adding a site means adding a file: no site's name is in this code.

@@ -1,7 +1,7 @@
 """The narrow seam: a transport starts one POSIX shell script somewhere and hands over its streams.
 
 Everything else is built on `Transport.start`, once for all transports: `run` in `script.py`; put,
-get and tail in `dlctl.files.upload`. A transport knows nothing of Slurm, jobs or job directories.
+get and tail in `dlctl.files.upload`. A transport knows nothing about Slurm or jobs.
 Foreign errors (paramiko's, OSError of sockets) stop here: only `TransportError`s pass.
 """
 

@@ -148,7 +148,7 @@ class ScriptProcess:
         return self._streams.read(_left(deadline))
 
     def _begin(self, deadline: float) -> None:
-        """Read until the script has begun and told its process id."""
+        """Read until the script has begun and printed its process id."""
         while not self._started:
             chunk = self._streams.read(_left(deadline))
             self._pending += chunk

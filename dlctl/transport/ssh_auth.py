@@ -1,7 +1,7 @@
 """Logs in: which key, password or answer is tried when, and what the user is asked.
 
 The order is OpenSSH's: keys of the agent, key files (with their certificates), questions, password.
-Knows nothing of paramiko: `ssh.py` hands in a session.
+Knows nothing about paramiko: `ssh.py` passes in a session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plain PyTorch DistributedDataParallel script. It knows nothing of dlctl.
+"""A plain PyTorch DistributedDataParallel script. It knows nothing about dlctl.
 
 It runs the same under torchrun: `torchrun --nproc-per-node 2 train.py --epochs 10`.
 """
