@@ -55,11 +55,7 @@ class Forwarder(ABC):
         return False
 
     def distrust_replica(self) -> None:
-        """Treat the whole replica as stale: the primary may be a new one.
-
-        A new primary may have counted as many pushes as this replica and still lack some of them,
-        which a lost primary had answered to this node only.
-        """
+        """Treat the whole replica as stale: a new primary may lack pushes that the lost one took."""
         self._from_primary[:] = False
 
     @abstractmethod
