@@ -55,7 +55,7 @@ class Forwarder(ABC):
         return False
 
     def distrust_replica(self) -> None:
-        """Treat the whole replica as stale: a new primary may lack pushes that the lost one took."""
+        """Treat the whole replica as stale: a new primary may lack pushes the lost one took."""
         self._from_primary[:] = False
 
     @abstractmethod
