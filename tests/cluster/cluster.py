@@ -94,7 +94,10 @@ class Cluster:
 
     def start(self) -> None:
         """Start what does not run: the whole cluster, a daemon, a node."""
-        reading, writing = os.pipe()
+        low, writing = os.pipe()
+        # Not a number that cluster.sh uses itself: it closes 3 and 8.
+        reading = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 20)
+        os.close(low)
         try:
             self._call("up", timeout_s=180, owner_fd=reading)
         except BaseException:
@@ -278,7 +281,7 @@ class Cluster:
 
     @property
     def small_disk(self) -> Path:
-        """A folder of 2 MiB on the login host and every node, for tests of a full disk."""
+        """A folder of 4 MiB on the login host and every node, for tests of a full disk."""
         return self.folder / "small"
 
     @property

@@ -99,7 +99,7 @@ def test_a_full_disk_at_submission(dlctl, cluster_site, xdg):
     root = cluster_site.cluster.small_disk / "root"
     changed = change_site(cluster_site, xdg.config, root=str(root))
     folder = write_training(dlctl.cwd, HELLO, {})
-    (folder / "data.bin").write_bytes(os.urandom(4 << 20))
+    (folder / "data.bin").write_bytes(os.urandom(8 << 20))
     try:
         done = dlctl("submit", "manifest.yml", "--site", changed.name, cwd=folder)
         assert done.exit_code == 6, done.stderr
