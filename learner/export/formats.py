@@ -1,6 +1,6 @@
 """The export formats: how each is written, and how its own runtime loads and runs it.
 
-A writer gets a model from `learner.export.servable`; a loader gets the path alone, but for
+A writer gets a model from `learner.export.servable`; a loader gets the path alone, except for
 safetensors, which holds weights only and needs the model's code.
 """
 

@@ -91,7 +91,7 @@ def add_to_sum(
     """Add the values of the learners in a mask to the sum of a block; the last one ends the round.
 
     Nothing happens if that round is over, or they have added before. The round has the learning
-    rate of the learner that adds first, so the result has the same bits whoever takes the step.
+    rate of the learner that adds first, so the result has the same bits in any order.
 
     Args:
         shard: A primary or a replica.

@@ -139,7 +139,7 @@ def exact(fault: str) -> None:
 
 
 def rounds(fault: str) -> None:
-    """Parallel SGD has the same bits each time, whoever comes first, whatever is cut."""
+    """Parallel SGD has the same bits each time, in any order of arrival and after any cut."""
     training = Training(FOLDER, ParallelSGD(momentum=0.5), 700_000, learners_per_node=[2, 2])
     for node in (0, 1):
         training.serve(node)
@@ -275,7 +275,7 @@ def staleness_bound(slow: str) -> None:
 
 
 def refused(_: str) -> None:
-    """Whoever is not of this training is told so, and the server's log has it, not the secret."""
+    """A client of another training is refused with a reason; the log holds it, not the secret."""
     training = Training(FOLDER, Downpour())
     training.serve(0)
     training.begin(torch.zeros(training.count))

@@ -37,7 +37,7 @@ def alone() -> None:
 
 
 def often() -> None:
-    """Nothing that is pushed is lost where nobody dies, whoever comes and goes meanwhile."""
+    """No push is lost while learners join and leave, as long as none dies."""
     training = begin([1, 2])
 
     def work(rank: int) -> None:

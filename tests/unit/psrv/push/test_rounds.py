@@ -1,4 +1,4 @@
-"""Rounds of all learners: sums in rank order, whoever is killed and comes back."""
+"""Rounds of all learners: sums in rank order, even if learners are killed and come back."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def test_removed_files_are_logged_once(job: Job, tmp_path: Path) -> None:
     server._watch_files()
     server._watch_files()
     assert [f"somebody has removed {tmp_path}/node: " in line for line in job.said] == [True]
-    assert was_removed(tmp_path / "node")  # whoever starts again there is told at once
+    assert was_removed(tmp_path / "node")  # a learner that starts again there learns it at once
 
 
 class Written:
