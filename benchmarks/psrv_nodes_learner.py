@@ -104,7 +104,7 @@ class Ours(Flat):
         self._client.pull(self.weights).wait()
 
     def loop(self, updates: int) -> None:
-        """Update as the built-in loop does, without waiting for the primary, except for the last one."""
+        """Update as the built-in loop does: without waiting, except for the last update."""
         self.updates += updates
         for _ in range(updates):
             self._client.wait_for_others()
