@@ -21,7 +21,8 @@ def main() -> None:
         socket.send_fds(connection, [(json.dumps(asked) + "\n").encode()], [0, 1, 2])
         code = int(connection.makefile().readline())
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):  # whose handling nobody may set
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
 
