@@ -133,7 +133,7 @@ def test_results_that_cannot_be_indexed_fail_the_attempt(tmp_path):
     verdict = job.run()
     assert verdict.state is State.FAILED
     assert verdict.reason.startswith("Training ended well, but its results can't be indexed: ")
-    assert verdict.hint.endswith("and then: dlctl resume t-1")
+    assert verdict.hint.endswith("then run: dlctl resume t-1")
 
 
 def test_results_that_cannot_be_stored_fail_the_attempt(tmp_path):
