@@ -1,7 +1,7 @@
 """Read any range of any tensor in a checkpoint, and verify its checksums while reading.
 
 One thread reads in file order, so that the kernel reads ahead; another verifies the checksums.
-(Measured with 2 learners and 2 GB: 0.97 s; with 3 threads that do both 1.4 s; with direct I/O and a
+(Measured with 2 learners and 2 GB: 0.97 s; with 3 threads for both 1.4 s; with direct I/O and a
 copy to the target 1.6 s.)
 """
 

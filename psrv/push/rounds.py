@@ -80,18 +80,12 @@ def settle(shard: Shard, block: int, rounds: int, step: Step) -> None:
 
 
 def add_to_sum(
-    shard: Shard,
-    block: int,
-    rounds: int,
-    mask: int,
-    mine: torch.Tensor,
-    rate: float,
-    end: RoundEnd,
+    shard: Shard, block: int, rounds: int, mask: int, mine: torch.Tensor, rate: float, end: RoundEnd
 ) -> bool:
     """Add the values of the learners in a mask to the sum of a block; the last one ends the round.
 
     Nothing happens if that round is over, or they have added before. The round has the learning
-    rate of the learner that adds first, so the result has the same bits in any order.
+    rate of the learner that adds first, so the bits don't depend on which one ends it.
 
     Args:
         shard: A primary or a replica.

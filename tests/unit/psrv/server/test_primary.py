@@ -231,7 +231,7 @@ def serving_moved(
 def test_a_round_on_a_promoted_primary_has_the_sums_of_all_nodes(
     moved: Primary, serving_moved: tuple[PeerConnections, dict[int, Played]], wait_until: Wait
 ) -> None:
-    """Whoever comes first: what the others have pushed would count as done, and be in nothing."""
+    """In any order of arrival; otherwise the others' pushes would count as done and be lost."""
     _, ends = serving_moved
     clock(moved, 0, 0b001)
     ends[0].frames.put(total(3)._replace(mask=0b001))

@@ -1,4 +1,4 @@
-"""The parameter server's shards in shared memory: every block whole, whoever is killed."""
+"""The parameter server's shards in shared memory: blocks stay whole when learners are killed."""
 
 from __future__ import annotations
 
