@@ -101,7 +101,7 @@ class Job:
 
 def make_plan(directory: Path, learners: int, arguments: dict[str, Any]) -> contract.Plan:
     return contract.Plan(
-        training_id="t-1", name="test", version="1", description="", site="local",
+        training_id=f"t-{os.getpid()}", name="test", version="1", description="", site="local",
         root=str(directory), job_dir=str(directory), runtime_dir=str(REPOSITORY), code_digest="",
         created_at="2026-01-01T00:00:00Z", dlctl_version="0", retries=0,
         resources=contract.Resources(

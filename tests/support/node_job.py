@@ -21,6 +21,8 @@ from dlctl.contract import Plan, State, Status, Verdict
 REPO = REPOSITORY
 MPIRUN = Path(sys.executable).parent / "mpirun"
 PATIENCE_S = 90.0
+TRAINING_ID = f"t-{os.getpid()}"
+"""Another one in each process of the tests: a training's name is that of its shared memory, too."""
 
 FAKE_LAUNCHER = """\
 import os, subprocess, sys
@@ -47,7 +49,7 @@ class Job:
     """One hand-made training."""
 
     def __init__(self, root: Path, command: str | None = None, **changes: Any) -> None:
-        self.dir = root / "jobs" / "t-1"
+        self.dir = root / "jobs" / TRAINING_ID
         self.code = self.dir / contract.CODE
         self.code.mkdir(parents=True)
         (self.dir / contract.attempt_dir(1)).mkdir(parents=True)
@@ -64,7 +66,7 @@ class Job:
         }  # fmt: skip
         resources |= {"learners_per_node": [resources["learners"]], "first_ranks": [0]}
         self.plan = Plan(
-            training_id="t-1", name="test", version="1", description="", site="here",
+            training_id=TRAINING_ID, name="test", version="1", description="", site="here",
             root=str(root), job_dir=str(self.dir), runtime_dir=str(REPO), code_digest="",
             created_at="", dlctl_version="0", resources=contract.Resources(**resources),
             batch=contract.Batch("local"),

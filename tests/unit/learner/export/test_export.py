@@ -257,7 +257,7 @@ def test_a_model_that_counts_is_refused(format, tmp_path):
 def test_a_wrong_export_is_noticed_and_not_kept(format, model, what, tmp_path, capsys):
     (tmp_path / "m").write_text("the export before")
     with pytest.raises(UserFault, match=what) as told:
-        export(model(), torch.rand(3, 3) + 0.1, tmp_path / "m", format)
+        export(model(), torch.rand(3, 3) + 1, tmp_path / "m", format)
     assert told.value.hint
     assert [p.read_text() for p in tmp_path.iterdir()] == ["the export before"]
 

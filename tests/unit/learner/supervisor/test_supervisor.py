@@ -125,7 +125,7 @@ def test_one_store_serves_the_data_and_receives_the_results(tmp_path):
     store = DataStore("s", "mount_volume", str(tmp_path), "in", "out")
     job = Job(tmp_path, 'cp "$DATA_DIR/x.txt" "$RESULT_DIR/y.txt"', data_stores=[store])
     assert job.run().state is State.COMPLETED, job.output
-    assert (tmp_path / "out" / "t-1" / "y.txt").read_text() == "data"
+    assert (tmp_path / "out" / job.plan.training_id / "y.txt").read_text() == "data"
 
 
 def test_results_that_cannot_be_indexed_fail_the_attempt(tmp_path):
@@ -133,7 +133,7 @@ def test_results_that_cannot_be_indexed_fail_the_attempt(tmp_path):
     verdict = job.run()
     assert verdict.state is State.FAILED
     assert verdict.reason.startswith("Training ended well, but its results can't be indexed: ")
-    assert verdict.hint.endswith("then run: dlctl resume t-1")
+    assert verdict.hint.endswith(f"then run: dlctl resume {job.plan.training_id}")
 
 
 def test_results_that_cannot_be_stored_fail_the_attempt(tmp_path):
@@ -154,7 +154,7 @@ def test_a_halt_request_saves_and_halts(tmp_path, tail):
     job.ask(contract.HALT_REQUEST)
     verdict = job.finish(process)
     assert (verdict.state, job.code_seen) == (State.HALTED, 0), job.output
-    assert "dlctl resume t-1" in verdict.hint
+    assert f"dlctl resume {job.plan.training_id}" in verdict.hint
     assert (job.dir / contract.CHECKPOINTS / "saved-0").exists()
     assert not (job.code / "more").exists()
     assert not alive(pid)
