@@ -102,6 +102,11 @@ def status_file(attempt: int, role: str, rank: int) -> str:
     return f"{attempt_dir(attempt)}/status/{role}-{rank}.json"
 
 
+def rulings_file(attempt: int) -> str:
+    """Return the supervisor's `Rulings` on processes that can't speak for themselves."""
+    return f"{attempt_dir(attempt)}/rulings.json"
+
+
 def preflight_file(attempt: int, rank: int) -> str:
     """Return the `Preflight` report of one rank."""
     return f"{attempt_dir(attempt)}/preflight/{rank}.json"

@@ -38,6 +38,27 @@ class Status:
 
 
 @dataclass(frozen=True)
+class Rulings:
+    """What the supervisor says of processes that vanished, were given up, or will be restarted."""
+
+    statuses: list[Status] = field(default_factory=list)
+    schema_version: int = SCHEMA_VERSION
+
+    def on(self, role: str, rank: int, own: Status | None) -> Status | None:
+        """Return the status of a process, given the one that it wrote itself.
+
+        A final ruling stands, whatever a process on a partitioned node still writes. One that says
+        that the process will be restarted stands until the restarted process writes.
+        """
+        for ruling in self.statuses:
+            if (ruling.role, ruling.rank) != (role, rank):
+                continue
+            if ruling.state.final or own is None or own.started_at == ruling.started_at:
+                return ruling
+        return own
+
+
+@dataclass(frozen=True)
 class Preflight:
     """What one rank found before training."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shlex
@@ -180,20 +181,28 @@ def details(session: Session, record: Record) -> dict[str, object]:
     learners = [contract.status_file(n, "learner", r) for r in range(plan.resources.learners)]
     nodes = range(plan.resources.nodes if plan.parameter_server else 0)
     servers = [contract.status_file(n, "server", node) for node in nodes]
-    names = [contract.verdict_file(n), contract.homes_file(n), *learners, *servers]
+    told = [contract.verdict_file(n), contract.homes_file(n), contract.rulings_file(n)]
+    names = [*told, *learners, *servers]
     found = read_files(session.transport, [f"{job_dir}/{name}" for name in names])
     files = {name: found[f"{job_dir}/{name}"] for name in names}
     verdict = files[contract.verdict_file(n)]
+    rulings = _record(contract.Rulings, files[contract.rulings_file(n)]) or contract.Rulings()
+
+    def statuses(role: str, names: list[str]) -> list[object]:
+        own = [_record(contract.Status, files[name]) for name in names]
+        known = [rulings.on(role, rank, status) for rank, status in enumerate(own)]
+        return [_plain(status) for status in known if status is not None]
+
     return {
         "plan": dataclasses.asdict(plan),
         "attempts": [
             {"attempt": files.attempt, "resources": dataclasses.asdict(files.plan.resources)}
             for files in files_of
         ],
-        "verdict": _as_plain(contract.Verdict, verdict),
-        "learners": [s for name in learners if (s := _as_plain(contract.Status, files[name]))],
-        "servers": [s for name in servers if (s := _as_plain(contract.Status, files[name]))],
-        "homes": _as_plain(contract.Homes, files[contract.homes_file(n)]),
+        "verdict": _plain(_record(contract.Verdict, verdict)),
+        "learners": statuses("learner", learners),
+        "servers": statuses("server", servers),
+        "homes": _plain(_record(contract.Homes, files[contract.homes_file(n)])),
         # Where a verdict names the guilty one, that one's log says more.
         "job_output": _last_lines(session, record)
         if record.state is State.FAILED and not verdict
@@ -201,10 +210,13 @@ def details(session: Session, record: Record) -> dict[str, object]:
     }
 
 
-def _as_plain(cls: type[contract.R], content: bytes | None) -> dict[str, object] | None:
-    """Return a record for printing; none from one that this version does not understand."""
-    try:
-        record = None if content is None else contract.from_json(cls, content)
-    except contract.ContractError:
-        return None
+def _record(cls: type[contract.R], content: bytes | None) -> contract.R | None:
+    """Return a file's record; none if it is absent or this version does not understand it."""
+    with contextlib.suppress(contract.ContractError):
+        return None if content is None else contract.from_json(cls, content)
+    return None
+
+
+def _plain(record: object) -> object:
+    """Return a record for printing."""
     return None if record is None else json.loads(contract.to_json(record))

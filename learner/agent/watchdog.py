@@ -127,6 +127,7 @@ class Watchdog:
         self._asked: list[int] = []
         self._asked_gone_at: float | None = None
         self._term_at = self._kill_at = float("inf")
+        self._expelled = False
         self._look_at = 0.0
 
     def run(self) -> int:
@@ -188,8 +189,8 @@ class Watchdog:
         self.heart.beat(**progress)
 
     def _look_outside(self) -> None:
-        if not self.heart.silent and (why := self.outside.expelled()):
-            self.heart.silent = True  # the supervisor has written this learner's status
+        if not self._expelled and (why := self.outside.expelled()):
+            self._expelled = True
             self._cancel(EXPELLED_S, why)
         if self.stop is Stop.NONE and (why := self.outside.abandoned()):
             self._halt(Stop.ENDED, self.program.ended_grace_s, why)

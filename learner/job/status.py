@@ -1,4 +1,4 @@
-"""Write, read and close the `Status` files of processes. A full disk must never end a training."""
+"""The `Status` file of a process, and its log. A full disk must never end a training."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dlctl.contract import (
-    ContractError,
-    State,
-    Status,
-    read_record,
-    status_file,
-    to_json,
-    write_whole,
-)
+from dlctl.contract import State, Status, status_file, to_json, write_whole
 
 INTERVAL_S = 5.0
 LAST_LINES = 20
@@ -33,8 +25,6 @@ class Heartbeat:
         self.path = job_dir / status_file(attempt, role, rank)
         self.warning = ""
         """Why the last write failed; empty if it worked."""
-        self.silent = False
-        """Whether another process now writes the file, so that this one must not."""
         self._due = 0.0
         now = time.time()
         self.status = Status(
@@ -63,8 +53,6 @@ class Heartbeat:
     def _write(self) -> bool:
         self._due = time.monotonic() + INTERVAL_S
         self.status = dataclasses.replace(self.status, heartbeat_at=time.time())
-        if self.silent:
-            return True
         try:
             write_whole(self.path, to_json(self.status))
         except OSError as error:
@@ -75,31 +63,6 @@ class Heartbeat:
             return False
         self.warning = ""
         return True
-
-
-def read_statuses(job_dir: Path, attempt: int, learners: int) -> list[Status]:
-    """Return the learners' statuses in rank order, without those that can't be read."""
-    found = []
-    for rank in range(learners):
-        with contextlib.suppress(ContractError, OSError):
-            status = read_record(Status, job_dir / status_file(attempt, "learner", rank))
-            if status is not None:
-                found.append(status)
-    return found
-
-
-def close_statuses(job_dir: Path, statuses: list[Status], failed_rank: int | None) -> None:
-    """Write final statuses for learners whose watchdogs were killed before they could."""
-    for status in statuses:
-        if status.state.final:
-            continue
-        ended = dataclasses.replace(status, state=State.CANCELLED, reason="ended with the others")
-        if status.rank == failed_rank:
-            ended = dataclasses.replace(ended, state=State.FAILED, reason="killed from outside")
-        # On a full disk the verdict matters more.
-        with contextlib.suppress(OSError):
-            path = job_dir / status_file(status.attempt, status.role, status.rank)
-            write_whole(path, to_json(ended))
 
 
 def last_lines(path: Path, count: int = LAST_LINES, since: int = 0) -> list[str]:

@@ -15,13 +15,14 @@ from dlctl import contract
 from dlctl.contract import Directive, Plan, State, Status, VerdictKind, to_json
 from learner.errors import UserFault
 from learner.job.outcome import Outcome, failed, fault_outcome
-from learner.job.status import Heartbeat, close_statuses, last_lines, read_statuses
+from learner.job.status import Heartbeat, last_lines
 from learner.supervisor.finish import (
     any_checkpoints,
     left_undone,
     reserve_file,
     say,
 )
+from learner.supervisor.statuses import Statuses
 from learner.system.disk_reserve import Reserve
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Supervisor:
         self.plan = plan
         self.control = control
         self.heart = Heartbeat(job_dir, "supervisor", 0, attempt)
+        self._known = Statuses(job_dir, attempt)
         self._hosts: list[str] = []
         self._silent: dict[int, tuple[float, float]] = {}
         self._warned = ""
@@ -201,7 +203,7 @@ class Supervisor:
 
         slurm_id = os.environ.get("SLURM_JOB_ID", "")
         nodes = Nodes(self.plan, self._hosts, slurm_id)
-        group = WorkerGroup(self.plan, self.job_dir, self.attempt, nodes, say)
+        group = WorkerGroup(self.plan, self.job_dir, self._known, nodes, say)
         with contextlib.closing(group):
             self._watch(group)
         return self._conclude(group, group.words(), group.lost)
@@ -228,7 +230,7 @@ class Supervisor:
             left_undone(self.plan, self.job_dir, self.attempt),
         )
         outcome = decide(self.plan, seen)
-        close_statuses(self.job_dir, statuses, outcome.failed_rank)
+        self._known.close(statuses, outcome.failed_rank)
         return self._store(outcome)
 
     def _watch(self, step: Running) -> None:
@@ -279,7 +281,7 @@ class Supervisor:
             say(f"Warning: {self._warned}" if self._warned else "Status can be written again.")
 
     def _statuses(self) -> list[Status]:
-        return read_statuses(self.job_dir, self.attempt, self.plan.resources.learners)
+        return self._known.learners(self.plan.resources.learners)
 
     def _look_for_silence(self, now: float) -> None:
         """Report learners whose heartbeat has not changed for `SILENCE_S` by this node's clock."""

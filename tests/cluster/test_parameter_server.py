@@ -248,8 +248,8 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
         "learner 2 was lost with node n3."
     )
     assert_each_sample_was_done_once(job_dir, SLOW_SAMPLES, SLOW_EPOCHS)
-    status = json.loads((job_dir / contract.status_file(1, "learner", 1)).read_text())
-    assert (status["state"], status["reason"]) == ("FAILED", "was lost with node n2")
+    learner = dlctl("show", training_id, "--json", ok=True).json["learners"][1]
+    assert (learner["state"], learner["reason"]) == ("FAILED", "was lost with node n2")
     cluster.node_start(3)
     assert shared_memory(training_id, cluster_site) == []
 

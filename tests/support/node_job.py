@@ -131,7 +131,9 @@ class Job:
         return path.read_text() if path.exists() else ""
 
     def status(self, rank: int = 0, role: str = "learner") -> Status | None:
-        return contract.read_record(Status, self.dir / contract.status_file(1, role, rank))
+        own = contract.read_record(Status, self.dir / contract.status_file(1, role, rank))
+        rulings = contract.read_record(contract.Rulings, self.dir / contract.rulings_file(1))
+        return own if rulings is None else rulings.on(role, rank, own)
 
     def ask(self, name: str) -> None:
         contract.write_whole(self.dir / name, "")

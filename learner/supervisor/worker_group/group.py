@@ -22,6 +22,7 @@ from learner.job.ranks import ranks_of
 from learner.job.slurm import says_full, says_lost
 from learner.job.status import has_saved
 from learner.supervisor.control import EndRequest
+from learner.supervisor.statuses import Statuses
 from learner.supervisor.steps import Step, learner_step, server_step, step_log
 from learner.supervisor.worker_group.cleanup import Cleaning
 from learner.supervisor.worker_group.failures import learner_failure, server_failure
@@ -59,8 +60,8 @@ class WorkerGroup:
     """
 
     def __init__(
-        self, plan: Plan, job_dir: Path, attempt: int, nodes: Nodes, say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, plan: Plan, job_dir: Path, statuses: Statuses, nodes: Nodes,
+        say: Callable[[str], None], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         assert plan.parameter_server is not None
         self.plan = plan
@@ -68,9 +69,9 @@ class WorkerGroup:
         self._unless_saved: Outcome | None = None
         """Becomes `failure` unless learner 0 still saves a checkpoint while halting."""
         self._server = plan.parameter_server
-        self._job_dir, self._attempt = job_dir, attempt
+        self._statuses, self._job_dir, self._attempt = statuses, job_dir, statuses.attempt
         self._nodes, self._say, self._clock = nodes, say, clock
-        self._placement = Placement(plan, job_dir, attempt)
+        self._placement = Placement(plan, job_dir, self._attempt)
         self._ending = self._halting = self._terminated = False
         self._kill_at = self._stop_by = float("inf")
         self._to_expel: list[int] = []
@@ -82,7 +83,7 @@ class WorkerGroup:
         self._one_world = is_one_world(plan)
         steps = 1 if self._one_world else plan.resources.nodes
         self.servers = [self._node_server(node) for node in range(steps)]
-        make_secret(job_dir, attempt)
+        make_secret(job_dir, self._attempt)
         self._placement.publish()
         for server in self.servers:
             self._start(server, clock())
@@ -98,7 +99,7 @@ class WorkerGroup:
                 starts, overlaps=bool(self._homes.lost_nodes),
             )  # fmt: skip
 
-        return LearnerWorker(rank, node, host, start, self._job_dir, self._attempt)
+        return LearnerWorker(rank, node, host, start, self._statuses, self._job_dir)
 
     def _node_server(self, node: int) -> ServerWorker:
         host = self._nodes.hosts[node]
@@ -110,7 +111,7 @@ class WorkerGroup:
             return server_step(self.plan, self._job_dir, self._attempt, node, host, takes_over)
 
         name = "the servers, one MPI world," if self._one_world else f"the server on {host}"
-        server = ServerWorker(name, node, host, start, self._job_dir, self._attempt, nodes)
+        server = ServerWorker(name, node, host, start, self._statuses, nodes)
         return server
 
     def _start(self, worker: Worker, now: float) -> str:
@@ -369,9 +370,6 @@ class WorkerGroup:
             self._placement.change(at_the_end(self._homes))
             if not has_saved(self.learners[0].status()):
                 self.failure = self.failure or self._unless_saved
-            for worker in [*self.learners, *self.servers]:
-                if worker.lost:  # a worker on a partitioned node may have written since
-                    worker.close(State.FAILED, worker.lost)
         serving = [s.step for s in self.servers if s.runs and not s.over and s.step is not None]
         late, cleaners = now >= self._stop_by, self._cleaning.running if self._cleaning else []
         for step in [*serving, *cleaners, *(step for step, _ in self._leaving)] if late else []:

@@ -1,4 +1,4 @@
-"""A learner or a node's server as the supervisor sees it: its step, its deaths, its status file."""
+"""A learner or a node's server as the supervisor sees it: its step, its deaths, its status."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import ContractError, State, Status
+from dlctl.contract import State, Status
 from dlctl.contract.metrics import BATCHES, RESTARTS
 from learner.job.slurm import says_away, says_busy, says_full
+from learner.supervisor.statuses import Statuses
 from learner.supervisor.steps import Step
 from learner.supervisor.worker_group.restart_policy import Restarts
 from psrv.cursor.base import CursorError
@@ -35,17 +36,17 @@ SETTLED_S = 3.0
 
 
 class Worker:
-    """A process that is restarted when it dies, with the status files that describe it.
+    """A process that is restarted when it dies, with the statuses that describe it.
 
     Args:
-        role: the role in its status files, `learner` or `server`.
-        ranks: the ranks of its status files; several for servers that share one step.
+        role: the role in its statuses, `learner` or `server`.
+        ranks: the ranks of its statuses; several for servers that share one step.
         start: starts its step; its argument is how often the worker was started before.
     """
 
     def __init__(
         self, name: str, node: int, host: str, deaths: int, start: Callable[[int], Step],
-        job_dir: Path, attempt: int, role: str, ranks: Sequence[int],
+        statuses: Statuses, role: str, ranks: Sequence[int],
     ) -> None:  # fmt: skip
         self.name = name
         self.node = node
@@ -61,10 +62,7 @@ class Worker:
         self._busy = BUSY_TRIES  # no memory at the first start: retries would not help
         self.started_at = 0.0
         self._start = start
-        self._role, self._attempt = role, attempt
-        self._status_files = {
-            rank: job_dir / contract.status_file(attempt, role, rank) for rank in ranks
-        }
+        self._statuses, self._role, self._ranks = statuses, role, ranks
 
     # Its step -----------------------------------------------------------------------------------
 
@@ -117,34 +115,31 @@ class Worker:
 
     def status(self) -> Status | None:
         """Return the worker's newest status (several servers: that of the lowest rank)."""
-        return self._read(next(iter(self._status_files.values())))
+        return self._statuses.read(self._role, self._ranks[0])
 
     def say_waiting(self, reason: str) -> None:
-        """Write to the worker's status that it will be restarted."""
-        self._rewrite(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
-                      last_lines=[])  # fmt: skip
+        """Rule that the worker will be restarted."""
+        self._rule(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
+                   last_lines=[])  # fmt: skip
 
     def close(self, state: State, reason: str, *, only_open: bool = False) -> None:
-        """Write to the worker's status how it ended.
+        """Rule how the worker ended.
 
         Args:
             only_open: leave statuses alone that already have a final state.
         """
-        self._rewrite(only_open, state=state, reason=reason)
+        self._rule(only_open, state=state, reason=reason)
 
-    def _read(self, path: Path) -> Status | None:
-        with contextlib.suppress(ContractError, OSError):
-            return contract.read_record(Status, path)
-        return None
-
-    def _rewrite(self, only_open: bool = False, **changes: object) -> None:
-        for rank, path in self._status_files.items():
-            old = self._read(path) or Status(self._role, rank, self._attempt, State.DEPLOYING)
-            if only_open and old.state.final:
-                continue
-            new = dataclasses.replace(old, host=old.host or self.host, **changes)  # type: ignore[arg-type]
-            with contextlib.suppress(OSError):  # a full disk: the verdict matters more
-                contract.write_whole(path, contract.to_json(new))
+    def _rule(self, only_open: bool = False, **changes: object) -> None:
+        rulings = []
+        for rank in self._ranks:
+            old = self._statuses.read(self._role, rank)
+            old = old or Status(self._role, rank, self._statuses.attempt, State.DEPLOYING)
+            if not only_open or not old.state.final:
+                new = dataclasses.replace(old, host=old.host or self.host, **changes)  # type: ignore[arg-type]
+                rulings.append(new)
+        if rulings:
+            self._statuses.rule(*rulings)
 
 
 class ServerWorker(Worker):
@@ -152,11 +147,9 @@ class ServerWorker(Worker):
 
     def __init__(
         self, name: str, node: int, host: str, start: Callable[[int], Step],
-        job_dir: Path, attempt: int, nodes: Sequence[int],
+        statuses: Statuses, nodes: Sequence[int],
     ) -> None:  # fmt: skip
-        super().__init__(
-            name, node, host, SERVER_DEATHS, start, job_dir, attempt, "server", nodes
-        )  # fmt: skip
+        super().__init__(name, node, host, SERVER_DEATHS, start, statuses, "server", nodes)
         self.has_served = False
         """Whether a server that died had served, so that its shared memory is still there."""
 
@@ -170,13 +163,13 @@ class ServerWorker(Worker):
 
     def failed(self) -> Status | None:
         """Return the status of the server that failed first: MPI ends the others with it."""
-        statuses = [self._read(path) for path in self._status_files.values()]
+        statuses = [self._statuses.read(self._role, rank) for rank in self._ranks]
         failed = [status for status in statuses if status and status.state is State.FAILED]
         return min(failed, key=lambda status: status.heartbeat_at, default=None)
 
     def did_something(self, now: float) -> bool:
         """Return whether all servers of the step have served, for at least `LIVED_S`."""
-        statuses = [self._read(path) for path in self._status_files.values()]
+        statuses = [self._statuses.read(self._role, rank) for rank in self._ranks]
         serves = all(status is not None and status.state is State.TRAINING for status in statuses)
         self.has_served = self.exit_code != 0 and (self.has_served or serves)
         return serves and now - self.started_at >= LIVED_S
@@ -187,12 +180,13 @@ class LearnerWorker(Worker):
 
     def __init__(
         self, rank: int, node: int, host: str, start: Callable[[int], Step],
-        job_dir: Path, attempt: int,
+        statuses: Statuses, job_dir: Path,
     ) -> None:  # fmt: skip
         super().__init__(
-            f"learner {rank} on {host}", node, host, LEARNER_DEATHS, start, job_dir, attempt,
+            f"learner {rank} on {host}", node, host, LEARNER_DEATHS, start, statuses,
             "learner", [rank],
         )  # fmt: skip
+        attempt = statuses.attempt
         self.rank = rank
         self._ended_at: float | None = None
         self._short = self._full = 0
@@ -207,12 +201,12 @@ class LearnerWorker(Worker):
         return final or now - self._ended_at >= SETTLED_S
 
     def say_waiting(self, reason: str) -> None:
-        """Write to the learner's status that it will be restarted, and how often it was started."""
+        """Rule that the learner will be restarted, and how often it was started."""
         self._ended_at = None
         old = self.status()
         metrics = {**(old.metrics if old else {}), RESTARTS: float(self.starts)}
-        self._rewrite(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
-                      last_lines=[], metrics=metrics)  # fmt: skip
+        self._rule(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
+                   last_lines=[], metrics=metrics)  # fmt: skip
 
     # Its work -----------------------------------------------------------------------------------
 

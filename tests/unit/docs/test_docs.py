@@ -250,6 +250,7 @@ def test_the_page_of_the_job_directory_names_every_file():
         assert contract.job_output(number) in named
         assert contract.learner_log(number, rank) in named
         assert contract.status_file(number, "<role>", rank) in named
+        assert contract.rulings_file(number) in named
         assert contract.preflight_file(number, rank) in named
         assert contract.directive_file(number) in named
         assert contract.verdict_file(number) in named

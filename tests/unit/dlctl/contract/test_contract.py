@@ -22,6 +22,7 @@ RECORDS = [
     plan_of(learners=3, memory="2GiB", time="1h"),
     Status("learner", 1, 2, State.TRAINING, metrics={"loss": 0.5}, last_lines=["é \u2028"]),
     Verdict(1, "7", State.FAILED, "why", guilty=Guilty("learner", 0, "n1", None, 9, ["end"])),
+    contract.Rulings([Status("server", 0, 2, State.FAILED, reason="was lost with node n1")]),
     contract.Preflight(0, "n1", "3.11", 2, None, None, problems=["p"]),
     contract.Directive("halt", "asked", 1.0, 2.0),
     contract.ResultsIndex([contract.ResultFile("a/b", 3, "abc")]),
@@ -166,3 +167,25 @@ def test_an_invalid_line_of_metrics_is_none(text):
 def test_names_with_a_meaning_of_their_own_are_reserved():
     assert {"step", "epoch", "time", "loss", "samples_per_s", "restarts"} <= set(metrics.RESERVED)
     assert len(set(metrics.RESERVED)) == len(metrics.RESERVED)
+
+
+@pytest.mark.parametrize(
+    ("own", "ruling", "shown"),
+    [
+        (None, {"state": State.CANCELLED}, "ruling"),  # it never began
+        ({"started_at": 5.0}, {"state": State.FAILED, "started_at": 5.0}, "ruling"),
+        # A process on a partitioned node may write for as long as it lives.
+        ({"state": State.COMPLETED}, {"state": State.FAILED}, "ruling"),
+        ({"started_at": 5.0}, {"state": State.DEPLOYING, "started_at": 5.0}, "ruling"),
+        ({"started_at": 6.0}, {"state": State.DEPLOYING, "started_at": 5.0}, "own"),
+        ({"started_at": 6.0}, {"state": State.FAILED, "started_at": 5.0}, "ruling"),
+    ],
+)
+def test_a_final_ruling_stands_and_a_restart_lasts_until_the_next_life(own, ruling, shown):
+    before = {"role": "learner", "rank": 1, "attempt": 1}
+    wrote = None if own is None else contract.Status(**{"state": State.TRAINING, **before, **own})
+    ruled = contract.Status(**before, **ruling)
+    rulings = contract.Rulings([ruled])
+    assert rulings.on("learner", 1, wrote) is {"own": wrote, "ruling": ruled}[shown]
+    assert rulings.on("learner", 0, wrote) is wrote
+    assert rulings.on("server", 1, wrote) is wrote

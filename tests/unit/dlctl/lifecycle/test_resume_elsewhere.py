@@ -289,8 +289,14 @@ def test_details_have_the_servers_and_where_the_shards_are_now(served):
         status = contract.Status("server", node, 1, contract.State.TRAINING, host=f"n{node}")
         path = job_dir(served) / contract.status_file(1, "server", node)
         contract.write_whole(path, contract.to_json(status))
+    lost = contract.Status("server", 1, 1, contract.State.FAILED, "was lost with node n1", "n1")
+    rulings = contract.to_json(contract.Rulings([lost]))
+    contract.write_whole(job_dir(served) / contract.rulings_file(1), rulings)
     homes = contract.Homes(2, [0, 0, 0], [1])
     contract.write_whole(job_dir(served) / contract.homes_file(1), contract.to_json(homes))
     told = details(served.session, record)
-    assert [status["host"] for status in told["servers"]] == ["n0", "n1"]
+    assert [(s["host"], s["state"]) for s in told["servers"]] == [
+        ("n0", "TRAINING"),
+        ("n1", "FAILED"),
+    ]
     assert told["homes"]["lost_nodes"] == [1]

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from node_job import Job, status
 
-from dlctl.contract import Launch, State, Status, attempt_dir, read_record, status_file
+from dlctl.contract import Launch, Rulings, State, attempt_dir, read_record, rulings_file
 from learner.errors import UserFault, explain
-from learner.job.status import UNFINISHED, close_statuses
+from learner.job.status import UNFINISHED
 from learner.supervisor.evidence import Evidence
+from learner.supervisor.statuses import Statuses
 from learner.supervisor.verdict import decide
 
 SPOKE = [
@@ -57,7 +58,7 @@ def test_a_failed_learner_that_printed_its_own_error_is_named(plan):
     ("line", "reason", "hint"),
     [
         ("slurmstepd-n1: error: Exceeded job memory limit", "more memory", "--memory"),
-        ("srun: error: Node failure on n2", "A node was lost", "dlctl resume t-1"),
+        ("srun: error: Node failure on n2", "A node was lost", "dlctl resume t-"),
         ("srun: error: n1: task 0: Killed", "killed from outside", "--memory"),
     ],
 )
@@ -168,11 +169,12 @@ def test_no_learner_of_an_ended_attempt_is_shown_as_training(plan, tmp_path):
     (tmp_path / attempt_dir(1)).mkdir(parents=True)
     known = [status(0), status(1), status(2, State.COMPLETED, exit_code=0)]
     verdict = judge(plan, known, [], {1: SPOKE})
-    close_statuses(tmp_path, known, verdict.failed_rank)
-    closed = [read_record(Status, tmp_path / status_file(1, "learner", rank)) for rank in (0, 1)]
+    Statuses(tmp_path, 1).close(known, verdict.failed_rank)
+    rulings = read_record(Rulings, tmp_path / rulings_file(1))
+    closed = [rulings.on("learner", rank, known[rank]) for rank in (0, 1)]
     assert [(s.state, s.reason) for s in closed] == [
         (State.CANCELLED, "ended with the others"),
         (State.FAILED, "killed from outside"),
     ]
     assert [s.heartbeat_at for s in closed] == [5.0, 4.0]
-    assert not (tmp_path / status_file(1, "learner", 2)).exists()
+    assert len(rulings.statuses) == 2

@@ -21,6 +21,7 @@ from learner.job.slurm import job_hosts, says_lost
 from learner.job.status import UNSAVED
 from learner.supervisor.control import EndRequest
 from learner.supervisor.evidence import Evidence
+from learner.supervisor.statuses import Statuses
 from learner.supervisor.verdict import decide
 from learner.supervisor.worker_group.restart_policy import (
     Restarts,
@@ -40,9 +41,8 @@ from learner.supervisor.worker_group.worker import LearnerWorker
 
 
 def test_a_learner_waiting_for_its_restart_reports_its_restarts(tmp_path):
-    path = tmp_path / contract.status_file(1, "learner", 0)
-    path.parent.mkdir(parents=True)
-    learner = LearnerWorker(0, 0, "n1", lambda starts: None, tmp_path, 1)
+    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
+    learner = LearnerWorker(0, 0, "n1", lambda starts: None, Statuses(tmp_path, 1), tmp_path)
     learner.start_if_due(0.0)
     learner.say_waiting("was killed by signal 9; restarting")
     assert learner.status().metrics == {"restarts": 1.0}

@@ -15,6 +15,7 @@ from learner.errors import UserFault
 from learner.job.status import UNSAVED
 from learner.supervisor.attempt import Supervisor
 from learner.supervisor.control import EndRequest
+from learner.supervisor.statuses import Statuses
 from learner.supervisor.worker_group import cleanup
 from learner.supervisor.worker_group import group as group_module
 from learner.supervisor.worker_group.group import WorkerGroup
@@ -75,8 +76,9 @@ class Played:
         self.cleaned_by: list[list[str]] = []
         self.steps: dict[str, list[FakeStep]] = defaultdict(list)
         (self.job.dir / contract.status_file(1, "server", 0)).parent.mkdir(parents=True)
+        self.statuses = Statuses(self.job.dir, 1)
         self.group = WorkerGroup(
-            self.job.plan, self.job.dir, 1, FakeNodes(nodes),  # type: ignore[arg-type]
+            self.job.plan, self.job.dir, self.statuses, FakeNodes(nodes),  # type: ignore[arg-type]
             self.said.append, lambda: self.now,
         )  # fmt: skip
 
@@ -99,9 +101,10 @@ class Played:
             self.group.poll(request, silent=False)
 
     def status(self, role: str, rank: int) -> Status | None:
-        return contract.read_record(Status, self.job.dir / contract.status_file(1, role, rank))
+        return self.statuses.read(role, rank)
 
     def say(self, role: str, rank: int, state: State, **more: Any) -> None:
+        more.setdefault("started_at", self.now)
         path = self.job.dir / contract.status_file(1, role, rank)
         contract.write_whole(path, contract.to_json(Status(role, rank, 1, state, **more)))
 
