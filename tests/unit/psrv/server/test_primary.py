@@ -400,7 +400,7 @@ def test_a_server_that_sees_a_gpu_starts_with_every_solver(
 
 
 def test_a_shard_that_learners_work_in_is_not_made_again(shm_folder: Path) -> None:
-    """They would go on in what somebody has removed, and new ones in the other."""
+    """They would continue in what somebody has removed, and new ones in the other."""
     (shm_folder / attempt_dir(1)).mkdir(parents=True)
     write_snapshot(shm_folder / snapshot_file(1, 0), [(0, [torch.zeros(COUNT)])], COUNT)
     first = shard_files(shm_folder)
@@ -412,7 +412,7 @@ def test_a_shard_that_learners_work_in_is_not_made_again(shm_folder: Path) -> No
     with pytest.raises(ServerError, match=r"shard-0 is gone, in which learners .* work") as caught:
         second.open(0, True)
     assert "RemoveIPC" in (caught.value.hint or "") and not second.exist()
-    mark_removed(shm_folder)  # a server that goes on had seen it; no learner works there any more
+    mark_removed(shm_folder)  # a server that continues had seen it; no learner works there any more
     shard_files(shm_folder).open(0, True).close()
     assert not was_removed(shm_folder)
 
