@@ -16,7 +16,7 @@ slowest learner counts. The candidates take turns; what one has written is gone 
 Peers: `torch_save`: torch.save of each learner's state, with fsync; `dcp`: DCP over gloo;
 `dcp_async`: its async_save; `dcp_async_reused`: the same with one stager for all saves;
 `raw_direct`: as the floor, but past the page cache (O_DIRECT), which is how ours writes; `h5py`:
-a file opened anew with "w". Those of the kills overwrite one path, as most scripts do.
+a file opened again with "w". Those of the kills overwrite one path, as most scripts do.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The *surviving history* of a training is what it would tell of itself after a cr
 FileCursor trains on a chunk, writes it to its journal (fsync) and then reports it done; the
 cursor's file counts what each learner reported. Of a killed learner's journal, as many chunks
 survive as its count says. What it had trained on, but not yet reported, is lost with it, and is
-given out again. (So a learner whose weights survive it would go on from those that it had when it
-reported that many.)
+given out again. (So a learner whose weights survive it would continue from those that it had when
+it reported that many.)
 
 The history must be exactly what the cursor says was done: each sample of each finished pass once,
 and of the passes in progress, each sample that is not given out again once.

@@ -38,7 +38,7 @@ class Started:
     output: Path
 
     def wait(self, limit_s: float) -> int:
-        """Return mpiexec's exit code; minus SIGALRM where it goes on for longer than the limit."""
+        """Return mpiexec's exit code; minus SIGALRM if it takes longer than the limit."""
         try:
             return self.process.wait(limit_s)
         except subprocess.TimeoutExpired:

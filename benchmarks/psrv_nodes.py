@@ -5,7 +5,7 @@ pushes a gradient of 102 MB and pulls weights that have it in them: half of both
 place, half goes over the network and back. It begins its next update then and not before, so that
 no two pushes go together, as they otherwise may; it does not wait for the other learner.
 
-`…_loop` is what a training has: a learner goes on with the weights that its node has, as the
+`…_loop` is what a training has: a learner continues with the weights that its node has, as the
 built-in loop does, and what is pushed while a total is on its way goes with the next one. All
 pushes have come to their home when the clock is stopped.
 

@@ -244,7 +244,7 @@ class Bare(Link):
     """The same sockets, and the same arithmetic on private memory: no program does with less.
 
     A step for each update at each half's home, in C, as in the floor of `psrv_2`. There is no
-    total, no replica and no shared memory, and nothing is kept for who goes on after a cut.
+    total, no replica and no shared memory, and nothing is kept to resume from after a cut.
     """
 
     def join(self) -> None:

@@ -53,7 +53,7 @@ class Handle:
         """Wait for its end.
 
         Raises:
-            ServerError: It takes longer than the time limit; it goes on.
+            ServerError: It takes longer than the time limit; it continues.
             Exception: The error that it ended with.
         """
         try:

@@ -170,7 +170,7 @@ def _files_for(
     asked = merged(pending(record, before.attempt), asked)
     if asked == Overrides():
         return before, asked
-    return attempts.decide_anew(before, asked, session.site), asked
+    return attempts.decide_again(before, asked, session.site), asked
 
 
 def _interrupted(record: Record) -> bool:

@@ -12,17 +12,17 @@ _WORDS = [
     (
         re.compile(r"oom.?kill|exceeded (job )?memory limit|out of memory", re.IGNORECASE),
         "the job was killed for using more memory than it asked for",
-        "go on with more: dlctl resume {id} --memory 8GiB",
+        "continue with more: dlctl resume {id} --memory 8GiB",
     ),
     (
         re.compile(r"DUE TO NODE FAILURE"),
         "a node of the job was lost",
-        "`dlctl resume {id}` goes on from the newest checkpoint",
+        "`dlctl resume {id}` continues from the newest checkpoint",
     ),
     (
         re.compile(r"DUE TO TIME LIMIT"),
         "the time limit ended the job before it could save",
-        "`dlctl resume {id} --time 8h` goes on from the newest checkpoint, with more time",
+        "`dlctl resume {id} --time 8h` continues from the newest checkpoint, with more time",
     ),
     (
         re.compile(r"No space left on device|Disk quota exceeded"),

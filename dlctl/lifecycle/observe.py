@@ -219,11 +219,11 @@ _ENDINGS = {
 def _see_output(record: Record) -> str:
     """Return a hint about an unexplained end; a command without an id means the latest training."""
     logs, resume = f"dlctl logs {record.training_id}", f"dlctl resume {record.training_id}"
-    return f"`{logs}` shows what it printed; `{resume}` goes on from the newest checkpoint"
+    return f"`{logs}` shows what it printed; `{resume}` continues from the newest checkpoint"
 
 
 def _ended(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
-    go_on = f"go on from the newest checkpoint: dlctl resume {record.training_id}"
+    go_on = f"continue from the newest checkpoint: dlctl resume {record.training_id}"
     if asked := _as_asked(record, seen, wall_s):
         known = _ENDINGS.get(job.state, "")
         if asked.state is State.HALTED and seen.claim and known not in ("", _NO_VERDICT):

@@ -169,7 +169,7 @@ def _candidates(named: str | None, site: Site) -> list[str]:
             raise PlanError(
                 f"the site {site.name} has no partition {name!r}"
                 + (f"; did you mean {close[0]!r}?" if close else ""),
-                hint=f"it has {', '.join(site.partitions)}; `dlctl sites add --force` asks anew",
+                hint=f"it has {', '.join(site.partitions)}; `dlctl sites add --force` asks again",
             )
     return names
 

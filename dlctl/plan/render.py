@@ -46,7 +46,7 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
     given = {name: value for name, value in chosen.items() if value is not None}
     options = [f"--{name}={_word(name, value)}" for name, value in given.items()]
     extra = [_word("extra", option) for option in batch.extra]
-    # Learners that share no world may go on without a lost node. Never with --requeue: a node's
+    # Learners that share no world may continue without a lost node. Never with --requeue: a node's
     # loss would start the attempt again beside what still runs.
     spared = ["--no-kill"] if plan.parameter_server else []
     return [*options, "--no-requeue", *spared, "--open-mode=append", *extra]

@@ -102,7 +102,7 @@ def _plan(transport: Transport, path: str, content: bytes) -> contract.Plan:
         ) from error
 
 
-def decide_anew(base: AttemptFiles, overrides: Overrides, site: Site) -> AttemptFiles:
+def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> AttemptFiles:
     """Return the files of an attempt with other resources: placement, launch and batch are new.
 
     Raises:

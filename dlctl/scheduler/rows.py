@@ -59,5 +59,5 @@ def unavailable(what: str, exit_code: int, stderr: str) -> SchedulerUnavailable:
     said = " ".join(line.strip() for line in stderr.strip().splitlines()[-3:]) or "nothing"
     return SchedulerUnavailable(
         f"{what} ended with exit code {exit_code} and said: {said}",
-        hint="The jobs themselves go on; try again in a minute, or see `dlctl sites check`.",
+        hint="The jobs themselves continue; try again in a minute, or see `dlctl sites check`.",
     )

@@ -176,7 +176,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                     f"the parameter {name} has a gradient that the learners don't exchange: it "
                     "was frozen when its optimizer was wrapped",
                     hint="unfreeze it before wrapping; or close() this DistributedOptimizer, "
-                    "unfreeze, and wrap anew",
+                    "unfreeze, and wrap again",
                 )
 
     def _shard(self) -> None:
@@ -268,7 +268,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """Give this learner its own weights and whole optimizer state. Called by every learner.
 
-        The wrapped optimizer is then an ordinary one again, which may be wrapped anew.
+        The wrapped optimizer is then an ordinary one again, which may be wrapped again.
         """
         if self._closed:
             return

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 Condition = Callable[[], bool]
 Protocol = Iterator[Condition]
-"""Yields conditions that must be true before it goes on."""
+"""Yields conditions that must be true before it continues."""
 
 IN_FLIGHT = 8
 """Protocols that run at once: enough to hide the network's latency, few enough for the cache."""

@@ -14,7 +14,7 @@ from learner.exchange.torch_group import TIMEOUT, end, started_here
 
 
 class TorchBuffer:
-    """A Buffer whose parts are all-reduced while the program goes on."""
+    """A Buffer whose parts are all-reduced while the program continues."""
 
     def __init__(self, values: torch.Tensor, group: Any) -> None:
         self.values = values

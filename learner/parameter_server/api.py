@@ -89,8 +89,8 @@ def join(
         lr: The learning rate of the server's steps, if the manifest has none.
         solver: The user's own, for a script that runs alone.
         settings: What a manifest would contain; for a script that runs alone.
-        state: From `Server.state`, to go on from, with the model's weights as they were; in a job,
-            learner 0's counts, at its first start.
+        state: From `Server.state`, to continue from, with the model's weights as they were; in a
+            job, learner 0's counts, at its first start.
 
     Raises:
         UserFault: The job has no parameter server, this process has joined it before, or the

@@ -2,7 +2,7 @@
 
 No MPI: learners know one another by the shards, the cursor and the job directory only. Learner 0
 writes the first snapshots of the shards, from the model as it was built or from the newest
-checkpoint. A restarted learner joins what is there and goes on with other chunks.
+checkpoint. A restarted learner joins what is there and continues with other chunks.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Learner:
                 self._server_model.join()
             except LateError:  # large shards take minutes to make
                 return self._halt_early()
-            # A learner that goes on, or was restarted, draws other random numbers than before.
+            # A learner that continues, or was restarted, draws other random numbers than before.
             done = cursor.next if any_restarted(job) else position.step
             seed_all(training.seed, job.rank, *([done] if done else []))
             if job.rank == 0:
@@ -241,7 +241,7 @@ class _Learner:
         return position if publish_parameters(job, self._parameters, mine, halted) else None
 
     def _rejoin(self) -> Position:
-        """Go on after learner 0 was restarted: the server's and the cursor's states are newer."""
+        """Continue after a restart of learner 0: the server's and the cursor's states are newer."""
         job = self._job
         wait_for_coordinator(job, self._parameters, self._server.timeout_s)
         position = self._start()
@@ -262,7 +262,7 @@ class _Learner:
         except UserFault as fault:
             if not any_restarted(job):  # at the beginning, fail as an allreduce would
                 raise
-            job.warn(f"goes on without the newest checkpoint: {fault.message}")
+            job.warn(f"continues without the newest checkpoint: {fault.message}")
         job.take_weights(self._parts.model)  # frozen parameters are in no shard
         return Position()
 

@@ -1,10 +1,10 @@
 """The coordinator: learner 0's duties beside its own chunks, at ends of epochs and for checkpoints.
 
 An epoch is over when all chunks of its pass are done. Learner 0 checks for that between its own
-chunks, and validates the server's weights with its own buffers while the others go on; if several
-epochs are over, it validates once. The training loss covers its own samples since the last epoch. A
-checkpoint that is due is saved before the validation, which may run out of memory; an attempt that
-goes on from that checkpoint validates first, before any chunk.
+chunks, and validates the server's weights with its own buffers while the others continue; if
+several epochs are over, it validates once. The training loss covers its own samples since the last
+epoch. A checkpoint that is due is saved before the validation, which may run out of memory; an
+attempt that continues from that checkpoint validates first, before any chunk.
 
 A checkpoint holds the cursor's state, and the server's weights just after it. Pushes that came in
 between belong to chunks that are trained again after `resume`; pushes of other nodes that are still
@@ -81,7 +81,7 @@ class Coordinator:
         self.position = Position()
 
     def begin(self, position: Position) -> None:
-        """Go on from a position."""
+        """Continue from a position."""
         self.position = position
         self._last_step = position.step
         self._rate_since = (self._state().done_samples, time.monotonic())
@@ -189,8 +189,8 @@ class Coordinator:
             if epoch < last:
                 self._report_epoch({}, validate=False)
         position.epoch, position.samples, position.sums = last, 0, {}
-        # An attempt without a server, which may go on from here, steps the schedule at this point
-        # only.
+        # An attempt without a server, which may continue from here, steps the schedule only at
+        # this point.
         self._saved.step_schedule(self._trained.schedule, last)
         final = final or last == self._settings.epochs
         if save_due or final or any(map(self._keeper.due_after_epoch, over)):
@@ -303,6 +303,6 @@ class Coordinator:
         """Set the position to what all learners have done."""
         epochs, done = divmod(state.done_samples, state.samples)
         self.position.step = epochs * self._steps + done // self._settings.batch_size
-        # for an allreduce that goes on from here
+        # for an allreduce that continues from here
         self.position.batch = 0
         self.position.done = done_since(state, self.position.epoch)

@@ -37,8 +37,8 @@ class OrderedCursor:
         irregular: Returns whether the order no longer counts: a learner was restarted or given up,
             the cursor went on from a state with gaps, or a halt stops the others at their turn.
         timeout_s: How long to wait for the others.
-        began: The position from which the attempt goes on, the same for all. With another number of
-            learners than before, or after an allreduce, it need not be where a chunk begins.
+        began: The position from which the attempt continues, the same for all. With another number
+            of learners than before, or after an allreduce, it need not be where a chunk begins.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class OrderedCursor:
         return self._cursor.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self._cursor.restore(state)
 
     def close(self) -> None:

@@ -288,7 +288,7 @@ class CheckpointKeeper:
         if marker.learners == self._exchange.size:
             rng.restore(own[-1]["random"], trained.device)
         else:
-            self._seed_anew(marker.settings.get("learners", marker.learners), position.step)
+            self._reseed(marker.settings.get("learners", marker.learners), position.step)
         return position
 
     def _read(self, loaded: Loaded, trained: Trained) -> tuple[Marker, Any, list[Any]]:
@@ -310,11 +310,11 @@ class CheckpointKeeper:
         ranks = [0, rank] if loaded.marker.learners == size else [0]
         return loaded.marker, filled(tree), [loaded.own(n) for n in dict.fromkeys(ranks)]
 
-    def _seed_anew(self, before: int, step: int) -> None:
+    def _reseed(self, before: int, step: int) -> None:
         now = self._settings.get("learners", self._exchange.size)
         self._say(
             f"learners in the checkpoint: {before}, now: {now}; their random number "
-            "generators (for dropout, for example) are seeded anew"
+            "generators (for dropout, for example) are reseeded"
         )
         rng.seed_all(self._settings["seed"], self._exchange.rank, step)
 

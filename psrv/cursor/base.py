@@ -69,7 +69,7 @@ class Cursor(Protocol):
         """Return what a checkpoint keeps, as JSON values: only chunks reported done count."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state: what was not done in it is given out first."""
+        """Continue from a state: what was not done in it is given out first."""
 
     def close(self) -> None:
         """Give up the chunks that are held; may be called twice. Other calls fail afterwards."""
@@ -113,7 +113,7 @@ def make_state(samples: int, passes: int, next_: int, undone: Iterable[Range]) -
 
 
 def read_state(state: Mapping[str, Any], samples: int, passes: int) -> CursorState:
-    """Return a checkpoint's state, checked against the cursor that goes on from it.
+    """Return a checkpoint's state, checked against the cursor that continues from it.
 
     The number of passes may differ, as long as the state is not beyond it.
     """

@@ -200,7 +200,7 @@ class LeaseFile:
             raise CursorError(
                 f"{self.path} is the cursor of {seen[1]} passes over {seen[0]} samples, not of "
                 f"{self.passes} over {self.samples}",
-                hint="remove the file to start anew, or give the cursor another path",
+                hint="remove the file to start over, or give the cursor another path",
             )
 
     def _find_slot(self) -> int:
@@ -220,7 +220,7 @@ class LeaseFile:
         raise CursorError(f"{self.path} has no slot for another learner: {SLOTS} have joined")
 
     def _replace(self, state: CursorState) -> None:
-        """Replace the file by one that goes on from a state."""
+        """Replace the file by one that continues from a state."""
         others = [slot for slot in range(self._table.get(USED)) if slot != self._slot]
         if any(self._is_alive(slot) for slot in others):
             raise CursorError(f"other learners use {self.path}, so that it can't be restored",

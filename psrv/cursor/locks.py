@@ -64,7 +64,7 @@ class PosixLocks:
         return CursorError(
             f"the file system refuses a lock on {self._path}: {error.strerror or error}",
             hint="it must have locks that hold on all nodes; if so, its server was away for "
-            "too long: open the cursor anew",
+            "too long: open the cursor again",
         )
 
 

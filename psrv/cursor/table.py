@@ -78,7 +78,7 @@ class Table:
         return self.words[0] == 0
 
     def create(self, state: CursorState) -> None:
-        """Write a table that goes on from a state, whose undone ranges wait in slots.
+        """Write a table that continues from a state, whose undone ranges wait in slots.
 
         The magic word comes last: without it the table is new.
         """

@@ -78,7 +78,7 @@ class Wait:
         if not self.said and waited_s > self.wait_policy.timeout_s:
             self.said = True
             self.wait_policy.warn(
-                f"has waited for {whom()} for {self.wait_policy.timeout_s:g} s, and goes on"
+                f"has waited for {whom()} for {self.wait_policy.timeout_s:g} s, and continues"
             )
 
 

@@ -133,7 +133,7 @@ class PeerConnections:
         """Serve a connection until it ends, for whatever reason.
 
         Raises:
-            ServerError: This server can't go on.
+            ServerError: This server can't continue.
         """
         node = greeting.node
         channel, handler = (

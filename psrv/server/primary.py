@@ -167,7 +167,7 @@ class Primary:
     def begun(self) -> bool:
         """Return whether rounds have begun: they begin once all expected learners have joined.
 
-        On a promoted primary they go on once every node has said which of its learners live.
+        On a promoted primary they continue once every node has said which of its learners live.
         """
         shard = self.shard
         if shard.expected == 1:

@@ -92,7 +92,7 @@ class NodeServer:
             beat: Called often, with what this server is doing.
 
         Raises:
-            ServerError: This server can't go on.
+            ServerError: This server can't continue.
         """
         if self.lost:
             self._log("this node was given up: its server ends")
@@ -220,13 +220,13 @@ class NodeServer:
     def _watch_files(self) -> None:
         """Warn once if somebody has removed the shards' files.
 
-        Processes that have mapped them go on; new ones can't join.
+        Processes that have mapped them continue; new ones can't join.
         """
         if self._files is not None and not self._files.exist():
             self._files = None
             mark_removed(self._folder)
             self._log(
-                f"somebody has removed {self._folder}: the training goes on until a learner or "
+                f"somebody has removed {self._folder}: the training continues until a learner or "
                 f"the server of this node dies ({REMOVED_BY})"
             )
 

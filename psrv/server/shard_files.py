@@ -143,7 +143,9 @@ class ShardFiles:
         path = self._shards.path(number)
         if path.exists():
             return ThreadedShard(path, self._layout(number, kind_of(path)), self._attempt)
-        if self._takes_over:  # old learners would go on in the removed file, and new ones in this
+        if (
+            self._takes_over
+        ):  # old learners would continue in the removed file, and new ones in this
             raise removed_error(path)
         kind = PRIMARY if is_primary else REPLICA
         layout = self._layout(number, kind)

@@ -108,7 +108,7 @@ class NodeShards:
         return dict(forwarders)
 
     def apply_placement(self, placement: Homes) -> None:
-        """Apply a new placement: promote shards, refuse lost nodes, and link anew.
+        """Apply a new placement: promote shards, refuse lost nodes, and reconnect.
 
         Learners that were given up are not waited for before the first round.
         """

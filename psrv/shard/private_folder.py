@@ -118,5 +118,5 @@ def removed_error(path: Path) -> ServerError:
     """Return the error for a file that is gone while learners work in it."""
     return ServerError(
         f"{path} is gone, in which learners of this node work: somebody has removed it",
-        hint=f"{REMOVED_BY}; `dlctl resume` goes on from the newest checkpoint",
+        hint=f"{REMOVED_BY}; `dlctl resume` continues from the newest checkpoint",
     )

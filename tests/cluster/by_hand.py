@@ -62,7 +62,7 @@ class Traces:
             )
 
     def write(self) -> None:
-        """Write all three, anew where they are old: the port may have changed."""
+        """Write all three, again where they are old: the port may have changed."""
         self._remember_what_is_made()
         block = (self.folder / "ssh_config").read_text(encoding="utf-8")
         self._host_block.write_text(block.replace("Host testbed\n", f"Host {HOST}\n"))

@@ -111,7 +111,7 @@ class Cluster:
             os.close(writing)  # it was up: its keeper watches the first pipe
 
     def stop(self) -> None:
-        """Stop it in order; `start` goes on with the same job ids, accounting and port."""
+        """Stop it in order; `start` continues with the same job ids, accounting and port."""
         self._call("down", timeout_s=90)
         self._let_go()
 
@@ -167,7 +167,7 @@ class Cluster:
         self._call("node-start", str(node))
 
     def node_cut(self, node: int) -> None:
-        """Unplug a node's network: it goes on running, alone."""
+        """Unplug a node's network: it continues running, alone."""
         self._harm("node-cut", str(node))
 
     def node_heal(self, node: int) -> None:
@@ -195,7 +195,7 @@ class Cluster:
         self._harm("ctld-hang")
 
     def ctld_resume(self) -> None:
-        """Let slurmctld go on."""
+        """Let slurmctld continue."""
         self._call("ctld-resume")
 
     def dbd_stop(self) -> None:
@@ -211,7 +211,7 @@ class Cluster:
         self._harm("ssh-hang")
 
     def ssh_resume(self) -> None:
-        """Let sshd go on."""
+        """Let sshd continue."""
         self._call("ssh-resume")
 
     def ssh_drop(self) -> None:

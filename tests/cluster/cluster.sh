@@ -2,7 +2,7 @@
 # cluster.sh - a real Slurm cluster with several nodes on one machine: no container engine, no systemd.
 #
 #   cluster.sh up          start it; a daemon or node that is missing is started again
-#   cluster.sh down        stop it; job ids and the accounting go on next time
+#   cluster.sh down        stop it; job ids and the accounting continue next time
 #   cluster.sh wipe        stop it at once and delete its folder
 #   cluster.sh status      what runs; exit code 0 only if every node is usable
 #   cluster.sh exec [-n N] COMMAND...   as the cluster's administrator, on the login host (or node N)

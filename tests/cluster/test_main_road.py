@@ -202,7 +202,7 @@ def test_submit_returns_the_id_and_list_knows_it(dlctl, site, words, wait_until)
     assert dlctl("status", prefix, "--json", ok=True).json["training_id"] == training_id
     assert dlctl("cancel", ok=True).stdout, "without an id: the folder's latest"
     wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
-    assert dlctl("resume", training_id).exit_code == 0, "a cancelled training may go on"
+    assert dlctl("resume", training_id).exit_code == 0, "a cancelled training may continue"
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     assert dlctl("resume", training_id).exit_code == 8
     assert dlctl("delete", training_id, ok=True)

@@ -197,7 +197,7 @@ def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, 
 def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
     dlctl, cluster_site, cluster, wait_until
 ):
-    """The first node's learner goes on; the one that is cut off computes and has no part in it.
+    """The first node's learner continues; the one that is cut off computes and has no part in it.
 
     With its network that node loses sight of the shared files: what it sees are those of before,
     until its network is back and its server has come with the pushes, and was refused. (With a
@@ -358,7 +358,7 @@ def test_kill_of_everything_and_what_the_next_attempt_removes(dlctl, local_site,
 
 
 def test_the_loss_of_the_batch_host_and_a_halt(dlctl, cluster_site, cluster, xdg, wait_until):
-    """The node that is left ends the job; a new attempt goes on from the checkpoint."""
+    """The node that is left ends the job; a new attempt continues from the checkpoint."""
     changed = change_site(
         cluster_site, xdg.config, environment={"variables": {"DLCTL_SUPERVISOR_LOST_S": "8"}}
     )

@@ -1,4 +1,4 @@
-"""A job in a partition that another one comes before: it is halted, runs once, and goes on."""
+"""A job in a partition that another one comes before: it is halted, runs once, and continues."""
 
 from __future__ import annotations
 

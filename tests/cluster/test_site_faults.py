@@ -259,7 +259,7 @@ def test_a_lost_node_and_the_way_on(dlctl, cluster_site, wait_until):
 
 
 def test_a_node_that_is_cut_off_for_a_moment(dlctl, cluster_site, wait_until):
-    """Shorter than Slurm's patience: the job goes on and nothing is said wrong meanwhile."""
+    """Shorter than Slurm's patience: the job continues and nothing is said wrong meanwhile."""
     cluster = cluster_site.cluster
     folder = write_training(
         dlctl.cwd, {"command": "exec python3 counter.py 120"}, {"counter.py": COUNTER}

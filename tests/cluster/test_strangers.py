@@ -60,7 +60,7 @@ def command_lines():
 
 
 def test_a_stranger_that_connects_to_the_port(dlctl, cluster_site, cluster, wait_until):
-    """From a node that is none of the job's; the training goes on, and its log has it."""
+    """From a node that is none of the job's; the training continues, and its log has it."""
     training_id = submit(dlctl, cluster_site, write_slow(dlctl.cwd / "job", learners=2, cpus=2))
     job_dir = cluster_site.job_dir(training_id)
     wait_for_learners(wait_until, job_dir, 2)

@@ -1,4 +1,4 @@
-"""A training that dlctl 0.1 submitted goes on to be read, resumed, fetched and exported.
+"""A training that dlctl 0.1 submitted continues to be read, resumed, fetched and exported.
 
 `job-of-0.1.tar.xz` was recorded with commit 4c5a224: a halted training of one learner, with its
 runtime, and the login side's record. Paths stand in it as `@ROOT@` and `@PYTHON@`.

@@ -49,7 +49,7 @@ def mpi_environment(**more: str) -> dict[str, str]:
 
 
 def memory_left() -> list[Path]:
-    """Return the exchanges' shared memory whose owner has ended: other workers' tests go on."""
+    """Return the exchanges' shared memory whose owner has ended: other workers' tests continue."""
     found = Path("/dev/shm").glob("dlctl-*-memory-*")
     return [path for path in found if not Path("/proc", path.name.split("-")[3]).exists()]
 

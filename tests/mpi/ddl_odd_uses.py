@@ -23,7 +23,7 @@ from learner.errors import UserFault
 
 
 def refuses(words: str, act: Callable[[], object]) -> None:
-    """Check that every learner is refused with these words; one learner alone goes on."""
+    """Check that every learner is refused with these words; one learner alone continues."""
     try:
         act()
     except UserFault as error:

@@ -39,7 +39,7 @@ def raises(text: str, call: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def check_torchrun() -> None:
-    """A group of the user's own that knows GPUs only serves, and stays; ours can begin anew."""
+    """A group of the user's own that knows GPUs only serves, and stays; ours can begin again."""
     torch.distributed.init_process_group("cuda:gloo")
     for ours in (False, True, True):
         ddl.init(exchange="torch")

@@ -32,7 +32,7 @@ from learner.training.optimizer_state import OptimizerState
 
 
 def check_state_dict() -> None:
-    """The state is whole on every learner, fits a plain optimizer, and training goes on equally."""
+    """The state is whole on every learner, fits a plain optimizer, and training continues alike."""
     for make in (adam, sgd, lambda m: torch.optim.Adagrad(m.parameters(), lr=0.1),
                  lambda m: Own(m.parameters(), lr=0.01)):  # fmt: skip
         through, stopped, resumed, again = Net(), Net(), Net(), Net()
@@ -88,7 +88,7 @@ def check_scaler() -> None:
 
 
 def check_checkpoints(folder: str) -> None:
-    """Saved by all learners, in the middle; a new model and optimizer go on to the same bits."""
+    """Saved by all learners, in the middle; a new model and optimizer continue to the same bits."""
     through, model = Net(), Net()
     wrapper = ddl.DistributedOptimizer(adam(through))
     with ddl.Checkpoints(folder) as checkpoints:
@@ -143,7 +143,7 @@ def nodes() -> int:
 
 
 def check_wrapping_anew(make: Callable[[nn.Module], Any], through: nn.Module) -> None:
-    """A closed one leaves weights and state whole: an optimizer goes on in another wrapper."""
+    """A closed one leaves weights and state whole: an optimizer continues in another wrapper."""
     model = Net()
     optimizer = make(model)
     for steps in (range(2), range(2, STEPS)):
@@ -235,7 +235,7 @@ def check_lists() -> None:
         for tensors in (few, many):
             ddl.allreduce_n(tensors)
             places.append(reducer._kept[_kind(tensors)][0][0].data_ptr())
-    assert places[:2] == places[2:], "memory was made anew"
+    assert places[:2] == places[2:], "memory was made again"
     assert len(reducer._kept) <= 4
     last = ddl.size() - 1
     odd = ddl.rank() == last and last > 0

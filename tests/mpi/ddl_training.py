@@ -214,7 +214,7 @@ def check_kinds() -> None:
         if not way:
             distributed(model, wrapper)
             assert_equal(model, expected, str(options))
-        else:  # zeroed gradients are gradients: momentum goes on, as in one process
+        else:  # zeroed gradients are gradients: momentum continues, as in one process
             distributed(model, wrapper, **way)
             assert_equal(model, expected, str(way))
         wrapper.close()

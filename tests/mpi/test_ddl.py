@@ -103,7 +103,7 @@ for step in range(10**9):
     if step == 5:
         print("pid", ddl.rank(), os.getpid(), flush=True)
         if sys.argv[1] == "error" and ddl.rank() == 1:
-            raise ValueError("this learner can't go on")
+            raise ValueError("this learner can't continue")
 """
 
 
@@ -151,6 +151,6 @@ def test_an_error_of_one_learner_ends_the_others(
     with endless(f"error {exchange}") as job:
         out, err = job.communicate(timeout=120)
     assert job.returncode != 0
-    assert "[rank 1 on " in err and "ValueError: this learner can't go on" in err
+    assert "[rank 1 on " in err and "ValueError: this learner can't continue" in err
     assert not any(alive(int(line.split()[2])) for line in out.splitlines() if line[:3] == "pid")
     assert not memory_left()

@@ -197,7 +197,7 @@ def left(_: str) -> None:
 
 
 def lost(name: str) -> None:
-    """A node is lost with its learner; its shard moves, and the others go on."""
+    """A node is lost with its learner; its shard moves, and the others continue."""
     training = Training(FOLDER, SOLVERS[name], 500_000, [0, 1, 2], [1, 1, 1])
     for node in range(3):
         training.serve(node)
@@ -216,7 +216,7 @@ def lost(name: str) -> None:
 
 
 def fenced(_: str) -> None:
-    """A node that was given up goes on; nothing of what it pushes then comes to the others."""
+    """A node that was given up continues; nothing of what it pushes then comes to the others."""
     training = Training(FOLDER, Downpour(), 700_000, [0, 1, 2], [1, 1, 1])
     for node in range(3):
         training.serve(node)

@@ -74,7 +74,7 @@ def bits(path: Path) -> None:
 
 
 def kills(path: Path) -> None:
-    """Kill learners at random and start them again: the others go on, every round is whole."""
+    """Kill learners at random and start them again: the others continue, every round is whole."""
     random.seed(int(os.environ.get("SEED", "2")))
     create_shard(path, LAYOUT, 1)
 

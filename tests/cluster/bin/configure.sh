@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Every file that the cluster reads, written anew at each cold start. Runs outside the namespaces.
+# Every file that the cluster reads, written again at each cold start. Runs outside the namespaces.
 # shellcheck disable=SC2154,SC2153
 
 configure() {

@@ -149,5 +149,5 @@ def test_ctrl_c_leaves_the_training_running(dlctl, local_site):
     assert "Traceback" not in said
     assert dlctl("status", "--json", ok=True).json["state"] == "TRAINING"
     assert json.loads(dlctl("cancel", "--json", ok=True).stdout)["training_id"] == training_id
-    assert end(dlctl, training_id).exit_code == 10, "a script that follows must not go on"
+    assert end(dlctl, training_id).exit_code == 10, "a script that follows must not continue"
     assert dlctl("status", "--json", ok=True).json["state"] == "CANCELLED"

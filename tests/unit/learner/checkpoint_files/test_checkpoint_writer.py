@@ -45,7 +45,7 @@ def test_a_snapshot_is_written_beside_the_caller(tmp_path: Path, writer: WriterP
     state = state_of(3)
     engine.prepare(state)
     assert engine.save(3, state)
-    state["big"].fill_(-1)  # training goes on
+    state["big"].fill_(-1)  # training continues
     assert engine.busy
     assert not engine.save(4, state_of(4))  # put off
     assert engine.wait()

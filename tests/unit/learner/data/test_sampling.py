@@ -64,7 +64,7 @@ def test_no_sample_is_a_batch_of_its_own(samples: int, batch_size: int, size: in
 
 
 def test_learners_may_be_4_then_2_then_3() -> None:
-    """A training that goes on with other learners sees the batches that it would have seen."""
+    """A training that continues with other learners sees the batches that it would have seen."""
     samples, batch_size = 103, 10
     undisturbed, seen = [], []
     for epoch in range(2):
@@ -110,7 +110,7 @@ def test_samples_that_a_server_training_left_are_trained_once(
         for place in places_left(samples, each, done).tolist()
     ]
     assert left == left_in(state)
-    # And some batches later a server goes on from there.
+    # And some batches later a server continues from there.
     in_epoch = len(places_left(samples, epoch, done)) if epoch < state.passes else 0
     batches = min(batches, batch_count(in_epoch, batch_size))
     later = cursor_at(samples, state.passes, epoch, batches, batch_size, done)

@@ -98,7 +98,7 @@ def test_an_exported_file_matches_the_model_for_any_batch(net, format, tmp_path)
     assert done.input_shapes == [[4, 1, 6, 6]]
     assert "a batch of 1" in done.checked
     assert [p.name for p in path.parent.iterdir()] == ["model.x"]
-    assert net.training, "the model goes on training"
+    assert net.training, "the model continues training"
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
     server, net = serve(path, format, net), net.eval()
     for count in (1, 4, 9):

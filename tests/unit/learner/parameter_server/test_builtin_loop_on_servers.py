@@ -325,7 +325,7 @@ TELLS_WHERE_IT_BEGINS = """
                 time.sleep(0.001)
     model.register_forward_pre_hook(tell)
 """
-"""Added to that; at its fifth batch learner 0 waits until it is told to go on, 1 at its first."""
+"""Added to that; learner 0 waits at its fifth batch to be told to continue, 1 at its first."""
 
 
 def test_a_restarted_learner_begins_with_the_server_s_weights(
@@ -506,7 +506,7 @@ def test_frozen_parameters_come_from_the_given_weights_at_every_start(
     job.start(1)
     wait_for(
         lambda: job.log(1).exists() and "is whole" in job.say(1)
-    )  # nobody was started again: it does not go on
+    )  # nobody was started again: it does not continue
     broken.rmdir()
     job.kill(0)
     job.start(0)
@@ -555,7 +555,7 @@ def test_of_several_ended_epochs_only_the_last_is_validated(
 
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
         first = make_coordinator(cursor, save)
-        cursor.restore(cursor_at(8, 4, 0, 4))  # it goes on from here
+        cursor.restore(cursor_at(8, 4, 0, 4))  # it continues from here
         first.begin(Position())
         cursor.restore(cursor_at(8, 4, 3, 0))
         assert first.end_epochs() and not first.end_epochs()

@@ -1,4 +1,4 @@
-"""The program of a node's server: how it begins and ends, and what it says when it can't go on."""
+"""The program of a node's server: how it begins, ends, and says why it can't continue."""
 
 from __future__ import annotations
 

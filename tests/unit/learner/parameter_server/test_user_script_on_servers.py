@@ -160,7 +160,7 @@ def test_a_pushed_step_is_reported_done_at_once() -> None:
 def test_a_job_of_one_learner_uses_the_manifest_s_settings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Or else `dlctl resume --learners 1` would go on with another solver and another rate."""
+    """Or else `dlctl resume --learners 1` would continue with another solver and another rate."""
     settings = ParameterServer("elastic_averaging", [0, 0], push_every=2, moving_rate=0.25)
     plan = replace(make_plan(job_dir=str(tmp_path)), alone_on_server=settings)
     (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))

@@ -162,7 +162,7 @@ def waiting_is_said_once(shard: Shard, end: Callable[[int], None]) -> Iterator[W
     timer = threading.Timer(0.2, end, [late])
     yield say
     timer.join()
-    assert said == ["has waited for rank 0 for 0.01 s, and goes on"]
+    assert said == ["has waited for rank 0 for 0.01 s, and continues"]
 
 
 def test_a_long_wait_in_a_round_warns_once(shard: Shard) -> None:
