@@ -26,7 +26,9 @@ from site_text import CLUSTER_SITE
 from dlctl.record import Record, Store
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SLOWEST_FIRST = ("cluster", "mpi", "contract")
+LONG_TESTS_END = 0.85
+"""When the last test on the cluster is given out, as a share of all tests: it must not begin when
+no others are left to run beside it."""
 IN_CI = os.environ.get("CI") == "true"
 T = TypeVar("T")
 
@@ -137,19 +139,23 @@ def shm_folder() -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the cluster (`site` marks its own half), and put what takes longest first.
+    """Mark what uses the cluster (`site` marks its own half), and mix all folders evenly.
 
-    pytest-xdist gives out one test at a time in this order, so that all workers end together.
+    pytest-xdist gives out one test at a time in this order. Tests on the cluster mostly wait, while
+    others compute: side by side they use the cores best.
     """
     for item in items:
         if {"cluster", "cluster_site"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
-    items.sort(key=_rung)
-
-
-def _rung(item: pytest.Item) -> int:
-    folder = item.path.relative_to(REPOSITORY / "tests").parts[0]
-    return SLOWEST_FIRST.index(folder) if folder in SLOWEST_FIRST else len(SLOWEST_FIRST)
+    folders: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        folders.setdefault(item.path.parent, []).append(item)
+    place = {
+        item: (LONG_TESTS_END if folder.name == "cluster" else 1.0) * number / len(inside)
+        for folder, inside in folders.items()
+        for number, item in enumerate(inside)
+    }
+    items.sort(key=place.__getitem__)
 
 
 def _lacks(reason: str) -> None:

@@ -32,7 +32,7 @@ HOARD = """\
 """Learner 2 takes 100 MB more with each batch."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def _cluster_with_cgroups():
     cluster = Cluster(nodes=2, venv=Path(sys.prefix), hide=REPOSITORY, cgroups=True)
     try:

@@ -274,7 +274,7 @@ def test_a_key_that_is_not_accepted(ssh_setup, tmp_path):
     assert "publickey" in str(caught.value)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def encrypted(ssh_setup, tmp_path_factory):
     folder = tmp_path_factory.mktemp("encrypted")
     key = make_key(folder / "locked", passphrase="open sesame")

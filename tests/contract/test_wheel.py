@@ -35,7 +35,7 @@ def run(argv, *, env=None, cwd=None):
     return done.stdout
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, "."],
@@ -44,7 +44,7 @@ def wheel(tmp_path_factory):
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def laptop(wheel, tmp_path_factory):
     """Return the Python of an environment that holds the wheel and what it declares, no more."""
     folder = tmp_path_factory.mktemp("laptop") / "venv"

@@ -35,7 +35,7 @@ CASE = st.fixed_dictionaries(
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with the same cases for every learner of every run."""
     found: list[Any] = []

@@ -46,12 +46,12 @@ def load_generator():
     return module
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def generator():
     return load_generator()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tree(generator):
     return generator.command_tree()
 

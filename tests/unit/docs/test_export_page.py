@@ -27,7 +27,7 @@ def test_there_is_a_snippet_for_each_format_and_one_for_programs():
         assert sum(f'"model.{fmt.suffix}"' in snippet for snippet in SNIPPETS) == 1
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def job_dir(tmp_path_factory):
     """A job directory of a digits training that has ended, with weights of no training."""
     from scheduler_plan import make_plan

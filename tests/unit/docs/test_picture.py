@@ -13,7 +13,7 @@ from rich.text import Text
 PICTURE = REPOSITORY / "docs/training.svg"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def make_picture():
     path = REPOSITORY / "docs/make_picture.py"
     spec = importlib.util.spec_from_file_location("make_picture", path)

@@ -32,7 +32,7 @@ def first_block():
     return "\n".join(line[4:] for line in lines[start:end]).rstrip() + "\n"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shell_lines():
     return [line for line in first_block().splitlines() if line.startswith("dlctl")]
 

@@ -48,7 +48,7 @@ def make_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> 
             wheel.writestr(path, text)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whe els")
     for name, version in VERSIONS.items():

@@ -50,7 +50,7 @@ LAYOUT = ShardLayout(COUNT, (torch.float32, torch.float32), "model")
 MOMENTUM = Downpour(0.9, scale=0.5)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fused")
     assert native.build(folder, Downpour()) == "pushes are compiled by cc"
@@ -58,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / native_build.LIBRARY
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def library(made: Path) -> native_build.Library:
     found = native_build.load(made)
     assert found is not None
