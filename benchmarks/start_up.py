@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.report import Command, Result, compare, main
 from dlctl.contract import State
-from dlctl.record import Record, Store
+from dlctl.record import Record, RecordStore
 
 TRAININGS = 20
 
@@ -94,7 +94,7 @@ def measure(quick: bool = False) -> Iterator[Result]:
 
 def _write_trainings(path: Path) -> None:
     path.parent.mkdir(parents=True)
-    store = Store(path)
+    store = RecordStore(path)
     for i in range(TRAININGS):
         store.add(Record(f"digits-{i:08}", "digits", "mycluster", "/home/me/digits",
                          f"/home/me/dlctl/jobs/digits-{i:08}", "2026-01-01T00:00:00.000+00:00",

@@ -79,7 +79,7 @@ def state_directory() -> Path:
     return path
 
 
-class Store:
+class RecordStore:
     """The record's file. Several dlctl at once are fine: each change is one transaction."""
 
     def __init__(self, path: Path | None = None) -> None:

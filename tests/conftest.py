@@ -23,7 +23,7 @@ from hypothesis import settings
 from leftovers import SESSION_VARIABLE, left_behind, shared_memory
 from site_text import CLUSTER_SITE
 
-from dlctl.record import Record, Store
+from dlctl.record import Record, RecordStore
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LONG_TESTS_END = 0.85
@@ -352,7 +352,7 @@ class Dlctl:
 
     def record(self, training_id: str) -> Record:
         """Return what dlctl has written down about a training; no site is asked."""
-        return Store(Path(self.env["XDG_STATE_HOME"], "dlctl/trainings.db")).find(training_id)
+        return RecordStore(Path(self.env["XDG_STATE_HOME"], "dlctl/trainings.db")).find(training_id)
 
 
 @pytest.fixture(scope="session")

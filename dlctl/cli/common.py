@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from dlctl.errors import TransportError
     from dlctl.lifecycle import Session
     from dlctl.outputs.logs import LogPiece
-    from dlctl.record import Record, Store
+    from dlctl.record import Record, RecordStore
 
 
 def complete_ids(incomplete: str) -> list[str]:
     """Return the training ids with this beginning, newest first, for shell completion."""
-    from dlctl.record import Store
+    from dlctl.record import RecordStore
 
-    ids = [record.training_id for record in reversed(Store().all())]
+    ids = [record.training_id for record in reversed(RecordStore().all())]
     return [training_id for training_id in ids if training_id.startswith(incomplete)]
 
 
@@ -60,17 +60,17 @@ def opened(site_name: str) -> Iterator[Session]:
 
 
 @contextmanager
-def training(wanted: str | None) -> Iterator[tuple[Session, Record, Store]]:
+def training(wanted: str | None) -> Iterator[tuple[Session, Record, RecordStore]]:
     """Find a training and open its site."""
-    from dlctl.record import Store
+    from dlctl.record import RecordStore
 
-    store = Store()
+    store = RecordStore()
     record = store.find(wanted)
     with opened(record.site) as session:
         yield session, record, store
 
 
-def refreshed(records: list[Record], store: Store) -> list[Record]:
+def refreshed(records: list[Record], store: RecordStore) -> list[Record]:
     """Return the records as their sites know them now, stale where a site does not answer."""
     from dlctl.errors import DlctlError, TransportError
     from dlctl.lifecycle import refresh, stale
@@ -126,7 +126,7 @@ def print_record(record: Record) -> None:
 def follow(
     session: Session,
     record: Record,
-    store: Store,
+    store: RecordStore,
     learner: int | None = None,
     first_attempt: int = 1,
     as_json: bool = False,

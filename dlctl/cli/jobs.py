@@ -49,7 +49,7 @@ def submit(
     Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
     """
     from dlctl.lifecycle import submit as send
-    from dlctl.record import Store
+    from dlctl.record import RecordStore
     from dlctl.request.build import prepare
     from dlctl.request.request import check_can_run
 
@@ -59,7 +59,7 @@ def submit(
         check_can_run(request)
         _say_what_is_missing(request.plan.not_in_this_version)
         with output.progress("sending") as on_progress:
-            record = send(session, request, store := Store(), on_progress)
+            record = send(session, request, store := RecordStore(), on_progress)
         output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
         if stay:
             return end_of_following(follow(session, record, store))
@@ -138,10 +138,10 @@ def delete(
     Example: dlctl delete digits-3k9f
     """
     from dlctl.lifecycle import delete as remove
-    from dlctl.record import Store
+    from dlctl.record import RecordStore
 
     if forget:
-        (store := Store()).remove((record := store.find(training_id)).training_id)
+        (store := RecordStore()).remove((record := store.find(training_id)).training_id)
     else:
         with training(training_id) as (session, record, store):
             remove(session, record, store)

@@ -42,9 +42,9 @@ def list_(
 
     Example: dlctl list --refresh
     """
-    from dlctl.record import Store
+    from dlctl.record import RecordStore
 
-    store = Store()
+    store = RecordStore()
     records = [r for r in reversed(store.all()) if site in (None, r.site)]
     if refresh:
         active = refreshed([r for r in records if not r.state.final], store)
@@ -72,9 +72,9 @@ def status(
 
     Example: dlctl status digits-3k9f
     """
-    from dlctl.record import Store
+    from dlctl.record import RecordStore
 
-    store = Store()
+    store = RecordStore()
     wanted = [store.find(name) for name in training_ids] if training_ids else [store.find(None)]
     known = refreshed(wanted, store)
     many = [[r.training_id, shown_state(r), r.reason] for r in known]

@@ -20,7 +20,7 @@ from dlctl.contract.metrics import (
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
-    from dlctl.record import Record, Store
+    from dlctl.record import Record, RecordStore
 
 
 _FINAL = [state.value for state in State if state.final]
@@ -28,7 +28,7 @@ _LESS_TOLD = {*RESERVED} - {LOSS}
 """Metrics with a place of their own, or none, in the table of learners."""
 
 
-def gather(session: Session, record: Record, store: Store) -> dict[str, Any]:
+def gather(session: Session, record: Record, store: RecordStore) -> dict[str, Any]:
     """Return record, plan, learners and verdict, as `--json` prints them.
 
     If the site does not answer, return what is known locally, marked as stale.

@@ -15,7 +15,7 @@ from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.submit import ask, ask_again, lacking, lacking_runtime
 from dlctl.lifecycle.watch import refresh
 from dlctl.manifest.overrides import Overrides
-from dlctl.record import Record, Store
+from dlctl.record import Record, RecordStore
 from dlctl.request import attempts
 from dlctl.request.attempts import AttemptFiles
 from dlctl.request.request import merged, pending, remember
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dlctl.request.request import Request
 
 
-def halt(session: Session, record: Record, store: Store) -> Record:
+def halt(session: Session, record: Record, store: RecordStore) -> Record:
     """Ask a training to save and stop; one that has not started yet leaves the queue.
 
     Raises:
@@ -37,7 +37,7 @@ def halt(session: Session, record: Record, store: Store) -> Record:
     return refresh(session, [record], store)[0]
 
 
-def cancel(session: Session, record: Record, store: Store) -> Record:
+def cancel(session: Session, record: Record, store: RecordStore) -> Record:
     """End a training without saving.
 
     Raises:
@@ -49,7 +49,7 @@ def cancel(session: Session, record: Record, store: Store) -> Record:
     return refresh(session, [record], store)[0]
 
 
-def _running_or_error(session: Session, record: Record, store: Store, verb: str) -> Record:
+def _running_or_error(session: Session, record: Record, store: RecordStore, verb: str) -> Record:
     record = refresh(session, [record], store)[0]
     if record.state.final:
         raise RecordError(
@@ -59,7 +59,7 @@ def _running_or_error(session: Session, record: Record, store: Store, verb: str)
     return record
 
 
-def _leave_queue(session: Session, record: Record, store: Store) -> None:
+def _leave_queue(session: Session, record: Record, store: RecordStore) -> None:
     if not record.job_id:
         if _fence(session, record):
             return
@@ -93,7 +93,7 @@ exit 71"""
 def resume(
     session: Session,
     record: Record,
-    store: Store,
+    store: RecordStore,
     rebuild: Callable[[Record], Request],
     overrides: Overrides | None = None,
 ) -> Record:
@@ -152,7 +152,7 @@ def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
     )
 
 
-def _bring(session: Session, request: Request, record: Record, store: Store) -> AttemptFiles:
+def _bring(session: Session, request: Request, record: Record, store: RecordStore) -> AttemptFiles:
     """Send a request that never arrived; record what it asks for first, in case sending fails."""
     store.update(record)
     upload(session.transport, request.plan.root, lacking(session, request))
@@ -190,7 +190,7 @@ def _never_arrived(session: Session, record: Record) -> bool:
     return not record.job_id and read_files(session.transport, [path])[path] is None
 
 
-def delete(session: Session, record: Record, store: Store) -> None:
+def delete(session: Session, record: Record, store: RecordStore) -> None:
     """Remove a training that has ended: its job directory, its secrets and its record.
 
     Also what its processes, all killed, left in shared memory, if that is the site's host's own.

@@ -26,7 +26,7 @@ from dlctl.files.upload import Tree, upload
 from dlctl.lifecycle.observe import parse_answer
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
-from dlctl.record import Record, Store
+from dlctl.record import Record, RecordStore
 from dlctl.request.attempts import AttemptFiles, of_request
 from dlctl.scheduler import Scheduler
 from dlctl.transport import Transport
@@ -41,7 +41,7 @@ _BEGUN_ALREADY, _ANSWERED_ALREADY = 73, 74
 def submit(
     session: Session,
     request: Request,
-    store: Store,
+    store: RecordStore,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Record:
     """Send a request, once, and return its record.
@@ -67,7 +67,7 @@ def submit(
 
 
 def _upload(
-    session: Session, plan: contract.Plan, trees: list[Tree], record: Record, store: Store,
+    session: Session, plan: contract.Plan, trees: list[Tree], record: Record, store: RecordStore,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> None:  # fmt: skip
     try:
@@ -110,7 +110,7 @@ def missing(transport: Transport, root: str, targets: list[str]) -> set[str]:
     return set(end.text.split("\n"))
 
 
-def ask_again(session: Session, files: AttemptFiles, record: Record, store: Store) -> Record:
+def ask_again(session: Session, files: AttemptFiles, record: Record, store: RecordStore) -> Record:
     """Send what a later attempt runs by, and ask the scheduler for it.
 
     The files arrive beside their final place: the dlctl that writes the receipt moves its own
@@ -135,7 +135,7 @@ def lacking_runtime(session: Session, plan: contract.Plan) -> list[Tree]:
 
 
 def ask(
-    session: Session, plan: contract.Plan, record: Record, store: Store, folder: str = ""
+    session: Session, plan: contract.Plan, record: Record, store: RecordStore, folder: str = ""
 ) -> Record:
     """Ask the scheduler for the record's attempt and write down what it said.
 
@@ -165,7 +165,7 @@ def ask(
 
 
 def _accept(
-    scheduler: Scheduler, answer: tuple[int, str, str], record: Record, store: Store
+    scheduler: Scheduler, answer: tuple[int, str, str], record: Record, store: RecordStore
 ) -> Record:
     try:
         job_id = scheduler.parse_submit(*answer)

@@ -23,12 +23,12 @@ from dlctl.files.upload import read_files
 from dlctl.lifecycle import last_words
 from dlctl.lifecycle.observe import Observation, derive, observe, paths_to_read
 from dlctl.lifecycle.session import Session
-from dlctl.record import Record, Store
+from dlctl.record import Record, RecordStore
 from dlctl.request.attempts import read_all, read_newest
 from dlctl.scheduler.base import Job
 
 
-def refresh(session: Session, records: Iterable[Record], store: Store) -> list[Record]:
+def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> list[Record]:
     """Return the records as the site knows them now; at most three questions for all of them.
 
     Raises:
@@ -157,7 +157,7 @@ def read_script(session: Session, record: Record) -> str:
     return read_newest(session.transport, record).script.decode()
 
 
-def stale(record: Record, error: TransportError, store: Store) -> Record:
+def stale(record: Record, error: TransportError, store: RecordStore) -> Record:
     """Return the last known record of a site that can't be reached, marked as stale."""
     known = replace(record, stale_since=record.stale_since or time.time())
     store.update(known)

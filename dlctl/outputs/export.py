@@ -21,7 +21,7 @@ from dlctl.outputs.fetch import own_folder
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
-    from dlctl.record import Record, Store
+    from dlctl.record import Record, RecordStore
 
 _TIMEOUT_S = 3600.0
 _WITH_QUEUE_S = 24 * 3600.0
@@ -41,7 +41,7 @@ class ExportRequest:
 def export_model(
     session: Session,
     record: Record,
-    store: Store,
+    store: RecordStore,
     wanted: ExportRequest,
     on_line: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:

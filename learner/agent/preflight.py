@@ -20,7 +20,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import MPI_PENDING, Plan, Preflight, preflight_file, to_json, write_whole
 from learner.errors import UserFault
-from learner.frameworks import Framework, framework_of
+from learner.frameworks import FrameworkRunner, framework_of
 from learner.job.context import read_plan, starts_mpi
 from learner.job.environment import resolve_secrets
 from learner.job.ranks import find_ranks
@@ -178,7 +178,7 @@ def _check_folders(job_dir: Path) -> list[str]:
     return found
 
 
-def _check_gpus(plan: Plan, framework: Framework) -> list[str]:
+def _check_gpus(plan: Plan, framework: FrameworkRunner) -> list[str]:
     asked = plan.resources.gpus_per_learner
     if asked == 0:
         return []

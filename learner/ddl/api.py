@@ -18,7 +18,7 @@ from learner.ddl import reducer as _all
 from learner.ddl.abort import AbortOnError
 from learner.ddl.gpu_assignment import choose, detect_gpus
 from learner.ddl.reducer import Reducer
-from learner.ddl.samples import Partition
+from learner.ddl.samples import LearnerSamples
 from learner.errors import UserFault
 from learner.exchange import Exchange, find_group, make_exchange
 from learner.exchange.single import SingleExchange
@@ -288,13 +288,13 @@ def scale_learning_rate(target: Any) -> Any:
 
 def partition(
     dataset: Any, *, seed: int = 0, uneven: str = "pad", shuffle: bool = True
-) -> Partition:
+) -> LearnerSamples:
     """Return this learner's part of a map-style dataset: no sample is in two parts.
 
     If the samples don't divide evenly, `pad` repeats some and `drop` leaves some out, so that every
     learner has equally many. Call `.set_epoch(n)` for another order.
     """
-    return Partition(dataset, rank(), size(), seed=seed, uneven=uneven, shuffle=shuffle)
+    return LearnerSamples(dataset, rank(), size(), seed=seed, uneven=uneven, shuffle=shuffle)
 
 
 def Checkpoints(  # a class to callers; imported late, because it needs h5py

@@ -12,7 +12,7 @@ from learner.data.sampling import Indices, epoch_order
 from learner.errors import UserFault
 
 
-class Partition(Dataset[Any]):
+class LearnerSamples(Dataset[Any]):
     """One learner's samples of a map-style dataset; every learner has equally many.
 
     Args:

@@ -31,7 +31,7 @@ Run = Callable[[Inputs], Any]
 
 
 @dataclass(frozen=True)
-class ExportRequest:
+class ExportTask:
     """The model to write, and where."""
 
     model: torch.nn.Module
@@ -52,9 +52,9 @@ class Format:
     """The packages that the format needs beside torch."""
     runtime: str
     """The name of the runtime that loads the file."""
-    write: Callable[[ExportRequest], list[str]]
+    write: Callable[[ExportTask], list[str]]
     """Writes the file; returns notes for the user."""
-    load: Callable[[ExportRequest], Run]
+    load: Callable[[ExportTask], Run]
 
     def check_packages(self) -> None:
         """Raise a UserFault that names the packages that this Python lacks."""
@@ -114,7 +114,7 @@ def _sentence(warning: warnings.WarningMessage) -> str:
 # TorchScript -------------------------------------------------------------------------------------
 
 
-def _write_torchscript(request: ExportRequest) -> list[str]:
+def _write_torchscript(request: ExportTask) -> list[str]:
     """Trace the model; if tracing warns about control flow, compile it as a script if possible."""
     with quiet() as told:
         trace: Any = torch.jit.trace  # untyped
@@ -130,7 +130,7 @@ def _write_torchscript(request: ExportRequest) -> list[str]:
     return notes
 
 
-def _load_torchscript(request: ExportRequest) -> Run:
+def _load_torchscript(request: ExportTask) -> Run:
     load: Any = torch.jit.load  # untyped
     with quiet():
         loaded = load(str(request.path), map_location="cpu")
@@ -140,7 +140,7 @@ def _load_torchscript(request: ExportRequest) -> Run:
 # torch.export ------------------------------------------------------------------------------------
 
 
-def _write_torch_export(request: ExportRequest) -> list[str]:
+def _write_torch_export(request: ExportTask) -> list[str]:
     _check_torch("torch-export")
     shapes = dynamic_shapes(request.model, request.inputs) if request.dynamic_batch else None
     with quiet():
@@ -149,7 +149,7 @@ def _write_torch_export(request: ExportRequest) -> list[str]:
     return []
 
 
-def _load_torch_export(request: ExportRequest) -> Run:
+def _load_torch_export(request: ExportTask) -> Run:
     with quiet():
         loaded = torch.export.load(str(request.path)).module()
     return lambda inputs: loaded(*inputs)
@@ -168,7 +168,7 @@ def _check_torch(name: str) -> None:
 # ONNX --------------------------------------------------------------------------------------------
 
 
-def _write_onnx(request: ExportRequest) -> list[str]:
+def _write_onnx(request: ExportTask) -> list[str]:
     _check_torch("onnx")
     names = input_names(request.model, request.inputs)
     shapes = dynamic_shapes(request.model, request.inputs) if request.dynamic_batch else None
@@ -189,7 +189,7 @@ def _name(path: str, taken: list[str]) -> str:
     return f"{name}_out" if name in taken else name
 
 
-def _load_onnx(request: ExportRequest) -> Run:
+def _load_onnx(request: ExportTask) -> Run:
     runtime = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
@@ -211,7 +211,7 @@ def _load_onnx(request: ExportRequest) -> Run:
 # safetensors -------------------------------------------------------------------------------------
 
 
-def _write_safetensors(request: ExportRequest) -> list[str]:
+def _write_safetensors(request: ExportTask) -> list[str]:
     save_file = importlib.import_module("safetensors.torch").save_file
     state = request.model.state_dict()
     strange = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
@@ -225,7 +225,7 @@ def _write_safetensors(request: ExportRequest) -> list[str]:
     return ["weights only: it is loaded into the model's own code"]
 
 
-def _load_safetensors(request: ExportRequest) -> Run:
+def _load_safetensors(request: ExportTask) -> Run:
     """Load into a copy whose weights were all overwritten, so that a missing weight shows."""
     load_file = importlib.import_module("safetensors.torch").load_file
     model = copy.deepcopy(request.model)

@@ -16,7 +16,7 @@ import torch
 from dlctl.contract import WRITING, sync_directory
 from learner.errors import UserFault
 from learner.export import formats
-from learner.export.formats import ExportRequest, Format, Run
+from learner.export.formats import ExportTask, Format, Run
 from learner.export.inputs import Case, Inputs, as_inputs, cases, copied, shapes_of
 from learner.export.outputs import compare
 from learner.export.servable import copy_of, remove_hooks
@@ -84,7 +84,7 @@ def export(
     path = Path(path)
     temporary = _temporary(path, chosen)
     try:
-        request = ExportRequest(bare, inputs, tests[0][1], dynamic, temporary)
+        request = ExportTask(bare, inputs, tests[0][1], dynamic, temporary)
         notes = _written(chosen, request)
         largest = _checked(chosen, request, tests)
         _finish(temporary, path)
@@ -171,7 +171,7 @@ def _unwritable(path: Path, error: OSError) -> UserFault:
     )
 
 
-def _written(chosen: Format, request: ExportRequest) -> list[str]:
+def _written(chosen: Format, request: ExportTask) -> list[str]:
     try:
         return chosen.write(request)
     except (UserFault, OSError):
@@ -185,7 +185,7 @@ def _written(chosen: Format, request: ExportRequest) -> list[str]:
         ) from error
 
 
-def _checked(chosen: Format, request: ExportRequest, tests: list[tuple[Case, Any]]) -> float:
+def _checked(chosen: Format, request: ExportTask, tests: list[tuple[Case, Any]]) -> float:
     """Return the largest difference between the file's outputs and the model's.
 
     Raises:
@@ -206,7 +206,7 @@ def _checked(chosen: Format, request: ExportRequest, tests: list[tuple[Case, Any
     return largest
 
 
-def _loaded(chosen: Format, request: ExportRequest) -> Run:
+def _loaded(chosen: Format, request: ExportTask) -> Run:
     try:
         return chosen.load(request)
     except Exception as error:

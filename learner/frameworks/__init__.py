@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from dlctl.contract import Plan
 from learner.errors import UserFault
-from learner.frameworks.base import Framework, Traits
+from learner.frameworks.base import FrameworkRunner, Traits
 from learner.frameworks.command import UserCommand
 from learner.frameworks.pytorch import PyTorch
 
-COMMAND: Framework = UserCommand()
-LOOPS: dict[str, Framework] = {"pytorch": PyTorch(), "torch": PyTorch()}
+COMMAND: FrameworkRunner = UserCommand()
+LOOPS: dict[str, FrameworkRunner] = {"pytorch": PyTorch(), "torch": PyTorch()}
 """The built-in loops, by the manifest's `framework.name`."""
 
-__all__ = ["COMMAND", "LOOPS", "Framework", "Traits", "framework_of"]
+__all__ = ["COMMAND", "LOOPS", "FrameworkRunner", "Traits", "framework_of"]
 
 
-def framework_of(plan: Plan) -> Framework:
+def framework_of(plan: Plan) -> FrameworkRunner:
     """Return the framework that runs as a learner of this plan.
 
     Raises:

@@ -21,7 +21,7 @@ class Traits:
     EXIT_HALTED after saving, and marks the end (`learner.job.metrics.finished_file`)."""
 
 
-class Framework(Protocol):
+class FrameworkRunner(Protocol):
     """How to start a learner, and what it needs on its node."""
 
     traits: Traits

@@ -13,7 +13,7 @@ import torch
 
 from psrv.errors import ServerError
 from psrv.push.rounds import RoundEnd, Step
-from psrv.server.primary_blocks import Exchange, merge, next_round, skip_rounds
+from psrv.server.primary_blocks import TotalsExchange, merge, next_round, skip_rounds
 from psrv.server.queues import Queues
 from psrv.shard.format import SLOTS, no_memory
 from psrv.shard.membership import RANKS
@@ -141,7 +141,7 @@ class Primary:
             return merged.last(node, block) != number
 
         assert self._queues is not None
-        exchange = Exchange(number * NODES + node, frame.pushes, frame.rate, is_new)
+        exchange = TotalsExchange(number * NODES + node, frame.pushes, frame.rate, is_new)
         return self._queues.run(
             sum(total.numel() for total in totals),
             lambda solver: merge(

@@ -20,10 +20,18 @@ from psrv.solvers.native import NativePush
 from psrv.solvers.solver import Solver
 from psrv.transport.base import Frame
 
-__all__ = ["Exchange", "add_sum", "copy_weights", "has_ended", "merge", "next_round", "skip_rounds"]
+__all__ = [
+    "TotalsExchange",
+    "add_sum",
+    "copy_weights",
+    "has_ended",
+    "merge",
+    "next_round",
+    "skip_rounds",
+]
 
 
-class Exchange(NamedTuple):
+class TotalsExchange(NamedTuple):
     """Which totals another node's server sends, and whether blocks have them already."""
 
     number: int
@@ -41,7 +49,7 @@ def merge(
     shard: Shard,
     run: range,
     solver: Solver,
-    exchange: Exchange,
+    exchange: TotalsExchange,
     totals: Sequence[torch.Tensor],
     into: Sequence[torch.Tensor],
     native: NativePush | None = None,

@@ -39,7 +39,7 @@ from psrv.server.shard_files import ShardFiles
 from psrv.server.shards import NodeShards
 from psrv.shard.private_folder import REMOVED_BY, mark_removed
 from psrv.solvers.partition import ShardSet
-from psrv.transport.base import Connection, Greeting, Purpose, Transport, UnknownPlaceError
+from psrv.transport.base import Connection, Greeting, Purpose, ServerTransport, UnknownPlaceError
 from psrv.transport.reachability import Reachability
 from psrv.transport.tcp import TcpTransport
 
@@ -74,7 +74,7 @@ class NodeServer:
         self._digest = 0
         self._files: ShardFiles | None = None
         self._shards: NodeShards | None = None
-        self._transport: Transport | None = None
+        self._transport: ServerTransport | None = None
         self._reachability = Reachability(settings.timeout_s)
         self._replaces_server = any(folder.glob("shard-*"))
         """Whether an earlier server of this node was killed; it may have reached all nodes."""

@@ -133,7 +133,7 @@ Serve = Callable[[Greeting, Connection], None]
 """Serves each connection, in a thread of its own."""
 
 
-class Transport(Protocol):
+class ServerTransport(Protocol):
     """How this node's server reaches the others, and they reach it."""
 
     def open(self, refuse: Refuse, serve: Serve) -> int:

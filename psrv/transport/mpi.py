@@ -160,7 +160,7 @@ class MpiConnection:
 
 
 class MpiTransport:
-    """The transport over MPI; see psrv.transport.base.Transport.
+    """The transport over MPI; see psrv.transport.base.ServerTransport.
 
     A connection has two tags of its own, which its opener chooses, so that messages of an earlier
     connection never get into it.

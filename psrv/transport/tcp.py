@@ -152,7 +152,7 @@ def dial(host: str, port: int, greeting: Greeting, secret: bytes) -> TcpConnecti
 
 
 class TcpTransport:
-    """The transport over TCP; see psrv.transport.base.Transport.
+    """The transport over TCP; see psrv.transport.base.ServerTransport.
 
     Args:
         host: The one address to bind.

@@ -20,7 +20,7 @@ from cluster import PROGRAM, missing_programs, one_at_a_time
 from leftovers import SESSION_VARIABLE
 from site_text import CLUSTER_SITE
 
-from dlctl.record import Store
+from dlctl.record import RecordStore
 from dlctl.sites.files import save_site, user_directory
 from dlctl.sites.model import xdg_directory
 
@@ -106,7 +106,7 @@ class Traces:
     def _forget_trainings(self) -> None:
         path = xdg_directory("XDG_STATE_HOME", ".local/state") / "dlctl/trainings.db"
         if path.exists():
-            store = Store(path)
+            store = RecordStore(path)
             for record in store.all():
                 if self.folder in Path(record.job_dir).parents:
                     store.remove(record.training_id)

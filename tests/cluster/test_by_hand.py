@@ -10,7 +10,7 @@ from by_hand import HOST, SITE, ByHandError, Traces
 from cluster import wipe_leftovers
 from leftovers import session_clusters
 
-from dlctl.record import Record, Store
+from dlctl.record import Record, RecordStore
 from dlctl.sites.files import load_site
 from dlctl.transport import ssh_config
 
@@ -85,7 +85,7 @@ def test_a_site_of_the_users_own_is_neither_replaced_nor_removed(traces):
 
 
 def test_only_trainings_of_the_cluster_are_forgotten(traces, tmp_path):
-    store = Store()
+    store = RecordStore()
     job_dirs = {"here": f"{traces.folder}/home/dluser/dlctl/jobs/here", "there": "/data/jobs/there"}
     for name, job_dir in job_dirs.items():
         store.add(Record(name, name, SITE, str(tmp_path), job_dir, "2026-11-23"))

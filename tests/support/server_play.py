@@ -95,7 +95,9 @@ class Pair:
             if not pushes:
                 seen = primary_blocks.copy_weights(self.primary, run, [answer])
             else:
-                exchange = primary_blocks.Exchange(self._number, pushes, rate, lambda *_: True)
+                exchange = primary_blocks.TotalsExchange(
+                    self._number, pushes, rate, lambda *_: True
+                )
                 seen = primary_blocks.merge(self.primary, run, solver, exchange, [buffer], [answer])
             if seen != self.replica.progress(block)[0]:
                 self._answer_to(block, answer, seen, solver.total_is_step)

@@ -34,7 +34,7 @@ from learner.supervisor.worker_group.restart_policy import (
     is_user_error,
 )
 from learner.supervisor.worker_group.shard_placement import (
-    Placement,
+    ShardPlacement,
     at_the_end,
     make_secret,
     remove_what_is_of_no_use,
@@ -71,7 +71,7 @@ class WorkerGroup:
         self._server = plan.parameter_server
         self._statuses, self._job_dir, self._attempt = statuses, job_dir, statuses.attempt
         self._nodes, self._say, self._clock = nodes, say, clock
-        self._placement = Placement(plan, job_dir, self._attempt)
+        self._placement = ShardPlacement(plan, job_dir, self._attempt)
         self._ending = self._halting = self._terminated = False
         self._kill_at = self._stop_by = float("inf")
         self._to_expel: list[int] = []

@@ -19,7 +19,7 @@ from dlctl.contract import Homes, Plan
 SECRET_BYTES = 32
 
 
-class Placement:
+class ShardPlacement:
     """The homes of an attempt's shards now, and the file that tells servers and watchdogs."""
 
     def __init__(self, plan: Plan, job_dir: Path, attempt: int) -> None:

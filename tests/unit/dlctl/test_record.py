@@ -10,12 +10,12 @@ from login_side import make_record
 
 from dlctl.contract import State
 from dlctl.errors import RecordError
-from dlctl.record import Store, state_directory
+from dlctl.record import RecordStore, state_directory
 
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "trainings.db")
+    return RecordStore(tmp_path / "trainings.db")
 
 
 def test_a_record_comes_back_whole(store):
@@ -73,7 +73,7 @@ def test_no_id_is_the_newest_of_the_folder(store, tmp_path):
 def test_the_folder_is_private(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert stat.S_IMODE(state_directory().stat().st_mode) == 0o700
-    assert Store().path == tmp_path / "state/dlctl/trainings.db"
+    assert RecordStore().path == tmp_path / "state/dlctl/trainings.db"
 
 
 def test_a_relative_state_home_is_ignored(tmp_path, monkeypatch):
@@ -90,7 +90,7 @@ def test_a_damaged_file_is_one_sentence(store):
 
 def test_several_at_once_lose_nothing(store):
     def add(number):
-        Store(store.path).add(make_record(training_id=f"t-{number}"))
+        RecordStore(store.path).add(make_record(training_id=f"t-{number}"))
 
     threads = [threading.Thread(target=add, args=[n]) for n in range(12)]
     for thread in threads:
@@ -111,4 +111,4 @@ def test_a_state_folder_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_pat
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(RecordError, match="can't be created"):
-        Store()
+        RecordStore()

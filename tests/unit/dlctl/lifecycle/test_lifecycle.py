@@ -10,7 +10,7 @@ from login_side import BadTransport, Scene
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RecordError, SubmitRejected, SubmitUnknown, TransportError
 from dlctl.lifecycle import cancel, delete, halt, refresh, resume, submit
-from dlctl.record import Store
+from dlctl.record import RecordStore
 from learner.system.segments import segment_folder
 
 
@@ -21,7 +21,7 @@ def run_script(script, attempt, job_id):
 
 @pytest.fixture
 def scene(tmp_path):
-    return Scene(tmp_path, Store(tmp_path / "trainings.db"))
+    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
 
 
 def send(scene, transport=None):
@@ -282,7 +282,7 @@ def test_a_home_that_is_behind_learns_what_became_of_the_attempt_it_asks_for(sce
     assert go_on(scene).attempt == 2
     run_everything(scene)
     assert look(scene).state is State.COMPLETED
-    scene.store = Store(tmp_path / "other.db")
+    scene.store = RecordStore(tmp_path / "other.db")
     scene.store.add(behind)
     record = go_on(scene)
     assert (record.attempt, record.state) == (2, State.COMPLETED)

@@ -14,7 +14,7 @@ from dlctl.errors import DlctlError, ManifestError, PlanError, RecordError, Subm
 from dlctl.lifecycle import check_learner, details, halt, read_plan, read_script, resume
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
-from dlctl.record import Store
+from dlctl.record import RecordStore
 from dlctl.request.attempts import read_all
 from dlctl.request.build import prepare_again
 from dlctl.request.request import pending, remember, submitted_with
@@ -25,7 +25,7 @@ WHOLE = MANIFEST + "learners: 2\nmemory: 1GiB\ntraining: {batch_size: 24, seed: 
 
 @pytest.fixture
 def scene(tmp_path):
-    scene = Scene(tmp_path, Store(tmp_path / "trainings.db"), WHOLE)
+    scene = Scene(tmp_path, RecordStore(tmp_path / "trainings.db"), WHOLE)
     python = f"{{python: {scene.python}}}"
     scene.site = make_site(str(scene.root), environment=python, more=LIMITS)
     scene.session.site = scene.site

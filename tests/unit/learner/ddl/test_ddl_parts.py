@@ -18,7 +18,7 @@ from learner.data_parallel.shared_weights import splitting_of
 from learner.ddl.abort import AbortOnError
 from learner.ddl.gpu_assignment import GpuRequest, assign, choose
 from learner.ddl.reducer import check_against, relative_error
-from learner.ddl.samples import Partition
+from learner.ddl.samples import LearnerSamples
 from learner.errors import UserFault
 from learner.exchange import find_group, make_exchange
 from learner.exchange.arithmetic import ALIGNMENT, blocks, divide, part_of, sum_into_all, sum_rows
@@ -228,10 +228,10 @@ def test_torch_s_optimizers_are_split_as_their_steps_allow():
 def test_parts_are_orthogonal_equally_long_and_the_whole(count, size, seed, shuffle, uneven):
     if uneven == "drop" and count < size:
         with pytest.raises(UserFault, match=rf"{count} samples can't be divided over {size}"):
-            Partition(range(count), 0, size, seed=seed, uneven=uneven, shuffle=shuffle)
+            LearnerSamples(range(count), 0, size, seed=seed, uneven=uneven, shuffle=shuffle)
         return
     parts = [
-        Partition(range(count), rank, size, seed=seed, uneven=uneven, shuffle=shuffle)
+        LearnerSamples(range(count), rank, size, seed=seed, uneven=uneven, shuffle=shuffle)
         for rank in range(size)
     ]
     for epoch in range(2):
@@ -247,20 +247,20 @@ def test_parts_are_orthogonal_equally_long_and_the_whole(count, size, seed, shuf
 
 def test_parts_are_fixed_by_seed_and_epoch():
     def dealt(seed, epoch):
-        part = Partition(range(100), 1, 2, seed=seed, uneven="pad", shuffle=True)
+        part = LearnerSamples(range(100), 1, 2, seed=seed, uneven="pad", shuffle=True)
         part.set_epoch(epoch)
         return [part[i] for i in range(len(part))]
 
     assert dealt(1, 0) == dealt(1, 0)
     assert len({tuple(dealt(seed, epoch)) for seed in (1, 2) for epoch in (0, 1)}) == 4
     with pytest.raises(UserFault, match="uneven is 'cut'"):
-        Partition(range(3), 0, 1, seed=0, uneven="cut", shuffle=False)
+        LearnerSamples(range(3), 0, 1, seed=0, uneven="cut", shuffle=False)
     with pytest.raises(UserFault, match="0 samples"):
-        Partition([], 0, 1, seed=0, uneven="pad", shuffle=False)
+        LearnerSamples([], 0, 1, seed=0, uneven="pad", shuffle=False)
 
 
 def test_persistent_workers_follow_the_epoch():
-    part = Partition(range(8), 1, 2, seed=1, uneven="pad", shuffle=True)
+    part = LearnerSamples(range(8), 1, 2, seed=1, uneven="pad", shuffle=True)
     alone = copy.deepcopy(part)
     loader = DataLoader(part, batch_size=4, num_workers=1, persistent_workers=True)
     seen = []

@@ -19,7 +19,7 @@ from dlctl.contract import Parameters
 from psrv.client import join
 from psrv.push.push import InRounds
 from psrv.push.waiting import WaitPolicy
-from psrv.server.primary_blocks import Exchange, merge
+from psrv.server.primary_blocks import TotalsExchange, merge
 from psrv.shard.format import (
     BLOCKS_AT,
     COPIED,
@@ -330,7 +330,7 @@ def test_native_merges_have_the_same_result(path: Path, calls: list[int]) -> Non
         into = [torch.zeros(LAYOUT.block_count) for _ in range(2)]
         totals = [torch.full((LAYOUT.block_count,), 2.0) for _ in range(2)]
         for number in (5, 5, 6):  # the second one is known
-            exchange = Exchange(number, 3, 0.1, lambda _, last, number=number: last != number)
+            exchange = TotalsExchange(number, 3, 0.1, lambda _, last, number=number: last != number)
             had = merge(shard, range(2), MOMENTUM, exchange, totals, into, pass_)
         found.append([*[row.clone() for row in shard.rows], *into])
         assert had == 6 and shard.progress(2) == (0, 0)
