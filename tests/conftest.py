@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,8 @@ def zygote() -> Iterator[Any]:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> Iterator[None]:
     """Give the session a token that all of its processes inherit, pytest-xdist's workers first."""
+    # A shell that starts the tests with `&` has them ignore Ctrl-C, which they send to commands.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not _is_worker():
         token = os.environ[SESSION_VARIABLE] = secrets.token_hex(8)
         session.stash[_BEFORE] = shared_memory()
