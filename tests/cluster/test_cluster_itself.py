@@ -71,12 +71,14 @@ def test_the_clone_is_not_seen_in_there(cluster: Cluster) -> None:
     assert cluster.exec("ls", "-A", str(clone), node=1) == ""
 
 
+@pytest.mark.long
 def test_the_nodes_python_brings_what_the_runtime_needs(cluster: Cluster) -> None:
     code = "import h5py, mpi4py, numpy, torch, watchdog; print(torch.__file__)"
     where = cluster.user(str(cluster.node_python), "-c", code, node=3)
     assert where.startswith(str(cluster.folder / "venv"))
 
 
+@pytest.mark.long
 def test_pmix_makes_one_world_over_two_nodes(cluster: Cluster) -> None:
     lines = srun(cluster, WORLD, "--mpi=pmix -n4 -N2")
     assert [(words[1], words[2], words[4]) for words in lines] == [
@@ -119,6 +121,7 @@ def test_the_accounting_knows_a_job(cluster: Cluster, wait_until: Wait) -> None:
     wait_until(lambda: cluster.ssh(ask).stdout.strip() == "COMPLETED", 60, interval_s=0.3)
 
 
+@pytest.mark.long
 def test_a_lost_node_is_noticed_and_comes_back(cluster: Cluster, wait_until: Wait) -> None:
     cluster.node_kill(4)
     wait_until(lambda: cluster.node_states()["n4"].startswith("down"), 90, interval_s=0.3)
@@ -127,6 +130,7 @@ def test_a_lost_node_is_noticed_and_comes_back(cluster: Cluster, wait_until: Wai
     assert cluster.ssh("srun -w n4 hostname").stdout == "n4\n"
 
 
+@pytest.mark.long
 def test_dropped_connections_end_and_new_ones_open(cluster: Cluster, wait_until: Wait) -> None:
     argv = ["ssh", "-F", str(cluster.ssh_config), cluster.host, "echo ready; sleep 600"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
@@ -137,6 +141,7 @@ def test_dropped_connections_end_and_new_ones_open(cluster: Cluster, wait_until:
     assert cluster.ssh("echo back").stdout == "back\n"
 
 
+@pytest.mark.long
 def test_a_hanging_sshd_says_nothing_until_it_goes_on(cluster: Cluster) -> None:
     cluster.ssh_hang()
     with pytest.raises(subprocess.TimeoutExpired):
@@ -145,6 +150,7 @@ def test_a_hanging_sshd_says_nothing_until_it_goes_on(cluster: Cluster) -> None:
     assert cluster.ssh("echo back").stdout == "back\n"
 
 
+@pytest.mark.long
 def test_a_hanging_and_a_killed_controller(cluster: Cluster, wait_until: Wait) -> None:
     cluster.ctld_hang()
     assert cluster.ssh("squeue").returncode != 0
@@ -175,6 +181,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.long
 def test_two_clusters_at_once_and_one_dies_with_its_owner(
     cluster: Cluster, wait_until: Wait
 ) -> None:

@@ -82,8 +82,14 @@ def test_a_training_is_exported_and_fetched(dlctl, site, completed):
     assert earlier.keys() == state.keys()
     assert not torch.equal(earlier["body.5.weight"], state["body.5.weight"])
     assert [path.name for path in (dlctl.cwd / "made here").iterdir()] == ["weights"]
+    absent = dlctl("export", completed, "--format", "onnx", "--checkpoint", "5")
+    assert absent.exit_code == 9 and absent.stdout == ""
+    assert "there is no checkpoint '5'" in absent.stderr and "there are: 8, 4" in absent.stderr
+    assert "Traceback" not in absent.stderr
+    assert dlctl("export", completed, "--format", "onxx").exit_code == 2
 
 
+@pytest.mark.long  # the learners' side: tests/unit/learner/export
 def test_what_can_not_be_exported_is_one_sentence(dlctl, local_site, wait_until):
     files = {"train.py": PROGRAM.replace("return self.body(image)", "return self.count(image)")}
     files["train.py"] += """
@@ -100,10 +106,6 @@ Net.count = count
     assert wrong.exit_code == 9 and wrong.stdout == ""
     assert "gives another output for the same input" in wrong.stderr
     assert "Traceback" not in wrong.stderr
-    absent = dlctl("export", training_id, "--format", "onnx", "--checkpoint", "5")
-    assert absent.exit_code == 9
-    assert "there is no checkpoint '5'" in absent.stderr and "there are: 8, 4" in absent.stderr
-    assert dlctl("export", training_id, "--format", "onxx").exit_code == 2
     results = local_site.job_dir(training_id) / "results"
     assert sorted(path.name for path in results.iterdir()) == ["metrics.json", "model.pt"]
 

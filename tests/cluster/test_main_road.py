@@ -105,8 +105,9 @@ def test_digits_reaches_its_accuracy_followed_live_and_fetched(dlctl, site, tmp_
     shutil.copytree(EXAMPLES / "digits", folder)
     program = folder / "train.py"
     program.write_text(WITHOUT_COMPILER + program.read_text())
-    learners = 4 if site.is_cluster else 2
-    options = ("--learners", str(learners), "--set", f"training.epochs={epochs}")
+    learners = 2
+    wide = ("--cpus", "2", "--set", "env.OMP_NUM_THREADS=1") if site.is_cluster else ()
+    options = ("--learners", str(learners), "--set", f"training.epochs={epochs}", *wide)
     training_id = submit(dlctl, site, folder, *options)
     states_seen, lines = set(), []
     with dlctl.start("logs", "--follow", training_id, cwd=folder) as follower:
@@ -152,7 +153,8 @@ def fetch_in(dlctl, folder):
 
 def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wait_until):
     """How long a batch takes changes no bit: the one that is not interrupted need not be slow."""
-    halted = submit(dlctl, site, slow, "--set", "framework.arguments.pause_s=0.15")
+    few = () if site.is_cluster else ("--learners", "1")  # two here: tests/mpi/test_builtin_loop.py
+    halted = submit(dlctl, site, slow, *few, "--set", "framework.arguments.pause_s=0.15")
     log = site.job_dir(halted) / contract.learner_log(1, 0)
     wait_until(lambda: log.exists() and "epoch 2/4" in log.read_text(), 90)
     assert dlctl("halt", halted).exit_code == 0
@@ -164,7 +166,7 @@ def test_halted_and_resumed_is_bit_equal_to_uninterrupted(dlctl, site, slow, wai
     assert resumed.exit_code == 0, resumed
     assert "epoch 4/4" in resumed.stdout
     assert "epoch 1/4" not in resumed.stdout, "went on, did not begin again"
-    whole = submit(dlctl, site, slow, "--set", "framework.arguments.pause_s=0")
+    whole = submit(dlctl, site, slow, *few, "--set", "framework.arguments.pause_s=0")
     wait_for_state(dlctl, wait_until, whole, "COMPLETED")
     ours, theirs = weights(fetch(dlctl, halted)[0]), weights(fetch(dlctl, whole)[0])
     assert ours.keys() == theirs.keys()

@@ -47,7 +47,7 @@ def test_two_learners_then_one_then_three(dlctl, site, wait_until):
     [
         pytest.param(0.3, marks=pytest.mark.long),
         0.4,
-        0.5,
+        pytest.param(0.5, marks=pytest.mark.long),
         pytest.param(0.7, marks=pytest.mark.long),
     ],
 )

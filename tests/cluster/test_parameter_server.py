@@ -77,9 +77,13 @@ def accuracy_of(site, training_id):
     return [line["validation_accuracy"] for line in told if "validation_accuracy" in line][-1]
 
 
-def test_the_example_on_both_sites(dlctl, site):
-    """On the cluster over two nodes."""
-    run_example(dlctl, site, 4, epochs=10, accuracy=0.95)
+def test_the_example_over_two_nodes(dlctl, cluster_site):
+    run_example(dlctl, cluster_site, 4, epochs=10, accuracy=0.95)
+
+
+@pytest.mark.long  # test_kill_of_everything… has learners and a server here, to their end
+def test_the_example_on_this_machine(dlctl, local_site):
+    run_example(dlctl, local_site, 4, epochs=10, accuracy=0.95)
 
 
 @pytest.mark.long
@@ -92,6 +96,7 @@ def test_the_example_on_one_node(dlctl, cluster_site):
     run_example(dlctl, cluster_site, 2)
 
 
+@pytest.mark.long  # without Slurm: tests/mpi/test_servers_mpi.py
 def test_servers_that_talk_mpi(dlctl, cluster_site, wait_until):
     """One step of all: one that is killed takes the others along, and all are started again."""
     folder = change_manifest(
@@ -126,6 +131,7 @@ def run_example(dlctl, site, learners, epochs=20, accuracy=0.97):
     assert not (job_dir / contract.server_secret(1)).exists()
 
 
+@pytest.mark.long  # without Slurm: test_node_server.py and test_builtin_loop_on_servers.py
 def test_rounds_with_a_schedule_give_the_same_bits(dlctl, cluster_site, wait_until):
     """Two runs at once, each over two nodes of its own; a round may have chunks of two epochs."""
     folder = change_manifest(
@@ -147,11 +153,13 @@ def test_rounds_with_a_schedule_give_the_same_bits(dlctl, cluster_site, wait_unt
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kills", [8, pytest.param(20, marks=pytest.mark.long)])
-def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, kills):
+@pytest.mark.parametrize(
+    ("learners", "kills"), [(3, 5), pytest.param(4, 20, marks=pytest.mark.long)]
+)
+def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, learners, kills):
     """One training on two nodes: it finishes, as good as without, and no sample is lost.
 
-    Any of the four dies at any moment from the training's begin on: while it starts, joins,
+    Any of them dies at any moment from the training's begin on: while it starts, joins,
     computes, or starts again. One kill only is left out, a learner's third in a row without a chunk
     done: it would be given up, as docs/parameter-server.md says.
     """
@@ -159,6 +167,7 @@ def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, 
     print(f"DLCTL_TEST_SEED={seed}")
     folder = change_manifest(
         dlctl.cwd / "digits",
+        learners=learners,
         training={"validate_every_epochs": 10},
         parameter_server={"push_every": 1},
     )
@@ -166,13 +175,13 @@ def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, 
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
     wait_until(lambda: learners_of(job_dir), 90, what="the first learner")
-    chance, killed, idle, servers = random.Random(seed), set(), [0] * 4, [1, 0]
+    chance, killed, idle, servers = random.Random(seed), set(), [0] * learners, [1, 0]
     while len(killed) < kills:
         if servers and len(killed) == kills // 3 * (3 - len(servers)):
             assert kill(servers_of(job_dir)[servers.pop()])
         assert not (job_dir / contract.verdict_file(1)).exists(), last_words(job_dir)
         time.sleep(chance.uniform(0.0, 1.5))
-        rank = chance.randrange(4)
+        rank = chance.randrange(learners)
         pid = learners_of(job_dir).get(rank)
         if pid is None or pid in killed:
             continue
@@ -184,7 +193,7 @@ def test_kills_of_learners_and_of_both_servers(dlctl, cluster_site, wait_until, 
             print(f"killed learner {rank} after {chunks} chunks")
     hurry(job_dir)
     found = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
-    assert found["reason"] == "All 4 learners ended with exit code 0."
+    assert found["reason"] == f"All {learners} learners ended with exit code 0."
     output = (job_dir / contract.job_output(1)).read_text()
     assert output.count("was killed by signal 9: restarting it") == kills
     assert output.count("the server on n") == 2

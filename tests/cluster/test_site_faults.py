@@ -74,9 +74,11 @@ def test_a_right_launcher_passes(dlctl, cluster_site, xdg, launcher):
     assert len({status["host"] for status in shown["learners"]}) == 2
 
 
-def test_the_network_that_the_site_names_is_the_servers(dlctl, cluster_site, xdg):
-    server = {"learners": 2, "cpus": 2, "parameter_server": {"solver": "downpour_sgd"}}
-    folder = write_training(dlctl.cwd, {"job": "train.py"}, {"train.py": TRAIN}, **server)
+SERVED = {"learners": 2, "cpus": 2, "parameter_server": {"solver": "downpour_sgd"}}
+
+
+def test_a_network_that_the_node_lacks_is_named(dlctl, cluster_site, xdg):
+    folder = write_training(dlctl.cwd, {"job": "train.py"}, {"train.py": TRAIN}, **SERVED)
     wrong = change_site(cluster_site, xdg.config, network="ib0")
     done, training_id = run(dlctl, wrong, folder)
     assert done.exit_code == 10, (done.stdout, done.stderr)
@@ -84,6 +86,10 @@ def test_the_network_that_the_site_names_is_the_servers(dlctl, cluster_site, xdg
     assert "has no address on the network 'ib0'; it has eth0 10." in shown["reason"]
     assert "`network` in the site file of changed" in shown["hint"]
 
+
+@pytest.mark.long  # which address: tests/unit/learner/system/test_networks.py
+def test_the_network_that_the_site_names_is_the_servers(dlctl, cluster_site, xdg):
+    folder = write_training(dlctl.cwd, {"job": "train.py"}, {"train.py": TRAIN}, **SERVED)
     right = change_site(cluster_site, xdg.config, network="eth0")
     done, training_id = run(dlctl, right, folder)
     assert done.exit_code == 0, (done.stdout, done.stderr)

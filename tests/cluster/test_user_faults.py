@@ -50,17 +50,17 @@ def test_a_syntax_error_is_found_before_training(dlctl, site):
     assert shown["learners"] == []  # no learner was started
 
 
-def test_an_import_error_on_one_rank_names_that_rank(dlctl, site):
+def test_an_import_error_on_one_rank_names_that_rank(dlctl, cluster_site):
+    """On this machine: tests/mpi/test_supervisor_mpi.py."""
     line = "import os\nif os.environ['RANK'] == '1': import not_there_42"
     files = {"train.py": TRAIN.format(line=line)}
     folder = write_training(dlctl.cwd, {"job": "train.py"}, files, cpus=2, learners=2)
-    shown = fails(dlctl, site, folder)
+    shown = fails(dlctl, cluster_site, folder)
     guilty = shown["verdict"]["guilty"]
     assert guilty["rank"] == 1
     hosts = {status["rank"]: status["host"] for status in shown["learners"]}
     assert guilty["host"] == hosts[1]
-    if site.is_cluster:
-        assert hosts[0] != hosts[1]
+    assert hosts[0] != hosts[1]
     assert f"Learner 1 on {hosts[1]}" in shown["reason"]
     assert "No module named 'not_there_42'" in shown["reason"]
     assert "requirements" in shown["hint"]

@@ -52,7 +52,10 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("launcher", ["alone", "mpiexec 2", "mpiexec 4", "torchrun 2"])
+@pytest.mark.parametrize(
+    "launcher",
+    ["alone", "mpiexec 2", pytest.param("mpiexec 4", marks=pytest.mark.long), "torchrun 2"],
+)
 def test_every_check_on_every_learner(
     launcher: str, cases: Path, run_ranks: RunRanks, tmp_path: Path
 ) -> None:

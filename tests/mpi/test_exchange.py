@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         (1, "auto", "single"),
         (2, "auto mpi torch", "shm mpi torch"),
         (3, "mpi hierarchical", "mpi hierarchical"),
-        (4, "shm", "shm"),
+        pytest.param(4, "shm", "shm", marks=pytest.mark.long),
     ],
 )
 def test_exchanges_on_every_rank(ranks: int, names: str, found: str, run_ranks: RunRanks) -> None:

@@ -1,4 +1,4 @@
-"""Learners of one node with a parameter server: push, pull, join, leave, and a kill."""
+"""Learners of one node with a parameter server: push, pull, join, leave and die."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def client(shm_folder: Path) -> Iterator[Client]:
 
 
 class Slow(Downpour):
-    """A solver that can be held up, and that can fail."""
+    """A solver that can be delayed and can fail."""
 
     go = threading.Event()
     fail = False
@@ -135,7 +135,7 @@ def test_a_leaving_learner_warns_of_pushes_that_reached_no_primary(
 
 
 def test_a_learner_that_leaves_a_round_waits_for_its_end_on_the_primary(shm_folder: Path) -> None:
-    """Learner 0 takes the weights once all others have left: that round is to be in them."""
+    """Learner 0 takes the weights once all others have left; they must include that round."""
     layout = layout_of(PARAMETERS, 1, 0, ParallelSGD(), REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
     client = join(ShardSet(shm_folder, PARAMETERS, 1, 1), ParallelSGD(), WaitPolicy(30))
@@ -150,12 +150,12 @@ def test_a_learner_that_leaves_a_round_waits_for_its_end_on_the_primary(shm_fold
     timer = threading.Timer(0.3, answer)
     timer.start()
     client.leave()
-    assert ended == [[]]  # it had left, so that nobody waited for it
+    assert ended == [[]]  # it had left, so no learner waited for it
     timer.join()
 
 
 def test_shards_that_are_being_made_are_waited_for(shm_folder: Path) -> None:
-    """Those of a large model take longer than servers are waited for that say nothing."""
+    """Making those of a large model takes longer than the wait for a silent server."""
     (unfinished := shm_folder / ".shard-0.77").touch()
     said: list[str] = []
 
@@ -220,7 +220,7 @@ def test_a_handle_tells_when_it_is_done_and_how_it_ended(client: Client) -> None
     weights = torch.empty(170_000)
     client.pull(weights).wait()
     with pytest.raises(ValueError, match="no push"):
-        client.wait()  # an error is told, though something else was begun after it
+        client.wait()  # the error is reported although another operation has begun since
     client.wait()
     assert weights.eq(-1).all()
 
@@ -247,7 +247,7 @@ def test_a_learner_does_not_wait_for_a_removed_shard(shm_folder: Path) -> None:
 
 @pytest.mark.parametrize("how", ["back", "halt"])
 def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: str) -> None:
-    """They would arrive as one step, taken with weights that have not moved."""
+    """They would arrive as one step, computed from weights that have not changed."""
     layout = layout_of(PARAMETERS, 1, 0, Downpour(), REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
     late = how == "halt"
@@ -270,7 +270,7 @@ def test_pushes_for_an_unreachable_primary_are_bounded(shm_folder: Path, how: st
 def test_pushes_that_move_a_replica_are_bounded_by_their_counter(
     shm_folder: Path,
 ) -> None:
-    """One more would be an exchange that nobody has begun: the replica would send no more."""
+    """One more would overflow into an exchange that was never begun, and sending would stop."""
     solver = ElasticAveraging(0.1)
     layout = layout_of(PARAMETERS, 1, 0, solver, REPLICA)
     create_shard(shm_folder / "shard-0", layout, 1)
@@ -278,7 +278,7 @@ def test_pushes_that_move_a_replica_are_bounded_by_their_counter(
         ShardSet(shm_folder, PARAMETERS, 1, 1), solver, WaitPolicy(0.1, late=lambda _: True)
     )
     added, weights = client._shards[0].all_added(), torch.ones(170_000)
-    added.fill(COUNT - SLOTS)  # and each learner has seen that
+    added.fill(COUNT - SLOTS)  # as if each learner had just seen the counter
     assert client.wait_for_others() == 0
     for _ in range(SLOTS):
         client.push(weights, 1.0, wait=True)
@@ -305,7 +305,7 @@ def test_the_solver_s_rows_are_read_for_a_checkpoint(shm_folder: Path) -> None:
     client.solver_rows(rows)
     count = layout_of(PARAMETERS, 2, 0, solver, PRIMARY).count
     assert rows[0, :count].eq(1).all() and rows[0, count:].eq(3).all()
-    client.leave()  # nobody takes what is to go to the primary: it is waited for 0.1 s only
+    client.leave()  # no server sends its pushes to the primary: it waits only 0.1 s
 
 
 def test_a_checkpoint_waits_for_snapshots_that_answer_its_own_request(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_replicas_are_refreshed_when_asked_for(shm_folder: Path) -> None:
     client = join(ShardSet(shm_folder, PARAMETERS, 2, 1), solver, WaitPolicy(1))
     with pytest.raises(ServerError, match="another node's parameter server has not answered"):
         client.refresh(0.01)
-    server = client._shards[1]  # one object for a file and a process
+    server = client._shards[1]  # one object per file and process
     assert server.refresh_wanted == 1
     server.refreshed = 2
     client.refresh(1)
@@ -366,7 +366,7 @@ def test_a_halt_ends_waits_for_other_nodes(shm_folder: Path, tmp_path: Path) -> 
 
 
 def test_pushes_of_others_are_counted_where_the_first_shards_are_empty(shm_folder: Path) -> None:
-    """A small model in many shards: the first has no block, and nothing to count on."""
+    """A small model in many shards: the first has no block, and so no count."""
     shards = 5
     for shard in range(shards):
         layout = layout_of(PARAMETERS, shards, shard, Downpour(), PRIMARY)
@@ -427,7 +427,7 @@ def test_staleness_is_bounded_and_the_dead_are_not_waited_for(
         assert [other.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
         assert client.pushes_by_others() == 3
         time.sleep(0.1)
-        assert client.pushes_by_others() == 3  # it waits
+        assert client.pushes_by_others() == 3  # the other learner waits
         client.push_pull(gradient, gradient, 0.0).wait()
         assert other.stdout.readline() == "4\n"
         assert client.pushes_by_others() == 1
@@ -444,14 +444,22 @@ def test_staleness_is_bounded_and_the_dead_are_not_waited_for(
         assert 0.1 < client.wait_for_others() < 5
     with fork_learner(shm_folder, staleness=2, pushes=1) as other:
         assert other.stdout is not None
-        assert other.stdout.readline() == "8\n"  # it begins where the slowest is
+        assert other.stdout.readline() == "8\n"  # it begins with the clock of the slowest
         other.kill()
     client.leave()
 
 
 @pytest.mark.parametrize(
     "solver",
-    ["downpour", "momentum", "adagrad", "elastic", "parallel", "averaging", "diloco"],
+    [
+        "downpour",
+        "elastic",
+        "parallel",
+        *(
+            pytest.param(s, marks=pytest.mark.long)
+            for s in ("momentum", "adagrad", "averaging", "diloco")
+        ),
+    ],
 )
 def test_pushes_survive_learners_that_join_leave_and_die(
     shm_folder: Path, solver: str, zygote: Zygote
