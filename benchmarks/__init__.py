@@ -1,1 +1,1 @@
-"""Benchmarks: dlctl beside the least that could do the same, measured in one run; see report.py."""
+"""Benchmarks: dlctl and the least work that could do the same, measured in one run: report.py."""

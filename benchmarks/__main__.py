@@ -1,9 +1,9 @@
 """Run benchmarks and write their tables in docs/benchmarks.md (`make bench`).
 
-    python -m benchmarks [--quick] [GROUP …]      all groups, or these; the other tables stay
+    python -m benchmarks [--quick] [GROUP …]      all groups, or only these; other tables stay
 
-Prints each result as one line of JSON, as each benchmark alone does. A group that fails leaves its
-table as it was. With `--quick`, one round of each, nothing is written to the page.
+Prints each result as one line of JSON, as each benchmark does by itself. The table of a group that
+fails stays as it was. `--quick` runs one round of each benchmark and writes nothing to the page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PACKAGES = {
     "cursor": (*_LEARNERS, "h5py"),
     "psrv": _LEARNERS,
 }
-"""The groups, each a module here, and the packages whose versions its table names."""
+"""The groups (each is a module here), and the packages whose versions each table lists."""
 PROGRAMS = {
     "client": (("ssh", "-V"), ("slurmctld", "-V")),
     "exchange": (("slurmctld", "-V"),),

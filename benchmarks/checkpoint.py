@@ -1,22 +1,22 @@
-"""Checkpoints beside torch.save and torch's DCP (`python -m benchmarks.checkpoint`).
+"""Checkpoints, compared with torch.save and torch's DCP (`python -m benchmarks.checkpoint`).
 
-2 learners with 1 GB of float32 each, in 24 tensors, one thread a learner, on a real disk. The
-slowest learner counts. The candidates take turns; what one has written is gone before the next.
+2 learners with 1 GB of float32 each, in 24 tensors, one thread per learner, on a real disk. The
+slowest learner counts. The candidates take turns; each one's files are deleted before the next.
 
-    checkpoint_stall_2gb    how long training stands still for one. Ours: until `save` returns.
+    checkpoint_stall_2gb    how long a save stalls training. Ours: until `save` returns.
                             Floor: one copy of the state into memory that was used before
-    checkpoint_save_2gb     until it is written and safe (fsync of file and folder). Floor: each
-                            learner writes the same bytes to a file: write and fsync
-    checkpoint_restore_2gb  from the disk (page cache dropped) into memory that is there, with
+    checkpoint_save_2gb     time until it is written and durable (fsync of file and folder). Floor:
+                            each learner writes the same bytes to a file: write and fsync
+    checkpoint_restore_2gb  from the disk (page cache dropped) into existing memory, with
                             checksums compared. Floor: each learner reads the same bytes
-    checkpoint_kills        a learner of 64 MB and its writer are killed with -9 while they save,
-                            again and again; losses in 100 kills: nothing to load, mixed content,
-                            or older than what was reported as complete
+    checkpoint_kills        a learner of 64 MB and its writer are killed repeatedly with -9 while
+                            they save; losses in 100 kills: nothing to load, mixed content,
+                            or a state older than what was reported as complete
 
 Peers: `torch_save`: torch.save of each learner's state, with fsync; `dcp`: DCP over gloo;
 `dcp_async`: its async_save; `dcp_async_reused`: the same with one stager for all saves;
-`raw_direct`: as the floor, but past the page cache (O_DIRECT), which is how ours writes; `h5py`:
-a file opened again with "w". Those of the kills overwrite one path, as most scripts do.
+`raw_direct`: the floor, but bypassing the page cache (O_DIRECT), as ours does; `h5py`: a file
+reopened with "w". In the kills, the peers overwrite one path, as most scripts do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from benchmarks.report import Result, main
 _RUNS = 7
 _KILLS, _KILLS_OF_PEERS = 100, 20
 _KEYS = ("checkpoint_restore_2gb", "checkpoint_stall_2gb", "checkpoint_save_2gb")
-"""Reading first: for minutes after tens of GB were written the disk reads at half its speed."""
+"""Restore first: for minutes after writing tens of GB the disk reads at half its speed."""
 
 
 def measure(quick: bool = False) -> Iterator[Result]:
@@ -66,7 +66,7 @@ def _killed(kills: int, kills_of_peers: int) -> Result:
 
 
 def _folder_on_disk() -> Path:
-    """Return a new folder that is not in memory."""
+    """Return a new folder on disk, not in memory."""
     base = next((p for p in (Path("/var/tmp"), Path.cwd()) if p.is_dir()), None)
     return Path(tempfile.mkdtemp(prefix="dlctl-bench-", dir=base))
 

@@ -1,6 +1,6 @@
-"""Learners that save without end and are killed with -9, and how often that loses something.
+"""Learners that save in a loop and are killed with -9, and how often their state is lost.
 
-Each is forked from this process, so that it need not import torch a hundred times.
+Each is forked from this process, so that torch is not imported a hundred times.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _SAVES_BEFORE = 2
 
 
 def losses(kind: str, folder: Path, kills: int) -> int:
-    """Kill a learner so many times while it saves; return how often its state was lost."""
+    """Kill a learner `kills` times while it saves; return how often its state was lost."""
     import torch
 
     import learner.checkpoint.engine  # noqa: F401 - before the forks
 
-    logging.disable()  # DCP tells at length what it misses
+    logging.disable()  # DCP logs at length what it misses
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)  # a fork does not survive the threads of OpenMP
     lost = 0
@@ -37,14 +37,14 @@ def losses(kind: str, folder: Path, kills: int) -> int:
             found = _LOADERS[kind](folder)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException:  # DCP's is no Exception; whatever it is, there is nothing to load
+        except BaseException:  # DCP's is no Exception; any error means nothing to load
             found = -1
         lost += found < complete
     return lost
 
 
 def _kill_one(kind: str, folder: Path, first: int, chance: random.Random) -> int:
-    """Let a learner save, kill it and what it started; return the last step it called complete."""
+    """Let a learner save, kill it and its writer; return the last step it reported as complete."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -61,7 +61,7 @@ def _kill_one(kind: str, folder: Path, first: int, chance: random.Random) -> int
 
 
 def _learn(kind: str, folder: Path, first: int, write_end: int) -> None:
-    """Save steps after `first` until killed, and say the number of each that is complete."""
+    """Save the steps after `first` until killed; report the number of each complete one."""
     try:
         os.setpgid(0, 0)  # its writer is killed with it
         _SAVERS[kind](folder, first, lambda step: os.write(write_end, b"%d\n" % step))
@@ -78,7 +78,7 @@ def _state(step: int) -> dict[str, Any]:
 
 
 def _step_of(state: dict[str, Any]) -> int:
-    """Return the step of a state; raise if it is of several."""
+    """Return the step of a state; raise if it mixes several."""
     step = int(state["a"][0])
     if not all(bool((value == step).all()) for value in state.values()):
         raise ValueError("it is of several steps")

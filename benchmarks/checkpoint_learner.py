@@ -1,4 +1,4 @@
-"""One learner of the benchmark of checkpoints: `… WHAT RUNS FOLDER FILE` (see checkpoint.py)."""
+"""One learner of the checkpoint benchmark: `… WHAT RUNS FOLDER FILE` (see checkpoint.py)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PAGE_BYTES = 4096
 
 
 class Learners:
-    """How the engine's learners agree."""
+    """Lets the engine's learners agree, over MPI."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
@@ -47,12 +47,12 @@ class Learners:
 
 
 class Bench:
-    """The state, and every way to save and load it."""
+    """The state, and every method to save and load it."""
 
     def __init__(self, comm: MPI.Intracomm, folder: Path) -> None:
         self.comm, self.folder, self.rank = comm, folder, comm.Get_rank()
         generator = torch.Generator().manual_seed(self.rank)
-        # One buffer at the begin of a page, as the floor with O_DIRECT wants it.
+        # One page-aligned buffer, as the floor with O_DIRECT requires.
         raw = torch.empty(TENSORS * ELEMENTS * 4 + 2 * _PAGE_BYTES, dtype=torch.uint8)
         skip = -raw.data_ptr() % _PAGE_BYTES
         self.flat = raw[skip : skip + TENSORS * ELEMENTS * 4]
@@ -79,7 +79,7 @@ class Bench:
         assert self.engine.save(self.step, self.tree)
 
     def save(self) -> None:
-        """Save until it is safe."""
+        """Save, until the checkpoint is durable."""
         self.save_begin()
         assert self.engine.wait()
 
@@ -88,7 +88,7 @@ class Bench:
         assert self.engine.wait()
 
     def load(self) -> None:
-        """Load into memory that is there."""
+        """Load into existing memory."""
         target = self.copy.view(torch.float32).view(TENSORS, ELEMENTS)
 
         def use(loaded: Any) -> bool:
@@ -129,7 +129,7 @@ class Bench:
     # Peers --------------------------------------------------------------------------------------
 
     def torch_save(self) -> None:
-        """Save with torch.save, and make that safe."""
+        """Save with torch.save, and make the file durable."""
         with (self.folder / f"torch-{self.rank}").open("wb") as file:
             torch.save(self.state, file)
             file.flush()
@@ -137,7 +137,7 @@ class Bench:
         _sync(self.folder)
 
     def torch_load(self) -> None:
-        """Load with torch.load, into memory that is there."""
+        """Load with torch.load, into existing memory."""
         target = self.copy.view(torch.float32).view(TENSORS, ELEMENTS)
         loaded = torch.load(self.folder / f"torch-{self.rank}", weights_only=True)
         for n, value in enumerate(loaded.values()):
@@ -154,13 +154,13 @@ class Bench:
         load_dcp(state, checkpoint_id=self.folder / "dcp")
 
     def dcp_async(self, stager: Any = None) -> None:
-        """Begin to save with DCP."""
+        """Start an asynchronous save with DCP."""
         self.pending = async_save_dcp(
             self.state, checkpoint_id=self.folder / "dcp", async_stager=stager
         )
 
     def dcp_finish(self) -> None:
-        """Wait for that."""
+        """Wait for the asynchronous save."""
         self.pending.result()
 
     # Order --------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class Bench:
         self.comm.Barrier()
 
     def forget(self) -> None:
-        """Drop the page cache of all files, and what was read before."""
+        """Drop all files from the page cache, and clear what was read before."""
         self.comm.Barrier()
         if self.rank == 0:
             for path in self.folder.rglob("*"):
@@ -184,7 +184,7 @@ class Bench:
         self.copy.zero_()
 
     def compare(self) -> None:
-        """Fail if what was read is not what was written."""
+        """Fail if the loaded state differs from the saved one."""
         assert torch.equal(self.copy, self.flat)
 
 

@@ -1,15 +1,15 @@
-"""Commands over SSH to a real Slurm beside plain `ssh` and `scp` (`python -m benchmarks.client`).
+"""Commands over SSH to a real Slurm, compared with `ssh` and `scp` (`python -m benchmarks.client`).
 
-On the test cluster, cold: every run makes a connection of its own. The floor reads one batch script
-from standard input; dlctl checks the manifest, plans, renders, sends the job directory and keeps a
-record, too. The partition is down meanwhile: jobs queue and never start, so that no job takes time
-from what is measured.
+On the test cluster, cold: every run opens its own connection. The floor reads one batch script
+from standard input. dlctl also checks the manifest, plans, renders, sends the job directory and
+keeps a record. The partition is down meanwhile: jobs queue and never start, so no job takes time
+from the measurement.
 
-    submit_cold       the code has changed since the last submission; the runtime is there
+    submit_cold       the code has changed since the last submission; the runtime is in place
     submit_unchanged  nothing has changed
-    submit_first      the site has nothing yet: code and runtime are sent
-    status_cold       `dlctl status` beside `ssh … squeue`
-    fetch_300mb       `dlctl fetch results` of one file of 300 MB (verified) beside scp (not)
+    submit_first      the site is still empty: code and runtime are sent
+    status_cold       `dlctl status`; floor: `ssh … squeue`
+    fetch_300mb       `dlctl fetch results` of one file of 300 MB, verified; floor: scp, unverified
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SCRIPT = b"#!/bin/sh\n#SBATCH --ntasks=2 --time=10\nsrun true\n"
 
 
 class Client:
-    """One user's folders and site, and the commands to time."""
+    """A user's folders and site, and the commands to time."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
@@ -58,7 +58,7 @@ class Client:
         self._ssh = ["ssh", "-F", str(cluster.ssh_config), cluster.host]
 
     def use_root(self, name: str) -> None:
-        """Write the site with this root folder."""
+        """Write the site's file with this root folder."""
         file = self.folder / "config/dlctl/sites/testbed.yml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(_SITE.format(host=self.cluster.host, root=self.cluster.home / name,
@@ -86,19 +86,19 @@ class Client:
         return self.submit()
 
     def submit_first(self) -> float:
-        """Time a submission to a site that has nothing of dlctl's."""
+        """Time a submission to a site where dlctl has never been used."""
         self.use_root(f"dl-first-{next(self._changes)}")
         return self.submit()
 
     def fetch(self, *argv: str) -> float:
-        """Time a command that brings results into the folder `fetched`, empty before."""
+        """Time a command that fetches results into the folder `fetched`, emptied first."""
         target = self.folder / "fetched"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
         return Command([*argv, str(target)], self.env, self.work).time_s()
 
     def write_result(self) -> str:
-        """Give the only training below the root of `use_root` 300 MB of results."""
+        """Give the only training below the root set by `use_root` 300 MB of results."""
         (job_dir,) = (self.cluster.home / "dl-status/jobs").iterdir()
         file = job_dir / "results/model.bin"
         with file.open("wb") as stream:
@@ -120,7 +120,7 @@ def _client() -> Iterator[Client]:
 
 
 def measure(quick: bool = False) -> Iterator[Result]:
-    """Yield each result as soon as it is known; nothing where the cluster's programs lack."""
+    """Yield each result as soon as it is known; nothing if the cluster's programs are missing."""
     if missing := missing_programs():
         print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
         return

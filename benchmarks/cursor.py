@@ -1,10 +1,10 @@
 """Chunks that two learners take from the global cursor (`python -m benchmarks.cursor`).
 
-    cursor_file_2  two processes: a locked file with leases. The floor counts in a locked file and
-                   knows no leases; `sqlite` counts in a database (WAL).
+    cursor_file_2  two processes: a locked file with leases. The floor counts in a locked file,
+                   without leases; `sqlite` counts in a database (WAL).
 
 Each chunk is reported done in the call that takes the next one. `zookeeper` increments a counter,
-as the paper's cursor does; it runs where Debian's `zookeeper` and Python's `kazoo` are installed.
+like the paper's cursor; it runs where Debian's `zookeeper` and Python's `kazoo` are installed.
 
     python -m benchmarks.cursor --accounting 50    kill learners instead (see cursor_accounting)
 """
@@ -30,7 +30,7 @@ UNIT = "chunks/s"
 
 
 class Processes:
-    """Two processes that take chunks in one way, and sleep between their turns."""
+    """Two processes that take chunks by one method, and sleep between their turns."""
 
     def __init__(self, kind: str, where: str) -> None:
         self._count = COUNTS[kind]
@@ -55,7 +55,7 @@ class Processes:
             process.communicate()
 
     def chunks_per_s(self) -> float:
-        """Let them take as many as COUNTS says, each; return how many they took in a second."""
+        """Let each take as many chunks as COUNTS says; return the chunks per second of both."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(b"go\n")

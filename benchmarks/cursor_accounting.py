@@ -1,14 +1,14 @@
 """Kill learners with -9 at random, and account for every sample that they trained on.
 
-The *surviving history* of a training is what it would tell of itself after a crash. A learner on a
-FileCursor trains on a chunk, writes it to its journal (fsync) and then reports it done; the
-cursor's file counts what each learner reported. Of a killed learner's journal, as many chunks
-survive as its count says. What it had trained on, but not yet reported, is lost with it, and is
-given out again. (So a learner whose weights survive it would continue from those that it had when
-it reported that many.)
+The *surviving history* of a training is what remains of it after a crash. A learner on a
+FileCursor trains on a chunk, writes it to its journal (fsync) and then reports it done. The
+cursor's file counts the chunks that each learner reported. Of a killed learner's journal, as many
+chunks survive as this count says. What it had trained on but not yet reported is lost with it, and
+is given out again. (A learner whose weights outlive it would continue from those that it had when
+it had reported that many.)
 
 The history must be exactly what the cursor says was done: each sample of each finished pass once,
-and of the passes in progress, each sample that is not given out again once.
+and once each sample of the passes in progress that is not given out again.
 
     python -m benchmarks.cursor --accounting 50
 """
@@ -33,27 +33,27 @@ from psrv.cursor.base import Chunk, CursorState, read_state
 from psrv.cursor.file import FileCursor
 
 SAMPLES = 997  # no chunk size divides it
-PASSES = 10**6  # more than are ever finished: no learner ends by itself
+PASSES = 10**6  # more than are ever finished, so that no learner ends by itself
 LEARNERS = 3
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
 class Account:
-    """What came out of many rounds of killing."""
+    """The outcome of many rounds of killing."""
 
     what: str
     rounds: int
     killed: int
     """Learners that were killed."""
     lost_chunks: int
-    """Chunks that killed learners had trained on, and that did not survive."""
+    """Chunks that killed learners had trained on and that did not survive."""
     passes_finished: int
     samples_in_history: int
     missing: int
-    """Samples that count as done, and that are not in the surviving history."""
+    """Samples that count as done but are not in the surviving history."""
     twice: int
-    """Samples that are in it more often than once for each pass."""
+    """Samples that the history has more than once per pass."""
 
     def to_json(self) -> str:
         """Return it as one line."""
@@ -74,7 +74,7 @@ def settle(state: CursorState, history: Iterable[Chunk]) -> dict[str, int]:
 
 
 def file_learner(path: str, journals: str, size: str) -> None:
-    """Train for ever: a chunk in hand and the next one taken, as ChunkLoader does."""
+    """Train forever, holding one chunk and the next, as ChunkLoader does."""
     with FileCursor(path, SAMPLES, PASSES, look_every_s=0.01) as cursor:
         journal = os.open(Path(journals) / str(cursor.learner), os.O_WRONLY | os.O_CREAT, 0o600)
         chunk = cursor.take(int(size))
@@ -87,16 +87,16 @@ def file_learner(path: str, journals: str, size: str) -> None:
 
 
 def account_file(rounds: int, seed: int = 0) -> Account:
-    """Kill independent learners at random, `rounds` times, and start them again."""
+    """Kill independent learners at random, `rounds` times, and restart them."""
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         path, journals = Path(folder) / "cursor", Path(folder) / "journals"
         journals.mkdir()
-        # Ours takes nothing: it only looks into the file.
+        # This process takes no chunks: its cursor only reads the file.
         with FileCursor(path, SAMPLES, PASSES) as cursor, _learners(path, journals) as learners:
             killed = 0
             for _ in range(rounds):
-                if draw.random() < 0.75:  # otherwise some are killed while they start
+                if draw.random() < 0.75:  # in the other rounds some are killed while they start
                     _wait(learners.all_run)
                 time.sleep(draw.uniform(0.0, 0.1))
                 victims = draw.sample(range(LEARNERS), draw.choice([1, 1, 1, 2, LEARNERS]))
@@ -134,7 +134,7 @@ class _Learners:
         self.processes[place : place + 1] = [process]
 
     def all_run(self) -> bool:
-        """Return whether each has begun to train; fail if one has ended."""
+        """Return whether all have begun to train; fail if one has ended."""
         if any(process.poll() is not None for process in self.processes):
             raise RuntimeError("a learner ended by itself")
         return all((self._journals / f"of-{process.pid}").exists() for process in self.processes)
@@ -160,7 +160,7 @@ def _learners(path: Path, journals: Path) -> Iterator[_Learners]:
 
 
 def _surviving(cursor: FileCursor, journals: Path) -> tuple[list[Chunk], int]:
-    """Return the chunks of all journals that were reported done, and how many others there are."""
+    """Return the chunks in all journals that were reported done, and the number of the others."""
     reported = {entry.learner: entry.reported for entry in cursor.learners()}
     history, lost = [], 0
     for journal in journals.glob("[0-9]*"):

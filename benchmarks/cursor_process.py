@@ -1,6 +1,6 @@
-"""One of the processes that benchmarks.cursor times: KIND WHERE; takes chunks at each line read.
+"""One process that benchmarks.cursor times: KIND WHERE; takes chunks for each line that it reads.
 
-Answers with when it began and ended (CLOCK_MONOTONIC, which all processes of a machine share).
+Prints when it began and ended (CLOCK_MONOTONIC, which all processes of a machine share).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Callable
 
 SAMPLES, PASSES, CHUNK = 1_000_003, 10**6, 64
 COUNTS = {"ours": 20_000, "floor": 20_000, "sqlite": 4_000, "zookeeper": 100}
-"""Chunks that a process takes in a turn."""
+"""Chunks that a process takes per turn."""
 Loop = Callable[[int], None]
 
 
 def ours(path: str) -> Loop:
-    """Take chunks as leases, each reported done with the next one."""
+    """Take chunks as leases; report each done with the call that takes the next."""
     from psrv.cursor.file import FileCursor
 
     cursor = FileCursor(path, SAMPLES, PASSES)
@@ -39,7 +39,7 @@ def ours(path: str) -> Loop:
 
 
 def floor(path: str) -> Loop:
-    """Add to a number in a mapped file, under a lock."""
+    """Increment a counter in a mapped file, under a lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
     memory = mmap.mmap(descriptor, mmap.PAGESIZE)
@@ -56,7 +56,7 @@ def floor(path: str) -> Loop:
 
 
 def sqlite(path: str) -> Loop:
-    """Add to a number in a database with a write-ahead log; not synced at each commit."""
+    """Increment a counter in a database with a write-ahead log, not synced at each commit."""
     database = sqlite3.connect(path, timeout=60, isolation_level=None)
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = NORMAL")
@@ -72,7 +72,7 @@ def sqlite(path: str) -> Loop:
 
 
 def zookeeper(address: str) -> Loop:
-    """Add to a node of ZooKeeper: read it, and write it if nobody else has meanwhile."""
+    """Increment a counter in a ZooKeeper node: read, then write if its version is unchanged."""
     from kazoo.client import KazooClient  # type: ignore[import-not-found]
     from kazoo.exceptions import BadVersionError, NodeExistsError  # type: ignore[import-not-found]
 
@@ -92,14 +92,14 @@ def zookeeper(address: str) -> Loop:
 
     def loop(count: int) -> None:
         for _ in range(count):
-            while not take():  # at once: kazoo's own Counter would sleep first
+            while not take():  # retry at once: kazoo's own Counter would sleep first
                 pass
 
     return loop
 
 
 def main() -> None:
-    """Take chunks whenever a line comes in, until there are no more."""
+    """Take chunks for each line on standard input, until it ends."""
     kind, where = sys.argv[1:]
     loop = {"ours": ours, "floor": floor, "sqlite": sqlite, "zookeeper": zookeeper}[kind](where)
     print("ready", flush=True)

@@ -1,4 +1,4 @@
-"""Trainings of `examples/digits` by the real command on this machine's own site."""
+"""Trainings of `examples/digits`, run by the real `dlctl` on a site on this machine."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Digits:
     def __init__(self, folder: Path) -> None:
         self._env = environment(folder) | ONE_THREAD
         self.code = folder / "digits"
-        """What is submitted; may be added to."""
+        """The folder that is submitted; a benchmark may add files."""
         shutil.copytree(REPOSITORY / "examples/digits", self.code)
 
     def train(self, manifest: dict[str, Any]) -> Path:
         """Run a training to its end; return its job directory.
 
         Raises:
-            RuntimeError: it did not end well; with the last words.
+            RuntimeError: it failed; the message has its last output.
         """
         (self.code / "manifest.yml").write_text(json.dumps(manifest))  # JSON is YAML
         submitted = json.loads(self._dlctl("submit", "--json"))
@@ -52,13 +52,13 @@ class Digits:
 
 @contextlib.contextmanager
 def digits() -> Iterator[Digits]:
-    """Make the folders; they go at the end."""
+    """Make the folders, and delete them at the end."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
         yield Digits(Path(name))
 
 
 def manifest(learners: int, epochs: int, seed: int, **more: Any) -> dict[str, Any]:
-    """Return the example's manifest with other numbers, and other keys."""
+    """Return the example's manifest with these numbers and further keys."""
     return {
         "name": "digits", "learners": learners, "cpus": 1, "memory": "1GiB", "time": "10m",
         "framework": {"name": "pytorch", "job": "train.py", "arguments": {"lr": 0.002}},

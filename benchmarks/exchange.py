@@ -1,28 +1,28 @@
-"""Sums of gradients over learners beside gloo and plain MPI (`python -m benchmarks.exchange`).
+"""Gradient sums over learners, compared with gloo and plain MPI (`python -m benchmarks.exchange`).
 
-The payload is that of ResNet-50: 161 tensors of float32, 25,557,032 elements, 102 MB. One thread a
-learner. Every learner fills its tensors before each run, as a backward pass does, and checks the
-sums after it; neither is timed. A round takes as long as its slowest learner.
+The payload is that of ResNet-50: 161 tensors of float32, 25,557,032 elements, 102 MB. Each learner
+runs one thread. Every learner fills its tensors before each run, as a backward pass does, and
+checks the sums after it; neither is timed. A round takes as long as its slowest learner.
 
-    allreduce_161_2         2 learners in a node; ours: `ddl.allreduce_n_` of tensors of
-                            `ddl.empty_n`, which the exchange reduces where they are
+    allreduce_161_2         2 learners on one node; ours: `ddl.allreduce_n_` on tensors from
+                            `ddl.empty_n`, which the exchange reduces in place
     allreduce_161_4         the same, 4 learners
-    allreduce_161_2_copied  the same tensors in private memory; ours: `ddl.allreduce_n`, whose
-                            sums are new tensors
+    allreduce_161_2_copied  the same tensors in private memory; ours: `ddl.allreduce_n`, which
+                            returns the sums as new tensors
     allreduce_nodes_2       the first one with 2 learners on each of 2 nodes of the test cluster,
                             whose network is a pair of virtual devices on this machine
 
-Peers: `gloo`: one all_reduce of one flat buffer; `gloo_per_tensor`: one for each tensor (3 runs);
-`mpi`: one MPI_Allreduce of the flat buffer, in place; `mpi_chunked`: the same in slices of 4 MB;
+Peers: `gloo`: one all_reduce on one flat buffer; `gloo_per_tensor`: one per tensor (3 runs);
+`mpi`: one MPI_Allreduce on the flat buffer, in place; `mpi_chunked`: the same in slices of 4 MB;
 `gloo_packed`, `mpi_packed`: tensors packed into a flat buffer (torch's _flatten_dense_tensors),
 reduced (MPI in slices) and copied back.
 
-All ways share one set of processes: each works on buffers that are there before, with malloc as
-`ddl.init` sets it, and what the others have started there sleeps (gloo's threads, in epoll).
+All methods share one set of processes. Each works on preallocated buffers, with malloc as
+`ddl.init` sets it, while whatever the others have started sleeps (gloo's threads, in epoll).
 
 Floor: every learner reads and writes each element of its own payload once (`flat.add_(1)`), at the
-same time as the others: no exchange that leaves each learner its own sums in place moves less. Of
-`…_copied`: one copy of the payload into a flat buffer that is there already.
+same time as the others: no exchange that leaves each learner its own sums in place moves less. For
+`…_copied`: one copy of the payload into a preallocated flat buffer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _RUNS_ON_NODES = 9
 
 
 def measure(quick: bool = False) -> Iterator[Result]:
-    """Yield each result as soon as it is known; no nodes where the cluster's programs lack."""
+    """Yield each result as soon as it is known; skip the nodes if cluster programs are missing."""
     for what, kind, learners, runs in _KEYS:
         count = 1 if quick else runs
         for line in run_learners(learners, _LEARNER, kind, what, str(count)):
@@ -72,7 +72,7 @@ def _result(line: dict[str, Any]) -> Result:
 
 
 def _on_nodes(runs: int) -> Iterator[Result]:
-    """Yield the results of 2 learners on each of 2 nodes, started by an ordinary user's srun."""
+    """Yield the result of 2 learners on each of 2 nodes, started with an ordinary user's srun."""
     cluster = Cluster(nodes=2, venv=Path(sys.prefix), hide=REPOSITORY)
     try:
         cluster.start()

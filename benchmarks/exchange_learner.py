@@ -1,4 +1,4 @@
-"""One learner of benchmarks.exchange, which says what is measured; started by learners.py.
+"""One learner of benchmarks.exchange (see there for what is measured); learners.py starts it.
 
 python -m benchmarks.exchange_learner in_place|copied KEY RUNS FILE
 """
@@ -19,7 +19,7 @@ from benchmarks.rounds import Candidate, measure, one_thread, start_gloo, write
 SLICE = 1 << 20
 """Elements of a slice of 4 MB."""
 RARE = 3
-"""Runs of a candidate that takes seconds."""
+"""How often to run a candidate that takes seconds."""
 TENSORS, ELEMENTS = 161, 25_557_032
 
 
@@ -32,7 +32,7 @@ def resnet50_shapes() -> list[tuple[int, ...]]:
             shapes += _convolution(width, inputs, 1)
             shapes += _convolution(width, width, 3)
             shapes += _convolution(4 * width, width, 1)
-            if block == 0:  # the way around the block
+            if block == 0:  # the shortcut around the block
                 shapes += _convolution(4 * width, inputs, 1)
             inputs = 4 * width
     shapes += [(1000, inputs), (1000,)]
@@ -42,14 +42,14 @@ def resnet50_shapes() -> list[tuple[int, ...]]:
 
 
 def _convolution(outputs: int, inputs: int, kernel: int) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes of a convolution without bias and of its batch norm."""
+    """Yield the shapes of a convolution without bias and its batch norm."""
     yield (outputs, inputs, kernel, kernel)
     yield (outputs,)
     yield (outputs,)
 
 
 class Payload:
-    """Gradients of one learner: filled before each run, checked after it."""
+    """One learner's gradients: filled before each run, checked after it."""
 
     def __init__(self, comm: MPI.Intracomm, tensors: list[torch.Tensor]) -> None:
         self.tensors = tensors
@@ -62,7 +62,7 @@ class Payload:
             tensor.fill_(self._mine)
 
     def check(self) -> None:
-        """Raise where the ends of a tensor are not the sum."""
+        """Raise if the first or last element of a tensor is not the sum."""
         for tensor in self.tensors:
             flat = tensor.view(-1)
             if float(flat[0]) != self._sum or float(flat[-1]) != self._sum:
@@ -74,7 +74,7 @@ class Payload:
 
 
 def in_place(comm: MPI.Intracomm) -> list[Candidate]:
-    """Return the ways to reduce gradients where they are."""
+    """Return the methods that reduce gradients in place."""
     shapes = resnet50_shapes()
     flat, views = _flat(shapes)
     private = Payload(comm, [flat])
@@ -85,7 +85,7 @@ def in_place(comm: MPI.Intracomm) -> list[Candidate]:
 
     return [
         _ours_in_place(comm, shapes),
-        # Of the payload: every element is read once and written once, in each learner's memory.
+        # The payload's own floor: read and write every element once, in each learner's memory.
         Candidate("floor", lambda: _discard(flat.add_(1.0)), private.fill),
         private.candidate("gloo", lambda: _discard(dist.all_reduce(flat))),
         private.candidate("gloo_per_tensor", per_tensor, RARE),
@@ -95,7 +95,7 @@ def in_place(comm: MPI.Intracomm) -> list[Candidate]:
 
 
 def copied(comm: MPI.Intracomm) -> list[Candidate]:
-    """Return the ways to reduce gradients that lie anywhere in private memory."""
+    """Return the methods that reduce gradients anywhere in private memory."""
     private = Payload(comm, [torch.empty(shape) for shape in resnet50_shapes()])
     room, _ = _flat(resnet50_shapes())
 
@@ -145,25 +145,25 @@ def _ours_copied(private: Payload) -> Candidate:
 
 
 def _flat(shapes: list[tuple[int, ...]]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return one private buffer and its views, one of each shape."""
+    """Return one private buffer, and a view of it for each shape."""
     sizes = [torch.Size(shape).numel() for shape in shapes]
-    # numpy asks for huge pages, with which plain MPI takes half of the time.
+    # numpy requests huge pages, which halve the time of plain MPI.
     flat = torch.from_numpy(numpy.zeros(sum(sizes), numpy.float32))
     return flat, [v.view(s) for v, s in zip(flat.split(sizes), shapes, strict=True)]
 
 
 def reduce_in_slices(comm: MPI.Intracomm, flat: torch.Tensor) -> None:
-    """Sum a buffer in place by MPI's allreduce of 4 MB slices."""
+    """Sum a buffer in place with MPI's allreduce, in slices of 4 MB."""
     for part in flat.split(SLICE):
         comm.Allreduce(MPI.IN_PLACE, part.numpy())
 
 
 def _discard(_: object) -> None:
-    """Make a statement of an expression."""
+    """Turn an expression into a statement."""
 
 
 def main() -> None:
-    """Take part in the measurement that the arguments name."""
+    """Take part in the measurement named by the arguments."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=["in_place", "copied"])
     parser.add_argument("what")

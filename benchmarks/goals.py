@@ -1,4 +1,4 @@
-"""What each benchmark has to reach: data, and whether a result does."""
+"""The goals of the benchmarks, and whether a result meets them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Speed:
     against: tuple[str, ...] = (FLOOR,)
 
     def judge(self, result: Result) -> tuple[str, bool | None]:
-        """Return the goal with what was seen, and whether it was met (None: not measured)."""
+        """Return the goal with the measured value, and whether it was met (None: not measured)."""
         text = f"≥ {self.times:g} × {_names(self.against)}"
         seen = [value for name in self.against if (value := _value(result, name))]
         if not seen or not result.ours:
@@ -28,13 +28,13 @@ class Speed:
 
 @dataclass(frozen=True)
 class Cost:
-    """Ours takes at most `times` what the named peer (or the floor) takes."""
+    """Ours takes at most `times` as much as the named peer (or the floor)."""
 
     times: float
     against: str = FLOOR
 
     def judge(self, result: Result) -> tuple[str, bool | None]:
-        """Return the goal with what was seen, and whether it was met (None: not measured)."""
+        """Return the goal with the measured value, and whether it was met (None: not measured)."""
         text = f"≤ {self.times:g} × {_names((self.against,))}"
         value = _value(result, self.against)
         if not value:
@@ -49,7 +49,7 @@ class OnTop:
     more: float
 
     def judge(self, result: Result) -> tuple[str, bool | None]:
-        """Return the goal with what was seen, and whether it was met."""
+        """Return the goal with the measured value, and whether it was met."""
         more = result.ours - result.floor
         return f"≤ floor + {self.more:g} {result.unit}: {more:.3f}", more <= self.more
 

@@ -1,7 +1,7 @@
-"""Start learners for a benchmark and bring back what they measured.
+"""Start learners for a benchmark and return what they measured.
 
 Learners are ordinary processes under mpiexec, one thread each. The first of them writes its results
-into a file, one JSON object a line, so that nothing which a library prints gets among them.
+to a file, one JSON object per line, so that no library's output gets mixed with them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPEN
 _SHARED_MEMORY = Path("/dev/shm")
 _TIME_LIMIT_S = 900.0
 _LAST_WORDS_S = 5.0
-"""How long learners that are about to fail have for what they say."""
+"""How long failing learners have to print their last output."""
 PREFIX = "dlctl-bench-"
-"""Of the names of temporary folders."""
+"""Prefix of the names of temporary folders."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """Learners that run, or have run."""
+    """Learners that are running or have ended."""
 
     argv: Sequence[str]
     process: subprocess.Popen[bytes]
@@ -45,7 +45,7 @@ class Started:
             return -signal.SIGALRM
 
     def failed(self, seen: str) -> RuntimeError:
-        """Return an error that says what was seen, and the last words."""
+        """Return an error with what was seen and the last output."""
         self.wait(_LAST_WORDS_S)
         said = self.output.read_text(errors="replace")[-4000:]
         return RuntimeError(f"{' '.join(self.argv)}: {seen}: {said}")
@@ -54,9 +54,9 @@ class Started:
 def run_learners(
     learners: int, module: str, *arguments: str, time_limit_s: float = _TIME_LIMIT_S
 ) -> list[dict[str, Any]]:
-    """Run `python -m module arguments… FILE` in so many learners; return what they wrote to FILE.
+    """Run `python -m module arguments… FILE` in `learners` processes; return their results.
 
-    However it ends, no process and no file is left. Raises RuntimeError with the last words.
+    However it ends, no process and no file is left. Raises RuntimeError with the last output.
     """
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
         folder = Path(name)
@@ -70,9 +70,9 @@ def run_learners(
 
 @contextlib.contextmanager
 def start_learners(folder: Path, learners: int, module: str, *arguments: str) -> Iterator[Started]:
-    """Run `python -m module arguments…` in so many learners meanwhile.
+    """Run `python -m module arguments…` in `learners` processes during the `with` block.
 
-    At the end no process is left, and files in `folder` only.
+    At the end no process is left, and no files outside `folder`.
     """
     shared = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     output = folder / "output"
@@ -97,7 +97,7 @@ def start_learners(folder: Path, learners: int, module: str, *arguments: str) ->
 
 
 def program(module: str) -> list[str]:
-    """Return the command of one learner: an exception in one ends all of them."""
+    """Return the command of one learner; an exception in one ends all of them."""
     return [sys.executable, "-m", "mpi4py", "-m", module]
 
 
@@ -113,7 +113,7 @@ def _mpiexec(learners: int) -> list[str]:
 
 
 def _environment(learners: int, folder: Path, memory: Path) -> Mapping[str, str]:
-    """Return the learners' environment: what they share lies in two folders, deleted at the end."""
+    """Return the learners' environment: shared files go into two folders, deleted at the end."""
     crowded = learners > len(os.sched_getaffinity(0))
     kept = {name: text for name, text in os.environ.items() if not name.startswith("SLURM_")}
     return {
@@ -130,9 +130,9 @@ def _environment(learners: int, folder: Path, memory: Path) -> Mapping[str, str]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End mpiexec and then whatever is left of its session."""
+    """End mpiexec, then all that is left of its session."""
     if process.poll() is None:
-        process.terminate()  # it ends the learners
+        process.terminate()  # mpiexec ends the learners
         try:
             process.wait(5)
         except subprocess.TimeoutExpired:
@@ -155,7 +155,7 @@ def _session(leader: int) -> list[int]:
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has gone
+            continue  # it has ended
         if fields[0] != "Z" and int(fields[3]) == leader:
             found.append(int(stat.parent.name))
     return found

@@ -1,4 +1,4 @@
-"""`examples/digits`, stepped by SGD with Nesterov's momentum instead of Adam: a job's file."""
+"""`examples/digits` with Nesterov SGD instead of Adam: a file for `framework.job`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md: one for each group, with when and on what it was measured."""
+"""The tables of docs/benchmarks.md: one per group, with the date and machine of its run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _END = "<!-- end -->\n"
 
 
 def write(group: str, text: str, page: Path = PAGE) -> None:
-    """Replace the group's part of the page; exit where the page has none."""
+    """Replace the group's part of the page; exit if the page has none."""
     begin = f"<!-- written by `python -m benchmarks {group}` -->\n"
     before, found, rest = page.read_text(encoding="utf-8").partition(begin)
     _, end, after = rest.partition(_END)
@@ -54,7 +54,7 @@ _MET = {True: "yes", False: "no", None: "-"}
 
 
 def number(value: float, unit: str) -> str:
-    """Return a value as people read it: seconds below one in milliseconds, rates whole."""
+    """Return a value for people to read: times below 1 s in milliseconds, rates rounded."""
     if unit == "s" and value < 1:
         return f"{1000 * value:.{0 if value >= 0.1 else 1}f} ms"
     if is_rate(unit):
@@ -63,9 +63,9 @@ def number(value: float, unit: str) -> str:
 
 
 def conditions(packages: Sequence[str], programs: Sequence[Sequence[str]], mpi: bool) -> str:
-    """Return when, where and with what the results were measured, as a Markdown list.
+    """Return the date, machine and versions of a run, as a Markdown list.
 
-    `programs` are commands that say their version; `mpi` asks for the MPI library, too.
+    `programs` are commands that print their version; `mpi` adds the MPI library.
     """
     versions = ", ".join(f"{name} {_version(name)}" for name in packages)
     said = [_said(*argv) for argv in programs] + ([_mpi_library()] if mpi else [])
@@ -104,8 +104,8 @@ def _said(*argv: str) -> str:
 
 
 def _mpi_library() -> str:
-    """Return the MPI library's name and version, asked in a process of its own."""
-    # Not started: Open MPI leaves a file in /dev/shm where mpiexec did not start the process.
+    """Return the MPI library's name and version, asked for in a separate process."""
+    # Without MPI_Init: Open MPI leaves a file in /dev/shm if mpiexec did not start the process.
     program = (
         "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
         "print(MPI.Get_library_version())"

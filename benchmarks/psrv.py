@@ -1,27 +1,28 @@
-"""A parameter server beside others (`python -m benchmarks.psrv`).
+"""The parameter server, compared with others (`python -m benchmarks.psrv`).
 
-The payload is that of ResNet-50: 25,557,032 elements of float32, 102 MB. One thread a process. In
-an update a learner pushes a gradient and pulls the weights that a step of SGD has made of it and of
-the others' (Downpour SGD); updates a second are over all learners, who don't wait for each other.
+The payload is that of ResNet-50: 25,557,032 elements of float32, 102 MB. One thread per process. In
+an update a learner pushes a gradient and pulls the weights after SGD steps with it and with the
+others' gradients (Downpour SGD). Updates per second are over all learners, which don't wait for
+each other.
 
-    psrv_2          2 learners in a node
-    psrv_4          4 learners in a node
-    psrv_memory     what these 4 have in memory for it, beside their own weights and gradients, in
-                    copies of the parameters; the floor is one
+    psrv_2          2 learners on one node
+    psrv_4          4 learners on one node
+    psrv_memory     the memory that these 4 use for the server, beyond their own weights and
+                    gradients, in copies of the parameters; the floor is one
     psrv_nodes_2    2 nodes with a learner each, and the same with links of 10 and 5 Gbit/s: see
                     benchmarks/psrv_nodes.py
     psrv_straggler  a learner that is slower than the others: see benchmarks/psrv_straggler.py
 
-Ours is `Client.push_pull` on one shard. Floor: each learner does the same arithmetic on memory of
-its own, nobody else's, by the same functions in C, with the copy of each block that lets a killed
-learner's work be undone; `floor_torch`: the same by torch. Peers, with a server process of their
-own: `mpi_two_sided`: MPI messages in slices of 4 MB; `torch_rpc`: torch.distributed.rpc, the
-gradient as argument and the weights as result; `ray` and `ray_in_place`: an actor of Ray, in the
-same way, where Python's `ray` is installed (see benchmarks/psrv_ray.py).
+Ours is `Client.push_pull` on one shard. Floor: each learner does the same arithmetic on its own
+private memory, by the same functions in C, including the copy of each block from which a killed
+learner's work is undone; `floor_torch`: the same by torch. The peers have a server process of their
+own. `mpi_two_sided`: MPI messages in slices of 4 MB; `torch_rpc`: torch.distributed.rpc, with the
+gradient as argument and the weights as result; `ray` and `ray_in_place`: a Ray actor that is called
+the same way, where Python's `ray` is installed (see benchmarks/psrv_ray.py).
 
-Each way has processes of its own, all alive at once; those whose turn it is not sleep in a read.
-torch_rpc and Ray's are measured after the others, each by itself, because their threads work also
-while nothing is asked. That the weights are those of all updates is checked after the last round.
+Each method has processes of its own. All exist at once; those whose turn it is not sleep in a read.
+torch_rpc and the Ray actors are measured after the others, each alone, because their threads work
+even while idle. After the last round the weights are checked: they must contain all updates.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from benchmarks.turns import LearnerSet, start
 _KEYS = (("psrv_2", 2), ("psrv_4", 4))
 _RUNS, _WARM_UP = 11, 1
 _UPDATES = 8
-"""Of each learner in a run."""
+"""Per learner and run."""
 
 
 def measure(quick: bool = False) -> Iterator[Result]:
@@ -73,7 +74,7 @@ def _memory(learners: int) -> Result:
 
 
 def _restless() -> list[str]:
-    """Return the ways whose processes also work while nothing is asked."""
+    """Return the methods whose processes work even while idle."""
     if psrv_ray.is_installed():
         return ["torch_rpc", "ray", "ray_in_place"]
     print("no peers `ray`, `ray_in_place`: Ray is not installed", file=sys.stderr)
@@ -82,7 +83,7 @@ def _restless() -> list[str]:
 
 @contextlib.contextmanager
 def _rates(counts: dict[str, int], learners: int) -> Iterator[dict[str, Callable[[], float]]]:
-    """Start the processes of each way; at the end their weights are checked."""
+    """Start the processes of each method; at the end check their weights."""
     with contextlib.ExitStack() as stack:
         sets = {
             way: stack.enter_context(start(way, count, "benchmarks.psrv_learner", way))

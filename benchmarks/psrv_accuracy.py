@@ -1,10 +1,10 @@
 """The accuracy of each solver of the parameter server (`python -m benchmarks.psrv_accuracy`).
 
 Prints a table for docs/parameter-server.md: examples/digits on this machine's site `local` with 1,
-2 and 4 learners, 20 epochs, 3 seeds: the median accuracy on the validation data at the end, the
-lowest in brackets, and the median epoch in which it first was 97 %. A learner alone has no server,
-whatever the manifest says: its column has one value. `--quick` takes one seed, `--only TEXT` the
-rows with that in their name.
+2 and 4 learners, 20 epochs, 3 seeds. A cell has the median of the final validation accuracy, the
+lowest in brackets, and the median epoch in which it first reached 97 %. A single learner has no
+server, whatever the manifest says, so its column has one value. `--quick` uses one seed; `--only
+TEXT` prints the rows with TEXT in their name.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ SETTINGS: dict[str, dict[str, Any] | None] = {
     "`model_averaging`, Adam, push_every 5": {"solver": "model_averaging", "push_every": 5},
     "`diloco`, Adam, push_every 10": {"solver": "diloco", "push_every": 10},
 }  # fmt: skip
-"""What a row is called, and its `parameter_server`."""
+"""The name of each row, and its `parameter_server`."""
 
 
 def rows(seeds: tuple[int, ...], only: str) -> Iterator[str]:
-    """Yield the table line by line, as soon as each is known."""
+    """Yield the table line by line, each as soon as it is known."""
     yield f"| solver | {' | '.join(map(_words, _LEARNERS))} |"
     yield f"|---|{'---|' * len(_LEARNERS)}"
     with digits() as example:
@@ -82,7 +82,7 @@ def _cell(example: Digits, more: dict[str, Any], learners: int, seeds: tuple[int
     for seed in seeds:
         job_dir = example.train(manifest(learners, _EPOCHS, seed, **more))
         metrics = json.loads((job_dir / "results/metrics.json").read_text())
-        # Of epochs that end together only the last one is validated.
+        # If several epochs end together, only the last one is validated.
         seen = {one["epoch"]: one[_NAME] for one in metrics["history"] if _NAME in one}
         finals.append(seen[_EPOCHS])
         firsts.append(next((n for n, a in seen.items() if a >= _ACCURACY), _EPOCHS + 1))

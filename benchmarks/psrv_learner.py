@@ -1,4 +1,4 @@
-"""One process of a way to serve parameters: `… WAY SOCKET` (see psrv.py)."""
+"""One process of a method to serve parameters: `… WAY SOCKET` (see psrv.py)."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from psrv.shard.huge_pages import flat_zeros
 
 ELEMENTS = 25_557_032
 LR = 2.0**-10
-"""A power of two, as the gradient is: the weights are exact, in whatever order updates come."""
+"""A power of two, like the gradient: the weights are exact, whatever the order of updates."""
 GRADIENT = 2.0**-3
 SLICE = 1 << 20
 _MEMORY = "OMPI_MCA_btl_sm_backing_directory"
-"""The variable that names a folder in shared memory, which goes at the end."""
+"""The variable that names a folder in shared memory, which is deleted at the end."""
 
 
 class Way(ABC):
-    """Updates; a subclass says how. The gradient is the same each time."""
+    """A method to update the weights. The gradient is the same each time."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.gradient, self.weights = self.zeros().fill_(GRADIENT), self.zeros()
         self.updates = 0
-        self.weights.zero_()  # its pages are there before anything is measured, as is all code
+        self.weights.zero_()  # fault in its pages before anything is measured, and load all code
         self.load()
         self._anonymous = _anonymous_bytes()
         self.join()
 
     def zeros(self) -> torch.Tensor:
-        """Return memory for gradient, weights, or a server's; peers' is torch's."""
+        """Return memory for gradients or weights; the peers use torch's."""
         return torch.zeros(ELEMENTS)
 
-    def load(self) -> None:  # noqa: B027 - some have all they need
+    def load(self) -> None:  # noqa: B027 - some need nothing more
         """Import what is needed."""
 
     @abstractmethod
     def join(self) -> None:
-        """Meet the others."""
+        """Connect to the other processes."""
 
     def run(self, updates: int) -> None:
-        """Update so many times."""
+        """Update `updates` times."""
         self.updates += updates
         for _ in range(updates):
             self.update()
@@ -57,11 +57,11 @@ class Way(ABC):
         """Push and pull once."""
 
     def learners(self) -> int:
-        """Return how many push."""
+        """Return the number of learners that push."""
         return self.place.size
 
     def check(self, _: Any) -> None:
-        """Raise where the weights are not those of all updates."""
+        """Raise unless the weights contain all updates."""
         self.pull()
         expected = -LR * GRADIENT * self.updates * self.learners()
         if not self.weights.eq(expected).all():
@@ -69,9 +69,9 @@ class Way(ABC):
                                f"not {expected}")  # fmt: skip
 
     def memory(self, _: Any) -> float:
-        """Return what this process has taken since it had gradient and weights, in copies of them.
+        """Return the memory taken beyond gradient and weights, in copies of the parameters.
 
-        The first one also counts the files in shared memory.
+        The first process also counts the files in shared memory.
         """
         found = _anonymous_bytes() - self._anonymous
         if self.place.number == 0:
@@ -79,21 +79,21 @@ class Way(ABC):
         return found / (4 * ELEMENTS)
 
     def pull(self) -> None:  # noqa: B027 - some have them already
-        """Get the weights once more, at the end."""
+        """Pull the weights once more, at the end."""
 
-    def leave(self) -> None:  # noqa: B027 - some have nothing to give back
+    def leave(self) -> None:  # noqa: B027 - some have nothing to release
         """End."""
 
 
 def _anonymous_bytes() -> int:
-    """Return how much memory of its own this process uses."""
+    """Return how much anonymous memory this process uses."""
     status = Path("/proc/self/status").read_text().splitlines()
     (line,) = [line for line in status if line.startswith("RssAnon:")]
     return 1024 * int(line.split()[1])
 
 
 class Flat(Way):
-    """Its memory is what a training's learners have."""
+    """A method with the memory that a training's learners have."""
 
     def zeros(self) -> torch.Tensor:
         """Return zeros on huge pages."""
@@ -101,7 +101,7 @@ class Flat(Way):
 
 
 class FloorTorch(Flat):
-    """The same arithmetic on private memory, as torch does it."""
+    """The same arithmetic on private memory, with torch."""
 
     def join(self) -> None:
         """Cut everything into blocks."""
@@ -119,7 +119,7 @@ class FloorTorch(Flat):
         ]  # fmt: skip
 
     def update(self) -> None:
-        """Copy a block aside, step, copy it out; and so on."""
+        """For each block: copy it aside, step, copy it out."""
         for server, gradient, weights, aside in self._blocks:
             aside.copy_(server)
             server.add_(gradient, alpha=-LR)
@@ -131,10 +131,10 @@ class FloorTorch(Flat):
 
 
 class Floor(FloorTorch):
-    """The same arithmetic on private memory, in one pass, as ours does it."""
+    """The same arithmetic on private memory in one pass, as in ours."""
 
     def join(self) -> None:
-        """Compile it."""
+        """Compile the C functions."""
         from psrv.solvers import native, native_build
         from psrv.solvers.solver import Downpour
 
@@ -146,7 +146,7 @@ class Floor(FloorTorch):
         self._native = lambda: native_build.load(folder / native_build.LIBRARY)
 
     def run(self, updates: int) -> None:
-        """Update so many times."""
+        """Update `updates` times."""
         if (library := self._native()) is None:
             raise RuntimeError("no compiler: there is no floor")
         kept = self._kept.data_ptr()
@@ -163,11 +163,11 @@ class Ours(Flat):
     """The parameter server of psrv, on one shard."""
 
     def load(self) -> None:
-        """Import it."""
+        """Import psrv."""
         import psrv.client  # noqa: F401
 
     def join(self) -> None:
-        """Make the shard, and map it."""
+        """Create the shard, and map it."""
         from dlctl.contract import Parameters
         from psrv.client import join
         from psrv.push.waiting import WaitPolicy
@@ -192,12 +192,12 @@ class Ours(Flat):
         self._client.pull(self.weights).wait()
 
     def leave(self) -> None:
-        """Give the slot back."""
+        """Release the slot."""
         self._client.leave()
 
 
 class Served(Way):
-    """The first process serves."""
+    """A method whose first process serves."""
 
     @property
     def serves(self) -> bool:
@@ -205,17 +205,17 @@ class Served(Way):
         return self.place.number == 0
 
     def learners(self) -> int:
-        """Return how many push."""
+        """Return the number of learners that push."""
         return self.place.size - 1
 
     def check(self, argument: Any) -> None:
-        """Check what the server has."""
+        """Check the server's weights."""
         if self.serves:
             super().check(argument)
 
 
 class TwoSided(Served):
-    """MPI messages in slices: a gradient's there, the weights' back."""
+    """MPI messages in slices: the gradient to the server, the weights back."""
 
     def join(self) -> None:
         """Start MPI."""
@@ -228,7 +228,7 @@ class TwoSided(Served):
 
     @property
     def serves(self) -> bool:
-        """Return whether this is MPI's first rank, whatever its number is here."""
+        """Return whether this is MPI's rank 0, whatever its number in the set."""
         return bool(self._comm.rank == 0)
 
     def run(self, updates: int) -> None:
@@ -263,7 +263,7 @@ class TorchRpc(Served):
     """torch.distributed.rpc: a function on the server."""
 
     def join(self) -> None:
-        """Start it: the processes meet over a file."""
+        """Start RPC: the processes find each other through a file."""
         import torch.distributed.rpc as rpc
 
         global _served
@@ -285,7 +285,7 @@ class TorchRpc(Served):
             super().run(updates)
 
     def pull(self) -> None:
-        """Take the server's."""
+        """Take the server's weights."""
         self.weights = _served
 
     def update(self) -> None:
@@ -301,11 +301,11 @@ WAYS: dict[str, Callable[[Place], Way]] = {
     "ours": Ours, "floor": Floor, "floor_torch": FloorTorch, "mpi_two_sided": TwoSided,
     "torch_rpc": TorchRpc,
 }  # fmt: skip
-"""Beside Ray's, which have a module of their own."""
+"""All methods except those with Ray, which have a module of their own."""
 
 
 def main() -> None:
-    """Update in the way that the arguments name, whenever told so."""
+    """Update with the method that the arguments name, on each order."""
     name, path = sys.argv[1:]
     torch.set_num_threads(1)
     if name.startswith("ray"):

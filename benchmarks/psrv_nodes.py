@@ -1,28 +1,29 @@
 """The parameter server over two nodes of the test cluster (`psrv_nodes_2…` of benchmarks.psrv).
 
-One learner and one server a node, two shards, each node the home of one. In an update a learner
-pushes a gradient of 102 MB and pulls weights that have it in them: half of both is worked on in
-place, half goes over the network and back. It begins its next update then and not before, so that
-no two pushes go together, as they otherwise may; it does not wait for the other learner.
+Each node has one learner and one server; each is the primary of one of two shards. In an update a
+learner pushes a gradient of 102 MB and pulls weights that contain it. Half of both is worked on in
+place; the other half goes over the network and back. Only then does the learner begin its next
+update, so that two pushes are never combined, as they otherwise may be. It does not wait for the
+other learner.
 
-`…_loop` is what a training has: a learner continues with the weights that its node has, as the
-built-in loop does, and what is pushed while a total is on its way goes with the next one. All
-pushes have come to their home when the clock is stopped.
+`…_loop` is what a training does. A learner continues with the weights that its node has, as in the
+built-in loop, and pushes made while a total is in flight are sent with the next one. The clock
+stops when all pushes have reached their primary.
 
 Floor: the link. Bare sockets move the same bytes the same way at the same time: 51 MB there and
 back from each node, from the learner's gradient and into its weights, in frames of 512 KiB over as
 many connections, as far ahead of the answers; nothing is computed. The nodes are network namespaces
-of this machine, whose link is its memory, and whose processes share its cores: what computes takes
-from what sends. So it is measured twice more, with each node's sending limited to 10 and 5 Gbit/s
-(the kernel's token bucket), as a network card limits it.
+on this machine: their link is its memory, and their processes share its cores, so computing takes
+time from sending. Two more measurements therefore limit each node's sending rate to 10 and 5 Gbit/s
+(with the kernel's token bucket), as a network card would.
 
-Peer `bare`: the link, and the same arithmetic on memory of each node's own, with all that makes a
-server of it left out. What a program can reach where learners wait for answers, and processors
-carry the link, is this at most.
+Peer `bare`: the link, and the same arithmetic on each node's own memory, without anything else that
+a server does. No program can be faster if learners wait for answers and the processors carry the
+link.
 
-Peer `torch_rpc`: torch.distributed.rpc, each node's process the server of one half; the gradient's
-other half as argument, the weights' as result. It is measured after the others, because its threads
-spin also while nothing is asked.
+Peer `torch_rpc`: torch.distributed.rpc. Each node's process serves one half: the argument is this
+half of the gradient, the result that of the weights. It is measured after the others, because its
+threads spin even while idle.
 """
 
 from __future__ import annotations
@@ -52,16 +53,16 @@ from cluster import (  # type: ignore[import-not-found] # noqa: E402
 _NODES = 2
 _RUNS, _WARM_UP = 9, 1
 _UPDATES, _LOOP_UPDATES = 4, 16
-"""Of each learner in a run."""
+"""Per learner and run."""
 _BARE, _LOOP = "bare", "loop"
 _END_LIMIT_S = 60.0
 _TBF = ["tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "burst", "1mb", "limit", "20mb"]
 _LINKS = {"psrv_nodes_2": 0, "psrv_nodes_2_10gbit": 10, "psrv_nodes_2_5gbit": 5}
-"""In Gbit/s there and as much back; 0: as fast as this machine's memory."""
+"""In Gbit/s in each direction; 0: as fast as this machine's memory."""
 
 
 def measure(quick: bool = False) -> Iterator[Result]:
-    """Yield each result; nothing where the cluster's programs lack."""
+    """Yield each result; nothing if the cluster's programs are missing."""
     if missing := missing_programs():
         print(f"no test cluster without {', '.join(missing)}", file=sys.stderr)
         return
@@ -81,7 +82,7 @@ def measure(quick: bool = False) -> Iterator[Result]:
 
 
 def _limit(cluster: Any, gbit: int) -> None:
-    """Let each node send so much."""
+    """Limit each node's sending rate."""
     for node in range(1, _NODES + 1):
         cluster.exec(*_TBF, "rate", f"{gbit}gbit", node=node)
 
@@ -100,10 +101,10 @@ def _measure(cluster: Any, what: str, runs: int, warm_up: int) -> Iterator[Resul
 
 
 class NodeSet(LearnerSet):
-    """The processes of one way, one a node; others' were started with them."""
+    """The processes of one method, one per node; all methods are started together."""
 
     def close(self) -> None:
-        """Let them leave."""
+        """Let the processes leave."""
         self.ask("leave", None)
 
 
@@ -111,7 +112,7 @@ class NodeSet(LearnerSet):
 def _rates(
     cluster: Any, what: str, ways: Sequence[str]
 ) -> Iterator[dict[str, Callable[[], float]]]:
-    """Start the processes of these ways on both nodes; at the end their weights are checked."""
+    """Start the processes of these methods on both nodes; at the end check their weights."""
     with contextlib.ExitStack() as stack:
         folder = cluster.home / "-".join((what, *ways))
         folder.mkdir()
@@ -143,7 +144,7 @@ def _rate(node_set: NodeSet, order: str, updates: int) -> Callable[[], float]:
 
 @contextlib.contextmanager
 def _listen(path: Path) -> Iterator[socket.socket]:
-    """Listen where processes of other network namespaces find it: in a folder of all."""
+    """Listen in a shared folder, where processes in other network namespaces can connect."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         path.chmod(0o777)
@@ -153,7 +154,7 @@ def _listen(path: Path) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _start(cluster: Any, folder: Path, ways: Sequence[str]) -> Iterator[Started]:
-    """Have an ordinary user's srun start a process of each way on each node."""
+    """Have an ordinary user's srun start a process of each method on each node."""
     home = f"$HOME/{folder.name}"
     settings = {**ONE_THREAD, "PYTHONPATH": str(cluster.folder / "benchmark")}
     program = f"{cluster.node_python} -m benchmarks.psrv_nodes_learner"

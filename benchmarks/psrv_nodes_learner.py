@@ -1,4 +1,4 @@
-"""A node's process of a way to serve parameters over nodes: `… WAY SOCKET` (see psrv_nodes.py)."""
+"""One node's process of a method to serve parameters: `… WAY SOCKET` (see psrv_nodes.py)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CPUS = len(os.sched_getaffinity(0))
 
 
 def _wait_for(path: Path) -> Path:
-    """Wait until another process has made a file."""
+    """Wait until another process has written a file."""
     deadline = time.monotonic() + _PATIENCE_S
     while not path.exists():
         if time.monotonic() > deadline:
@@ -45,7 +45,7 @@ def _wait_for(path: Path) -> Path:
 
 
 def _tell(path: Path, words: Any) -> None:
-    """Make such a file."""
+    """Write such a file."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.write_text(json.dumps(words))
     new.rename(path)
@@ -55,7 +55,7 @@ class Ours(Flat):
     """psrv, with a server of its own on each node."""
 
     def join(self) -> None:
-        """Start this node's server; be learner 0 on node 0; join."""
+        """Start this node's server, act as learner 0 on node 0, and join."""
         from dlctl.contract import Parameters
         from psrv.client import join
         from psrv.push.push import replicas
@@ -75,10 +75,10 @@ class Ours(Flat):
         shards = ShardSet(self._memory, parameters, 2, _ATTEMPT)
         self._client = join(shards, Downpour(), WaitPolicy(_PATIENCE_S), rank=NODE, learners=2)
         self._replicas = [shard.all_added() for shard in replicas(self._client._shards)]
-        self._client.refresh(_PATIENCE_S)  # they are connected
+        self._client.refresh(_PATIENCE_S)  # the servers are connected
 
     def _prepare(self, parameters: Any) -> None:
-        """Write what the supervisor and learner 0 would."""
+        """Write what the supervisor and learner 0 would write."""
         from dlctl import contract
         from psrv.push.snapshots import write_snapshot
         from psrv.solvers.partition import ranges_of
@@ -98,13 +98,13 @@ class Ours(Flat):
         (self.place.folder / "prepared").touch()
 
     def update(self) -> None:
-        """Push; once the home of the other half has answered, pull."""
+        """Push; pull once the primary of the other half has answered."""
         self._client.push(self.gradient, LR).wait()
         self._wait_for_home()
         self._client.pull(self.weights).wait()
 
     def loop(self, updates: int) -> None:
-        """Update as the built-in loop does: without waiting, except for the last update."""
+        """Update like the built-in loop: wait for nothing but the last update."""
         self.updates += updates
         for _ in range(updates):
             self._client.wait_for_others()
@@ -121,7 +121,7 @@ class Ours(Flat):
         self._client.pull(self.weights).wait()
 
     def leave(self) -> None:
-        """End the server, which serves the other node until that one leaves, too."""
+        """End this node's server once the other node has left, too."""
         self._client.leave()
         _tell(self.place.folder / f"left-{NODE}", True)
         _wait_for(self.place.folder / f"left-{OTHER}")
@@ -131,7 +131,7 @@ class Ours(Flat):
 
 
 def serve(job_dir: Path, memory: Path) -> None:
-    """Be the server of this node until SIGTERM."""
+    """Run this node's server until SIGTERM."""
     from psrv.server.server import NodeServer, Settings
     from psrv.solvers.solver import Downpour
 
@@ -144,15 +144,15 @@ def serve(job_dir: Path, memory: Path) -> None:
 
 
 class Link(Flat):
-    """Bare sockets, set as ours are: the same bytes there and back, nothing computed."""
+    """Bare sockets with our options: the same bytes there and back, nothing computed."""
 
     def join(self) -> None:
-        """Open the connections of ours, and send back what comes over the other node's."""
+        """Open as many connections as ours, and send back what comes over the other node's."""
         stripes, size, half = stripes_for(_CPUS), GROUP * BLOCK_BYTES, 4 * (ELEMENTS // 2)
         self._ahead = AHEAD // GROUP // stripes
         frames = [slice(at, min(at + size, half)) for at in range(0, half, size)]
         self._frames = [frames[stripe::stripes] for stripe in range(stripes)]
-        """Of each connection the bytes of the half that is the other node's."""
+        """For each connection, the byte ranges of the other node's half that it carries."""
         name, listener = type(self).__name__, listen(socket.gethostname())
         _tell(self.place.folder / f"{name}-{NODE}", listener.getsockname())
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
@@ -179,12 +179,12 @@ class Link(Flat):
                 end.sendall(self.answer(frame, part))
 
     def answer(self, frame: slice, received: memoryview) -> memoryview:
-        """Return what is sent back."""
+        """Return what to send back."""
         del frame
         return received
 
     def update(self) -> None:
-        """Send as much as ours, and receive as much."""
+        """Send and receive as much as ours."""
         gradient, weights = (
             tensor.view(2, -1)[OTHER].numpy().data.cast("B")
             for tensor in (self.gradient, self.weights)
@@ -200,7 +200,7 @@ class Link(Flat):
             task.result()
 
     def work(self) -> None:
-        """Do what there is to do meanwhile."""
+        """Do nothing meanwhile; a subclass computes."""
 
     def _send(
         self, end: socket.socket, frames: Sequence[memoryview], room: threading.Semaphore
@@ -241,14 +241,14 @@ def _receive(end: socket.socket, room: memoryview) -> bool:
 
 
 class Bare(Link):
-    """The same sockets, and the same arithmetic on private memory: no program does with less.
+    """The same sockets and the same arithmetic on private memory: the least any program must do.
 
-    A step for each update at each half's home, in C, as in the floor of `psrv_2`. There is no
-    total, no replica and no shared memory, and nothing is kept to resume from after a cut.
+    One step for each update on each half's primary, in C, as in the floor of `psrv_2`. There is no
+    total, no replica and no shared memory, and nothing from which to resume after a disconnection.
     """
 
     def join(self) -> None:
-        """Compile it."""
+        """Compile the C functions, and connect."""
         from psrv.solvers import native, native_build
         from psrv.solvers.solver import Downpour
 
@@ -273,7 +273,7 @@ class Bare(Link):
         return weights.numpy().data.cast("B")[: len(received)]
 
     def work(self) -> None:
-        """Step on the half that is at home here."""
+        """Step on the half of which this node is the primary."""
         gradient, weights = (x.view(2, -1)[NODE].data_ptr() for x in (self.gradient, self.weights))
         self._take_step(slice(0, 4 * len(self._home)), gradient, weights, past_caches=True)
 
@@ -289,14 +289,14 @@ class Bare(Link):
                 )  # fmt: skip
 
     def check(self, _: Any) -> None:
-        """Check the half that is at home here: both have updated it."""
+        """Check the half of which this node is the primary: both learners have updated it."""
         if not self._home.eq(expected := -LR * GRADIENT * self.updates * 2).all():
             raise RuntimeError(f"weights from {self._home.min()} to {self._home.max()}, "
                                f"not {expected}")  # fmt: skip
 
 
 class _Scratch(threading.local):
-    """What each thread of that has."""
+    """Each thread's own buffers."""
 
     def __init__(self) -> None:
         self.aside = torch.empty(_BLOCK_ELEMENTS)
@@ -318,7 +318,7 @@ class TorchRpc(Way):
     """torch.distributed.rpc: a function on the other node."""
 
     def join(self) -> None:
-        """Start it: node 0 draws a port."""
+        """Start RPC; node 0 picks a port."""
         import torch.distributed.rpc as rpc
 
         global _half
@@ -345,14 +345,14 @@ class TorchRpc(Way):
         self.weights[theirs] = answer.wait()
 
     def pull(self) -> None:
-        """Take both halves as they are."""
+        """Pull both halves, unchanged."""
         nothing = torch.zeros(1)
         self.weights[self._parts[NODE]] = _step(nothing)
         other = self._rpc.rpc_sync(f"node{OTHER}", _step, args=(nothing,))
         self.weights[self._parts[OTHER]] = other
 
     def leave(self) -> None:
-        """Wait for the other one and end."""
+        """Wait for the other process, and end."""
         self._rpc.shutdown()
 
 
@@ -362,7 +362,7 @@ WAYS: dict[str, Callable[[Place], Way]] = {
 
 
 def main() -> None:
-    """Update in the way that the arguments name, whenever told so."""
+    """Update with the method that the arguments name, on each order."""
     name, path, *more = sys.argv[1:]
     torch.set_num_threads(1)
     if name == "server":

@@ -1,9 +1,9 @@
-"""Parameters in an actor of Ray.
+"""Parameters in a Ray actor.
 
-`ray` has them as a NumPy array, a step is `weights -= LR * gradient`, as one writes it. In
-`ray_in_place` the step is one pass of torch without memory between: the fastest that we found.
-Ray's documentation (Parameter Server) has a module and an optimizer of torch there, whose weights
-Ray pickles: a third of `ray`'s updates.
+`ray` keeps them as a NumPy array and steps in the obvious way: `weights -= LR * gradient`. In
+`ray_in_place` the step is one pass of torch without temporaries, the fastest that we found.
+The actor in Ray's documentation (Parameter Server) has a torch module and optimizer. Ray pickles
+their weights, so it makes a third of `ray`'s updates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOOK_EVERY_S = 0.1
 
 
 def is_installed() -> bool:
-    """Return whether Python's `ray` is there."""
+    """Return whether Python's `ray` is installed."""
     return importlib.util.find_spec("ray") is not None
 
 
@@ -60,12 +60,12 @@ class InPlaceServer(Server):
 
 
 class Ray(Served):
-    """Ray: a method of the actor, the gradient as argument and the weights as result."""
+    """Ray: a method of the actor takes the gradient and returns the weights."""
 
     actor = Server
 
     def join(self) -> None:
-        """Start Ray, or join it: the first process tells the others its address in a file."""
+        """Start Ray, or join it: the first process writes its address to a file."""
         os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")  # on 127.0.0.1
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         import ray  # type: ignore[import-not-found,unused-ignore]
@@ -101,11 +101,11 @@ class Ray(Served):
         self.weights.copy_(torch.from_numpy(answer))
 
     def pull(self) -> None:
-        """Read what the actor has."""
+        """Read the actor's weights."""
         self.weights = torch.from_numpy(self._ray.get(self._server.read.remote()))
 
     def leave(self) -> None:
-        """End; Ray's own processes go with the first one's."""
+        """End; Ray's own processes end with the first process."""
         self._ray.shutdown()
 
 

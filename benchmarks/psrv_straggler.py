@@ -1,13 +1,13 @@
 """A slow learner, with a parameter server and with allreduce (part of `benchmarks.psrv`).
 
-    psrv_straggler  time until examples/digits has 97 % on its validation data: 4 learners, one of
-                    which computes 4 times as long as the others
+    psrv_straggler  time until examples/digits reaches 97 % on its validation data: 4 learners, one
+                    of which computes 4 times as long as the others
 
-Ours is Downpour SGD; the floor is the same with no slow learner; the peer is the example as it is:
-Adam, and allreduce, which waits for the slowest; `allreduce_equal` is that with no slow learner.
-All are submitted to this machine's site `local`, in turn and with the same seeds. The time begins
-with the first learner's first step and ends with the line of metrics that tells the accuracy:
-starting processes is in neither. It is looked at once an epoch, by learner 0.
+Ours is Downpour SGD. The floor is the same without a slow learner. The peer is the unchanged
+example: Adam and allreduce, which waits for the slowest learner; `allreduce_equal` is the same
+without a slow learner. All are submitted to this machine's site `local`, in turn and with the same
+seeds. The time begins with the first learner's first step and ends with the metrics line that has
+the accuracy, so the start of processes does not count. Learner 0 validates once per epoch.
 """
 
 from __future__ import annotations

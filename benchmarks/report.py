@@ -1,10 +1,10 @@
-"""How every benchmark measures and what it prints: one JSON object a line.
+"""How every benchmark measures and what it prints: one JSON object per line.
 
     {"what": key, "unit": "s", "ours": …, "floor": …, "peers": {name: …}, "runs": n}
 
-Ours, the floor (the least that could do the same) and the peers take turns, so that whatever else
-the machine does meets all of them; each number is the median of its runs. A number alone says
-little, on this machine or another: ratios and differences of one run do.
+Ours, the floor (the least work that could do the same) and the peers take turns, so that other load
+on the machine affects all of them. Each number is the median of its runs. A number alone says
+little, on this machine or another; compare ratios and differences within one run.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Command:
     cwd: Path
     stdin: bytes = b""
     on_terminal: bool = False
-    """Whether standard output and error are a terminal; pipes otherwise."""
+    """Whether standard output and error are a terminal; otherwise they are pipes."""
 
     def time_s(self) -> float:
-        """Run it and return the wall-clock time; fail if it fails."""
+        """Run it and return the wall-clock time; raise if it fails."""
         start = time.perf_counter()
         code, said = self._run_on_terminal() if self.on_terminal else self._run_in_pipes()
         elapsed_s = time.perf_counter() - start
@@ -84,7 +84,7 @@ def _read_all(terminal: int) -> bytes:
         try:
             piece = os.read(terminal, 65536)
         except OSError as error:
-            if error.errno != errno.EIO:  # Linux says so when the last writer has gone
+            if error.errno != errno.EIO:  # Linux reports EIO when the last writer has closed it
                 raise
             piece = b""
         if not piece:
@@ -102,7 +102,7 @@ def compare(
     warm_up: int = 2,
     unit: str = "s",
 ) -> Result:
-    """Run all of them in turn, `warm_up` rounds unseen and then `runs` rounds; return medians."""
+    """Run all in turn, `warm_up` rounds untimed and then `runs` rounds; return medians."""
     # Keys that no peer can have.
     candidates = {"\0ours": ours, "\0floor": floor, **(peers or {})}
     seen = {name: round(value, 4) for name, value in medians(candidates, runs, warm_up).items()}
@@ -112,9 +112,9 @@ def compare(
 def medians(
     candidates: Mapping[str, Callable[[], float]], runs: int, warm_up: int
 ) -> dict[str, float]:
-    """Run all candidates in turn, each round beginning with another one; return their medians.
+    """Run all candidates in turn, each round starting with the next one; return their medians.
 
-    No more rounds are run to warm up than are timed.
+    There are at most as many warm-up rounds as timed ones.
     """
     seen: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
@@ -139,16 +139,16 @@ def main(measure: Callable[[bool], Iterator[Result]]) -> None:
 
 
 def say(result: Result) -> None:
-    """Print a result as one line; end the program quietly where nobody reads any more."""
+    """Print a result as one line; end the program quietly if the reader has gone."""
     try:
         print(result.to_json(), flush=True)
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # what Python still has to write at its end
+        os.dup2(nowhere, sys.stdout.fileno())  # for what Python flushes at exit
         sys.exit(128 + signal.SIGPIPE)
 
 
 def end_in_order() -> None:
-    """Let SIGTERM and SIGHUP end this process as an exit does: what was started is stopped."""
+    """Let SIGTERM and SIGHUP end this process like sys.exit, so that its children are stopped."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: sys.exit(128 + received))

@@ -1,7 +1,7 @@
-"""Time candidates in a set of learners that take part in all of them (a learner's side).
+"""Time candidates in one set of learners that runs all of them (the learners' side).
 
-The candidates take turns in the same processes, and every round begins with another one. Before
-each timing the learners meet; a round takes as long as its slowest learner.
+The candidates take turns in the same processes, and every round begins with a different one. A
+barrier precedes each timing; a round takes as long as its slowest learner.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to do the work that is measured."""
+    """One method to do the measured work."""
 
     name: str
     run: Callable[[], None]
     prepare: Callable[[], None] = _nothing
     """Called before each run, untimed."""
     check: Callable[[], None] = _nothing
-    """Called after each run, untimed; raises where the result is wrong."""
+    """Called after each run, untimed; raises if the result is wrong."""
     max_runs: int = 10**9
-    """A slow one may take part in the first rounds only."""
+    """A slow candidate may run in the first rounds only."""
 
 
 def measure(
@@ -43,7 +43,7 @@ def measure(
 ) -> dict[str, float]:
     """Return each candidate's median time in seconds, the same on every learner.
 
-    No more rounds are run to warm up than are timed.
+    There are at most as many warm-up rounds as timed ones.
     """
     seen: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
     for turn in range(-min(warm_up, runs), runs):
@@ -69,9 +69,9 @@ def _time_s(comm: MPI.Intracomm, candidate: Candidate) -> float:
 
 
 def start_gloo(comm: MPI.Intracomm) -> None:
-    """Start torch.distributed over gloo among the learners; the first one listens at a free port.
+    """Start torch.distributed over gloo among the learners; the first one listens on a free port.
 
-    On one node over the loopback device, whatever the node's name leads to.
+    On one node use the loopback device, whatever the node's name resolves to.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
     nodes = comm.allgather(MPI.Get_processor_name())
@@ -88,7 +88,7 @@ def start_gloo(comm: MPI.Intracomm) -> None:
 
 
 def one_thread() -> None:
-    """Keep torch to one thread."""
+    """Limit torch to one thread."""
     torch.set_num_threads(1)
 
 

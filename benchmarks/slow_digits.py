@@ -1,6 +1,6 @@
-"""`examples/digits`, where one learner computes four times as long: a job's file.
+"""`examples/digits` with one learner that computes four times as long: a `framework.job` file.
 
-After each backward pass it sleeps three times what forward and backward have taken of a processor.
+After each backward pass it sleeps three times the processor time of forward and backward.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def build(arguments: dict[str, Any]) -> dict[str, Any]:
     began_s = [0.0]
 
     def begin(module: torch.nn.Module, _: Any) -> None:
-        if module.training and not began_s[0]:  # the first step: the time begins to count
+        if module.training and not began_s[0]:  # the first step: the clock starts
             file = Path(os.environ["JOB_STATE_DIR"]) / f"began-{rank}"
             file.write_text(str(time.time()))
         began_s[0] = time.thread_time()

@@ -1,8 +1,8 @@
-"""`dlctl --help` and `dlctl list` beside a bare Typer app (`python -m benchmarks.start_up`).
+"""`dlctl --help` and `dlctl list`, compared with a Typer app (`python -m benchmarks.start_up`).
 
 The floor of `--help` is a Typer app with one command that prints its help; the floor of `list` is
-one that prints the same rows as one rich table. Each is taken in a pipe and on a terminal, where
-dlctl draws with rich too.
+one that prints the same rows as one rich table. Each is measured in a pipe and on a terminal, where
+dlctl, too, draws with rich.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def dlctl_argv(*arguments: str) -> list[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of a user whose folders are below `folder`."""
-    # PYTHONDONTWRITEBYTECODE would have dlctl compiled in every run; an installed one never is.
+    # With PYTHONDONTWRITEBYTECODE every run would compile dlctl; an installed dlctl is compiled.
     dropped = ("DLCTL_", "XDG_", "SLURM_", "SBATCH_", "PYTHON")
     kept = {name: text for name, text in os.environ.items() if not name.startswith(dropped)}
     folders = {f"XDG_{n}_HOME": str(folder / n.lower()) for n in ("STATE", "CONFIG", "DATA")}

@@ -1,13 +1,13 @@
-"""Training of two learners in a node beside DDP and none (`python -m benchmarks.training`).
+"""Training with two learners on one node, compared with DDP (`python -m benchmarks.training`).
 
-One thread and a batch of 64 for each learner; samples a second over both learners. A sample is
-28 x 28 random numbers, made once. The loop is the usual one: zero_grad, forward, cross entropy,
-backward, step. SGD has a momentum of 0.9.
+One thread and a batch of 64 for each learner; samples per second over both learners. A sample is
+28 x 28 random numbers, generated once. The loop is the usual one: zero_grad, forward, cross
+entropy, backward, step. SGD has a momentum of 0.9.
 
     train_mlp10m_2       a perceptron of 784, 3 x 2048 and 10 units: 10,020,874 parameters
     train_lenet_2        LeNet as in Caffe's example: 431,080 parameters
     train_mlp10m_adam_2  the first with Adam, whose step costs more
-    metrics_cost         what the built-in loop does to tell of a step, in % of a step of LeNet
+    metrics_cost         what the built-in loop does to report a step, in % of a step of LeNet
 
 Ours is torch's optimizer in `ddl.DistributedOptimizer`. Floor: no communication at all: two plain
 programs, each of which trains the same model alone, at the same time as the other. Peers:
@@ -15,22 +15,22 @@ programs, each of which trains the same model alone, at the same time as the oth
 gradient_as_bucket_view, static_graph, no broadcast_buffers and the bucket_cap_mb that is fastest in
 a short trial before; `mpi_chunked`: gradients as views of one flat buffer, MPI_Allreduce in slices
 of 4 MB after backward. `none_malloc` and `ddp_gloo_tuned_malloc` are the floor and tuned DDP with
-glibc's malloc set as `ddl.init` sets it (learner.system.malloc): they tell what of ours is due
-to that.
+glibc's malloc set as `ddl.init` sets it (learner.system.malloc): they show how much of our gain is
+due to that.
 
-Each way has two processes of its own, which hold nothing else, since a user runs one of these ways
-and not all: in one process one way's memory habits change another's. glibc raises its threshold for
-mapping blocks when large ones are freed; the perceptron's step was seen to take thousands of page
-faults in a plain process, which the same step did not have in one where others had freed large
-blocks. All processes are alive at once; those whose turn it is not sleep in a read. Every round
-begins with another way.
+Each method has two processes of its own that run nothing else. A user, too, runs only one of these
+methods, and in a shared process the memory use of one method would affect another: glibc raises its
+threshold for mapping blocks when large ones are freed. The perceptron's step had thousands of page
+faults in a plain process, and none in a process where other methods had freed large blocks. All
+processes exist at once; those whose turn it is not sleep in a read. Every round begins with a
+different method.
 
-All start alike and see the same samples; that ours, tuned DDP and MPI have the weights of DDP with
-its defaults after some steps (rtol 1e-4) is checked before anything is timed. A run has as many
-steps as take the floor half a second.
+All start with the same weights and see the same samples. Before anything is timed, the weights of
+ours, tuned DDP and MPI after some steps are compared with those of DDP with its defaults (rtol
+1e-4). A run has as many steps as take the floor half a second.
 
-The cost of metrics is timed by itself, in the processes that take the steps, since runs with and
-without them differ by less than runs do. Its floor reads the clock once a step.
+The cost of metrics is timed by itself, in the processes that take the steps, because runs with and
+without metrics differ by less than runs vary. Its floor reads the clock once per step.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _KEYS = (
 )
 _FLOOR = "none"
 _ALIKE = ("ddp_gloo", "ours", "ddp_gloo_tuned", "ddp_gloo_tuned_malloc", "mpi_chunked")
-"""What has to train as the first of them does."""
+"""These must train like the first of them."""
 _WAYS = (*_ALIKE, _FLOOR, "none_malloc")
 _LEARNERS, _BATCH = 2, 64
 _RUNS, _WARM_UP = 11, 1
@@ -59,10 +59,10 @@ _LEAST_S = 0.5
 """A run has as many steps as take the floor this long."""
 _STEPS_COMPARED = 5
 _TOLD = 1000
-"""Steps that are told of in a run."""
+"""Steps that are reported in a run."""
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-4, 1e-6
 _BUCKETS_MB = (25, 1, 4, 100)
-"""Tried for tuned DDP; the first is DDP's default, which `--quick` takes."""
+"""Tried for tuned DDP; the first is DDP's default, which `--quick` uses."""
 _TRIAL_RUNS = 3
 
 
@@ -78,7 +78,7 @@ def measure(quick: bool = False) -> Iterator[Result]:
 
 
 def _measure_metrics(quick: bool) -> Result:
-    """Return what metrics cost in percent of a step."""
+    """Return the cost of metrics, in percent of a step."""
     with _start("ours", "ours", "lenet", "sgd", _BUCKETS_MB[0]) as learner_set:
         count = _count_steps(learner_set)
 
@@ -119,10 +119,10 @@ def _start(
 
 
 def _rate(learner_set: LearnerSet, count: int) -> Callable[[], float]:
-    """Return a function that takes so many steps and returns samples a second of all learners."""
+    """Return a function that takes `count` steps and returns all learners' samples per second."""
 
     def rate() -> float:
-        learner_set.ask("steps", 2)  # its memory comes back to the processor's caches
+        learner_set.ask("steps", 2)  # bring its memory back into the processor's caches
         return count * _BATCH * _LEARNERS / learner_set.time_s("steps", count)
 
     return rate
@@ -150,7 +150,7 @@ def _fastest_bucket_mb(model: str, optimizer: str) -> int:
 
 
 def _check(sets: dict[str, LearnerSet]) -> None:
-    """Raise AssertionError where a learner's weights are not those of the first one of DDP."""
+    """Raise AssertionError if a learner's weights differ from those of DDP's first learner."""
     import numpy as np
 
     for way in _ALIKE:

@@ -1,8 +1,8 @@
-"""One learner of benchmarks.training: one way to train, alone in its process.
+"""One learner of benchmarks.training: one method to train, alone in its process.
 
 python -m benchmarks.training_learner WAY MODEL OPTIMIZER BUCKET_MB SOCKET; turns.py starts it.
 
-A way loads what it needs and nothing else: the plain program has neither MPI nor gloo.
+A method loads only what it needs: the plain program has neither MPI nor gloo.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.turns import Place
 
 BATCH = 64
-"""Samples of a learner's step."""
+"""Samples per learner and step."""
 BATCHES = 8
-"""Batches that a learner has: random, fixed, used in turn."""
+"""A learner's random, fixed batches, used in turn."""
 LOG_EVERY_STEPS = 10
 """The built-in loop's default."""
 SLICE = 1 << 20
@@ -68,13 +68,13 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {"sgd": sgd, "adam": adam}
 
 
 class Training:
-    """The plain program: a model and what steps it; a subclass is one way to exchange."""
+    """The plain program: a model and its optimizer; a subclass is one method to exchange."""
 
     def __init__(self, place: Place, given: argparse.Namespace) -> None:
         self.place = place
         self.bucket_mb: int = given.bucket_mb
         self.join()
-        torch.manual_seed(1)  # the same start for all
+        torch.manual_seed(1)  # the same weights for all
         self.model = self.wrap(MODELS[given.model]())
         self.optimizer = self.wrap_optimizer(OPTIMIZERS[given.optimizer](self.model.parameters()))
         random = torch.Generator().manual_seed(place.number)
@@ -97,14 +97,14 @@ class Training:
         return optimizer
 
     def clear(self) -> None:
-        """Drop the gradients of the step before."""
+        """Drop the gradients of the previous step."""
         self.optimizer.zero_grad()
 
     def exchange(self) -> None:
-        """Average the gradients, where neither backward nor the optimizer does it."""
+        """Average the gradients, if neither backward nor the optimizer does."""
 
     def steps(self, count: int) -> None:
-        """Take so many steps of the usual loop."""
+        """Take `count` steps of the usual loop."""
         for _ in range(count):
             self._at = (self._at + 1) % BATCHES
             self.clear()
@@ -114,13 +114,13 @@ class Training:
             self.optimizer.step()
 
     def orders(self) -> dict[str, Callable[[Any], object]]:
-        """Return what this learner can be told to do."""
+        """Return the orders that this learner obeys."""
         return {"steps": self.steps, "write_weights": self.write_weights}
 
     def write_weights(self, name: str) -> None:
-        """Write the parameters as float32 into a file NAME.NUMBER, from where they are.
+        """Write the parameters as float32 to a file NAME.NUMBER, without a copy.
 
-        No copy: large blocks that are freed would change what malloc does from then on.
+        Freeing a large copy would change what malloc does from then on.
         """
         with (self.place.folder / f"{name}.{self.place.number}").open("wb") as file:
             for parameter in self.model.parameters():
@@ -159,14 +159,14 @@ class Ours(Training):
         return ddl.DistributedOptimizer(optimizer)
 
     def orders(self) -> dict[str, Callable[[Any], object]]:
-        """Return also what tells what metrics cost."""
+        """Return also the orders that measure the cost of metrics."""
         return {**super().orders(), "tell": self.tell, "read_clock": self.read_clock}
 
     def tell(self, told: list[float]) -> None:
-        """Do what the built-in loop does to tell of so many steps that take so long each.
+        """Do what the built-in loop does to report a number of steps of a given duration.
 
         It reads the clock around every gradient's arrival, around the end of the exchange, around
-        both waits for the node in a step and around the wait for data.
+        both waits for the node in a step, and around the wait for data.
         """
         from learner.job.metrics import MetricsFile, Progress, StepTimes
 
@@ -191,7 +191,7 @@ class Ours(Training):
                 file.append(step, 1, rates)
 
     def read_clock(self, told: list[float]) -> None:
-        """Read the clock once for each of so many steps."""
+        """Read the clock once for each step."""
         for _ in range(int(told[0])):
             time.perf_counter()
 
@@ -200,7 +200,7 @@ class Gloo(Training):
     """DistributedDataParallel over gloo with its defaults."""
 
     def join(self) -> None:
-        """Find the others by a file, and talk over the loopback device."""
+        """Find the others through a file, and connect over the loopback device."""
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         store = dist.FileStore(str(self.place.folder / "store"), self.place.size)
         dist.init_process_group(
@@ -234,7 +234,7 @@ class GlooTunedMalloc(GlooTuned):
     """The same with the memory allocator set as `ddl.init` sets it."""
 
     def join(self) -> None:
-        """Set it first."""
+        """Set malloc first."""
         from learner.system.malloc import keep_freed_memory
 
         keep_freed_memory()
@@ -251,7 +251,7 @@ class Chunked(Training):
         self._comm, self._in_place = MPI.COMM_WORLD, MPI.IN_PLACE
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Give the model its gradients."""
+        """Give the model gradients that are views of one buffer."""
         parameters = list(model.parameters())
         self._flat = torch.zeros(sum(p.numel() for p in parameters))
         start = 0
@@ -262,7 +262,7 @@ class Chunked(Training):
         return model
 
     def clear(self) -> None:
-        """Keep the views."""
+        """Zero the gradients, but keep the views."""
         self._flat.zero_()
 
     def exchange(self) -> None:
@@ -284,7 +284,7 @@ WAYS: dict[str, type[Training]] = {
 
 
 def main() -> None:
-    """Train in the way that the arguments name, whenever told so."""
+    """Train with the method that the arguments name, on each order."""
     parser = argparse.ArgumentParser()
     parser.add_argument("way", choices=WAYS)
     parser.add_argument("model", choices=MODELS)

@@ -1,9 +1,9 @@
-"""Sets of learners that take turns: each is one way alone, in processes of its own.
+"""Sets of learners that take turns: each set runs one method, in processes of its own.
 
-In one process one way's memory habits change another's: glibc raises its threshold for mapping
-blocks when large ones are freed. So each way has learners of its own; all sets are alive at once
-and one of them works at a time. The parent tells every learner what to do over a socket of its own;
-until then the learner sleeps in a read, in no collective operation, which might spin.
+In a shared process the memory use of one method would affect another: glibc raises its threshold
+for mapping blocks when large ones are freed. So each method has learners of its own. All sets exist
+at once, and one works at a time. The parent sends each learner its orders over a separate socket.
+Until then the learner sleeps in a read, not in a collective operation, which might spin.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ _START_LIMIT_S = 120.0
 _TURN_LIMIT_S = 300.0
 _LEAVE_LIMIT_S = 30.0
 _IDLE_CPU = 0.01
-"""The share of a core that a learner may use in its sleep before it is told."""
+"""The share of a core that an idle learner may use before a warning is printed."""
 
 
 class LearnerSet:
-    """Learners that do what they are told (the parent's side); `start` makes one."""
+    """Learners that carry out orders (the parent's side); `start` makes one."""
 
     def __init__(
         self, name: str, folder: Path, started: Started, streams: list[TextIOWrapper]
     ) -> None:
         self.name = name
         self.folder = folder
-        """Where its learners leave files; it goes with them."""
+        """Where its learners leave files; deleted when they have ended."""
         self._started = started
         self._streams = streams
 
     def ask(self, order: str, argument: Any) -> list[dict[str, Any]]:
         """Have every learner carry out an order; return their answers once all have.
 
-        Raises RuntimeError with the last words where one has gone or takes too long.
+        Raises RuntimeError with the last output if one has ended or takes too long.
         """
         try:
             for stream in self._streams:
                 stream.write(json.dumps([order, argument]) + "\n")
                 stream.flush()
             return [json.loads(stream.readline()) for stream in self._streams]
-        except (OSError, ValueError) as error:  # nothing to read is no JSON
+        except (OSError, ValueError) as error:  # an empty line is no JSON
             raise self._started.failed(f"{self.name} did not answer") from error
 
     def time_s(self, order: str, argument: Any) -> float:
-        """Return how long an order took, from its first begin to its last end."""
+        """Return how long an order took, from the first learner's start to the last one's end."""
         answers = self.ask(order, argument)
         first: float = min(answer["begin"] for answer in answers)
         last: float = max(answer["end"] for answer in answers)
@@ -71,7 +71,7 @@ class LearnerSet:
 
 @contextlib.contextmanager
 def start(name: str, learners: int, module: str, *arguments: str) -> Iterator[LearnerSet]:
-    """Start so many learners that run `python -m module arguments… SOCKET` and call `Place.obey`.
+    """Start learners that run `python -m module arguments… SOCKET` and call `Place.obey`.
 
     However it ends, no process and no file is left.
     """
@@ -95,7 +95,7 @@ def start(name: str, learners: int, module: str, *arguments: str) -> Iterator[Le
 
 
 def accept(listener: socket.socket, started: Started) -> TextIOWrapper:
-    """Wait for a learner's connection; RuntimeError with the last words if none comes."""
+    """Wait for a learner's connection; RuntimeError with the last output if none comes."""
     listener.settimeout(0.5)
     limit = time.monotonic() + _START_LIMIT_S
     while True:
@@ -122,11 +122,11 @@ class Place:
         """Where all learners of the set may leave files until the end."""
 
     def obey(self, orders: Mapping[str, Callable[[Any], object]]) -> None:
-        """Carry out orders and say when each began and ended, until the order to leave.
+        """Carry out orders and report when each began and ended, until the order to leave.
 
-        What an order returns is said, too, as `value`, if it is a float.
+        If an order returns a float, it is reported, too, as `value`.
 
-        Times are CLOCK_MONOTONIC's, which all processes of a machine share.
+        Times are from CLOCK_MONOTONIC, which all processes of a machine share.
         """
         slept_s = idle_cpu_s = 0.0
         while True:

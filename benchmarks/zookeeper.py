@@ -1,4 +1,4 @@
-"""A ZooKeeper of one server for a benchmark, where Debian's package `zookeeper` is installed."""
+"""A one-server ZooKeeper for a benchmark, where Debian's package `zookeeper` is installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STARTS_WITHIN_S = 60.0
 
 
 def is_installed() -> bool:
-    """Return whether the server, a Java and the client are there."""
+    """Return whether the server, Java and the client are installed."""
     return _JAR.exists() and bool(shutil.which("java")) and bool(importlib.util.find_spec("kazoo"))
 
 

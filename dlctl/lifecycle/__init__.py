@@ -1,9 +1,9 @@
 """Submit, watch, halt, resume, cancel, delete: the only module with a transport and a scheduler.
 
-A submission happens once. The local record is written first; the job directory appears whole; one
-shell script over there writes a receipt, asks the scheduler and writes its answer, so that a dlctl
-killed at any moment finds out later what happened. The job's first act is to claim its attempt:
-a claim made here first (`_fence`) keeps a job that was lost from ever running beside its successor.
+A training is submitted once. The local record is written first, and the job directory appears
+whole. One shell script at the site writes a receipt, asks the scheduler and writes its answer. So
+if dlctl is killed at any moment, it finds out later what happened. A job first claims its attempt.
+If dlctl claims it before (`_fence`), a lost job can never run beside its successor.
 """
 
 from dlctl.lifecycle.end import cancel, delete, halt, resume

@@ -63,7 +63,7 @@ def _leave_queue(session: Session, record: Record, store: RecordStore) -> None:
     if not record.job_id:
         if _fence(session, record):
             return
-        record = refresh(session, [record], store)[0]  # a job has it: now its id is known
+        record = refresh(session, [record], store)[0]  # a job has claimed it: its id is known
     script = session.scheduler.cancel_script(record.job_id, session.site.root)
     end = session.transport.run(script, timeout_s=90.0)
     stderr = end.stderr.decode(errors="replace")
@@ -71,7 +71,7 @@ def _leave_queue(session: Session, record: Record, store: RecordStore) -> None:
 
 
 def _fence(session: Session, record: Record) -> bool:
-    """Claim the record's attempt, so that a job of it ends at once; False if a job has it."""
+    """Claim the attempt, so that a job of it ends at once; return False if a job was faster."""
     here = f"{record.job_dir}/{contract.attempt_dir(record.attempt)}"
     claim = shlex.quote(f"{record.job_dir}/{contract.claim(record.attempt)}")
     script = f"""\
@@ -100,11 +100,11 @@ def resume(
     """Resume from the newest checkpoint, or finish a submission that was interrupted.
 
     Args:
-        rebuild: builds the request again from the user's folder, if it never arrived.
-        overrides: resources that differ from those of the previous attempt.
+        rebuild: builds the request again from the user's folder if it never arrived.
+        overrides: changes to the resources of the previous attempt.
 
     Raises:
-        RecordError: it runs, or has completed.
+        RecordError: it is running or has completed.
         PlanError: the request fits no partition; nothing has changed.
     """
     record = refresh(session, [record], store)[0]
@@ -121,10 +121,10 @@ def resume(
         files = _bring(session, rebuild(record), record, store)
     else:
         files, asked = _files_for(session, record, asked)
-        used_up = files.attempt == 0 and record.attempt == 1  # what it runs by is there for good
+        used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
     if used_up or _was_begun(session, record):
         if not _fence(session, record) and not record.state.final:
-            return refresh(session, [record], store)[0]  # it has started meanwhile
+            return refresh(session, [record], store)[0]  # its job has started meanwhile
         record = replace(record, attempt=record.attempt + 1)
     record = replace(record, state=State.QUEUED, job_id="", reason="is being submitted",
                      hint=f"dlctl resume {record.training_id}")  # fmt: skip
@@ -139,7 +139,7 @@ def resume(
 
 
 def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
-    """Raise RecordError if the attempt runs by what another `dlctl resume` has asked for."""
+    """Raise RecordError if the attempt runs with the resources of another `dlctl resume`."""
     newest = attempts.read_newest(session.transport, record)
     ours, theirs = files.plan, newest.plan
     same_code = replace(theirs, runtime_dir=ours.runtime_dir, dlctl_version=ours.dlctl_version)
@@ -147,13 +147,13 @@ def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
         return
     raise RecordError(
         f"another `dlctl resume {record.training_id}` was first: attempt {record.attempt} runs "
-        "with what that one asked for",
-        hint=f"dlctl show {record.training_id}; for other resources halt it, and resume",
+        "with its resources",
+        hint=f"dlctl show {record.training_id}; to change resources, halt it and resume it",
     )
 
 
 def _bring(session: Session, request: Request, record: Record, store: RecordStore) -> AttemptFiles:
-    """Send a request that never arrived; record what it asks for first, in case sending fails."""
+    """Record the overrides, in case sending fails; then send a request that never arrived."""
     store.update(record)
     upload(session.transport, request.plan.root, lacking(session, request))
     return attempts.of_request(request)
@@ -162,9 +162,9 @@ def _bring(session: Session, request: Request, record: Record, store: RecordStor
 def _files_for(
     session: Session, record: Record, asked: Overrides
 ) -> tuple[AttemptFiles, Overrides]:
-    """Return the next attempt's request, and all its changes against the previous attempt.
+    """Return the next attempt's files, and all its changes to the previous attempt.
 
-    The changes of a resumption that was interrupted count, too.
+    This includes the changes of a resumption that was interrupted.
     """
     before = attempts.read_newest(session.transport, record)
     asked = merged(pending(record, before.attempt), asked)
@@ -178,7 +178,7 @@ def _interrupted(record: Record) -> bool:
 
 
 def _was_begun(session: Session, record: Record) -> bool:
-    """Return whether the record's attempt can't be used any more: asked for, or claimed."""
+    """Return whether the record's attempt is used up: submitted, or claimed."""
     names = (contract.submit_begin(record.attempt), contract.claim(record.attempt))
     found = read_files(session.transport, [f"{record.job_dir}/{name}" for name in names])
     return any(content is not None for content in found.values())
@@ -193,10 +193,11 @@ def _never_arrived(session: Session, record: Record) -> bool:
 def delete(session: Session, record: Record, store: RecordStore) -> None:
     """Remove a training that has ended: its job directory, its secrets and its record.
 
-    Also what its processes, all killed, left in shared memory, if that is the site's host's own.
+    If its processes were all killed, this also removes what they left in the shared memory of the
+    site's host.
 
     Raises:
-        RecordError: it still runs.
+        RecordError: it is still running.
     """
     known = refresh(session, [record], store)[0]
     if not (known.state.final or _interrupted(known)):

@@ -1,11 +1,11 @@
-"""Why a job ended that left no verdict: what the scheduler wrote into its output. Pure."""
+"""Explain the end of a job without a verdict, from the scheduler's lines in its output. Pure."""
 
 from __future__ import annotations
 
 import re
 
 LINES = 20
-"""How much of a job's output is shown."""
+"""How many lines of a job's output are read."""
 
 _MEMORY = re.compile(r"exceeded (?:job )?memory limit \((\d+) > (\d+)\)")
 _WORDS = [
@@ -26,14 +26,14 @@ _WORDS = [
     ),
     (
         re.compile(r"No space left on device|Disk quota exceeded"),
-        "the file system of the site is full or a quota is used up",
-        "free space there: dlctl delete removes old trainings; then dlctl resume {id}",
+        "the site's file system is full, or a quota is used up",
+        "free space there (`dlctl delete` removes old trainings), then `dlctl resume {id}`",
     ),
 ]
 
 
 def explain(lines: list[str], training_id: str) -> tuple[str, str] | None:
-    """Return what the end of a job's output says of its end, and what to do next."""
+    """Return why a job ended, from the last lines of its output, and what to do next."""
     for pattern, reason, hint in _WORDS:
         for line in reversed(lines):
             if not pattern.search(line):

@@ -1,8 +1,8 @@
 """Derive a training's state from its files and the scheduler's answers, never by guessing. Pure.
 
-The files come first (they know why), then the queue, then the accounting, which may be absent.
-A site that does not answer makes a state stale, never FAILED; a word that Slurm invents ends
-nothing.
+The files come first (they say why), then the queue, then the accounting, which may be absent.
+A site that does not answer makes a state stale, never FAILED. An unknown Slurm state is never taken
+for an end.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from dlctl.scheduler.base import Job, JobState
 FRESH_S = 60.0
 """A heartbeat younger than this proves that the job lives."""
 LOST_S = 300.0
-"""After this long without a heartbeat, a running job's first node is probably lost, not slow."""
+"""After this long without a heartbeat, a running job has probably lost its first node."""
 SETTLE_S = 30.0
-"""Shared file systems show a file this late at the worst; only then is a silence believed."""
+"""The longest delay of a shared file system; only then does a missing file mean anything."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What one look at the site has shown about one training."""
+    """What one query of the site has shown about one training."""
 
     now: float
     """The site's clock, Unix seconds."""
     begun: bool = False
-    """The receipt written before the scheduler was asked is there."""
+    """The receipt exists, which is written before the scheduler is asked."""
     answer: tuple[int, str, str] | None = None
     """The scheduler's answer to the submission: exit code, standard output, standard error."""
     claim: str = ""
     """The job id that the job script wrote."""
     fenced: bool = False
-    """dlctl claimed the attempt itself: no job will ever run it."""
+    """dlctl itself has claimed the attempt: no job will ever run it."""
     supervisor: Status | None = None
     verdict: Verdict | None = None
     cancel_asked: bool = False
     halt_asked: bool = False
     exists: bool = True
-    """The job directory is there."""
+    """The job directory exists."""
     job: Job | None = None
-    """The queue's word about the newest attempt."""
+    """What the queue says of the newest attempt."""
     history: Job | None = None
-    """The accounting's word about it."""
+    """What the accounting says of it."""
     queue_answered: bool = True
     queue_problem: str = ""
 
@@ -58,7 +58,7 @@ def parse_answer(content: bytes | None) -> tuple[int, str, str] | None:
         code, length, rest = (content or b"").split(b"\n", 2)
         size_bytes, _ = int(length), int(code)
     except ValueError:
-        return None  # it did not get there whole: as good as lost
+        return None  # an incomplete file counts as lost
     out, err = rest[:size_bytes], rest[size_bytes:]
     return int(code), out.decode(errors="replace"), err.decode(errors="replace")
 
@@ -75,7 +75,7 @@ def paths_to_read(record: Record) -> list[str]:
 
 
 def observe(record: Record, files: dict[str, bytes | None], now: float) -> Observation:
-    """Return what the files say; the scheduler's part is still to be filled in."""
+    """Return what the files say; `refresh` adds what the scheduler says."""
     plan, begin, answer, claim, status, verdict, cancel, halt = (
         files[path] for path in paths_to_read(record)
     )
@@ -98,7 +98,7 @@ def _read(cls: type[contract.R], content: bytes | None) -> contract.R | None:
     try:
         return None if content is None else contract.from_json(cls, content)
     except contract.ContractError:
-        return None  # from another version: the scheduler's word remains
+        return None  # written by another version: rely on the scheduler
 
 
 def derive(record: Record, seen: Observation, wall_s: float) -> Record:
@@ -145,7 +145,7 @@ def _why(verdict: Verdict) -> str:
         return verdict.reason
     name = f"{guilty.role} {guilty.rank}"
     named = re.search(rf"\b{name}\b", told)
-    where = f" on {guilty.host}" if guilty.host else ""  # one that never began is nowhere
+    where = f" on {guilty.host}" if guilty.host else ""  # a learner that never began has no host
     return verdict.reason if named else f"{verdict.reason} ({name}{where})"
 
 
@@ -171,22 +171,22 @@ def _without_queue(record: Record, seen: Observation, wall_s: float) -> Record:
 
 def _in_queue(record: Record, seen: Observation, job: Job, wall_s: float) -> Record:
     if job.state is JobState.PENDING:
-        waits = f"waits in the queue: {job.reason}" if job.reason not in ("", "None") else ""
-        return _told(record, wall_s, State.PENDING, waits or "waits in the queue")
+        waits = f"waiting in the queue: {job.reason}" if job.reason not in ("", "None") else ""
+        return _told(record, wall_s, State.PENDING, waits or "waiting in the queue")
     if job.state is JobState.UNKNOWN:
         return _unknown_word(record, job, wall_s)
     return _running(record, seen, wall_s, suspended=job.state is JobState.SUSPENDED)
 
 
 def _unknown_word(record: Record, job: Job, wall_s: float) -> Record:
-    reason = f"the scheduler says {job.word!r}, which this version of dlctl does not know"
+    reason = f"the scheduler reports {job.word!r}, which this version of dlctl does not know"
     return replace(record, reason=reason, seen_at=wall_s, stale_since=None)
 
 
 def _running(record: Record, seen: Observation, wall_s: float, suspended: bool = False) -> Record:
     status = seen.supervisor
     if not seen.exists:
-        why = "its job directory is gone from the site, and the job ends"
+        why = "its job directory is gone from the site, so the job is ending"
         return _told(record, wall_s, record.state, why)
     if status is None:
         return _told(record, wall_s, State.DEPLOYING, "the job has started")
@@ -195,14 +195,14 @@ def _running(record: Record, seen: Observation, wall_s: float, suspended: bool =
     if suspended:
         reason = "suspended by the scheduler"
     elif age_s > FRESH_S:
-        reason = f"no heartbeat for {age_s:.0f} s, but the scheduler says that the job runs"
+        reason = f"no heartbeat for {age_s:.0f} s, but the scheduler says that it is running"
         # With --no-kill a job stays in the queue without its script when its first node is lost.
         if age_s > LOST_S:
             hint = f"dlctl cancel {record.training_id}; dlctl resume {record.training_id}"
     elif seen.cancel_asked:
         reason = "is being cancelled"
     elif seen.halt_asked:
-        reason = "is being halted: saves a checkpoint"
+        reason = "is being halted: saving a checkpoint"
     return _told(record, wall_s, status.state, reason, hint)
 
 
@@ -217,7 +217,7 @@ _ENDINGS = {
 
 
 def _see_output(record: Record) -> str:
-    """Return a hint about an unexplained end; a command without an id means the latest training."""
+    """Return the hint for an unexplained end."""
     logs, resume = f"dlctl logs {record.training_id}", f"dlctl resume {record.training_id}"
     return f"`{logs}` shows what it printed; `{resume}` continues from the newest checkpoint"
 
@@ -230,7 +230,7 @@ def _ended(record: Record, seen: Observation, job: Job, wall_s: float) -> Record
             return replace(asked, reason=f"{asked.reason}: {known}")
         return asked
     if job.state is JobState.CANCELLED:
-        why = "cancelled by somebody else than this dlctl"
+        why = "cancelled, but not by this dlctl"
         return _told(record, wall_s, State.CANCELLED, why, go_on if seen.claim else "")
     if job.state is JobState.PREEMPTED:
         why = "the job was preempted before all was saved"
@@ -240,7 +240,7 @@ def _ended(record: Record, seen: Observation, job: Job, wall_s: float) -> Record
 
 
 def _as_asked(record: Record, seen: Observation, wall_s: float) -> Record | None:
-    """Return the end that the user asked for, of a job that is over and left no verdict."""
+    """Return the end that the user requested, for a job that ended without a verdict."""
     if seen.cancel_asked:
         before = "" if seen.begun or seen.claim else " before it was submitted"
         return _told(record, wall_s, State.CANCELLED, f"cancelled{before}")
@@ -251,26 +251,27 @@ def _as_asked(record: Record, seen: Observation, wall_s: float) -> Record | None
 
 
 def _nowhere(record: Record, seen: Observation, wall_s: float) -> Record:
-    """Neither verdict nor heartbeat, and the scheduler does not know the job."""
+    """Judge a job without verdict or heartbeat that the scheduler does not know."""
     if (seen.fenced or not seen.begun) and (asked := _as_asked(record, seen, wall_s)):
         return asked
     if not seen.exists and not record.job_id:
-        return _told(record, wall_s, State.QUEUED, "nothing was sent: submission interrupted",
+        return _told(record, wall_s, State.QUEUED,
+                     "the submission was interrupted: nothing was sent",
                      f"dlctl resume {record.training_id}")  # fmt: skip
     if not seen.begun and not seen.claim:
         return _told(record, wall_s, State.QUEUED,
-                     "the submission was interrupted: the scheduler was not asked yet",
+                     "the submission was interrupted before the scheduler was asked",
                      f"dlctl resume {record.training_id}")  # fmt: skip
     if not record.job_id and not seen.claim:
         return _told(record, wall_s, State.QUEUED,
-                     "the scheduler's answer was lost, and no job with its name is known so far; "
-                     "it is not sent again by itself",
-                     f"dlctl resume {record.training_id} asks again and sends it if there is none",
+                     "the scheduler's answer was lost, and no job of this name is known so far; "
+                     "dlctl does not submit it again by itself",
+                     f"`dlctl resume {record.training_id}` looks again and submits it if needed",
                      )  # fmt: skip
     if asked := _as_asked(record, seen, wall_s):
         return asked
     if seen.supervisor is None and wall_s - _known_since(record) < SETTLE_S:
-        return record  # just submitted: the queue may know it a moment later
+        return record  # just submitted: the queue may not list it yet
     why = f"job {record.job_id} left the queue without a verdict"
     return _told(record, wall_s, State.FAILED, why, _see_output(record))
 

@@ -1,8 +1,8 @@
-"""Run one module of a job's runtime at its site, in the Python that its job had.
+"""Run one module of a job's runtime at its site, with the Python of the job.
 
-The runtime travels with each job, so laptop and site never differ. A module answers one JSON value
-(`learner.job.answers`), framed by a random word: what a login shell, a module system or the user's
-own code prints does not reach it. What it says on standard error is progress.
+The runtime travels with each job, so laptop and site never differ. A module answers with one JSON
+value (`learner.job.answers`), framed by a random word, so that output of a login shell, a module
+system or the user's own code is not taken for the answer. Its standard error is progress.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def run_module(
     """Run `python -m MODULE ARGUMENTS` of a training's runtime, in the runtime's folder.
 
     Args:
-        on_node: In a job step of its own on a compute node (waits in the queue), rather than where
-            the transport's shell is.
-        on_line: Called with each line of standard error, as it comes.
+        on_node: In a job step of its own on a compute node (it waits in the queue), instead of
+            where the transport's shell runs.
+        on_line: Called with each line of standard error as it arrives.
 
     Raises:
-        ResultsError: the module reported in one sentence what is wrong.
-        RemoteCommandError: it did not run to an answer.
+        ResultsError: the module reported what is wrong, in one sentence.
+        RemoteCommandError: it ended without an answer.
         TransportError
     """
     mark = f"dlctl-answer-{secrets.token_hex(8)}"
@@ -89,7 +89,7 @@ def module_script(
 
 
 class _Lines:
-    """Standard error as lines: handed on as they come, the end kept for messages."""
+    """Standard error as lines: passed on as they arrive, the last ones kept for messages."""
 
     def __init__(self, on_line: Callable[[str], None] | None) -> None:
         self._on_line = on_line
@@ -113,7 +113,7 @@ class _Lines:
 
 
 def _find(text: str, mark: str) -> dict[str, Any] | None:
-    """Return the framed answer; None if there is none, or it was cut short."""
+    """Return the framed answer; None if it is missing or incomplete."""
     for line in reversed(text.splitlines()):
         before, found, rest = line.partition(f"{mark} ")
         if found and not before:
@@ -132,13 +132,13 @@ def _unanswered(
     if why := words.get("dlctl-failed"):
         hint = words.get("dlctl-hint", "")
         return RemoteCommandError(f"{transport.name}: {why}", hint=hint)
-    said = told[-1] if told else "it said nothing"
+    said = told[-1] if told else "it printed nothing"
     if any(_OLD_RUNTIME.search(line) for line in told):
         hint = "this training was submitted by an older dlctl: submit it again with this one"
     elif on_node:
-        hint = "look at the partition and account of the training (`dlctl show`), then try again"
+        hint = "check the training's partition and account (`dlctl show`), then try again"
     else:
-        hint = "look at the site's Python (`dlctl sites check`); where that works on compute nodes only, add --on-node"  # noqa: E501
+        hint = "check the site's Python (`dlctl sites check`); if it only works on compute nodes, add --on-node"  # noqa: E501
     return RemoteCommandError(
         f"{transport.name}: python -m {module} ended with exit code {exit_code} and no answer: "
         f"{said[:300]}",

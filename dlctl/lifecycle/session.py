@@ -28,7 +28,7 @@ class Session:
 
 
 def open_session(site: Site, prompt: Prompt | None = None) -> Session:
-    """Return the site's transport and scheduler; the connection is made at first use."""
+    """Return the site's transport and scheduler; the transport connects at its first use."""
     settings = site.scheduler
     python = site.environment.python
     scheduler = make_scheduler(

@@ -48,7 +48,7 @@ def submit(
 
     Raises:
         SubmitRejected: nothing runs; the record says FAILED.
-        SubmitUnknown: the job may exist; the record says QUEUED and is looked up later.
+        SubmitUnknown: the job may exist; the record says QUEUED, and dlctl looks for the job later.
         TransportError: nothing was asked of the scheduler; `resume` sends it.
     """
     plan = request.plan
@@ -60,7 +60,7 @@ def submit(
         overrides=json.dumps(dataclasses.asdict(request.overrides)),
         reason="is being submitted", hint=f"dlctl resume {plan.training_id}",
     )  # fmt: skip
-    trees = lacking(session, request)  # a site that can't be reached leaves no trace
+    trees = lacking(session, request)  # if the site can't be reached, no record is kept
     store.add(record)
     _upload(session, plan, trees, record, store, on_progress)
     return ask(session, plan, record, store)
@@ -79,7 +79,7 @@ def _upload(
 
 
 def lacking(session: Session, request: Request) -> list[Tree]:
-    """Return what the site lacks of the job directory and of what it needs."""
+    """Return what the site lacks: code, runtime, secrets and the job directory."""
     plan = request.plan
     trees = [
         Tree(f"store/{plan.code_digest}", request.code.entries),
@@ -89,32 +89,32 @@ def lacking(session: Session, request: Request) -> list[Tree]:
         files = [Entry(n, v.encode(), mode=0o600) for n, v in request.secrets.items()]
         trees.append(Tree(f"secrets/{plan.training_id}", files))
     absent = missing(session.transport, plan.root, [tree.target for tree in trees])
-    # Always sent, and last: a submission that was cancelled before it may have left requests there.
+    # Always sent, and last: a submission that was cancelled before may have left requests there.
     entries = of_request(request).entries()
     job = Tree(f"jobs/{plan.training_id}", entries, if_exists="merge")
     return [*(tree for tree in trees if tree.target in absent), job]
 
 
 def missing(transport: Transport, root: str, targets: list[str]) -> set[str]:
-    """Return the targets below root that are not there."""
+    """Return the targets that are missing below root."""
     words = " ".join(shlex.quote(t) for t in targets)
     root = shlex.quote(root)
     script = f'for d in {words}; do [ -d {root}/"$d" ] || printf "%s\\n" "$d"; done'
     end = transport.run(script)
     if end.exit_code:
         raise RemoteCommandError(
-            f"{transport.name}: the root folder can't be looked at (exit code {end.exit_code}): "
+            f"{transport.name}: can't read the root folder (exit code {end.exit_code}): "
             f"{end.last_error_line}",
-            hint="try again; `dlctl sites check` looks closer",
+            hint="try again; `dlctl sites check` examines the site",
         )
     return set(end.text.split("\n"))
 
 
 def ask_again(session: Session, files: AttemptFiles, record: Record, store: RecordStore) -> Record:
-    """Send what a later attempt runs by, and ask the scheduler for it.
+    """Send the files of a later attempt, and submit it to the scheduler.
 
-    The files arrive beside their final place: the dlctl that writes the receipt moves its own
-    there, so that two who resume at once never mix their plans and scripts.
+    The files arrive beside their final place. The dlctl that writes the receipt moves its own
+    files there, so that two concurrent resumptions never mix their plans and scripts.
     """
     plan, folder = files.plan, f".sent.{secrets.token_hex(8)}"
     target = f"jobs/{record.training_id}/{contract.attempt_dir(record.attempt)}/{folder}"
@@ -124,7 +124,7 @@ def ask_again(session: Session, files: AttemptFiles, record: Record, store: Reco
 
 
 def lacking_runtime(session: Session, plan: contract.Plan) -> list[Tree]:
-    """Return the plan's runtime where it was cleaned away or never was, if it is this version's."""
+    """Return the plan's runtime if the site lacks it and it is this version's; else nothing."""
     from dlctl.request.runtime import runtime_entries
 
     name = plan.runtime_dir.rpartition("/")[2]
@@ -137,10 +137,10 @@ def lacking_runtime(session: Session, plan: contract.Plan) -> list[Tree]:
 def ask(
     session: Session, plan: contract.Plan, record: Record, store: RecordStore, folder: str = ""
 ) -> Record:
-    """Ask the scheduler for the record's attempt and write down what it said.
+    """Submit the record's attempt to the scheduler and record the answer.
 
     Args:
-        folder: In the attempt's directory, with the files that the attempt is to run by.
+        folder: In the attempt's directory, with the files of the attempt.
     """
     script = _ask_script(session.scheduler, plan, record, folder)
     try:
@@ -148,19 +148,19 @@ def ask(
     except TransportError as error:
         why = f"the answer to the submission was lost: {error.message}"
         store.update(replace(record, reason=why))
-        hint = f"`dlctl status {record.training_id}` looks it up; it is not sent twice"
+        hint = f"`dlctl status {record.training_id}` looks for it; it is never submitted twice"
         raise SubmitUnknown(f"{record.training_id}: {why}", hint=hint) from error
     if end.exit_code not in (0, _BEGUN_ALREADY, _ANSWERED_ALREADY):
         raise RemoteCommandError(
-            f"{session.transport.name}: the job directory {record.job_dir} can't be made ready "
+            f"{session.transport.name}: can't prepare the job directory {record.job_dir} "
             f"(exit code {end.exit_code}): {end.stderr.decode(errors='replace').strip()[-300:]}",
             hint=f"check the space and permissions, then `dlctl resume {record.training_id}`",
         )
     answer = parse_answer(end.stdout or None)
-    if answer is None:  # begun by another dlctl, which has not finished
+    if answer is None:  # another dlctl has begun and not finished
         return refresh(session, [record], store)[0]
     accepted = _accept(session.scheduler, answer, record, store)
-    # Asked for before, perhaps long ago and by another dlctl: it may have ended since.
+    # Submitted before, perhaps long ago and by another dlctl: the job may have ended since.
     return accepted if end.exit_code == 0 else refresh(session, [accepted], store)[0]
 
 
@@ -172,14 +172,14 @@ def _accept(
     except SubmitUnknown as unknown:
         hint = f"dlctl resume {record.training_id}"
         store.update(replace(record, reason=unknown.message, hint=hint, seen_at=time.time()))
-        next_step = f"`dlctl status {record.training_id}` looks it up; it is not sent twice"
+        next_step = f"`dlctl status {record.training_id}` looks for it; it is never submitted twice"
         raise SubmitUnknown(f"{record.training_id}: {unknown.message}", hint=next_step) from unknown
     except SchedulerError as refusal:
         why = f"the scheduler refused it: {refusal.message}"
         store.update(replace(record, state=State.FAILED, reason=why, hint=refusal.hint,
                              seen_at=time.time()))  # fmt: skip
         raise
-    accepted = replace(record, job_id=job_id, state=State.PENDING, reason="waits in the queue",
+    accepted = replace(record, job_id=job_id, state=State.PENDING, reason="waiting in the queue",
                        hint="", seen_at=time.time())  # fmt: skip
     store.update(accepted)
     return accepted
@@ -197,9 +197,9 @@ def _ask_script(
     if folder:
         clean = f"trap 'rm -rf {here}/{folder}' EXIT"
         publish = (f"mv {here}/{folder}/* {here} && rm -rf {here}/.sent.* ||"
-                   " { echo 'its files can not be written' >&2; exit 71; }")  # fmt: skip
+                   " { echo 'its files cannot be written' >&2; exit 71; }")  # fmt: skip
     return f"""\
-trap '' HUP PIPE # a dlctl that goes away must not stop this between the question and the receipt
+trap '' HUP PIPE # a lost connection must not stop this between the request and the answer
 umask 022
 cd {quote(plan.job_dir)} && mkdir -p {folders} || exit 71
 {clean}
@@ -212,7 +212,7 @@ if [ ! -s {answer} ]; then
     [ ! -s {contract.claim(n)} ] || exit {_BEGUN_ALREADY} # cancelled or halted meanwhile
     (set -C; echo {quote(contract.token(plan.training_id, n))} >{begin}) 2>/dev/null || {{
         [ -e {begin} ] && exit {_BEGUN_ALREADY}
-        echo 'its files can not be written' >&2; exit 71; }}
+        echo 'its files cannot be written' >&2; exit 71; }}
     {publish}
     rm -f {contract.HALT_REQUEST} {contract.CANCEL_REQUEST}
     ( {scheduler.submit_script(plan, n)}

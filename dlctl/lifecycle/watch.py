@@ -29,7 +29,7 @@ from dlctl.scheduler.base import Job
 
 
 def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> list[Record]:
-    """Return the records as the site knows them now; at most three questions for all of them.
+    """Return the records as the site knows them now, with at most three queries for all.
 
     Raises:
         TransportError: the site can't be reached (`stale` turns that into a state).
@@ -37,7 +37,7 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
     asked = list(records)
     if not asked:
         return []
-    now, queue, problem = _queue(session)  # before the files: a verdict is older than the job's end
+    now, queue, problem = _queue(session)  # before the files: a verdict precedes the job's end
     paths = [path for record in asked for path in paths_to_read(record)]
     files = read_files(session.transport, paths)
     seen = {}
@@ -56,7 +56,7 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
 
 
 def _settle(session: Session, record: Record, look: Observation) -> Record:
-    """Derive the state; also read an answer that the submitting dlctl was killed before reading."""
+    """Derive the state; also read an answer that a killed dlctl has not read."""
     if not record.job_id and look.answer and not look.claim and not look.job:
         try:
             record = replace(record, job_id=session.scheduler.parse_submit(*look.answer))
@@ -70,7 +70,7 @@ def _settle(session: Session, record: Record, look: Observation) -> Record:
 
 
 def _queue(session: Session) -> tuple[float, list[Job], str]:
-    """Return the site's clock, the jobs, and why the scheduler gave no answer (or nothing)."""
+    """Return the site's clock, the jobs, and why the scheduler did not answer ("" if it did)."""
     scheduler, root = session.scheduler, session.site.root
     end = session.transport.run(f"date +%s\n{scheduler.queue_script(root)}", timeout_s=90.0)
     clock, _, text = end.text.partition("\n")
@@ -88,7 +88,7 @@ def _find(jobs: list[Job], record: Record, look: Observation) -> Job | None:
     mine = [
         job for job in jobs
         if token in (job.name, job.comment.removeprefix("dlctl:"))
-        # An id may be used again; a job with another token is never ours.
+        # The scheduler may reuse an id; a job with another token is never ours.
         or (job.job_id in ids and not job.comment.startswith("dlctl:"))
     ]  # fmt: skip
     return max(
@@ -97,7 +97,7 @@ def _find(jobs: list[Job], record: Record, look: Observation) -> Job | None:
 
 
 def _add_history(session: Session, records: list[Record], seen: dict[str, Observation]) -> None:
-    """Ask the accounting about jobs that neither the queue nor a verdict explains."""
+    """Ask the accounting about jobs that have no verdict and are not in the queue."""
     lost = {
         record.training_id: look.claim or record.job_id
         for record in records
@@ -117,7 +117,7 @@ def _add_history(session: Session, records: list[Record], seen: dict[str, Observ
 
 
 def _explain(session: Session, records: list[Record], seen: dict[str, Observation]) -> list[Record]:
-    """Explain from the end of their output why jobs without a verdict failed."""
+    """Explain from their last output why jobs without a verdict failed."""
     known = []
     for record in records:
         look = seen[record.training_id]
@@ -174,7 +174,7 @@ def read_plan(session: Session, record: Record) -> contract.Plan:
 
 
 def details(session: Session, record: Record) -> dict[str, object]:
-    """Return what `dlctl show` prints beside the record: plan, learners, verdict."""
+    """Return what `dlctl show` prints besides the record: plan, learners, verdict."""
     files_of = read_all(session.transport, record)
     plan = files_of[-1].plan
     n, job_dir = record.attempt, record.job_dir
@@ -203,7 +203,7 @@ def details(session: Session, record: Record) -> dict[str, object]:
         "learners": statuses("learner", learners),
         "servers": statuses("server", servers),
         "homes": _plain(_record(contract.Homes, files[contract.homes_file(n)])),
-        # Where a verdict names the guilty one, that one's log says more.
+        # A verdict names the process at fault, whose log says more.
         "job_output": _last_lines(session, record)
         if record.state is State.FAILED and not verdict
         else [],
@@ -211,7 +211,7 @@ def details(session: Session, record: Record) -> dict[str, object]:
 
 
 def _record(cls: type[contract.R], content: bytes | None) -> contract.R | None:
-    """Return a file's record; none if it is absent or this version does not understand it."""
+    """Return a file's record; None if it is absent or this version does not understand it."""
     with contextlib.suppress(contract.ContractError):
         return None if content is None else contract.from_json(cls, content)
     return None

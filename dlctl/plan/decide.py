@@ -1,6 +1,6 @@
 """Decide everything about a job, once. Pure: no file, no network, no clock.
 
-All arithmetic on nodes, tasks, CPUs, memory, GRES and paths is here; after it nothing computes a
+All arithmetic on nodes, tasks, CPUs, memory, GRES and paths is here. Later stages never compute a
 rank count, a node count or a path again.
 """
 
@@ -44,7 +44,7 @@ HALT_MARGIN_S = 120
 
 @dataclass(frozen=True)
 class Identity:
-    """The caller's choices and findings: the parts of a plan that are not decided here."""
+    """What the caller chose or found out: the parts of a plan that are not decided here."""
 
     training_id: str
     created_at: str
@@ -53,12 +53,12 @@ class Identity:
     local_python: str
     """What `environment.python: auto` means: the Python that runs dlctl."""
     machine: Partition | None = None
-    """What this machine has, where dlctl's own queue runs the job on it."""
+    """This machine's limits, if dlctl's own queue runs the job on it."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the learners go within one partition."""
+    """Where the learners run, within one partition."""
 
     partition: str | None
     learners_per_node: list[int]
@@ -68,7 +68,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
     """Return the plan of one training.
 
     Args:
-        notes: what the manifest asks for and this version lacks, one sentence each.
+        notes: what the manifest asks for but this version lacks, one sentence each.
 
     Raises:
         PlanError: the request fits no partition (a reason for each), or the site has no Python.
@@ -117,19 +117,19 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
 
 
 def _without_slurm(manifest: Manifest, site: Site) -> list[str]:
-    """Return a sentence on what is only for Slurm, at a site that has none."""
+    """Return a sentence about settings for Slurm, if the site has none."""
     told = manifest.scheduler.model_dump(exclude_defaults=True)
     if site.scheduler.kind == "slurm" or not told:
         return []
     names = ", ".join(f"scheduler.{name}" for name in told)
-    return [f"The site {site.name} has no Slurm and does not use {names}; --site names another."]
+    return [f"The site {site.name} has no Slurm and ignores {names}; --site selects another site."]
 
 
 def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> Placement:
-    """Return the first partition that the request fits, and how its learners are spread.
+    """Return the first partition that the request fits, and the learners on each node.
 
-    A named partition must fit itself; without a name the default is tried first, then the others
-    in the file's order. Where the file names none, `machine` is the limit, if it is known.
+    If a partition is named, the request must fit it. Otherwise the default is tried first, then the
+    others in the file's order. If the file names none, `machine` is the limit, if it is known.
 
     Raises:
         PlanError: with a reason for each partition.
@@ -169,13 +169,14 @@ def _candidates(named: str | None, site: Site) -> list[str]:
             raise PlanError(
                 f"the site {site.name} has no partition {name!r}"
                 + (f"; did you mean {close[0]!r}?" if close else ""),
-                hint=f"it has {', '.join(site.partitions)}; `dlctl sites add --force` asks again",
+                hint=f"it has {', '.join(site.partitions)}; "
+                "`dlctl sites add --force` updates the list",
             )
     return names
 
 
 def _refusals(manifest: Manifest, limits: Partition) -> list[str]:
-    """Return why one partition refuses the request; nothing means that it fits."""
+    """Return why the request does not fit one partition; an empty list if it fits."""
     reasons = []
     cpus, memory, gpus = manifest.cpus_per_learner(), manifest.memory_bytes, manifest.gpus
     if limits.cpus_per_node is not None and cpus > limits.cpus_per_node:
@@ -203,7 +204,7 @@ def _refusals(manifest: Manifest, limits: Partition) -> list[str]:
 
 
 def _machine_refusals(manifest: Manifest, machine: Partition) -> list[str]:
-    """Return why this machine refuses the request: learners share its CPUs, not memory or GPUs."""
+    """Return why the request does not fit this machine: learners share only its CPUs."""
     reasons = _refusals(manifest, machine)
     if reasons:
         return reasons
@@ -212,9 +213,9 @@ def _machine_refusals(manifest: Manifest, machine: Partition) -> list[str]:
     memory += server_memory_bytes(manifest)
     has = machine.memory_bytes_per_node
     if has is not None and memory > has:
-        reasons.append(f"{learners} {format_size(memory)} together, it has {format_size(has)}")
+        reasons.append(f"{learners} {format_size(memory)} in total, it has {format_size(has)}")
     if gpus * manifest.learners > machine.gpus_per_node:
-        reasons.append(f"{learners} {gpus * manifest.learners} GPUs together, "
+        reasons.append(f"{learners} {gpus * manifest.learners} GPUs in total, "
                        f"it has {machine.gpus_per_node}")  # fmt: skip
     return reasons
 
@@ -232,7 +233,7 @@ def _learners_per_node(manifest: Manifest, limits: Partition) -> int:
 
 
 def _spread(learners: int, most_per_node: int) -> list[int]:
-    """Return learners on each node, as even as can be: 5 at most 2 a node gives [2, 2, 1]."""
+    """Return the learners on each node, spread evenly: 5 with at most 2 per node: [2, 2, 1]."""
     nodes = -(-learners // most_per_node)
     each, more = divmod(learners, nodes)
     return [each + 1] * more + [each] * (nodes - more)
@@ -279,9 +280,10 @@ def _batch(manifest: Manifest, site: Site, placement: Placement) -> Batch:
 def _checkpoint(
     manifest: Manifest, site: Site, placement: Placement, server: ParameterServer | None
 ) -> CheckpointPolicy:
-    """Any node's failure ends the job: N nodes fail N times as often as one.
+    """Return the policy with the job's mean time between failures.
 
-    With a parameter server that may be the first one's alone.
+    Any node's failure ends the job, and N nodes fail N times as often as one. With a parameter
+    server, only the first node's failure may end it.
     """
     node_mtbf_s, per_node = site.failures.node_mtbf_s, placement.learners_per_node
     nodes = 1 if survives_nodes(server, per_node) else len(per_node)

@@ -1,7 +1,7 @@
-"""The parameter server's part of a plan: shards and their nodes, and steps of one process each.
+"""The parameter server's part of a plan: shards, their nodes, and one job step per process.
 
-Every learner and every server is a job step of its own, so that the loss of one ends no other:
-MPI's worlds and srun's steps of several tasks end as a whole.
+Every learner and every server is a separate job step, so that the loss of one ends no other. An MPI
+world, or an srun step of several tasks, would end as a whole.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from dlctl.sites.files import Site
 
 SLOTS = 64
-"""Slots of a shard at its home: its node's learners, its server and each other node take one."""
+"""Slots of a shard at its primary: one per learner of the node, its server and other nodes."""
 _BESIDE = ["--overlap", "--cpu-bind=none"]
 _SERVER_MEMORY_BYTES = 512 * 2**20
-"""Memory of a node's server beside its shards; the shards must fit into the learners' memory."""
+"""Memory of a node's server without its shards, which must fit into the learners' memory."""
 
 
 def wanted(manifest: Manifest) -> bool:
@@ -31,7 +31,7 @@ def wanted(manifest: Manifest) -> bool:
 
 
 def server_memory_bytes(manifest: Manifest) -> int:
-    """Return what a node needs for its server beside its learners; 0 where nothing is limited."""
+    """Return the extra memory that a node needs for its server; 0 if memory is not limited."""
     return _SERVER_MEMORY_BYTES if manifest.memory_bytes and wanted(manifest) else 0
 
 
@@ -41,21 +41,21 @@ def parameter_server(
     """Return how the learners share their parameters; None without a server.
 
     Args:
-        manifest: What is asked for.
-        site: Where.
-        per_node: How many learners each node has.
+        manifest: The request.
+        site: Where it will run.
+        per_node: The number of learners on each node.
 
     Raises:
-        PlanError: there are too many, or the site can't start servers that talk MPI.
+        PlanError: there are too many learners or nodes, or the site can't start servers with MPI.
     """
     asked, learners, nodes = manifest.parameter_server, manifest.learners, len(per_node)
     if asked is None or not wanted(manifest):
         return None
     if max(per_node) + nodes > SLOTS:
         raise PlanError(
-            f"{max(per_node)} learners of a node and {nodes} nodes are too many for a parameter "
-            f"server: at most {SLOTS} together are allowed",
-            hint="ask for fewer learners, or let them average by allreduce: no parameter_server",
+            f"{max(per_node)} learners on a node plus {nodes} nodes are too many for a parameter "
+            f"server: the sum may be at most {SLOTS}",
+            hint="ask for fewer learners, or remove parameter_server to train with allreduce",
         )
     return replace(
         _settings(manifest, asked, learners, nodes),
@@ -67,7 +67,7 @@ def parameter_server(
 
 
 def alone_on_server(manifest: Manifest) -> contract.ParameterServer | None:
-    """Return what the manifest says of a server that one learner does not need; or else None."""
+    """Return the manifest's settings of a server that a single learner does not need, or None."""
     asked = manifest.parameter_server
     return None if asked is None or wanted(manifest) else _settings(manifest, asked, 1, 1)
 
@@ -101,16 +101,16 @@ def survives_nodes(server: contract.ParameterServer | None, per_node: list[int])
 
 
 def _or(value: float | None, asked: ParameterServerSection, **defaults: float) -> float | None:
-    """Return a setting, or what the solver has for its default."""
+    """Return a setting, or the solver's default."""
     return defaults.get(asked.solver) if value is None else value
 
 
 def learner_argv(manifest: Manifest, site: Site) -> list[str]:
-    """Return the command in front of one learner; the node's name is added at its start.
+    """Return the command that starts one learner; the node's name is added at its start.
 
     `--exact`: its own CPUs, not all that the job has on the node. `--mem=0`: all steps share the
-    job's memory, as the learners of one step do; else the first would take it all, and the next
-    ones wait for its end. So it is with the GRES that a step does not name.
+    job's memory, as the learners of one step do. Otherwise the first step would take all of it, and
+    the next ones would wait for its end. The same holds for GRES that a step does not name.
     """
     cpus = f"--cpus-per-task={manifest.cpus_per_learner()}"
     gpus = f"--gres=gpu:{manifest.gpus}" if manifest.gpus else "--gres=none"
@@ -118,23 +118,23 @@ def learner_argv(manifest: Manifest, site: Site) -> list[str]:
 
 
 def _rejoin_argv(manifest: Manifest, site: Site, learners: int) -> list[str]:
-    """Return what goes before a learner that is started again on a node of so many learners.
+    """Return the command that restarts a learner on a node with `learners` learners.
 
-    Once a job has lost a node, Slurm 22.05 counts the cores and GPUs of steps that have ended as
-    taken: a step that wants its own would wait forever, so this one shares all of them.
+    Once a job has lost a node, Slurm 22.05 counts the cores and GPUs of ended steps as taken. A
+    step that wants its own would wait forever, so this one shares all of them.
     """
     gpus = manifest.gpus * learners
     return _step(site, [*_BESIDE, f"--gres=gpu:{gpus}" if gpus else "--gres=none"])
 
 
 def server_argv(site: Site, nodes: int, transport: str) -> list[str]:
-    """Return what goes before the server of one node; with MPI before those of all nodes together.
+    """Return the command that starts the server of one node; with MPI, those of all nodes at once.
 
     `--overlap`: it takes no CPU away from the learners' steps, and may run on any of theirs.
-    `--cpu-bind=none`: on all of them; where Slurm binds nothing it says so in the server's log.
+    `--cpu-bind=none`: it may run on all of them; if Slurm binds nothing, the server's log says so.
 
     Raises:
-        PlanError: MPI, but the site starts worlds by mpirun, whose own step would take all CPUs.
+        PlanError: MPI, but the site starts MPI with mpirun, whose own step would take all CPUs.
     """
     beside = [*_BESIDE, "--gres=none"]
     if transport != "mpi" or nodes == 1:
@@ -142,11 +142,11 @@ def server_argv(site: Site, nodes: int, transport: str) -> list[str]:
     launcher = site.launcher
     if launcher.kind != "srun":
         raise PlanError(
-            f"parameter_server.transport mpi needs srun; the site {site.name} has {launcher.kind}",
+            f"parameter_server.transport mpi needs srun; the site {site.name} uses {launcher.kind}",
             hint="use transport tcp, which also survives the loss of a node",
         )
     mpi = [f"--mpi={launcher.mpi}"] if launcher.mpi else []
-    # A server killed before all have met in MPI_Init would leave the others waiting forever.
+    # If a server were killed before MPI_Init ended, the others would wait forever.
     together = ["--mem=0", "--kill-on-bad-exit=1"]
     shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", *together]
     return [launcher.executable or "srun", *mpi, *shape, *beside, *launcher.extra]

@@ -23,9 +23,9 @@ def render(plan: contract.Plan) -> str:
 
 
 def sbatch_options(plan: contract.Plan) -> list[str]:
-    """Return the `#SBATCH` options, one a line.
+    """Return the `#SBATCH` options, one per line.
 
-    Job name, comment, working directory and output depend on the attempt: they stand on the
+    Job name, comment, working directory and output depend on the attempt, so they are on the
     command line (`dlctl.scheduler.slurm`).
     """
     resources, batch = plan.resources, plan.batch
@@ -46,29 +46,29 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
     given = {name: value for name, value in chosen.items() if value is not None}
     options = [f"--{name}={_word(name, value)}" for name, value in given.items()]
     extra = [_word("extra", option) for option in batch.extra]
-    # Learners that share no world may continue without a lost node. Never with --requeue: a node's
-    # loss would start the attempt again beside what still runs.
+    # Learners without a common MPI world may continue without a lost node. Never use --requeue: it
+    # would restart the attempt after a node's loss, beside the processes that still run.
     spared = ["--no-kill"] if plan.parameter_server else []
     return [*options, "--no-requeue", *spared, "--open-mode=append", *extra]
 
 
 def _word(name: str, value: object) -> str:
-    """Quote as sbatch reads its own lines: it knows quotes, but no shell expansion.
+    """Quote for sbatch, which reads its own lines with quotes but without shell expansion.
 
     Raises:
-        PlanError: a line break or another control character, which no quote holds on one line.
+        PlanError: a line break or other control character, which can't be quoted on one line.
     """
     text = str(value)
     if not text.isprintable():
         raise PlanError(
-            f"the sbatch option {name} holds a control character: {text!r}",
-            hint="write it as one line, in the manifest's scheduler or the site's file",
+            f"the sbatch option {name} contains a control character: {text!r}",
+            hint="write it on one line, in the manifest's scheduler section or the site's file",
         )
     return shlex.quote(text)
 
 
 def _comment(value: object) -> str:
-    """Return text that stays in its line; sbatch would take `#SBATCH` in another for an option."""
+    """Return text on one line; sbatch would read `#SBATCH` on a further line as an option."""
     return "".join(c if c.isprintable() else " " for c in " ".join(str(value).split()))
 
 

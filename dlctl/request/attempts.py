@@ -1,7 +1,7 @@
 """The files of each attempt of a training: manifest, plan and batch script, which belong together.
 
-A resumption may ask for other resources. Only those are decided again: what is trained, on which
-data and in which order stays as in the first attempt.
+A resumption may ask for other resources. Only these are planned again. The model, the data and
+their order stay as in the first attempt.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read_newest(transport: Transport, record: Record) -> AttemptFiles:
 def read_all(transport: Transport, record: Record) -> list[AttemptFiles]:
     """Return the files of each attempt, in order.
 
-    An attempt that was not submitted yet has none. Nor do later attempts of dlctl's first version,
+    An attempt that is not submitted yet has none, nor do later attempts of dlctl's first version,
     which used the first attempt's files.
 
     Raises:
@@ -103,7 +103,7 @@ def _plan(transport: Transport, path: str, content: bytes) -> contract.Plan:
 
 
 def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> AttemptFiles:
-    """Return the files of an attempt with other resources: placement, launch and batch are new.
+    """Return the files of an attempt with other resources: a new placement, launch and batch.
 
     Raises:
         ManifestError: an override is invalid.
@@ -130,7 +130,7 @@ def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> Attemp
         environment=new.environment, dlctl_version=__version__,
         parameter_server=new.parameter_server, alone_on_server=new.alone_on_server,
         not_in_this_version=new.not_in_this_version,
-        # This version's runtime knows how to continue with another number of learners.
+        # This version's runtime can continue with another number of learners.
         runtime_dir=f"{old.root}/runtime/{runtime_digest}",
         checkpoint=replace(old.checkpoint, mtbf_s=new.checkpoint.mtbf_s),
     )  # fmt: skip

@@ -43,7 +43,7 @@ def new_training_id(name: str) -> str:
 def prepare(
     manifest_path: Path, overrides: Overrides, site: Site, training_id: str | None = None
 ) -> Request:
-    """Return the request for a manifest on a site.
+    """Return the request for a manifest and a site.
 
     Raises:
         ManifestError, PlanError, SiteError
@@ -78,7 +78,7 @@ def prepare(
 
 
 def _manifest_names(path: Path) -> frozenset[str]:
-    """Return every name in the folder that leads to the manifest, which may hold a credential."""
+    """Return all names of the manifest in its folder, as it may contain a credential."""
     same = (p.name for p in path.parent.iterdir() if p.is_file() and p.samefile(path))
     return frozenset([path.name, *same])
 
@@ -96,7 +96,7 @@ def _secrets(manifest: Manifest, literal: dict[str, str], folder: Path) -> dict[
             if reference.from_secret not in literal:
                 raise ManifestError(
                     f"env.{name}: from_secret is what dlctl stores in place of a credential; "
-                    f"no value of {reference.from_secret!r} is known here",
+                    f"the value of {reference.from_secret!r} is not known here",
                     hint="give the value itself, from_env: VARIABLE, or from_file: PATH",
                 )
             values[name] = literal[reference.from_secret]
@@ -122,7 +122,7 @@ def _from_file(name: str, path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(
             f"env.{name}: the file {path} can't be read: {error}",
-            hint="the file must hold the credential alone, as text",
+            hint="the file must contain only the credential, as text",
         ) from error
 
 
@@ -140,7 +140,7 @@ def _check_sent(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:
         if key != "requirements" and not is_sent:
             raise ManifestError(
                 f"{manifest_path}: {key}: {name} is excluded by .gitignore or .dlctlignore, "
-                "or by dlctl itself, as results/ is",
+                "or by dlctl itself, like results/",
                 hint=f"add the line !{name} to .dlctlignore, or move the file",
             )
 
@@ -155,6 +155,6 @@ def folder_changed(record: Record, plan: contract.Plan) -> str:
     if code.digest == plan.code_digest:
         return ""
     return (
-        f"{manifest.parent} has changed: the training continues with what was sent; "
-        "`dlctl submit` trains the new content"
+        f"{manifest.parent} has changed: the training continues with the files that were sent; "
+        "`dlctl submit` trains with the new ones"
     )

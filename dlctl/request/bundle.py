@@ -1,6 +1,6 @@
-"""Decides which files of the user's folder are sent, and refuses what must not be.
+"""Decides which files of the user's folder are sent, and refuses those that must not be.
 
-Honours `.gitignore` and `.dlctlignore` at every level (the second wins); the digest names the
+Honours `.gitignore` and `.dlctlignore` at every level (the second wins). The digest covers the
 content: paths, executable bits and bytes, never times or owners. Knows nothing about transports.
 """
 
@@ -45,7 +45,7 @@ class BundleFile:
 
 @dataclass(frozen=True)
 class Bundle:
-    """All of a folder that is sent."""
+    """All files of a folder that are sent."""
 
     files: tuple[BundleFile, ...]
     """Sorted by path."""
@@ -68,10 +68,10 @@ def collect(
     """Return the files of a folder that are sent.
 
     Args:
-        leave_out: Paths sent in another way: the manifest, whose credentials are removed.
+        leave_out: Paths that are sent separately: the manifest, whose credentials are removed.
 
     Raises:
-        BundleError: names every file that can't or must not be sent, and what to do.
+        BundleError: names every file that can't or must not be sent, and says what to do.
     """
     if not folder.is_dir():
         raise BundleError(f"{printable(folder)} is not a folder")
@@ -189,8 +189,8 @@ def _too_big(files: Sequence[BundleFile], size_bytes: int, limit_bytes: int) -> 
     largest = sorted(totals.items(), key=lambda item: -item[1])[:5]
     names = ", ".join(f"{printable(name)} ({size / 1e6:.1f} MB)" for name, size in largest)
     return BundleError(
-        f"the folder has {size_bytes / 1e6:.1f} MB to send, more than {limit_bytes / 1e6:.1f} MB; "
-        f"the largest are {names}",
+        f"the folder has {size_bytes / 1e6:.1f} MB to send, the limit is "
+        f"{limit_bytes / 1e6:.1f} MB; the largest are {names}",
         hint="Exclude data and results with lines in .dlctlignore; put data into a data store.",
     )
 

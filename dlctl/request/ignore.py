@@ -1,4 +1,4 @@
-"""Reads `.gitignore` and `.dlctlignore` files as git does, nested ones too.
+"""Reads `.gitignore` and `.dlctlignore` files like git, including nested ones.
 
 The deepest file with a matching rule decides; in one folder `.dlctlignore` wins over `.gitignore`.
 """
@@ -17,18 +17,18 @@ ALWAYS_LEFT_OUT = frozenset(
         "node_modules", ".DS_Store", ".idea", ".vscode",
     }
 )  # fmt: skip
-"""Names that are never sent, at any level; nor are virtual environments and `results/`."""
+"""Names that are never sent, at any level. Virtual environments and `results/` aren't, either."""
 
 
 @dataclass(frozen=True)
 class _Rules:
     prefix: str
-    """The prefix of its paths, seen from the folder that is sent; empty for files above it."""
+    """The prefix of its paths, relative to the folder that is sent; empty for files above it."""
     above: str
     """The path from an ignore file above the folder down to the folder."""
     spec: pathspec.GitIgnoreSpec
     allowing: pathspec.GitIgnoreSpec
-    """The rules of `.dlctlignore` alone: only its `!path` allows a secret."""
+    """The rules of `.dlctlignore` alone: only `!path` in this file allows a secret."""
 
 
 @dataclass(frozen=True)

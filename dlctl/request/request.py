@@ -36,7 +36,7 @@ class Request:
     manifest_path: Path
     overrides: Overrides
     can_not_run: tuple[str, ...] = ()
-    """Those sentences of the plan's `not_in_this_version` that keep the training from running."""
+    """The sentences of the plan's `not_in_this_version` that prevent the training from running."""
 
 
 def check_can_run(request: Request) -> None:
@@ -47,7 +47,7 @@ def check_can_run(request: Request) -> None:
     """
     if request.can_not_run:
         raise PlanError(
-            f"nothing was sent, because this version can't run it: {' '.join(request.can_not_run)}",
+            f"nothing was sent because this version can't run it: {' '.join(request.can_not_run)}",
             hint="`dlctl render` shows the plan",
         )
 
@@ -76,13 +76,13 @@ def submitted_with(record: Record) -> Overrides:
 
 
 def pending(record: Record, base_attempt: int) -> Overrides:
-    """Return an interrupted resumption's overrides that no attempt up to this one has applied."""
+    """Return an interrupted resumption's overrides, unless an attempt has applied them."""
     values = json.loads(record.overrides).get(_RESUME) or {}
     return Overrides(**values["asked"]) if values.get("attempt", 0) > base_attempt else Overrides()
 
 
 def remember(record: Record, overrides: Overrides) -> Record:
-    """Return the record with the overrides for its attempt, if there are any."""
+    """Return the record with the overrides of its attempt, if there are any."""
     asked = {k: v for k, v in dataclasses.asdict(overrides).items() if v not in (None, ())}
     if not asked:
         return record
@@ -91,6 +91,6 @@ def remember(record: Record, overrides: Overrides) -> Record:
 
 
 def merged(first: Overrides, second: Overrides) -> Overrides:
-    """Return both; the second's values win."""
+    """Return both merged; the second's values win."""
     said = {k: v for k, v in dataclasses.asdict(second).items() if v not in (None, ())}
     return replace(first, **said)

@@ -21,7 +21,7 @@ def scaffold(folder: Path, name: str | None = None) -> list[Path]:
     """Write manifest.yml, train.py, .gitignore and the editor's schema; return their paths.
 
     Args:
-        name: the training's name; the folder's name if None. Made one line.
+        name: the training's name; if None, the folder's. Turned into one line.
 
     Raises:
         ManifestError: a file already exists (so nothing was written), or can't be written.
@@ -30,7 +30,7 @@ def scaffold(folder: Path, name: str | None = None) -> list[Path]:
     existing = [path for path in texts if (folder / path).exists() or (folder / path).is_symlink()]
     if existing:
         raise ManifestError(
-            f"{folder} already holds {', '.join(existing)}; nothing was written",
+            f"{folder} already contains {', '.join(existing)}; nothing was written",
             hint="name another folder: dlctl init NAME",
         )
     try:

@@ -1,4 +1,4 @@
-"""Batch schedulers as pure pairs: a question's script and its answer's parser."""
+"""Batch schedulers as pure pairs: the script of a question and the parser of its answer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def make_scheduler(
 
     Args:
         kind: `slurm` or `local`.
-        path: slurm: folder of its commands, where they are not on PATH.
-        accounting: slurm: whether sacct is asked.
-        python: local: the Python (3.10 or newer) that keeps the queue.
-        runtime_dir: local: where the runtime of this version is or will be.
+        path: slurm: folder of its commands, if they are not on PATH.
+        accounting: slurm: whether to ask sacct.
+        python: local: the Python (3.10 or newer) that runs the queue.
+        runtime_dir: local: the present or future folder of this version's runtime.
         cpus: local: how many CPUs the jobs share; all of the machine's by default.
     """
     if kind == "slurm":
@@ -36,5 +36,5 @@ def make_scheduler(
 
         return LocalQueue(python=python or "python3", runtime_dir=runtime_dir, cpus=cpus)
     raise SiteError(
-        f"Scheduler {kind!r} is not known.", hint="Set the site's scheduler to slurm or local."
+        f"Unknown scheduler {kind!r}.", hint="Set the site's scheduler to slurm or local."
     )

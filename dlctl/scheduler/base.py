@@ -1,7 +1,7 @@
-"""The scheduler seam: each action is a pure pair, text to run and a parser of the answer.
+"""The interface of schedulers: each action is a pure pair, a script and a parser of its answer.
 
-A scheduler never runs anything: `dlctl.lifecycle` runs the text through a transport. So all of it
-is testable with strings, and any transport goes with any scheduler.
+A scheduler never runs anything: `dlctl.lifecycle` runs the scripts through a transport. So all of
+it can be tested with strings, and any transport works with any scheduler.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dlctl.contract import Plan
 
 
 class JobState(enum.Enum):
-    """The state of a job, the same for all schedulers; `Job.word` keeps the scheduler's own."""
+    """The state of a job, the same for all schedulers; `Job.word` has the scheduler's own word."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -29,7 +29,7 @@ class JobState(enum.Enum):
     PREEMPTED = "PREEMPTED"
     CANCELLED = "CANCELLED"
     UNKNOWN = "UNKNOWN"
-    """A word that this version does not know: never an end."""
+    """A word that this version does not know; never taken for an end."""
 
     @property
     def final(self) -> bool:
@@ -52,12 +52,12 @@ class Job:
     """The token: `dlctl.contract.token(training_id, attempt)`."""
     state: JobState
     word: str
-    """The scheduler's own word, e.g. `OUT_OF_ME+`."""
+    """The scheduler's own word for the state, e.g. `OUT_OF_ME+`."""
     reason: str = ""
     """Why the job waits or how it ended, in the scheduler's words."""
     nodes: str = ""
     exit_code: str = ""
-    """`exit:signal`, where known."""
+    """`exit:signal`, if known."""
     comment: str = ""
 
 
@@ -70,20 +70,20 @@ class Scheduler(Protocol):
     kind: str
 
     def submit_script(self, plan: Plan, attempt: int) -> str:
-        """Return the text that submits `job.sbatch <attempt>` and prints the scheduler's answer."""
+        """Return the script that submits `job.sbatch <attempt>` and prints the answer."""
         ...
 
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
         """Return the job id.
 
         Raises:
-            SubmitRejected: the scheduler said no, or was not reached; nothing was submitted.
+            SubmitRejected: the scheduler refused or was unreachable; nothing was submitted.
             SubmitUnknown: the answer was lost; the job may exist, or appear later.
         """
         ...
 
     def queue_script(self, root: str) -> str:
-        """Return the text that lists this user's jobs that the scheduler still remembers."""
+        """Return the script that lists those of this user's jobs that the scheduler remembers."""
         ...
 
     def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
@@ -96,21 +96,21 @@ class Scheduler(Protocol):
         ...
 
     def history_script(self, job_ids: list[str]) -> str | None:
-        """Return the text that asks the accounting about these jobs, or None if there is none."""
+        """Return the script that asks the accounting about these jobs; None without accounting."""
         ...
 
     def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
-        """Return what the accounting knows; an accounting that is absent or down knows nothing."""
+        """Return what the accounting knows: nothing if it is absent or down."""
         ...
 
     def lookup_script(self, token: str, root: str) -> str:
-        """Return the text that looks for jobs of a submission whose answer was lost."""
+        """Return the script that looks for the jobs of a submission whose answer was lost."""
         ...
 
     def parse_lookup(self, token: str, exit_code: int, stdout: str, stderr: str) -> list[str]:
         """Return the ids of the jobs with this token, oldest first.
 
-        Nothing found is no proof: a controller that hung may still start the job later.
+        Finding nothing proves nothing: a controller that hung may still start the job later.
 
         Raises:
             SchedulerUnavailable
@@ -118,11 +118,11 @@ class Scheduler(Protocol):
         ...
 
     def cancel_script(self, job_id: str, root: str) -> str:
-        """Return the text that ends a job; a job that is gone already is no failure."""
+        """Return the script that ends a job; it is no failure if the job is already gone."""
         ...
 
     def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:
-        """Return if the job is ending or gone.
+        """Return normally if the job is ending or gone.
 
         Raises:
             SchedulerUnavailable: the request may not have arrived; cancelling again is safe.
@@ -130,8 +130,8 @@ class Scheduler(Protocol):
         ...
 
     def node_script(self, plan: Plan, script: str) -> str:
-        """Return the text that runs a script on a node that may run the plan's jobs, now or later.
+        """Return the script that runs another script on a node for the plan's jobs, now or later.
 
-        It waits in the queue; the script's outputs and exit code are its own.
+        It waits in the queue, and passes on the other script's output and exit code.
         """
         ...

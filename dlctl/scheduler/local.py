@@ -1,4 +1,4 @@
-"""The queue on a machine without a scheduler: `learner/localqueue.py`, by its commands. Pure."""
+"""The queue of a machine without a scheduler: the commands of `learner/localqueue.py`. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dlctl.scheduler.rows import ids_with_token, parse_rows, unavailable
 QUEUE_PROGRAM = "learner/localqueue.py"
 """Below a runtime directory."""
 REFUSED = 3
-"""The queue's exit code for: not submitted, and why stands on standard error."""
+"""The queue's exit code if it refuses a job; standard error says why."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class LocalQueue:
 
     python: str = "python3"
     runtime_dir: str | None = None
-    """Used for all but `submit`, which uses the plan's; any runtime below the root will do."""
+    """For everything but `submit`, which uses the plan's; any runtime below the root works."""
     cpus: int | None = None
-    """What the jobs share; all of the machine's CPUs by default."""
+    """The CPUs that the jobs share; all of the machine's by default."""
     kind = "local"
 
     def submit_script(self, plan: contract.Plan, attempt: int) -> str:
@@ -52,7 +52,7 @@ class LocalQueue:
         numbers = [line.strip() for line in stdout.splitlines() if line.strip().isdecimal()]
         if exit_code == 0 and numbers:
             return numbers[-1]
-        said = " ".join(stderr.split()) or "it said nothing"
+        said = " ".join(stderr.split()) or "it printed nothing"
         if exit_code in (126, 127):
             raise SubmitRejected(
                 f"The local queue needs {self.python} on the machine that runs the jobs: {said}",
@@ -62,21 +62,21 @@ class LocalQueue:
             raise SubmitRejected(f"The local queue refused the job: {said}")
         raise SubmitUnknown(
             f"The local queue's answer was lost (exit code {exit_code}): {said}",
-            hint="dlctl looks for the job by its name; it is never started twice.",
+            hint="dlctl looks for the job by name; it is never started twice.",
         )
 
     def queue_script(self, root: str) -> str:
-        """Return the list call; where nothing was ever submitted the list is empty."""
+        """Return the list call; the list is empty if nothing was ever submitted."""
         return self._program(root, ["list", f"--root={root}"])
 
     def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
-        """Return the jobs, ended ones too."""
+        """Return the jobs, including those that have ended."""
         if exit_code != 0:
             raise unavailable("The local queue", exit_code, stderr)
         return parse_rows(stdout)
 
     def history_script(self, job_ids: list[str]) -> str | None:  # noqa: ARG002
-        """Return None: the queue itself remembers."""
+        """Return None: the queue itself remembers its jobs."""
         return None
 
     def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:  # noqa: ARG002
@@ -96,7 +96,7 @@ class LocalQueue:
         return self._program(root, ["cancel", f"--root={root}", "--", job_id])
 
     def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:  # noqa: ARG002
-        """Accept a job that is gone: the queue says 0 for it."""
+        """Accept a job that is gone: the queue returns 0 for it."""
         if exit_code != 0:
             raise unavailable("The local queue", exit_code, stderr)
 
@@ -105,7 +105,7 @@ class LocalQueue:
         return script
 
     def _program(self, root: str, arguments: list[str]) -> str:
-        """Return a call of any queue program below the root, ours first; none there: no jobs."""
+        """Return a call of any queue program below the root, ours first; none means no jobs."""
         ours = [shlex.quote(f"{self.runtime_dir}/{QUEUE_PROGRAM}")] if self.runtime_dir else []
         places = " ".join([*ours, f"{shlex.quote(root)}/runtime/*/{QUEUE_PROGRAM}"])
         call = f'{shlex.quote(self.python)} -I "$program" {shlex.join(arguments)}'

@@ -1,6 +1,6 @@
 """The line format of job listings, shared by all schedulers. Knows no command.
 
-Separators are ASCII's own (record 036, unit 037): they stand in no name, so names with spaces,
+Separators are those of ASCII (record 036, unit 037). They occur in no name, so names with spaces,
 bars, tabs or newlines, and banners around the answer, can't break the parsing.
 """
 
@@ -19,7 +19,7 @@ QUEUE_FIELDS = 6
 
 
 def parse_rows(text: str) -> list[Job]:
-    """Return the jobs of a listing whose rows begin with RECORD; what is no row is skipped."""
+    """Return the jobs of a listing whose rows begin with RECORD; anything else is skipped."""
     jobs = []
     for row in text.split(RECORD)[1:]:
         cells = row.split(UNIT)
@@ -43,7 +43,7 @@ def parse_rows(text: str) -> list[Job]:
 
 
 def plain(cell: str) -> str:
-    """Return a cell without the scheduler's ways to say that there is nothing."""
+    """Return a cell, or "" if it has one of the scheduler's words for nothing."""
     text = cell.strip()
     return "" if text in ("None", "(null)", "N/A", "None assigned", "Unknown") else text
 
@@ -58,6 +58,6 @@ def unavailable(what: str, exit_code: int, stderr: str) -> SchedulerUnavailable:
     """Return the error of a command that got no answer from its controller."""
     said = " ".join(line.strip() for line in stderr.strip().splitlines()[-3:]) or "nothing"
     return SchedulerUnavailable(
-        f"{what} ended with exit code {exit_code} and said: {said}",
-        hint="The jobs themselves continue; try again in a minute, or see `dlctl sites check`.",
+        f"{what} ended with exit code {exit_code} and printed: {said}",
+        hint="The jobs themselves continue; try again in a minute, or run `dlctl sites check`.",
     )

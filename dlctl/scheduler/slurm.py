@@ -1,4 +1,4 @@
-"""Slurm 20 to 26 by its commands. Pure: makes shell text and parses answers, runs nothing.
+"""Slurm 20 to 26, by its commands. Pure: writes scripts and parses answers, runs nothing.
 
 The listings ask for fixed `--format` fields rather than a version's JSON.
 """
@@ -17,7 +17,7 @@ from dlctl.scheduler.states import job_state
 from dlctl.units import format_slurm_time
 
 # A variable like SBATCH_PARTITION or SLURM_NNODES would change the job, SQUEUE_FORMAT the answer.
-# What only says where the controller is and who asks stays.
+# Variables that only name the controller and the caller stay.
 CLEAN_ENVIRONMENT = r"""for v in $(env | sed -n 's/^\(S[A-Z]*_[A-Za-z0-9_]*\)=.*/\1/p'); do
   case $v in
     SLURM_CONF|SLURM_CONF_SERVER|SLURM_JWT) ;;
@@ -26,8 +26,8 @@ CLEAN_ENVIRONMENT = r"""for v in $(env | sed -n 's/^\(S[A-Z]*_[A-Za-z0-9_]*\)=.*
 done
 """
 
-# In --output a `%` begins a pattern (`%%` is a plain one), also in the folder; no version gives
-# a backslash in it back unharmed.
+# In --output a `%` begins a pattern (`%%` is a literal one), also in the folder. No version keeps
+# a backslash in it intact.
 OUTPUT_FOLDER = r"""case $PWD in *\\*)
   echo "sbatch: error: Slurm can't write to a folder with a backslash in its name: $PWD" >&2
   exit 1 ;;
@@ -38,11 +38,11 @@ folder=$(printf '%s' "$PWD" | sed 's/%/%%/g')
 QUEUE_FORMAT = '"$rs%i$us%j$us%T$us%r$us%N$us%k"'
 HISTORY_FIELDS = "JobID,JobName,State,ExitCode,NodeList,Submit,Start"
 HISTORY_LIMIT_S = 30
-"""A slow slurmdbd must not hold up a status: what sacct has not said by then it does not know."""
+"""A slow slurmdbd must not delay a status: a later answer of sacct is ignored."""
 
 _MEBIBYTE = 1 << 20
 _EXTRA_OF_SRUN = ("--reservation=", "--exclude=", "--nodelist=", "--licenses=", "--wckey=")
-"""Further sbatch options that say where a step may run; others are about output and mail."""
+"""Further sbatch options that restrict where a step runs; others are about output and mail."""
 
 _ANSWER = re.compile(r"^(\d+)(?:;[\w.-]+)?\s*$|^Submitted batch job (\d+)", re.MULTILINE)
 _LOST = re.compile(
@@ -82,12 +82,12 @@ class Slurm:
     """sbatch, squeue, sacct and scancel."""
 
     path: str | None = None
-    """Folder of the commands, where they are not on PATH."""
+    """Folder of the commands, if they are not on PATH."""
     accounting: bool = True
     kind = "slurm"
 
     def submit_script(self, plan: contract.Plan, attempt: int) -> str:
-        """Return the sbatch call; what does not depend on the attempt stands in the script."""
+        """Return the sbatch call; options that don't depend on the attempt are in the script."""
         token = contract.token(plan.training_id, attempt)
         arguments = [
             "--parsable", "--no-requeue", f"--job-name={token}", f"--comment=dlctl:{token}",
@@ -110,14 +110,14 @@ class Slurm:
         refused = exit_code in (126, 127) or "sbatch:" in stderr
         if exit_code in (0, *range(128, 255)) or _LOST.search(stderr) or not refused:
             raise SubmitUnknown(
-                f"sbatch's answer was lost (exit code {exit_code}): {said or 'it said nothing'}",
-                hint="The job may run, or start later; dlctl looks for it by its name.",
+                f"sbatch's answer was lost (exit code {exit_code}): {said or 'it printed nothing'}",
+                hint="The job may be running or start later; dlctl looks for it by name.",
             )
         hint = next((text for pattern, text in _HINTS if pattern.search(said)), "")
         raise SubmitRejected(f"Slurm refused the job: {said}", hint=hint)
 
     def queue_script(self, root: str) -> str:  # noqa: ARG002 - Slurm's queue has no folder
-        """Return the squeue call: this user's jobs, recently ended ones included."""
+        """Return the squeue call: this user's jobs, including recently ended ones."""
         return self._prologue() + self._squeue()
 
     def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
@@ -133,12 +133,12 @@ class Slurm:
         return self._prologue() + self._sacct(f"--jobs={shlex.quote(','.join(job_ids))}")
 
     def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:  # noqa: ARG002
-        """Return the newest row of each job; whatever sacct did say counts, an error never does."""
+        """Return the newest row of each job, of all that sacct printed, whatever its exit code."""
         newest: dict[str, tuple[tuple[str, str], Job]] = {}
         for line in stdout.split("\n"):
             cells = line.split(UNIT)
             if len(cells) != HISTORY_FIELDS.count(",") + 1 or not cells[0][:1].isdecimal():
-                continue  # a banner, or a name with a newline, which is no job of ours
+                continue  # a banner, or a name with a newline, which is not one of our jobs
             job_id, name, word, exit_text, nodes, submitted, started = cells
             job = Job(
                 job_id, name, job_state(word), word.strip(), nodes=plain(nodes), exit_code=exit_text
@@ -149,9 +149,9 @@ class Slurm:
         return [job for _, job in newest.values()]
 
     def lookup_script(self, token: str, root: str) -> str:  # noqa: ARG002
-        """Return squeue, then sacct by name; squeue's exit code is the answer's.
+        """Return calls of squeue, then of sacct by name; the exit code is squeue's.
 
-        squeue is not filtered by name: a site's plugin may rename jobs, the comment stays.
+        squeue is not filtered by name: a site's plugin may rename jobs, but the comment stays.
         """
         text = self._prologue() + self._squeue() + "rc=$?\n"
         if self.accounting:
@@ -221,7 +221,7 @@ class Slurm:
 
 
 def _sentences(text: str) -> str:
-    """Return sbatch's own messages as one line, or all there are, without the repeated prefix."""
+    """Return sbatch's own messages (or else all) on one line, without the repeated prefix."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("sbatch: ")]
     return "; ".join(re.sub(r"^sbatch: (error: |fatal: )?", "", line) for line in own or lines)

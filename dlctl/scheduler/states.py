@@ -7,7 +7,7 @@ from dlctl.scheduler.base import JobState
 WORDS: dict[str, JobState] = {
     # waiting
     "PENDING": JobState.PENDING,
-    "CONFIGURING": JobState.PENDING,  # allocated, its nodes boot
+    "CONFIGURING": JobState.PENDING,  # allocated; its nodes are booting
     "POWER_UP_NODE": JobState.PENDING,
     "REQUEUED": JobState.PENDING,
     "REQUEUE_FED": JobState.PENDING,
@@ -51,9 +51,9 @@ SHORT_WORDS: dict[str, str] = {
 
 
 def job_state(word: str) -> JobState:
-    """Return what a word means: long, short, cut (`OUT_OF_ME+`), or with a tail (`CANCELLED by 7`).
+    """Return what a word means: long, short, cut (`OUT_OF_ME+`) or with a tail (`CANCELLED by 7`).
 
-    A word that fits nothing, or a cut one that fits two meanings, is UNKNOWN: never an end.
+    A word that matches nothing, or a cut word with two meanings, is UNKNOWN: never an end.
     """
     parts = word.split()
     if not parts:
@@ -65,6 +65,6 @@ def job_state(word: str) -> JobState:
         return WORDS[SHORT_WORDS[head]]
     if not head.endswith("+"):
         return JobState.UNKNOWN
-    # `+` ends a cut word; some versions join flags with it (COMPLETING+…), which the prefix covers.
+    # `+` ends a cut word. Some versions join flags with it (COMPLETING+…), which the prefix covers.
     meanings = {state for long, state in WORDS.items() if long.startswith(head.rstrip("+"))}
     return meanings.pop() if len(meanings) == 1 else JobState.UNKNOWN

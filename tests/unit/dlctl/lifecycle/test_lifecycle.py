@@ -103,9 +103,10 @@ def test_an_answer_that_was_lost_is_looked_up_and_not_sent_again(scene):
 
 def test_the_error_says_why_a_training_cannot_be_resumed_yet(scene, monkeypatch):
     """Right after `dlctl halt` it still saves."""
-    saves = replace(send(scene), state=State.TRAINING, reason="is being halted: saves a checkpoint")
+    reason = "is being halted: saving a checkpoint"
+    saves = replace(send(scene), state=State.TRAINING, reason=reason)
     monkeypatch.setattr("dlctl.lifecycle.end.refresh", lambda *_: [saves])
-    with pytest.raises(RecordError, match="is TRAINING: is being halted: saves a checkpoint\n"):
+    with pytest.raises(RecordError, match="is TRAINING: is being halted: saving a checkpoint\n"):
         go_on(scene)
 
 

@@ -43,7 +43,7 @@ LOST = {"job_id": ""}
 TABLE = [
     # what is seen, what the record says, state, a part of the reason
     ({"job": job(JobState.PENDING, reason="Priority")}, {}, State.PENDING, "queue: Priority"),
-    ({"job": job(JobState.PENDING)}, {}, State.PENDING, "waits in the queue"),
+    ({"job": job(JobState.PENDING)}, {}, State.PENDING, "waiting in the queue"),
     ({"job": RUNNING}, {}, State.DEPLOYING, "the job has started"),
     ({"job": RUNNING, "supervisor": supervisor()}, {}, State.TRAINING, ""),
     ({"job": RUNNING, "supervisor": supervisor(state=State.STORING)}, {}, State.STORING, ""),
@@ -71,7 +71,7 @@ TABLE = [
     ({"job": job(JobState.OUT_OF_MEMORY)}, {}, State.FAILED, "more memory"),
     ({"job": job(JobState.NODE_FAIL)}, {}, State.FAILED, "a node was lost"),
     ({"job": job(JobState.PREEMPTED)}, {}, State.HALTED, "preempted before all was saved"),
-    ({"job": CANCELLED}, {}, State.CANCELLED, "by somebody else"),
+    ({"job": CANCELLED}, {}, State.CANCELLED, "not by this dlctl"),
     ({"job": job(JobState.OUT_OF_MEMORY), "halt_asked": True, "claim": "7"}, {}, State.HALTED,
      "halted: the job ended before it could save: the job used more memory"),
     ({"job": CANCELLED, "cancel_asked": True}, {}, State.CANCELLED, "cancelled"),
@@ -97,11 +97,11 @@ TABLE = [
     ({"exists": False, "job": FAILED}, {}, State.FAILED, "directory is gone"),
     ({"exists": False, "supervisor": supervisor()}, {}, State.FAILED, "directory is gone"),
     ({"exists": False, "job": RUNNING, "supervisor": supervisor()}, {"state": State.TRAINING},
-     State.TRAINING, "directory is gone from the site, and the job ends"),
-    ({"exists": False, "job": job(JobState.PENDING)}, {}, State.PENDING, "waits in the queue"),
+     State.TRAINING, "directory is gone from the site, so the job is ending"),
+    ({"exists": False, "job": job(JobState.PENDING)}, {}, State.PENDING, "waiting in the queue"),
     # an interrupted submission
     ({"exists": False, "begun": False, "answer": None}, LOST, State.QUEUED, "nothing was sent"),
-    ({"begun": False, "answer": None}, LOST, State.QUEUED, "not asked yet"),
+    ({"begun": False, "answer": None}, LOST, State.QUEUED, "before the scheduler was asked"),
     ({"answer": None}, LOST, State.QUEUED, "answer was lost"),
     ({"answer": None, "fenced": True}, LOST, State.QUEUED, "answer was lost"),
     ({"answer": None, "job": RUNNING}, LOST, State.DEPLOYING, ""),

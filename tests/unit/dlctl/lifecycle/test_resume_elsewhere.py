@@ -187,7 +187,7 @@ def test_two_who_resume_at_once_never_mix_their_plans_and_scripts(scene, moment)
                 go_on(scene, learners=3)
             return super().start(script, **options)
 
-    with pytest.raises(RecordError, match="was first: attempt 2 runs with what that one asked for"):
+    with pytest.raises(RecordError, match="was first: attempt 2 runs with its resources"):
         go_on(scene, Beside(), learners=4)
     assert look(scene).attempt == 2
     assert_fits(scene, 2, 3)

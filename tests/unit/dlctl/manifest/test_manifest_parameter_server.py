@@ -184,7 +184,7 @@ def test_an_empty_value_means_no_server_and_is_reported():
 def test_a_home_has_a_slot_for_each_of_its_learners_and_for_each_node():
     assert (parameter_server.SLOTS, MOST_IN_ROUNDS) == (SLOTS, RANKS)
     assert plan_of(text_of(""), learners=63).parameter_server
-    with pytest.raises(PlanError, match="64 learners of a node and 1 nodes are too many"):
+    with pytest.raises(PlanError, match="64 learners on a node plus 1 nodes are too many"):
         plan_of(text_of(""), learners=64)
 
 

@@ -82,9 +82,9 @@ MACHINE = Partition(cpus_per_node=2, memory_per_node="8GiB", gpus_per_node=1)
 @pytest.mark.parametrize(("asked", "reason"), [
     ({"cpus": 900}, "a learner needs 900 CPUs, a node has 2"),
     ({"memory": "9TiB"}, "a learner needs 9TiB, a node has 8GiB"),
-    ({"learners": 4, "memory": "3GiB"}, "4 learners need 12GiB together, it has 8GiB"),
+    ({"learners": 4, "memory": "3GiB"}, "4 learners need 12GiB in total, it has 8GiB"),
     ({"gpus": 2}, "a learner needs 2 GPUs, a node has 1"),
-    ({"learners": 2, "gpus": 1}, "2 learners need 2 GPUs together, it has 1"),
+    ({"learners": 2, "gpus": 1}, "2 learners need 2 GPUs in total, it has 1"),
 ])  # fmt: skip
 def test_one_machine_refuses_what_it_does_not_have(asked, reason):
     with pytest.raises(PlanError) as refused:
@@ -212,8 +212,8 @@ def test_a_site_without_slurm_says_what_it_does_not_use():
     plan = plan_of(site=local, **asked)
     assert plan.batch.partition is None
     assert plan.not_in_this_version == [
-        "The site testbed has no Slurm and does not use scheduler.partition, scheduler.account; "
-        "--site names another."
+        "The site testbed has no Slurm and ignores scheduler.partition, scheduler.account; "
+        "--site selects another site."
     ]
     assert plan_of(**asked).not_in_this_version == []
 
@@ -246,5 +246,5 @@ def test_where_there_is_one_node_nothing_is_between_nodes():
 
 def test_servers_can_not_talk_mpi_where_mpirun_starts_worlds():
     site = make_site(more=TWO, launcher="{kind: mpirun}")
-    with pytest.raises(PlanError, match="transport mpi needs srun; the site testbed has mpirun"):
+    with pytest.raises(PlanError, match="transport mpi needs srun; the site testbed uses mpirun"):
         plan_of(MPI, site=site, learners=5, cpus=8)

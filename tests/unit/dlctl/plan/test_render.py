@@ -42,7 +42,7 @@ def test_memory_is_rounded_up():
 def test_an_option_with_a_control_character_is_refused(character, place):
     plan, text = plan_of(), f"a{character}#SBATCH --uid=0"
     batch = replace(plan.batch, **{place: [f"--{text}"] if place == "extra" else text})
-    with pytest.raises(PlanError, match=f"the sbatch option {place} holds a control character"):
+    with pytest.raises(PlanError, match=f"the sbatch option {place} contains a control character"):
         render(replace(plan, batch=batch))
 
 

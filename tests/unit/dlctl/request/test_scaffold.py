@@ -33,7 +33,7 @@ def test_what_is_written_validates(tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("mine")
-    with pytest.raises(ManifestError, match="already holds train.py"):
+    with pytest.raises(ManifestError, match="already contains train.py"):
         scaffold(tmp_path, "x")
     assert [p.name for p in tmp_path.iterdir()] == ["train.py"]
     assert (tmp_path / "train.py").read_text() == "mine"

@@ -191,7 +191,7 @@ def test_exit_code_0_of_the_loop_counts_once_it_has_finished(tmp_path, finished,
     [(2, 20.0, 20.0, 0.03), (20, 20.0, 0.05, None), (20, 0.06, 0.05, 0.03), (20, 0.04, 0.04, 0.03)],
 )
 def test_a_silent_learners_push_rate_falls(tmp_path, quiet_s, told, rate, waits):
-    """A learner may wait for others, or they for it; a chunk may also take this long."""
+    """A learner may wait for others or for a long chunk, or others may wait for it."""
     path = tmp_path / "progress.json"
     told_last = {"pushes_per_s": told, "wait_share": 0.03, "loss": 1.0}
     path.write_text(json.dumps({"metrics": told_last}))

@@ -98,7 +98,7 @@ def test_a_crash_at_any_write_leaves_a_complete_checkpoint(
         root = tmp_path / str(crashes)
         for step in (10, 20):
             store(root, step)
-        if replace:  # a damaged one has the name that the new one gets
+        if replace:  # a damaged one has the name of the new one
             (store(root, 30) / layout.MARKER_FILE).unlink()
             store(root, 10)
         try:
@@ -220,7 +220,7 @@ def test_of_later_checkpoints_only_damaged_ones_are_removed(tmp_path: Path) -> N
         store(tmp_path, step, keep=Keep(3))
     damage(tmp_path / layout.directory_name(3000), "flip")
     said: list[str] = []
-    for step in (10, 20):  # a script that was started without its load
+    for step in (10, 20):  # a script that does not load first
         assert make_engine(tmp_path, said).save(step, state_of(step))
     assert layout.steps_present(tmp_path) == [3000, 2000, 1000, 20, 10]
     assert said == [f"WARNING: {tmp_path} holds checkpoints of later steps too: they stay, and "
@@ -234,7 +234,7 @@ def test_of_later_checkpoints_only_damaged_ones_are_removed(tmp_path: Path) -> N
 def test_a_writer_of_an_earlier_attempt_completes_nothing(tmp_path: Path) -> None:
     class Slow(Disk):
         def rename(self, source: Path, target: Path) -> None:
-            store(tmp_path, 20)  # the next attempt, before this one's folder has its name
+            store(tmp_path, 20)  # by the next attempt, before this folder gets its name
             super().rename(source, target)
 
     said: list[str] = []

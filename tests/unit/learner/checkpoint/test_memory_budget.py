@@ -54,7 +54,7 @@ def test_a_limit_of_cgroups_version_1_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seen", ["slurm/job_1", "job_1"])
 def test_a_limit_is_found_in_a_container(tmp_path: Path, seen: str) -> None:
-    """Its mount shows only that part; /proc gives the whole name."""
+    """A container's mount shows only its own part; /proc shows the full path."""
     make_node(tmp_path, "4:memory:/machine/slurm/job_1/task_0\n0::/")
     names = {"memory.limit_in_bytes": 1000, "memory.usage_in_bytes": 600, "memory.stat": "x 1"}
     write(tmp_path / "cgroup" / "memory" / seen, {**names, "task_0/tasks": ""})

@@ -47,7 +47,7 @@ def test_a_snapshot_is_written_beside_the_caller(tmp_path: Path, writer: WriterP
     assert engine.save(3, state)
     state["big"].fill_(-1)  # training continues
     assert engine.busy
-    assert not engine.save(4, state_of(4))  # put off
+    assert not engine.save(4, state_of(4))  # postponed
     assert engine.wait()
     assert newest_step(tmp_path) == 3
     assert engine.save(4, {**state_of(4), "more": torch.ones(3 * LARGE)})  # the memory grows
@@ -85,7 +85,7 @@ def test_a_killed_writer_costs_one_checkpoint(tmp_path: Path, writer: WriterProc
     os.kill(writer.pid, signal.SIGKILL)
     until_idle(engine)
     assert "no checkpoint at step 2: its writer process was killed by signal 9" in said[0]
-    assert engine.save(3, state_of(3))  # by the learner itself
+    assert engine.save(3, state_of(3))  # written by the learner itself
     assert engine.wait()
     assert newest_step(tmp_path) == 3
     assert layout.steps_present(tmp_path) == [3, 1]
@@ -206,7 +206,7 @@ def test_a_killed_learner_loses_no_complete_checkpoint(tmp_path: Path) -> None:
     deadline = time.monotonic() + LIMIT_S
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not is_running(pid)  # it has finished its order, and ended
+    assert not is_running(pid)  # it has completed its order and ended
     newest = newest_step(tmp_path)
     assert newest is not None
     assert newest >= complete > 0
@@ -260,7 +260,7 @@ def test_a_users_own_script_saves_and_loads(tmp_path: Path) -> None:
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 4}
     with Checkpoints(tmp_path / "new" / "folder", keep_every_steps=5) as checkpoints:
         assert checkpoints.load() is None
-        for step in (3, 5, 6, 7, 11, 12, 14):  # the one at 10 was put off to 11
+        for step in (3, 5, 6, 7, 11, 12, 14):  # the one due at 10 was postponed to 11
             assert checkpoints.save(step, state, wait=True)
         found = checkpoints.load()
     assert found is not None

@@ -28,7 +28,7 @@ def pieces() -> list[tuple[str, Array]]:
 
 
 class Strange(Disk):
-    """A disk that refuses direct writes: all, or those after a short one (stacked file systems)."""
+    """A disk that fails direct writes after a short one, like some stacked file systems."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -54,7 +54,7 @@ def test_a_share_holds_every_piece(tmp_path: Path, disk: Disk) -> None:
     large = [p.offset_bytes for p in record.pieces if p.name in ("200:0", "201:7")]
     assert [offset % PAGE_BYTES for offset in large] == [0, 0]
     assert rest_sum(path, record.size_bytes, record.pieces) == record.rest_crc32
-    assert not isinstance(disk, Strange) or disk.direct <= 1  # once it is known it is not tried
+    assert not isinstance(disk, Strange) or disk.direct <= 1  # not tried again after a failure
 
 
 def test_any_other_error_of_a_direct_write_is_raised(tmp_path: Path) -> None:

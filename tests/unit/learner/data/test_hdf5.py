@@ -66,7 +66,7 @@ def test_a_dataset_works_in_other_processes(file: Path) -> None:
     assert dataset[3][1] == 3
     copy = pickle.loads(pickle.dumps(dataset))
     assert torch.equal(copy[9][0], dataset[9][0])
-    # Workers that are forked while the file is open read it by a file of their own.
+    # Workers that are forked while the file is open open it themselves.
     loader = DataLoader(dataset, batch_size=50, num_workers=1, multiprocessing_context="fork")
     seen = [targets for _, targets in loader]
     assert torch.cat(seen).tolist() == list(range(ROWS))

@@ -142,7 +142,7 @@ def test_only_finished_chunks_are_done(cursor: FileCursor) -> None:
         for chunk, _, _ in loader:
             if chunk.start == 30:
                 break
-        assert cursor.state()["undone"] == [[30, 90]]  # it is one range: the second and the next
+        assert cursor.state()["undone"] == [[30, 90]]  # the second and the next chunk
         assert cursor.reported == 1
         assert [chunk for chunk, _, _ in loader][0] == Chunk(0, 30, 60)
     assert cursor.finished
@@ -152,7 +152,7 @@ def test_a_restored_cursor_goes_on(cursor: FileCursor) -> None:
     with ChunkLoader(TENSORS, cursor, samples=30, seed=4) as loader:
         iterator = iter(loader)
         first = next(iterator)[2].tolist() + next(iterator)[2].tolist()
-        state = cursor.state()  # the first chunk is done; the second is not, nor is what is ahead
+        state = cursor.state()  # the first chunk is done; the second and the prefetched one are not
     cursor.restore(state)
     with ChunkLoader(TENSORS, cursor, samples=30, seed=4) as loader:
         rest = [sample for _, _, targets in loader for sample in targets.tolist()]
@@ -168,7 +168,7 @@ def test_a_checkpoint_of_the_loop_holds_each_chunk_once(cursor: FileCursor, data
             trained += targets.tolist()
             if number in (0, 2, 3):
                 loader.done()
-                loader.done()  # the chunk that is ahead is not done
+                loader.done()  # the prefetched chunk is not done
             if number == 3:
                 state = cursor.state()
                 break

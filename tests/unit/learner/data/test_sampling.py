@@ -51,7 +51,7 @@ def test_batches_do_not_depend_on_the_number_of_learners(
 
 @given(st.integers(2, 200), st.integers(2, 64), st.integers(1, 9))
 def test_no_sample_is_a_batch_of_its_own(samples: int, batch_size: int, size: int) -> None:
-    """Batch norm refuses one; who asks for more learners than half a batch gets them."""
+    """Batch norm refuses one, unless there are more learners than half a batch has samples."""
     order = epoch_order(samples, 1, 0)
     batches = [
         [len(share_of_batch(order, batch, batch_size, rank, size).indices) for rank in range(size)]
@@ -64,7 +64,7 @@ def test_no_sample_is_a_batch_of_its_own(samples: int, batch_size: int, size: in
 
 
 def test_learners_may_be_4_then_2_then_3() -> None:
-    """A training that continues with other learners sees the batches that it would have seen."""
+    """A training that continues with another number of learners sees the same batches."""
     samples, batch_size = 103, 10
     undisturbed, seen = [], []
     for epoch in range(2):
@@ -81,7 +81,7 @@ def test_learners_may_be_4_then_2_then_3() -> None:
 
 @st.composite
 def cursor_states(draw: st.DrawFn) -> CursorState:
-    """States of three passes, as learners of a parameter server leave them."""
+    """States of three passes, such as learners of a parameter server leave."""
     samples, passes = draw(st.integers(1, 40)), 3
     cuts = sorted(draw(st.lists(st.integers(0, samples * passes), unique=True)))
     undone = []
@@ -110,7 +110,7 @@ def test_samples_that_a_server_training_left_are_trained_once(
         for place in places_left(samples, each, done).tolist()
     ]
     assert left == left_in(state)
-    # And some batches later a server continues from there.
+    # Some batches later, a server continues from there.
     in_epoch = len(places_left(samples, epoch, done)) if epoch < state.passes else 0
     batches = min(batches, batch_count(in_epoch, batch_size))
     later = cursor_at(samples, state.passes, epoch, batches, batch_size, done)

@@ -119,7 +119,7 @@ def test_sparse_gradients_frozen_parameters_and_memory_order():
         table(torch.tensor([1, 1])).sum().backward()
         flat.collect()
         assert flat.gradient().sum() == 6
-        table.zero_grad()  # the next one is sparse
+        table.zero_grad()  # the next gradient is sparse
 
 
 def test_parameters_that_shards_can_not_hold_are_refused():
@@ -135,7 +135,7 @@ def test_parameters_that_shards_can_not_hold_are_refused():
 
 
 def test_a_model_that_was_moved_or_unfrozen_since_is_refused():
-    """What it learned from then on would go nowhere, without a word."""
+    """Everything it learned afterwards would be lost silently."""
     moved, unfrozen = make_model(), make_model()
     flat = FlatParameters(moved.parameters())
     moved.load_state_dict(make_model().state_dict())

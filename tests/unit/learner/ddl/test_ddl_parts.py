@@ -81,7 +81,7 @@ def test_no_gpu_has_two_learners_more_than_another(case):
     preferred, gpus = case
     users = [assign(preferred, gpus).count(gpu) for gpu in range(gpus)]
     assert max(users) - min(users) <= 1
-    for gpu in set(preferred) - {None}:  # somebody who wants it has it
+    for gpu in set(preferred) - {None}:  # a learner that prefers it has it
         assert any(w == g == gpu for w, g in zip(preferred, assign(preferred, gpus), strict=True))
 
 
@@ -277,7 +277,7 @@ def test_persistent_workers_follow_the_epoch():
 
 @pytest.fixture
 def alone(monkeypatch):
-    """No launcher's variables."""
+    """An environment without a launcher's variables."""
     for name in ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS",
                  "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS", "DDL"):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
@@ -332,7 +332,7 @@ def test_the_checkpoint_writer_starts_before_the_learners_join(alone, tmp_path, 
     monkeypatch.setattr(ddl.api, "find_group", event(events, "join", ddl.api.find_group))
     ddl.init()
     ddl.shutdown()
-    assert events == ["join"]  # a script outside dlctl, which may want none
+    assert events == ["join"]  # a script outside dlctl, which may need none
     monkeypatch.setenv("CHECKPOINT_DIR", str(tmp_path))
     ddl.init()
     with ddl.Checkpoints(tmp_path) as first, ddl.Checkpoints(tmp_path / "second"):
@@ -340,7 +340,7 @@ def test_the_checkpoint_writer_starts_before_the_learners_join(alone, tmp_path, 
         assert first.save(1, {"a": 1}, wait=True)
     ddl.shutdown()
     ddl.init()
-    ddl.shutdown()  # it ends with the others, unused
+    ddl.shutdown()  # an unused writer ends, too
 
 
 def event(events, name, function):
@@ -357,7 +357,7 @@ def test_parameters_get_their_names_from_the_model(alone):
     ddl.init()
     model = torch.nn.Linear(2, 1)
     ddl.broadcast_parameters(model)
-    ddl.broadcast_parameters(list(model.parameters()))  # does not make them nameless
+    ddl.broadcast_parameters(list(model.parameters()))  # keeps their names
     optimizer = ddl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     assert [optimizer.gradients.name(i) for i in range(2)] == ["weight", "bias"]
 
@@ -372,7 +372,7 @@ def test_learning_rates_are_not_scaled_after_a_scheduler_was_made(alone):
 
 
 class Two(SingleExchange):
-    """A group of two of which the other is not here."""
+    """A group of two; the other learner does not exist."""
 
     size = 2
     ended: list[int] = []
@@ -384,7 +384,7 @@ class Two(SingleExchange):
 def test_an_uncaught_error_aborts_the_other_learners(capsys):
     before, group = sys.excepthook, Two()
     hook = AbortOnError()
-    hook = AbortOnError()  # of an init() after one that failed
+    hook = AbortOnError()  # from an init() after a failed one
     try:
         sys.excepthook(UserFault, UserFault("too early", hint="later"), None)
         assert capsys.readouterr().err == "too early\n  HINT: later\n"

@@ -1,4 +1,4 @@
-"""Exported models: each format is loaded as its users load it, and a wrong one is never kept."""
+"""Exported models: each loads like its users load it, and a wrong one is never kept."""
 
 import importlib
 import warnings
@@ -203,7 +203,7 @@ class Counting(nn.Module):
 
 
 class Branch(nn.Module):
-    """Goes one way or the other; not even a script can say it, for the lambda."""
+    """Branches on its input; because of the lambda, not even a script can express it."""
 
     def __init__(self):
         super().__init__()

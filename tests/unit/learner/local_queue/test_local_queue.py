@@ -205,7 +205,7 @@ def test_cancel_asks_before_it_kills(bench):
     wait_for(lambda: "up" in bench.output(), "the job")
     bench.call("cancel", job_id)
     job = bench.end(job_id)
-    # bash may say that its sleep was Terminated, too: it belongs to the job.
+    # bash may also report its sleep as Terminated: the sleep belongs to the job.
     said = [line for line in bench.output().splitlines() if line != "Terminated"]
     assert (job.state, said) == (JobState.CANCELLED, ["up", "asked"])
 

@@ -203,10 +203,10 @@ def test_killed_learners_are_replaced_and_every_sample_is_trained_on(
     wait_for(noted.exists)
     job.kill(1)
     job.start(1)
-    job.kill(0)  # it has told one epoch, and there is no checkpoint
+    job.kill(0)  # it has reported one epoch, and there is no checkpoint
     job.start(0)
     wait_for(lambda: json.loads(noted.read_text())["epoch"] >= 2)
-    job.kill(2)  # and stays away
+    job.kill(2)  # it is not restarted
     del job.pids[2]
     assert job.codes() == [0, 0], job.say(0) + job.say(1)
     assert "learner 0 was started again, in epoch 2" in job.say(0)
@@ -216,7 +216,7 @@ def test_killed_learners_are_replaced_and_every_sample_is_trained_on(
     cursor = checkpoint(job)["server"]["cursor"]
     assert (cursor["next"], cursor["undone"]) == (4 * SAMPLES, [])
     times = seen(job)
-    # What a killed learner was at is given out again: a chunk of 4.
+    # A killed learner's chunk of 4 samples is given out again.
     assert min(times.values()) >= 4 and len(times) == SAMPLES
     assert sum(times.values()) <= 4 * SAMPLES + 3 * 4
 
@@ -227,11 +227,11 @@ COUNTS_CHUNKS = """
     parts["optimizer"] = torch.optim.SGD(model.parameters(), lr=1.0)
     parts["loss"] = lambda outputs, targets: model.weight.sum() + 0 * outputs.sum()
 """
-"""The gradient of every batch is of ones."""
+"""The gradient of every batch is all ones."""
 
 
 def weights_of(job: ServedJob) -> set[float]:
-    """Return those of a model of one layer."""
+    """Return the values of the weights of a model of one layer."""
     trained = torch.load(job.directory / "results/model.pt", weights_only=True)
     return set(trained["weight"].flatten().tolist())
 
@@ -259,7 +259,7 @@ def noted(name, of):
 
 Client.push, Client.push_pull = noted("push", Client.push), noted("push_pull", Client.push_pull)
 """
-"""The slow learner's before they are done, the other one's, who begins later, afterwards."""
+"""Notes the slow learner's calls when they begin, the other one's when they are done."""
 
 
 def calls(job: ServedJob) -> list[tuple[int, str, int]]:
@@ -278,7 +278,7 @@ def test_learners_push_and_pull_every_so_many_batches(make_job: Callable[..., Se
     for rank in (0, 1):
         names = [name for each, name, _ in found if each == rank]
         assert names == (["push", "push_pull"] * len(names))[: len(names)]
-    assert weights_of(job) == {-2.0 * SAMPLES / 4}  # with the slow one's last push
+    assert weights_of(job) == {-2.0 * SAMPLES / 4}  # including the slow learner's last push
 
 
 def test_no_learner_is_further_ahead_than_staleness(
@@ -296,7 +296,7 @@ def test_no_learner_is_further_ahead_than_staleness(
             clock = pushes
         elif clock:
             ahead.append(pushes - clock)
-    assert len(ahead) > 10 and 1 < max(ahead) <= 2 + 1  # 2 when it begins a chunk
+    assert len(ahead) > 10 and 1 < max(ahead) <= 2 + 1  # at most 2 when it begins a chunk
 
 
 DIES_BEFORE_A_PUSH = """
@@ -325,7 +325,7 @@ TELLS_WHERE_IT_BEGINS = """
                 time.sleep(0.001)
     model.register_forward_pre_hook(tell)
 """
-"""Added to that; learner 0 waits at its fifth batch to be told to continue, 1 at its first."""
+"""Added to COUNTS_CHUNKS: learner 0 pauses at its fifth batch, learner 1 at its first."""
 
 
 def test_a_restarted_learner_begins_with_the_server_s_weights(
@@ -382,7 +382,7 @@ def test_a_learner_that_joins_at_the_end_waits_for_no_turn(tmp_path: Path) -> No
 
 
 class FarCursor:
-    """A cursor of 62 learners over a network, in which it is long the turn of rank 0."""
+    """A cursor of 62 learners over a network; for a long time it is rank 0's turn."""
 
     samples, passes, finished = 10_000, 1, False
 
@@ -425,7 +425,7 @@ def test_a_learner_that_waits_for_its_turn_rarely_locks_the_file(
 
 
 def test_a_halt_ends_the_wait_for_a_turn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However seldom it is looked who lives: whose turn it is may have stopped at its chunk."""
+    """Even between two looks for the dead: the learner whose turn it is may have stopped."""
     cursor = FarCursor()
     monkeypatch.setattr("learner.parameter_server.ordered_cursor.time", SimpleNamespace(
         sleep=cursor.sleep, monotonic=lambda: cursor.now
@@ -439,7 +439,7 @@ def test_a_halt_ends_the_wait_for_a_turn_at_once(monkeypatch: pytest.MonkeyPatch
 def test_no_turn_is_skipped_wherever_an_attempt_resumes(
     samples: int, chunk: int, began: int
 ) -> None:
-    """Whose turn is left out would wait for the next one, and the others of its round for it."""
+    """A skipped learner would wait for its next turn, and the others of its round for it."""
     began %= 3 * samples
     cursor: Any = SimpleNamespace(
         samples=samples, passes=3, held_s=0.0, learners=lambda: [LearnerEntry(1, True, 0, ())]
@@ -506,7 +506,7 @@ def test_frozen_parameters_come_from_the_given_weights_at_every_start(
     job.start(1)
     wait_for(
         lambda: job.log(1).exists() and "is whole" in job.say(1)
-    )  # nobody was started again: it does not continue
+    )  # no learner was restarted: it does not continue
     broken.rmdir()
     job.kill(0)
     job.start(0)
@@ -520,7 +520,7 @@ def test_frozen_parameters_come_from_the_given_weights_at_every_start(
 
 
 def make_coordinator(cursor: FileCursor, save: Callable[..., bool], **keeper: Any) -> Coordinator:
-    """Learner 0 of 4 epochs of 8 samples, with stand-ins for the server and the checkpoints."""
+    """Learner 0 of 4 epochs of 8 samples, with a fake server and fake checkpoints."""
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = [(torch.ones(4), torch.ones(1))] * 8
@@ -568,7 +568,7 @@ def test_of_several_ended_epochs_only_the_last_is_validated(
 def test_learner_0_names_stragglers_at_the_end_of_an_epoch(
     make_job: Callable[..., ServedJob],
 ) -> None:
-    """Nothing is validated meanwhile, and no checkpoint of an epoch's end is taken."""
+    """Until then nothing is validated, and no checkpoint is taken at an epoch's end."""
     fields = {"training": Training(epochs=4, batch_size=12)}
     job = make_job(program(sleep_s=0.02), 2, "elastic_averaging", fields, timeout_s=1.0)
     job.start()
@@ -585,7 +585,7 @@ def test_learner_0_names_stragglers_at_the_end_of_an_epoch(
 
 
 def test_an_epoch_that_was_over_before_learner_0_began_has_no_rate(tmp_path: Path) -> None:
-    """The others had done all of it while learner 0 was still starting: 0 a second is not true."""
+    """The others finished it while learner 0 was starting, so a rate of 0 would be wrong."""
     with FileCursor(tmp_path / "cursor", 8, 4) as cursor:
         first = make_coordinator(cursor, lambda *_, final: not final)
         cursor.restore(cursor_at(8, 4, 1, 0))
@@ -663,13 +663,13 @@ def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
         "seed = lambda *_: open('../seeds', 'a').write(f'{torch.initial_seed()}\\n') and None; "
         "model.register_forward_pre_hook(seed)"
     )
-    code = program(change=change, samples=121)  # batch norm is not to see one alone
+    code = program(change=change, samples=121)  # 120 and a single one, for batch norm
     job = make_job(code, 2, solver, {"training": training}, push_every=2)
     job.start()
     wait_for(job.file(contract.position_file).exists)
     time.sleep(0.05)
     job.kill(0, signal.SIGUSR2)
-    time.sleep(0.2)  # learner 1 waits for learner 0's turn by now, and learner 0 for its end
+    time.sleep(0.2)  # by now learner 1 waits for learner 0's turn, and 0 for 1's end
     job.kill(1, signal.SIGUSR2)
     assert job.codes(10) == [EXIT_HALTED] * 2, job.say(0) + job.say(1)
     assert "with a checkpoint" in job.say(0)
@@ -683,7 +683,7 @@ def test_a_halt_and_a_resumption_with_more_learners_train_on_every_sample_once(
     assert set(seen(job).values()) == {3}
     assert [epoch["epoch"] for epoch in job.metrics()["history"]] == [1, 2, 3]
     assert job.metrics()["steps"] == 30
-    # Two learners, and then three, none of which draws the random numbers of another.
+    # Two learners, then three: each has a different random seed.
     assert len(set((job.directory / "seeds").read_text().split())) == 5
 
 
@@ -843,7 +843,7 @@ def test_an_allreduce_skips_samples_that_a_server_training_did(
     )  # fmt: skip
 
     def read(ranks: str = "0") -> Counter[int]:
-        """What was read for training, but by learner 1 of the first attempt."""
+        """How often each sample was read, except by learner 1 of the first attempt."""
         lines = [line.split() for line in (job.directory / "seen").read_text().splitlines()]
         return Counter(int(number) for number, rank, _ in lines if rank in ranks)
 
@@ -925,7 +925,7 @@ def test_a_halt_in_the_build_of_learner_0_ends_all_at_once(
 def test_a_halt_while_shards_are_made_ends_all_in_its_time(
     make_job: Callable[..., ServedJob],
 ) -> None:
-    """Those of a large model take minutes; nothing was trained, and so nothing is to be saved."""
+    """Shards of a large model take minutes. Nothing is trained yet, so nothing must be saved."""
     job = make_job(program(sleep_s=0), 1, "diloco", timeout_s=0.1)
     (folder := segment_folder(job.plan.training_id, job.attempt)).mkdir(mode=0o700)
     (folder / ".shard-0.1").touch()
@@ -991,7 +991,7 @@ print(server.rank, server.size, samples, error.item())
 
 
 def test_joining_twice_is_an_error(make_job: Callable[..., ServedJob]) -> None:
-    """It got no batches, in silence: those of the job had been given out."""
+    """The second join once got no batches, without an error: the job had used them up."""
     again = SCRIPT[SCRIPT.index("with ") : SCRIPT.index("error = ")]
     job = make_job(SCRIPT + again, 2, "downpour_sgd", shard_nodes=[0, 0])
     job.start(program="train.py")
@@ -1012,7 +1012,7 @@ def test_a_script_in_a_job(make_job: Callable[..., ServedJob]) -> None:
 
 
 def test_a_script_that_joins_again(make_job: Callable[..., ServedJob]) -> None:
-    """All samples are done: it would train on none, and nobody would know."""
+    """All samples are done, so it would silently train on none."""
     again = SCRIPT[SCRIPT.index("with parameter_server.join") :]
     job = make_job(SCRIPT + again, 2, "downpour_sgd")
     job.start(program="train.py")

@@ -1,4 +1,4 @@
-"""The program of a node's server: how it begins, ends, and says why it can't continue."""
+"""The program of a node's server: how it starts, ends and reports errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Server:
             )
 
     def tell(self, count: int = COUNT, rows: int = 1) -> None:
-        """Say, as learner 0, what there is."""
+        """Write the parameters and the snapshot, as learner 0 would."""
         if count == COUNT:
             path = self.job.directory / contract.snapshot_file(1, 0)
             write_snapshot(path, [(0, [torch.arange(float(count))])], count)
@@ -127,7 +127,7 @@ def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_unt
     found = torch.frombuffer(bytearray(rows.read_bytes()[: 4 * COUNT]), dtype=torch.float32)
     assert found.eq(7).all()
 
-    shard.members.enter(shard.slot, 1)  # as a learner of this node
+    shard.members.enter(shard.slot, 1)  # like a learner of this node
     server.process.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
         server.process.wait(0.5)
@@ -139,7 +139,7 @@ def test_a_server_of_one_node_from_its_begin_to_its_end(server: Server, wait_unt
 
 
 def test_a_server_survives_a_full_log_disk(server: Server, wait_until: Wait) -> None:
-    """Each line that it says is lost; what learners have pushed is not."""
+    """Its log lines are lost, but the learners' pushes are not."""
     server.process.kill()
     server.process.wait()
     server.tell()
@@ -147,7 +147,7 @@ def test_a_server_survives_a_full_log_disk(server: Server, wait_until: Wait) -> 
     server.process = server.start()
     request = server.job.directory / contract.snapshot_request_file(1)
     rows = server.job.directory / contract.snapshot_file(1, 0)
-    for number in (3, 4):  # it tells of each
+    for number in (3, 4):  # it logs each of them
         request.write_text(f"{number}\n")
         wait_until(lambda n=number: request_answered(rows) == n, what="a snapshot")
     server.process.send_signal(signal.SIGTERM)
@@ -155,7 +155,7 @@ def test_a_server_survives_a_full_log_disk(server: Server, wait_until: Wait) -> 
 
 
 class World:
-    """What a server knows of the others: a stand-in for learner.job.directives.Outside."""
+    """What a server knows of the other processes: a fake learner.job.directives.Outside."""
 
     told = left = ""
     supervisor_lives = True
@@ -172,7 +172,7 @@ class World:
     ("found", "bound"),
     [
         (["10.0.0.7"], "n7"),
-        (["127.0.1.1"], "192.168.0.7"),  # Debian's /etc/hosts: who is bound to it nobody reaches
+        (["127.0.1.1"], "192.168.0.7"),  # from Debian's /etc/hosts; other nodes can't reach it
         (["127.0.1.1", "10.0.0.7"], "10.0.0.7"),
         (["::1", "fd00::7%eth0"], "fd00::7%eth0"),
     ],
@@ -194,7 +194,7 @@ def test_a_server_is_bound_where_other_nodes_reach_it(
 def test_a_server_on_a_network_that_leads_nowhere_is_bound_there_and_not_to_the_loopback(
     monkeypatch: pytest.MonkeyPatch, interfaces: list[str], bound: str
 ) -> None:
-    """Nodes of a cluster may have no route to anywhere, and Debian's /etc/hosts."""
+    """Cluster nodes may have Debian's /etc/hosts and no route out of their network."""
     loopback = [(socket.AF_INET, 0, 0, "", ("127.0.1.1", 0))]
     have = [(f"eth{n}", ipaddress.ip_address(each)) for n, each in enumerate(interfaces)]
     monkeypatch.setattr("learner.agent.preflight.own_address", lambda plan: "n7")
@@ -206,7 +206,7 @@ def test_a_server_on_a_network_that_leads_nowhere_is_bound_there_and_not_to_the_
 
 
 def test_a_signal_does_not_end_a_server_with_learners(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A learner that is about to be started again finds the memory as it was."""
+    """A learner that is about to be restarted finds the memory unchanged."""
     monkeypatch.setattr(program, "_ASK_OUTSIDE_EVERY_S", -1.0)
     world, signals = World(), HaltFlag()
     stopped = program._Stopped(world, signals, lambda: world.learners)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Which solver a job has, and what is refused of a user's own."""
+"""The solver of a job, and which solvers of a user are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psrv.solvers.solver import Downpour, ElasticAveraging, RoundSolver, Solver
 
 
 class Signs(Solver):
-    """A user's own: steps of one size (signSGD)."""
+    """A user's own solver with steps of one size (signSGD)."""
 
     def push(
         self, server: Sequence[torch.Tensor], mine: torch.Tensor, scratch: torch.Tensor, rate: float
@@ -26,7 +26,7 @@ class Signs(Solver):
 
 @dataclass(frozen=True, slots=True)
 class Slotted:
-    """One without a dictionary."""
+    """A solver without a `__dict__`."""
 
     power: int
     rows: int = 0
@@ -39,13 +39,13 @@ class Slotted:
 
 
 class Weights(Signs):
-    """One whose learners push weights."""
+    """A solver whose learners push weights."""
 
     sends_weights = True
 
 
 class Rounds:
-    """A user's own that waits for all."""
+    """A user's own solver that waits for all learners."""
 
     rows = 0
     sends_weights = False
@@ -125,7 +125,7 @@ def test_an_error_in_a_user_s_solver_is_raised_before_training():
 
 
 def test_a_solver_that_does_nothing_in_place_is_refused():
-    """It would train to the end, and nothing would be learned."""
+    """It would train to the end without learning anything."""
 
     class Returns(Signs):
         def push(self, server: Any, mine: Any, scratch: Any, rate: float) -> Any:
@@ -142,7 +142,7 @@ def test_a_solver_that_does_nothing_in_place_is_refused():
     for solver in (Returns(), Steps()):
         with pytest.raises(UserFault, match="returned a Tensor and changed nothing in place"):
             check_solver(solver)
-    with pytest.raises(TypeError):  # rather than at the first push
+    with pytest.raises(TypeError):  # now, not at the first push
         check_solver(Replaces())
 
 

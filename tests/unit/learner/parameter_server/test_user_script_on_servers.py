@@ -1,4 +1,4 @@
-"""The parameter server for a script of the user's own: alone, and in a job."""
+"""The parameter server for a user's own script: alone, and in a job."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_script_alone_takes_the_steps_of_sgd() -> None:
 
 
 def step_itself(server: parameter_server.Server, model: nn.Linear) -> None:
-    """Train on all batches as a script does whose own optimizer takes the steps."""
+    """Train on all batches, like a script whose own optimizer takes the steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for (x,), y in server.batches():
         optimizer.zero_grad()
@@ -78,7 +78,7 @@ def test_weights_are_pushed_where_the_solver_takes_them() -> None:
 
 @pytest.mark.parametrize("solver", ["downpour_sgd", "elastic_averaging", "diloco"])
 def test_a_script_may_have_another_default_device(solver: str) -> None:
-    """As with `torch.set_default_device("cuda")`; shared memory is the CPU's all the same."""
+    """As with `torch.set_default_device("cuda")`; shared memory stays on the CPU."""
     model = nn.Linear(4, 1)
     data = [(torch.ones(4), torch.ones(1))] * 4
     settings = ParameterServer(solver, [0])
@@ -123,7 +123,7 @@ def test_a_script_goes_on_from_its_state() -> None:
 
 
 def test_a_pushed_step_is_reported_done_at_once() -> None:
-    """A script that halts saves after a step: what is in the weights is not to come again."""
+    """A script saves after a step when halted; what is in the weights must not come again."""
     settings = ParameterServer("downpour_sgd", [0], push_every=2)
     with parameter_server.join(
         nn.Linear(4, 1), TRAIN, epochs=2, batch_size=5, lr=0.01, settings=settings
@@ -160,7 +160,7 @@ def test_a_pushed_step_is_reported_done_at_once() -> None:
 def test_a_job_of_one_learner_uses_the_manifest_s_settings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Or else `dlctl resume --learners 1` would continue with another solver and another rate."""
+    """Otherwise `dlctl resume --learners 1` would change the solver and the learning rate."""
     settings = ParameterServer("elastic_averaging", [0, 0], push_every=2, moving_rate=0.25)
     plan = replace(make_plan(job_dir=str(tmp_path)), alone_on_server=settings)
     (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))
@@ -175,13 +175,13 @@ def test_a_job_of_one_learner_uses_the_manifest_s_settings(
 
 
 class Killed(Exception):
-    """Ends a learner where a signal would."""
+    """Ends a learner like a signal."""
 
 
 def test_the_watchdog_removes_the_shard_of_a_killed_single_learner(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """While it makes a large one it is most likely to be: memory runs out."""
+    """It is most likely to be killed while making a large shard, when memory runs out."""
     plan = replace(make_plan(job_dir=str(tmp_path)), training_id=f"t-{secrets.token_hex(4)}")
     (tmp_path / contract.plan_file(1)).write_text(contract.to_json(plan))
     monkeypatch.setenv("DLCTL_JOB_DIR", str(tmp_path))
@@ -205,7 +205,7 @@ def test_the_watchdog_removes_the_shard_of_a_killed_single_learner(
 def test_a_learner_does_not_wait_for_an_ended_learner_0(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It would until the time limit, with all that the job has."""
+    """It would otherwise hold the job's resources until the time limit."""
     plan = make_plan(job_dir=str(tmp_path), learners=2)
     plan = replace(plan, parameter_server=ParameterServer("downpour_sgd", [0]))
     status = tmp_path / contract.status_file(1, "learner", 0)
@@ -226,7 +226,7 @@ def test_a_learner_does_not_wait_for_an_ended_learner_0(
 def test_learners_with_other_samples_are_refused(
     samples: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In another order some would be trained on twice, and others never."""
+    """In another order some samples would be trained on twice, and others never."""
     settings, model = ParameterServer("downpour_sgd", [0]), nn.Linear(4, 1)
     plan = replace(make_plan(job_dir=str(tmp_path), learners=2), parameter_server=settings)
     said = [*describe_parameters(list(model.named_parameters())), samples]
@@ -262,7 +262,7 @@ def train_a_batch(server: parameter_server.Server, model: nn.Linear) -> None:
 
 @pytest.mark.parametrize("before", [False, True])
 def test_a_step_belongs_to_one_batch(before: bool) -> None:
-    """A second one would push the same gradient again."""
+    """A second step would push the same gradient again."""
     model = nn.Linear(4, 1)
     with parameter_server.join(model, TRAIN, epochs=1, batch_size=5, lr=0.1) as server:
         if not before:

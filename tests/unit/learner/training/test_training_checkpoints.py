@@ -97,7 +97,7 @@ def test_a_failed_checkpoint_is_retried_before_the_next_is_due(tmp_path: Path) -
     trained = make_trained()
     now[0] = 7200
     assert keeper.overdue()
-    assert keeper.save(trained, Position(step=1))  # it is taken, and then can't be written
+    assert keeper.save(trained, Position(step=1))  # the snapshot is taken, but can't be written
     for now[0], overdue in ((7201, False), (7260, False), (7261, True)):
         assert keeper.overdue() is overdue
     assert keeper.save(trained, Position(step=2))

@@ -1,4 +1,4 @@
-"""The cursor's file among real processes: life, death, locks, and what is refused."""
+"""The cursor's file among real processes: life, death, locks and refusals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ for line in sys.stdin:
 
 
 class Learner:
-    """A learner in a process of its own that does what it is told."""
+    """A learner in its own process that carries out orders."""
 
     def __init__(self, path: Path, samples: int, passes: int) -> None:
         self.process = subprocess.Popen(
@@ -97,7 +97,7 @@ def test_chunks_end_at_the_end_of_a_pass_and_come_once(tmp_path: Path) -> None:
 
 
 def test_no_chunk_has_a_single_sample(tmp_path: Path, start) -> None:
-    """Batch norm can't be trained on one; who wants single samples gets them."""
+    """Batch norm can't be trained on one. A learner that asks for single samples gets them."""
     learner = start()
     assert learner.ask("cursor.take(33)") == Chunk(0, 0, 33)
     with opened(tmp_path) as cursor:
@@ -142,7 +142,7 @@ def test_a_stopped_learner_is_alive(tmp_path: Path, start) -> None:
 def test_a_learner_that_lost_its_locks_gets_an_error(tmp_path: Path, start) -> None:
     learner = start()
     assert learner.ask("cursor.take(30)") == Chunk(0, 0, 30)
-    # Any other descriptor of the file does it: such are POSIX locks.
+    # Closing any other descriptor of the file releases POSIX locks.
     assert learner.ask("open(sys.argv[1]).close()") is None
     with opened(tmp_path) as cursor:
         assert cursor.take(30) == Chunk(0, 0, 30)
@@ -153,7 +153,7 @@ def test_a_learner_that_lost_its_locks_gets_an_error(tmp_path: Path, start) -> N
 
 
 def test_an_expelled_learner_that_lives_gets_an_error(tmp_path: Path, start) -> None:
-    """Its node was given up, and it holds its locks."""
+    """Its node was given up, but it still holds its locks."""
     learner, path = start(), tmp_path / "cursor"
     assert expel(path, 7)
     number = learner.ask("cursor.learner")
@@ -190,14 +190,14 @@ def test_expelling_waits_for_no_lock(tmp_path: Path, start) -> None:
 def test_the_overseer_survives_an_unreachable_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """The supervisor does, which tries again as long as it is told so by a CursorError."""
+    """The supervisor tries again as long as it gets a CursorError."""
 
     def fail(*_: Any, **__: Any) -> Any:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     path = tmp_path / "cursor"
     if place == "pathlib.Path.exists":
-        path.touch()  # nothing is in it yet
+        path.touch()  # an empty file
     else:
         opened(tmp_path).close()
     with monkeypatch.context() as patched:
@@ -212,7 +212,7 @@ def test_a_forked_child_can_not_use_its_parent_s_cursor(tmp_path: Path) -> None:
     with opened(tmp_path) as cursor:
         mine = cursor.take(10)
         child = os.fork()
-        if child == 0:  # never back into pytest
+        if child == 0:  # must not return into pytest
             try:
                 cursor.take(10)
             except CursorError as error:
@@ -363,7 +363,7 @@ def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_file_with_pages_from_different_times_is_refused(tmp_path: Path) -> None:
-    """As a power loss may leave it: a header or a record that is older than the other pages."""
+    """A power loss may leave a header or a record that is older than the other pages."""
     with opened(tmp_path) as cursor:
         cursor.take(30, cursor.take(30))
         cursor.take(30)
@@ -396,7 +396,7 @@ print(locks_work(Path(sys.argv[1]), sys.argv[2] == "0", lambda: (print("here"), 
 
 
 def test_locks_work_between_processes(tmp_path: Path) -> None:
-    """The parent is the barrier: it answers when all have said that they are there."""
+    """The parent is the barrier: it answers when all processes have arrived."""
     argv = [sys.executable, "-u", "-c", PROVER, str(tmp_path / "proof")]
     processes = [
         subprocess.Popen([*argv, str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -412,7 +412,7 @@ def test_locks_work_between_processes(tmp_path: Path) -> None:
 
 
 def test_ineffective_locks_are_detected(tmp_path: Path) -> None:
-    """Threads of one process have all its locks: as nodes have whose locks are local."""
+    """All threads of a process own its locks, as if on nodes whose locks are local."""
     barrier = threading.Barrier(2, timeout=60)
     answers: dict[bool, bool] = {}
 
@@ -455,7 +455,7 @@ def test_the_cursor_loads_neither_mpi_nor_torch() -> None:
 
 
 class Looks:
-    """Looks for the dead that take as long as the test says, by the test's clock."""
+    """Looks for dead learners that take a given time, by the test's own clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, takes_s: float) -> None:
         self.now, self.count, self.takes_s = 0.0, 0, takes_s
@@ -468,7 +468,7 @@ class Looks:
 
 
 def test_slow_looks_for_the_dead_are_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over a network: each learner looks at the locks of all, while it keeps all off."""
+    """On a network each learner checks the locks of all, and blocks all meanwhile."""
     looks = Looks(monkeypatch, 0.1)
     with FileCursor(tmp_path / "cursor", 10, 1, look_every_s=0.0) as cursor:
         for _ in range(10):
@@ -477,7 +477,7 @@ def test_slow_looks_for_the_dead_are_rare(tmp_path: Path, monkeypatch: pytest.Mo
             looks.now += 0.05
         assert looks.count == 1
         while looks.now < 3.0:
-            assert cursor.take(1) is None  # nothing is left but what the dead have
+            assert cursor.take(1) is None  # only leases of the dead are left
             looks.now += 0.05
         assert looks.count <= 13
 

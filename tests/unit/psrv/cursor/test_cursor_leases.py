@@ -23,7 +23,7 @@ def positions(chunk: Chunk, samples: int) -> range:
 
 
 class Learners(RuleBasedStateMachine):
-    """The model: `history` is what was reported done, `held` what each living learner has."""
+    """The model: `history` counts what was reported done, `held` has the living's chunks."""
 
     @initialize(samples=st.integers(1, 40), passes=st.integers(1, 3))
     def start(self, samples: int, passes: int) -> None:
@@ -91,7 +91,7 @@ class Learners(RuleBasedStateMachine):
     @precondition(lambda self: len(self.held) > 1)
     @rule(data=st.data(), store=st.integers(0, 60))
     def one_is_expelled_and_lives(self, data: st.DataObject, store: int) -> None:
-        """Killed at some store, who expels tries again."""
+        """If the expelling process is killed at some store, it is tried again."""
         learner = data.draw(st.sampled_from(list(self.held)))
         fuse = Fuse()
         fuse.left = store
@@ -124,7 +124,7 @@ class Learners(RuleBasedStateMachine):
     def all_die_and_go_on_from_what_was_saved(self) -> None:
         for learner in list(self.held):
             self._bury(learner)
-        while self.expelled:  # the simulated locks know no second file
+        while self.expelled:  # the simulated locks support only one file
             self.an_expelled_one_dies()
         state, history = self.saved
         learner = self.world.join()
@@ -185,7 +185,7 @@ TestAnyInterleaving.settings = settings(
 
 
 def some_work(learner: Any, journal: list[tuple[str, Chunk]]) -> None:
-    """Take two chunks at a time, report them in another order than they were taken in."""
+    """Take two chunks at a time, and report them in a different order."""
     first, second = learner.take(3), learner.take(2)
     while first is not None and second is not None:
         journal.append(("trained", first))
@@ -200,7 +200,7 @@ def some_work(learner: Any, journal: list[tuple[str, Chunk]]) -> None:
 
 @pytest.mark.parametrize("died_before", [False, True])
 def test_a_kill_at_every_store_leaves_a_whole_file(tmp_path: Path, died_before: bool) -> None:
-    """From the making of the file to its last chunk, with another learner's leases to take over."""
+    """From the file's creation to its last chunk, taking over another learner's leases."""
     killed_at = 0
     for store in range(100_000):
         world = World(tmp_path / f"cursor-{store}", samples=11, passes=2)
@@ -233,7 +233,7 @@ def test_a_kill_at_every_store_leaves_a_whole_file(tmp_path: Path, died_before: 
         assert history == Counter(range(22)), store
         world.kill(successor)
         if learner is not None:
-            world.kill(learner)  # its descriptor
+            world.kill(learner)  # closes its descriptor
         if finished:
             break
     assert killed_at > 300

@@ -132,7 +132,7 @@ def test_an_undone_end_of_a_round_is_not_believed(
     shard.update(lambda parts, block: (parts[1].fill_(1), shard.set_progress(block, 0, 0b11)))  # type: ignore[func-returns-value]
     (tmp_path / "dies.py").write_text(DIES_AT_THE_END)
     killed = zygote.run(tmp_path / "dies.py", shard.path)
-    assert killed.returncode == -9 and shard.progress(0) == (1, 0)  # it seems
+    assert killed.returncode == -9 and shard.progress(0) == (1, 0)  # the round seems to have ended
 
     def step(rows: Sequence[torch.Tensor], total: torch.Tensor, *_: object) -> None:
         rows[0].add_(total)
@@ -149,7 +149,7 @@ def test_an_undone_end_of_a_round_is_not_believed(
 
 @contextmanager
 def waiting_is_said_once(shard: Shard, end: Callable[[int], None]) -> Iterator[Warn]:
-    """Yield what is to be told for whom is waited: rank 0, until `end` gets its slot soon after."""
+    """Yield a warn function; when it is called, `end` soon releases the late rank 0."""
     said: list[str] = []
     late = shard.members.take()
     assert late is not None
@@ -183,16 +183,16 @@ def test_a_long_wait_for_the_staleness_bound_warns_once(shard: Shard) -> None:
 def test_a_learner_that_nobody_waited_for_catches_up(
     shard: Shard,
 ) -> None:
-    """It came, or its node came back, while no server knew of the others: they would all wait."""
+    """It (or its node) joined while no server knew of the others, which would all wait for it."""
     staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     elsewhere, here = shard.members.proxy(5), shard.members.take()
     assert elsewhere is not None
     assert here is not None
     shard.members.enter(shard.slot, 0b01)
-    shard.members.enter(here, 0b10)  # it came with this one
+    shard.members.enter(here, 0b10)  # a second learner, which joined at the same time
     assert staleness_bound.pushes == 0
     shard.members.set_clock(elsewhere, 5000)
-    assert staleness_bound.wait() == 0 and staleness_bound.pushes == 0  # there is nobody yet
+    assert staleness_bound.wait() == 0 and staleness_bound.pushes == 0  # nobody joined yet
     shard.members.enter(elsewhere, 0b100)
     other = threading.Timer(0.1, shard.members.set_clock, [here, 5000])
     other.start()
@@ -202,16 +202,16 @@ def test_a_learner_that_nobody_waited_for_catches_up(
 
 
 def test_nodes_that_come_back_at_once_do_not_wait_for_each_other(shard: Shard) -> None:
-    """The slowest that each hears of is the other, while the rest has gone on without both."""
+    """Each hears that the other is the slowest, while the rest has continued without both."""
     staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     shard.elsewhere, shard.furthest_elsewhere = 0, 5000
-    threading.Timer(0.1, setattr, [shard, "elsewhere", 5000]).start()  # the other went on as well
+    threading.Timer(0.1, setattr, [shard, "elsewhere", 5000]).start()  # the other catches up, too
     staleness_bound.wait()
     assert staleness_bound.pushes == 5000
 
 
 def test_nobody_catches_up_with_the_clock_of_nobody(shard: Shard) -> None:
-    """A node's last learner has left while its server looked."""
+    """A node's last learner left while its server looked."""
     staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     elsewhere = shard.members.proxy(5)
     assert elsewhere is not None
@@ -222,7 +222,7 @@ def test_nobody_catches_up_with_the_clock_of_nobody(shard: Shard) -> None:
 
 @pytest.mark.parametrize("ahead", [4, 5])
 def test_the_slowest_learner_keeps_its_clock(shard: Shard, ahead: int) -> None:
-    """Others are a push further than the bound, at most, if they wait for it."""
+    """Learners that wait for it are at most one push beyond the bound."""
     staleness_bound = StalenessBound(shard, 3, WaitPolicy(1))
     shard.elsewhere = shard.furthest_elsewhere = ahead
     assert staleness_bound.wait() == 0
@@ -267,7 +267,7 @@ def test_a_learner_that_leaves_during_a_halt_is_not_taken_for_another_node(
 
     def leave_now() -> None:
         remove_dead()
-        if time.monotonic() - began > 0.6:  # so long one waits for other nodes in any case
+        if time.monotonic() - began > 0.6:  # the minimum wait for other nodes
             shard.members.pause(here)
 
     monkeypatch.setattr(shard.members, "remove_dead", leave_now)
@@ -298,7 +298,7 @@ def test_a_learner_that_joins_during_a_round_takes_part_in_the_next(
     enter = shard.members.enter
 
     def late(slot: int, mask: int, first: int) -> None:
-        if first == 6:  # the others end round 5 just before, and the sum of round 6 is sent
+        if first == 6:  # just before, the others end round 5, and the sum of round 6 is sent
             shard.set_progress(0, 6, 0b10)
         enter(slot, mask, first)
 
@@ -310,11 +310,11 @@ def test_a_learner_that_joins_during_a_round_takes_part_in_the_next(
 def test_a_learner_that_returns_during_the_first_round_takes_part_in_the_next(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard.expected = 1  # all have joined, and one of them has died
+    shard.expected = 1  # all have joined, and one has died
     enter = shard.members.enter
 
     def late(slot: int, mask: int, first: int) -> None:
-        if first == 0:  # the others begin just before; on a replica the sum may be sent
+        if first == 0:  # the others begin just before; a replica may have sent the sum
             shard.set_progress(0, 0, 0b10)
         enter(slot, mask, first)
 
@@ -324,7 +324,7 @@ def test_a_learner_that_returns_during_the_first_round_takes_part_in_the_next(
 
 
 def test_a_learner_that_returns_without_its_server_keeps_the_replica_s_round(path: Path) -> None:
-    """While nobody lived here the primary said nothing of the node's next round."""
+    """While the node had no learners, the primary did not announce its next round."""
     layout = ShardLayout(70_000, (torch.float32, torch.float32), "model", REPLICA)
     create_shard(path, layout, 1)
     replica = Shard(path, layout, 1)
@@ -335,7 +335,7 @@ def test_a_learner_that_returns_without_its_server_keeps_the_replica_s_round(pat
 
 
 def test_the_last_learner_to_leave_ends_open_rounds(shard: Shard) -> None:
-    """Of those who push without a pull: what they have pushed counts as done."""
+    """These learners push without a pull, and their pushes count as done."""
     others = [shard.members.take(), shard.members.take()]
     for rank, slot in enumerate(others, 1):
         assert slot is not None
@@ -344,7 +344,7 @@ def test_the_last_learner_to_leave_ends_open_rounds(shard: Shard) -> None:
     pushes.push(torch.ones(LAYOUT.count), None, 0.5)
     shard.members.pause(others[0])
     pushes.leave()
-    assert {added for _, added in shard.all_progress()} == {0b1}  # one may still add
+    assert {added for _, added in shard.all_progress()} == {0b1}  # one member may still add
     shard.members.pause(others[1])
     pushes.leave()
     assert shard.all_progress() == [(1, 0)] * LAYOUT.blocks

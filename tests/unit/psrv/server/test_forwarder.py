@@ -119,9 +119,9 @@ def test_a_node_adds_in_the_turn_of_its_lowest_rank(shard: ThreadedShard) -> Non
     shard.members.enter(first, 0b0011)
     shard.members.enter(last, 0b1100)
     ones = torch.ones(LAYOUT.block_count)
-    assert not add_sum(shard, 0, 0b1000, ones, 0.1, add)  # of its own ranks one has died
+    assert not add_sum(shard, 0, 0b1000, ones, 0.1, add)  # one of its own ranks has died
     assert add_sum(shard, 0, 0b0011, 2 * ones, 0.1, add)
-    assert add_sum(shard, 0, 0b0011, 2 * ones, 0.1, add)  # told twice
+    assert add_sum(shard, 0, 0b0011, 2 * ones, 0.1, add)  # sent twice
     assert not primary_blocks.has_ended(shard, 0, 1, add)
     assert add_sum(shard, 0, 0b1000, ones, 0.1, add)
     weights = torch.empty(LAYOUT.block_count)
@@ -219,7 +219,7 @@ shard.update_block(0, half, changes=Rows(1, 2))
 def test_a_forwarder_finds_complete_sums_without_checking_members_per_block(
     shm_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks a thousand times a second, on the cores that the learners need."""
+    """It looks a thousand times per second, on the cores that the learners need."""
     layout = ShardLayout(65_536 * 400, (torch.float32, torch.float32), "model", REPLICA)
     create_shard(shm_folder / "forwarder", layout, 1, learners=3)
     server = ThreadedShard(shm_folder / "forwarder", layout, 1)
@@ -227,7 +227,7 @@ def test_a_forwarder_finds_complete_sums_without_checking_members_per_block(
     looks: list[list[Member]] = []
     everyone = members.all
     monkeypatch.setattr(members, "all", lambda: looks.append(found := everyone()) or found)
-    for rank, first in ((0, 0), (1, 0), (2, 4)):  # the last one comes in round 4
+    for rank, first in ((0, 0), (1, 0), (2, 4)):  # the last one joins in round 4
         slot = members.take()
         assert slot is not None
         members.enter(slot, 1 << rank, first)
@@ -261,7 +261,7 @@ def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(
     forwarder.pulled(Frame(Kind.PULLED, 0, 0, 3), 5 * weights)
     assert server.rows[0].eq(5).all() and server.progress(0) == (3, 0b01)
     forwarder.distrust_replica()
-    forwarder.pulled(Frame(Kind.PULLED, 0, 0, 2), 7 * weights)  # it has still to come to this round
+    forwarder.pulled(Frame(Kind.PULLED, 0, 0, 2), 7 * weights)  # the new primary is behind
     assert server.rows[0].eq(5).all() and forwarder.pull(0).number == 3
     server.close()
 
@@ -269,7 +269,7 @@ def test_a_replica_in_rounds_pulls_the_same_round_from_a_new_primary(
 def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(
     shm_folder: Path,
 ) -> None:
-    """Their sum is on its way, or soon; of who was killed in the middle there may be none."""
+    """Their sum is in flight or soon will be; a learner killed in between may leave none."""
     create_shard(shm_folder / "wide", WIDE_LAYOUT, 1, learners=2)
     server = ThreadedShard(shm_folder / "wide", WIDE_LAYOUT, 1)
     forwarder, ones = RoundsForwarder(0, server), torch.ones(65_536)
@@ -279,7 +279,7 @@ def test_a_node_stays_in_a_round_until_its_departed_learners_are_answered(
     assert local_clock(forwarder) == (0, 0, 0)
     add_to_sum(server, 2, 0, 0b01, ones[:last], 0.25, RoundEnd(None))
     server.members.enter(server.slot, 0b10, 1)
-    assert local_clock(forwarder) == (0b11, 0, 0)  # of the sum, though who came since begins later
+    assert local_clock(forwarder) == (0b11, 0, 0)  # in the sum, although the newcomer begins later
     server.members.pause(server.slot)
     forwarder.give(Frame(Kind.WEIGHTS, 0, 0, 1), torch.ones(2 * 65_536))
     assert local_clock(forwarder) == (0b01, 0, 1)
@@ -294,10 +294,10 @@ def test_a_forwarder_keeps_pulling_while_its_learners_wait_for_a_later_round(
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
     server = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
     forwarder, weights = RoundsForwarder(0, server), torch.ones(65_536)
-    assert not forwarder.is_behind  # nobody is there
+    assert not forwarder.is_behind  # it has no learners
     server.members.enter(server.slot, 0b01, 2)
     assert server.want_refresh() == 1
-    assert forwarder.is_behind and forwarder.wanted == 0  # the primary does not know of it
+    assert forwarder.is_behind and forwarder.wanted == 0  # the primary does not know of the wish
     forwarder.announced = 1
     forwarder.pulled(Frame(Kind.PULLED, 0, 0, 2), weights)
     assert not forwarder.is_behind and forwarder.wanted == 1
@@ -323,7 +323,7 @@ shard.update_block(0, lambda parts, block: (parts[1].fill_(1), shard.count_push(
 
 
 def push_ones(shard: Shard, blocks: Iterable[int]) -> None:
-    """Add its number and one to the totals of blocks."""
+    """Add to the total of each block its number plus one."""
     for block in blocks:
 
         def add(parts: Sequence[torch.Tensor], block: int) -> None:
@@ -336,7 +336,7 @@ def push_ones(shard: Shard, blocks: Iterable[int]) -> None:
 def test_pushes_that_a_killed_server_was_taking_do_not_count_as_arrived(
     shm_folder: Path, be_killed: Killed
 ) -> None:
-    """Who leaves looks at what is undone later, or begins to wait just then."""
+    """A leaving learner may wait before or after these pushes are undone."""
     create_shard(shm_folder / "forwarder", REPLICA_LAYOUT, 1, learners=2)
     shard = ThreadedShard(shm_folder / "forwarder", REPLICA_LAYOUT, 1)
     push_ones(shard, [0])
@@ -344,7 +344,7 @@ def test_pushes_that_a_killed_server_was_taking_do_not_count_as_arrived(
     be_killed(shm_folder, OPEN + DIE_TAKING)
     assert not before.has_come()
     then = Outgoing([shard])
-    shard.read_block(0, lambda *_: None)  # as the next server does when it begins
+    shard.read_block(0, lambda *_: None)  # as the next server does when it starts
     assert shard.progress(0) == (0, 1)
     assert not before.has_come() and not then.has_come()
     outbox = Outbox(shm_folder / "outbox", 4, torch.float32)
@@ -360,7 +360,7 @@ def test_pushes_that_a_killed_server_was_taking_do_not_count_as_arrived(
 def sent(
     forwarder: AtOnceForwarder, sendings: Iterable[Sending | None]
 ) -> list[tuple[int, int, set[int]]]:
-    """Return of each run the first block, the number of elements, and what these are."""
+    """Return for each run its first block, the number of its elements and their values."""
     found = []
     for sending in sendings:
         assert sending is not None

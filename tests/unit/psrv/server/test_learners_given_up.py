@@ -23,7 +23,7 @@ Make = Callable[[int], NodeShards]
 
 @pytest.fixture
 def make(shm_folder: Path, tmp_path: Path) -> Iterator[Make]:
-    """Makes the shards of a node of two, the only one's primary is node 0."""
+    """Makes the shards of one of two nodes. Node 0 is the primary of the only shard."""
     solver, parameters = ParallelSGD(), Parameters(COUNT, "float32", 1, "model")
     (tmp_path / server_dir(1)).mkdir(parents=True)
     write_snapshot(tmp_path / snapshot_file(1, 0), [(0, [torch.zeros(COUNT)])], COUNT)

@@ -1,4 +1,4 @@
-"""A connection to a primary, without a network: what goes over it, and when."""
+"""A connection to a primary, without a network: what it sends, and when."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ LAYOUT = ShardLayout(COUNT, (torch.float32, torch.float32), "model", REPLICA)
 
 
 class FakePrimary:
-    """A connection to a primary whose solver adds, and which is slow to answer."""
+    """A connection to a primary that adds totals and answers slowly."""
 
     def __init__(self, answer_s: float, before: Callable[[Frame], None]) -> None:
         self.weights = torch.zeros(COUNT)
         self.asked: list[tuple[int, set[float]]] = []
-        """Of each PULL the block, and the weights that it is answered with."""
+        """For each PULL, the block and the weights in the answer."""
         self._answer_s = answer_s
         self._before = before
         self._answers: queue.Queue[tuple[Frame, torch.Tensor] | None] = queue.Queue()
@@ -78,7 +78,7 @@ def shard(shm_folder: Path) -> Iterator[ThreadedShard]:
 
 
 def refreshed(shard: ThreadedShard, primary: FakePrimary, ahead: int) -> bool:
-    """Have the server talk to a primary; return whether a refresh comes to its end."""
+    """Connect the server to a primary; return whether a refresh completes."""
     outbox = Outbox(shard.path.with_name("outbox"), BLOCKS, torch.float32)
     forwarder, failed = AtOnceForwarder(0, shard, Downpour(), outbox), list[BaseException]()
     peer = Peer("primary", lambda *_: primary, lambda _: None, failed.append)
@@ -97,11 +97,11 @@ def refreshed(shard: ThreadedShard, primary: FakePrimary, ahead: int) -> bool:
 
 
 def test_a_refresh_includes_all_earlier_pushes(shard: ThreadedShard) -> None:
-    """Also what has gathered behind totals on their way: a checkpoint counts it as done."""
+    """Also those that wait behind totals in flight: a checkpoint counts them as done."""
     pushes, mine = AtOnce([shard], Downpour(), 0), torch.ones(COUNT)
 
     def before(frame: Frame) -> None:
-        if frame.block == BLOCKS - 2 and not shard.refresh_wanted:  # answers are on their way
+        if frame.block == BLOCKS - 2 and not shard.refresh_wanted:  # answers are in flight
             pushes.push(mine, None, 1.0)
             shard.refresh_wanted = 1
 
@@ -113,7 +113,7 @@ def test_a_refresh_includes_all_earlier_pushes(shard: ThreadedShard) -> None:
 
 
 def test_a_refresh_does_not_wait_for_an_undone_push(shard: ThreadedShard) -> None:
-    """Its learner was killed just before its end; the connection would stand still for ever."""
+    """Its learner was killed just before its end; the connection would stall forever."""
     killed = shard.members.take()
     assert killed is not None
 
@@ -121,7 +121,7 @@ def test_a_refresh_does_not_wait_for_an_undone_push(shard: ThreadedShard) -> Non
         if not shard.refresh_wanted:
             shard.update_block(0, lambda parts, block: shard.count_push(block))
             shard._words[BLOCKS_AT + WRITER] = killed
-            shard._words[BLOCKS_AT] -= 1  # the last store of that has not come
+            shard._words[BLOCKS_AT] -= 1  # its last store is missing
             shard.refresh_wanted = 1
 
     shard.update_block(BLOCKS - 1, lambda parts, block: shard.count_push(block))

@@ -1,4 +1,4 @@
-"""Servers of several nodes, with real processes: each scenario is a process of its own."""
+"""Servers of several nodes, with real processes: each scenario runs in its own process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Play = Callable[..., str]
 
 @pytest.fixture
 def play(shm_folder: Path, zygote: Zygote) -> Play:
-    """Runs a scenario of a program; returns what it says."""
+    """Runs a scenario of a program; returns its output."""
 
     def run(scenario: str, program: Path = PROGRAM) -> str:
         own = shm_folder / scenario
@@ -84,7 +84,7 @@ def test_a_push_counts_in_its_round_after_its_learner_left(play: Play) -> None:
 
 
 def test_a_learner_that_rejoins_an_empty_training_is_in_the_next_round(play: Play) -> None:
-    """It waited for the end of one that nobody was in, for ever, with the last chunk."""
+    """It once waited forever for a round without members, and kept the last chunk."""
     assert play("alone", REJOINING) == "node 0: 8.0\nnode 1: 8.0\n"
 
 
@@ -104,7 +104,7 @@ def test_a_lost_node_s_shard_moves_to_another_node(play: Play, solver: str) -> N
 def test_a_replica_takes_a_new_primary_s_weights_despite_equal_push_counts(
     play: Play,
 ) -> None:
-    """Else a learner that only pulls would validate, or save, what the others do not have."""
+    """Otherwise a learner that only pulls would validate, or save, outdated weights."""
     assert play("at_once", MOVED) == "the same on both nodes: True\n"
 
 
@@ -122,7 +122,7 @@ def test_a_node_that_was_given_up_is_refused(play: Play) -> None:
 
 @pytest.mark.parametrize("slow", [0, 1])
 def test_learners_wait_for_a_slow_one_on_another_node(play: Play, slow: int) -> None:
-    """The primary of the first shard, with all clocks, is node 0."""
+    """Node 0 is the primary of the first shard, which has all clocks."""
     assert play(f"staleness_bound:{slow}") == "ahead by 1 to 3: True\n"
 
 
@@ -163,7 +163,7 @@ HOMES = Homes(1, [0, 1])
 
 
 class Job:
-    """A server in this process, of node 0; no other runs."""
+    """The server of node 0, in this process; no other server runs."""
 
     def __init__(self, folder: Path) -> None:
         self.directory = folder / "job"
@@ -197,7 +197,7 @@ def test_an_empty_secret_is_refused(job: Job, tmp_path: Path) -> None:
 
 
 def test_an_unreported_error_does_not_wait_for_mpi(job: Job) -> None:
-    """Its end would end this process, too, with another exit code and without a word."""
+    """Finalizing MPI would end this process with another exit code and without a message."""
     job.write(parameters_file(1), to_json(Parameters(8, "float32", rows=5, model="model")))
     with pytest.raises(ServerError, match="snapshots of 5 rows"):
         job.server.run(lambda: False, lambda _: None)
@@ -205,7 +205,7 @@ def test_an_unreported_error_does_not_wait_for_mpi(job: Job) -> None:
 
 
 def test_a_node_that_was_never_reached_ends_the_server(job: Job, tmp_path: Path) -> None:
-    """Behind a firewall each node's learners would train apart to the end, and nobody know."""
+    """Behind a firewall each node's learners would train alone to the end, unnoticed."""
     now = 0.0
 
     class Walled(NoNetwork):
@@ -240,9 +240,9 @@ def test_a_node_that_was_never_reached_ends_the_server(job: Job, tmp_path: Path)
     walled, now = True, 100.0
     assert [tries(server), tries(server)] == ["waits", "waits"]
     now = 200.0
-    assert tries(server) == "waits"  # it is gone for a while
+    assert tries(server) == "waits"  # the node is unreachable for a while
     server, silent = begin(), DisconnectedError("the server at n1:4711 went away: timed out")
-    assert tries(server) == "waits"  # it makes its shards, until its backlog is full
+    assert tries(server) == "waits"  # it is making its shards, and its backlog is full
     silent = None
     assert tries(server) == "waits"
     now = 240.0
@@ -258,7 +258,7 @@ def test_a_node_that_was_never_reached_ends_the_server(job: Job, tmp_path: Path)
     server = begin()
     assert tries(server) == "waits"
     now = 320.0
-    assert tries(server) == "waits"  # the server before may have reached it
+    assert tries(server) == "waits"  # the previous server may have reached it
 
 
 def test_removed_files_are_logged_once(job: Job, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_removed_files_are_logged_once(job: Job, tmp_path: Path) -> None:
     server._watch_files()
     server._watch_files()
     assert [f"somebody has removed {tmp_path}/node: " in line for line in job.said] == [True]
-    assert was_removed(tmp_path / "node")  # a learner that starts again there learns it at once
+    assert was_removed(tmp_path / "node")  # a learner that restarts there sees it at once
 
 
 class Written:

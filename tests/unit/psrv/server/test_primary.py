@@ -1,4 +1,4 @@
-"""A shard's primary and other nodes: no total is merged twice, nobody is waited for in vain."""
+"""A shard's primary and other nodes: it merges no total twice, and never waits in vain."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ def merge(primary: Primary, node: int, number: int) -> float:
 
 def test_a_repeated_total_is_not_merged_again(primary: Primary, path: Path) -> None:
     assert merge(primary, 1, 11) == -1
-    primary._merged.note(1, 0, 0)  # as if killed at once, before any note of it
+    primary._merged.note(1, 0, 0)  # as if killed before it was noted
     primary.shard.close()
     primary = open_primary(path)
     assert merge(primary, 2, 22) == -2
     assert merge(primary, 1, 11) == -2
     assert merge(primary, 2, 22) == -2
-    assert merge(primary, 2, 11) == -3  # another node's number is its own
+    assert merge(primary, 2, 11) == -3  # another node's numbers are separate
     primary.shard.close()
 
 
 class Played:
-    """A connection over which comes what is put into it, even after its end."""
+    """A connection that delivers the frames put into it, even after its end."""
 
     def __init__(self) -> None:
         self.frames: queue.Queue[Frame | None] = queue.Queue()
@@ -117,7 +117,7 @@ def test_a_new_connection_waits_for_the_end_of_the_one_before_it(
         thread.start()
         wait_until(lambda end=end: end in served._connections, 10)
     closed.wait(1)
-    old.frames.put(total(11))  # it was received already, but comes late
+    old.frames.put(total(11))  # it was received before, but is merged late
     old.frames.put(None)
     threads[0].join(10)
     wait_until(lambda: len(new.answers) == 2, 10)
@@ -129,7 +129,7 @@ def test_a_new_connection_waits_for_the_end_of_the_one_before_it(
 
 @pytest.fixture
 def waiting(path: Path) -> Iterator[Primary]:
-    """A primary of rounds that waits for the learner of node 2, of three nodes with one each."""
+    """A primary in rounds that waits for node 2; each of three nodes has one learner."""
     create_shard(path, IN_ROUNDS, 1, learners=3)
     shard = ThreadedShard(path, IN_ROUNDS, 1)
     primary = Primary(0, shard, ParallelSGD(), NODES, None)
@@ -182,7 +182,7 @@ def test_a_primary_added_after_a_connection_is_served_in_rounds(
 
 
 class Sum(ParallelSGD):
-    """Adds up what comes."""
+    """Adds up all totals."""
 
     def step(
         self, server: Sequence[torch.Tensor], total: torch.Tensor, count: int, rate: float
@@ -196,7 +196,7 @@ def open_moved(path: Path) -> Primary:
 
 @pytest.fixture
 def moved(path: Path) -> Iterator[Primary]:
-    """A primary that was made of a replica with three rounds behind it: node 1 was lost."""
+    """A replica that became the primary after three rounds, when node 1 was lost."""
     create_shard(path, IN_ROUNDS, 1, had=[3])
     primary = open_moved(path)
     yield primary
@@ -211,7 +211,7 @@ def clock(primary: Primary, node: int, ranks: int) -> None:
 def serving_moved(
     moved: Primary, wait_until: Wait
 ) -> Iterator[tuple[PeerConnections, dict[int, Played]]]:
-    """The same, connected to nodes 0 and 2."""
+    """The primary `moved`, connected to nodes 0 and 2."""
     served = PeerConnections([], torch.float32, COUNT, in_rounds=True)
     ends = {node: Played() for node in (0, 2)}
     threads = []
@@ -231,12 +231,12 @@ def serving_moved(
 def test_a_round_on_a_promoted_primary_has_the_sums_of_all_nodes(
     moved: Primary, serving_moved: tuple[PeerConnections, dict[int, Played]], wait_until: Wait
 ) -> None:
-    """In any order of arrival; otherwise the others' pushes would count as done and be lost."""
+    """In any order of arrival. Otherwise the others' pushes would count as done, but be lost."""
     _, ends = serving_moved
     clock(moved, 0, 0b001)
     ends[0].frames.put(total(3)._replace(mask=0b001))
     ends[0].frames.put(Frame(Kind.PULL, 0))
-    wait_until(lambda: ends[0].answers, 10)  # to the question that came behind it
+    wait_until(lambda: ends[0].answers, 10)  # the answer to the PULL behind it
     ends[2].frames.put(total(3)._replace(mask=0b100))
     clock(moved, 2, 0b100)
     wait_until(lambda: ends[2].answers and len(ends[0].answers) == 2, 10)
@@ -269,14 +269,14 @@ def test_a_promoted_primary_waits_for_all_nodes_even_if_its_server_is_killed(
     primary = Primary(0, again, Sum(), NODES, None)
     PeerConnections([primary], torch.float32, COUNT, in_rounds=True).give_up([1], 2)
     assert not primary.begun()
-    clock(primary, 2, 0)  # nobody lives there
+    clock(primary, 2, 0)  # it has no learners
     assert primary.begun()
     clock(primary, 2, 0b100)
     assert [member.first_round for member in again.members.all()] == [3, 4]
 
 
 def test_a_late_learner_does_not_take_its_node_out_of_a_round(moved: Primary) -> None:
-    """On a promoted primary its rank is new; what others of its node have added counts."""
+    """Its rank is new to a promoted primary; the sums of its node's other learners count."""
     served = PeerConnections([moved], torch.float32, COUNT, in_rounds=True)
     served.give_up([1], 3)
     clock(moved, 0, 0b0001)
@@ -287,7 +287,7 @@ def test_a_late_learner_does_not_take_its_node_out_of_a_round(moved: Primary) ->
 
 
 def test_a_round_without_members_ends_on_its_primary(path: Path) -> None:
-    """Those who come take part in later ones; they would wait for its end for ever."""
+    """New learners join later rounds, and would otherwise wait forever for the end of this one."""
     create_shard(path, IN_ROUNDS, 1, learners=2, had=[3])
     primary = open_moved(path)
     left = primary.shard.members.take()
@@ -310,7 +310,7 @@ def test_a_node_that_joins_during_a_round_takes_part_in_the_next(
     enter = primary.shard.members.enter
 
     def late(slot: int, mask: int, first: int) -> None:
-        if first == 4:  # others end round 3 just before, and add to round 4
+        if first == 4:  # just before, others end round 3 and add to round 4
             primary.shard.set_progress(0, 4, 0b10)
         enter(slot, mask, first)
 
@@ -320,14 +320,14 @@ def test_a_node_that_joins_during_a_round_takes_part_in_the_next(
 
 
 def test_a_returning_node_gets_the_largest_clock(primary: Primary) -> None:
-    """Nodes 0 and 2 were gone together: each hears of the other's old clock, and of node 1's."""
+    """Nodes 0 and 2 were away together: each hears the other's old clock and that of node 1."""
     primary.note_clock(1, Frame(Kind.CLOCK, 0, number=1000, mask=0b010))
     assert primary.note_clock(0, Frame(Kind.CLOCK, 0, number=10, mask=0b001)) == (1000, 1000)
     assert primary.note_clock(2, Frame(Kind.CLOCK, 0, number=12, mask=0b100)) == (10, 1000)
     assert primary.note_clock(0, Frame(Kind.CLOCK, 0, number=1000, mask=0b001)) == (12, 1000)
-    alone = primary.note_clock(1, Frame(Kind.CLOCK, 0, mask=0))  # who has no learner is no member
+    alone = primary.note_clock(1, Frame(Kind.CLOCK, 0, mask=0))  # without learners: no member
     assert alone == (12, 1000)
-    # Its last learner left between two looks: nobody's clock, with a mask.
+    # Its last learner left between two looks: a mask without a learner's clock.
     primary.note_clock(0, Frame(Kind.CLOCK, 0, number=NEVER, mask=0b001))
     assert primary.note_clock(2, Frame(Kind.CLOCK, 0, number=12, mask=0b100)) == (NEVER, 0)
     primary.shard.close()
@@ -373,7 +373,7 @@ def test_a_promoted_primary_has_the_replica_s_weights_and_the_snapshot_s_rows(
 
 
 def test_shards_beyond_the_job_s_memory_are_refused(shm_folder: Path) -> None:
-    """Its limit would end the server, or a learner, with SIGKILL."""
+    """The limit would end the server, or a learner, with SIGKILL."""
     shard_files(shm_folder, left_bytes=10**9).check_memory([True])
     said = r"need [\d,]+ MiB of memory, and 0 MiB are left to the job on this node"
     with pytest.raises(ServerError, match=said):
@@ -400,7 +400,7 @@ def test_a_server_that_sees_a_gpu_starts_with_every_solver(
 
 
 def test_a_shard_that_learners_work_in_is_not_made_again(shm_folder: Path) -> None:
-    """They would continue in what somebody has removed, and new ones in the other."""
+    """They would continue in the removed file, and new learners in another one."""
     (shm_folder / attempt_dir(1)).mkdir(parents=True)
     write_snapshot(shm_folder / snapshot_file(1, 0), [(0, [torch.zeros(COUNT)])], COUNT)
     first = shard_files(shm_folder)
@@ -412,7 +412,7 @@ def test_a_shard_that_learners_work_in_is_not_made_again(shm_folder: Path) -> No
     with pytest.raises(ServerError, match=r"shard-0 is gone, in which learners .* work") as caught:
         second.open(0, True)
     assert "RemoveIPC" in (caught.value.hint or "") and not second.exist()
-    mark_removed(shm_folder)  # a server that continues had seen it; no learner works there any more
+    mark_removed(shm_folder)  # a running server has noticed; no learner works there any more
     shard_files(shm_folder).open(0, True).close()
     assert not was_removed(shm_folder)
 
@@ -427,7 +427,7 @@ def test_unfinished_files_of_a_killed_server_are_removed(path: Path) -> None:
 
 
 def test_a_folder_that_others_can_write_to_is_refused(path: Path) -> None:
-    path.parent.chmod(0o777)  # or another user's, which a test can't make
+    path.parent.chmod(0o777)  # the same holds for another user's folder, which a test can't make
     with pytest.raises(ServerError, match="is not private to this user"):
         shard_files(path.parent)
     with pytest.raises(PermissionError):
@@ -438,7 +438,7 @@ def test_a_folder_that_others_can_write_to_is_refused(path: Path) -> None:
 def test_a_small_lack_of_shared_memory_is_reported_with_different_numbers(
     path: Path, monkeypatch: pytest.MonkeyPatch, free_pages: int
 ) -> None:
-    """What the server and the learners of its node copy blocks to has to fit, too."""
+    """The memory for undo copies of the server and its node's learners must fit, too."""
     files = shard_files(path.parent)
     full = os.statvfs_result((4096, 4096, 9, 0, free_pages, 9, 9, 9, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)

@@ -1,4 +1,4 @@
-"""On which device a primary takes totals in."""
+"""The device on which a primary merges totals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock:
 
 
 def learned(clock: Clock, cpu_s: float, gpu_s: float, size: int = 10) -> Chooser:
-    """A chooser that has seen each queue do work of a size once."""
+    """Return a chooser that has seen each queue do one piece of work of a size."""
     chooser = Chooser(["cpu", "cuda:0"], clock)
     for name, took_s in (("cpu", cpu_s), ("cuda:0", gpu_s)):
         assert chooser.choose(size) == name  # each is tried
@@ -41,10 +41,10 @@ def test_the_faster_idle_queue_is_chosen() -> None:
 def test_work_goes_to_the_slower_queue_when_the_faster_one_is_overloaded() -> None:
     clock = Clock()
     chooser = learned(clock, 3.0, 1.0)
-    # 1, 2 and 3 s on the GPU; then 3 s on the idle CPU are as good as 4 s there, or better.
+    # 1, 2 and 3 s on the GPU; after that, 3 s on the idle CPU are no worse than 4 s on the GPU.
     assert [chooser.choose(10) for _ in range(5)] == ["cuda:0"] * 2 + ["cpu", "cuda:0", "cuda:0"]
-    clock.now += 1.5  # of what they were given, so much is done
-    assert chooser.choose(10) == "cuda:0"  # 5 s, and 6 s on the CPU
+    clock.now += 1.5  # 1.5 s of the given work is done
+    assert chooser.choose(10) == "cuda:0"  # 5 s, against 6 s on the CPU
     assert chooser.choose(10) == "cpu"
     clock.now += 100
     assert chooser.choose(10) == "cuda:0"
@@ -56,7 +56,7 @@ def test_slow_work_raises_the_estimated_wait_of_later_work() -> None:
     assert chooser.choose(10) == "cuda:0"
     chooser.done("cuda:0", 10, 5.0)
     assert chooser.choose(10) == "cpu"
-    clock.now += 100  # from here on 1.8 s there: a fifth of what is new
+    clock.now += 100  # now 1.8 s on the GPU: a new time counts for a fifth
     chosen = [chooser.choose(10) for _ in range(5)]
     assert chosen == ["cuda:0", "cpu", "cuda:0", "cuda:0", "cpu"]
 
@@ -65,15 +65,15 @@ def test_times_are_learned_for_each_size() -> None:
     clock = Clock()
     chooser = learned(clock, 0.5, 1.5, size=10)
     clock.now += 10
-    assert [chooser.choose(1_000_000) for _ in range(2)] == ["cpu", "cpu"]  # not known yet: none
+    assert [chooser.choose(1_000_000) for _ in range(2)] == ["cpu", "cpu"]  # no times are known yet
     chooser.done("cpu", 1_000_000, 9.0)
     assert chooser.choose(1_000_000) == "cuda:0"
-    assert chooser.choose(10) == "cuda:0"  # the CPU has to do for long
+    assert chooser.choose(10) == "cuda:0"  # the CPU has much work left
 
 
 @given(st.lists(st.floats(0.001, 1.0), min_size=2, max_size=4), st.integers(1, 60))
 def test_all_queues_end_at_about_the_same_time(takes_s: list[float], pieces: int) -> None:
-    """As long as nothing is done the ends of all queues differ by no more than a piece."""
+    """Until work is done, the ends of all queues differ by at most one piece."""
     clock = Clock()
     names = [f"queue {n}" for n in range(len(takes_s))]
     chooser = Chooser(names, clock)

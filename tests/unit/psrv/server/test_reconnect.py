@@ -1,4 +1,4 @@
-"""A connection that is opened again whenever it ends: what is said of it."""
+"""A connection that reconnects whenever it ends: what is logged about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psrv.transport.base import Connection, DisconnectedError, Purpose, RefusedE
 
 
 class Played(ReconnectingConnection):
-    """Of each attempt: how many seconds after the last one, and the error; none: it connects."""
+    """Attempts, each some seconds after the last one, with an error or None if it connects."""
 
     def __init__(self, attempts: list[tuple[float, Exception | None]], lasts_s: float) -> None:
         self.now = 100.0
@@ -49,7 +49,7 @@ class Played(ReconnectingConnection):
     ],
 )  # fmt: skip
 def test_a_short_outage_is_not_logged(monkeypatch, attempts, lines) -> None:
-    """At the end of a training servers leave one after another: it would look like a failure."""
+    """At the end of a training servers leave one by one: logging that would suggest a failure."""
     played = Played(attempts, lasts_s=5)
     monkeypatch.setattr(reconnect.time, "monotonic", lambda: played.now)
     played.run()

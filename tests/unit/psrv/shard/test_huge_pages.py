@@ -1,4 +1,4 @@
-"""Mappings of files in shared memory: where they lie, and how long they live."""
+"""Mappings of files in shared memory: their addresses and lifetimes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def place(memory: memoryview) -> int:
 
 
 def of_the_mapping(address: int) -> str:
-    """Return what the kernel says of the mapping with an address."""
+    """Return what the kernel says about the mapping at an address."""
     lines = Path("/proc/self/smaps").read_text().splitlines()
     begun = [number for number, line in enumerate(lines) if line.split()[0][-1] != ":"]
     for first, end in zip(begun, [*begun[1:], len(lines)], strict=True):
@@ -47,7 +47,7 @@ def of_the_mapping(address: int) -> str:
 def test_huge_pages_keep_the_content(descriptor: int) -> None:
     memory = map_file(descriptor, 5 * MIB)
     assert place(memory) % (2 * MIB) == 0
-    used = use_huge_pages(memory, 5 * MIB)  # as the kernel can
+    used = use_huge_pages(memory, 5 * MIB)  # if the kernel supports it
     assert used == ("ShmemPmdMapped:        0 kB" not in of_the_mapping(place(memory)))
     assert not use_huge_pages(memory, MIB)
     assert (bytes(memory[:5]), bytes(memory[-4:])) == (b"first", b"last")

@@ -1,4 +1,4 @@
-"""Folders in shared memory that are there for a moment only."""
+"""Short-lived folders in shared memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psrv.shard.private_folder import temporary_folder
 
 
 def killed_in_it(where: Path) -> None:
-    """Make one in a child, which is killed before it has removed it."""
+    """Make a folder in a child that is killed before it removes the folder."""
     child = os.fork()
     if not child:
         with temporary_folder(where, "name") as folder:
@@ -38,7 +38,7 @@ def test_leftovers_of_dead_processes_are_removed_and_no_others(tmp_path: Path) -
 def test_a_folder_that_another_process_removes_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between a folder's making and its lock it is nobody's."""
+    """Between its creation and its lock a folder has no owner."""
     made: list[Path] = []
     mkdtemp = "psrv.shard.private_folder.tempfile.mkdtemp"
 

@@ -1,4 +1,4 @@
-"""Pushes in one pass: with the bits of torch's, undone like them, and by torch where it must be."""
+"""Pushes in one pass: bit-equal to torch, undone alike, and by torch where necessary."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Case(NamedTuple):
         return Case(rows, draw(rate), draw(momentum), draw(st.booleans()), draw(st.booleans()))
 
     def check(self, ours: Callable[..., None], torchs: Callable[..., int]) -> None:
-        """Compare what both leave in all arrays, and how much was copied for undoing."""
+        """Compare the resulting arrays, and the number of elements copied for undoing."""
         kept = torch.zeros(1, dtype=torch.int64)
         found, expected = ([row.clone() for row in self.rows] for _ in range(2))
         ours(*[row.data_ptr() for row in found], kept.data_ptr(), len(found[0]))
@@ -203,15 +203,15 @@ def filled(path: Path, fill: float = 1.0) -> None:
 
 
 def test_an_unfinished_native_push_is_undone_as_far_as_it_was_copied(path: Path) -> None:
-    """As who is killed leaves it: there is a copy of 100 elements, of which 80 have changed."""
+    """A killed learner leaves a copy of 100 elements, of which 80 have changed."""
     filled(path)
     killed, at = Shard(path, LAYOUT, 1), BLOCKS_AT + LINE
     for row, aside in zip(killed.rows, killed.undo_copies, strict=True):
         aside[:100] = 1
-        aside[100:] = 9  # of another block, before
+        aside[100:] = 9  # left from another block
         row[LAYOUT.block_count :][:80] = 5
     words = killed._words
-    killed.update_block(0, lambda parts, block: None)  # says which rows
+    killed.update_block(0, lambda parts, block: None)  # notes the rows
     words[at + WRITER], words[at + COPIED], words[at + SEQUENCE] = killed.slot, 100, 1
     other = Shard(path, LAYOUT, 1)
     assert all(row.eq(1).all() for row in other.rows)
@@ -244,7 +244,7 @@ elif name == "mean_step":
 else:
     library.dlctl_gather(a, b, c, d, e, kept, count, 0, 0)
 """
-"""Ends at the first store to the second page of one of six arrays in a file."""
+"""Crashes at the first store to the second page of one of six arrays in a file."""
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ else:
 def test_every_change_is_copied_and_noted_before(
     made: Path, tmp_path: Path, name: str, rows: int, protected: int
 ) -> None:
-    """Of `rows` arrays the fifth and the sixth get the copies."""
+    """The copies of the first `rows` arrays go to the fifth and the sixth."""
     file = tmp_path / "arrays"
     arrays = torch.arange(7.0 * 2 * PAGE).view(7, 2 * PAGE)
     arrays[6] = 0
@@ -276,7 +276,7 @@ def test_every_change_is_copied_and_noted_before(
 
 
 def pushed(path: Path, solver: Solver, times: int = 3) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Push and pull as a learner; return the rows and what it has."""
+    """Push and pull as a learner; return the rows and the learner's weights."""
     parameters = Parameters(COUNT, "float32", 2, "model")
     path.unlink(missing_ok=True)
     layout = layout_of(parameters, 1, 0, solver, PRIMARY)
@@ -329,7 +329,7 @@ def test_native_merges_have_the_same_result(path: Path, calls: list[int]) -> Non
         pass_ = native.native_push_for(shard, MOMENTUM) if name else None
         into = [torch.zeros(LAYOUT.block_count) for _ in range(2)]
         totals = [torch.full((LAYOUT.block_count,), 2.0) for _ in range(2)]
-        for number in (5, 5, 6):  # the second one is known
+        for number in (5, 5, 6):  # the second 5 is a repetition
             exchange = TotalsExchange(number, 3, 0.1, lambda _, last, number=number: last != number)
             had = merge(shard, range(2), MOMENTUM, exchange, totals, into, pass_)
         found.append([*[row.clone() for row in shard.rows], *into])
@@ -342,7 +342,7 @@ def test_native_merges_have_the_same_result(path: Path, calls: list[int]) -> Non
 
 
 class Mine(Downpour):
-    """A user's own, which may do anything."""
+    """A user's own solver, which may do anything."""
 
 
 @pytest.mark.parametrize("solver", [Mine(), DownpourAdagrad()])
@@ -379,7 +379,7 @@ def test_other_dtypes_and_layouts_use_torch(path: Path, calls: list[int]) -> Non
 @pytest.mark.parametrize("kind", [PRIMARY, REPLICA])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_native_rounds_have_the_same_result(path: Path, kind: int, momentum: float) -> None:
-    """Two learners in turn; on a replica nobody takes the step."""
+    """Two learners in turn. On a replica no learner takes the step."""
     solver, found = ParallelSGD(momentum), []
     layout = layout_of(Parameters(COUNT, "float32", 2, "model"), 1, 0, solver, kind)
     for compiles in (False, True):
@@ -410,7 +410,7 @@ def test_native_rounds_have_the_same_result(path: Path, kind: int, momentum: flo
 
 
 class MyRounds(ParallelSGD):
-    """A user's own."""
+    """A user's own solver."""
 
 
 @pytest.mark.parametrize("solver", [MyRounds(), ModelAveraging(), DiLoCo(), Downpour()])

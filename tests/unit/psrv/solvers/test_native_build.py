@@ -1,4 +1,4 @@
-"""The functions of native.c: compiled by what is there, used only if they do what torch does."""
+"""The functions of native.c: compiled if a compiler exists, used if they match torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def compiler(folder: Path, name: str, script: str) -> None:
 
 @pytest.fixture
 def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder where programs are looked for."""
+    """The only folder on the PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -89,7 +89,7 @@ def test_clang_s_macro_for_fma_is_recognised(path: Path, bin_folder: Path) -> No
 
 
 def test_learners_wait_while_the_server_compiles(path: Path, bin_folder: Path) -> None:
-    """Longer than their time limit, as while a large shard is being made."""
+    """They wait beyond their time limit, as while a large shard is being made."""
     compiler(bin_folder, "cc", f"{os.path.realpath('/bin/sleep')} 1; exit 1")
     parameters, solver = Parameters(COUNT, "float32", 1, "model"), Downpour()
 
@@ -137,7 +137,7 @@ def test_a_hanging_compiler_and_its_children_are_killed_and_no_other_is_tried(
 def test_a_compiler_s_leftover_processes_are_not_waited_for(
     path: Path, bin_folder: Path, tmp_path: Path
 ) -> None:
-    """As a wrapper does that starts a server of its own, which has its standard error."""
+    """A compiler wrapper may start a server that inherits its standard error."""
     sleep, its_pid = os.path.realpath("/bin/sleep"), tmp_path / "pid"
     compiler(
         bin_folder, "cc", f'{sleep} 100 & echo $! > {its_pid}; PATH={os.defpath} exec gcc "$@"'
@@ -179,7 +179,7 @@ def test_a_broken_library_is_not_used(path: Path) -> None:
 def test_a_library_in_a_folder_that_others_can_write_to_is_not_loaded(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every user may make a folder in shared memory, of any name."""
+    """Any user may make a folder of any name in shared memory."""
     native_build.build(path.parent)
     library = path.with_name(native_build.LIBRARY)
     path.parent.chmod(0o770)

@@ -1,4 +1,4 @@
-"""Every solver against its formula in float64, at any cut into blocks; solvers of plans."""
+"""Every solver against its formula in float64, with any division into blocks; plans' solvers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(rows: Rows, cuts: list[int], work: Callable[..., None], **options: float
 
 
 TOLERANCES = {torch.float32: (2e-5, 2e-6), torch.float64: (1e-12, 1e-13)}
-"""Relative and absolute ones, of the types that shards may have."""
+"""Relative and absolute tolerances for the dtypes that shards may have."""
 
 
 def assert_close(found: torch.Tensor, expected: Any) -> None:
@@ -72,7 +72,7 @@ def test_steps_of_the_server(case: Any, lr: float, momentum: float) -> None:
 
 
 class Halving(rules.Downpour):
-    """A user's own, whose answer is not the weights."""
+    """A user's own solver that does not answer with the weights."""
 
     def answer(self, server: Sequence[torch.Tensor], mine: torch.Tensor) -> None:
         mine.copy_(server[0] / 2)
@@ -93,10 +93,10 @@ def test_a_push_with_its_answer_is_the_push_and_then_the_answer(
     solver: rules.Solver, dtype: torch.dtype
 ) -> None:
     *server, mine, scratch = rows_of(1, 1000, 3 + solver.rows)
-    server = [row.abs() for row in server]  # Adagrad's are squares
+    server = [row.abs() for row in server]  # Adagrad's rows are squares
     apart = [row.clone() for row in server]
     solver.push(apart, (sent := mine.clone()), scratch, 0.1)
-    # Weights that are sent become what is answered; gradients stay as they are.
+    # The answer replaces weights that were sent; gradients stay unchanged.
     expected = sent if solver.sends_weights else torch.empty(1000, dtype=dtype)
     solver.answer(apart, expected)
 
@@ -145,7 +145,7 @@ def test_steps_for_all_learners(case: Any, count: int, lr: float, momentum: floa
 def test_elastic_averaging_with_nesterovs_momentum(
     case: Any, alpha: float, momentum: float, lr: float
 ) -> None:
-    """EAMSGD: y is where the gradient is taken, x + μ·v, and what torch has in its parameters."""
+    """EAMSGD: torch's parameters are y = x + μ·v, where the gradient is taken."""
     seed, count, _, dtype = case
     center, start, target = rows_of(seed, count, 3, dtype)
     parameter = torch.nn.Parameter(start.clone())
@@ -180,7 +180,7 @@ def test_the_outer_step_is_torchs_nesterov() -> None:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_one_learner_trains_as_torch_does(momentum: float) -> None:
-    """The server's momentum is torch.optim.SGD's."""
+    """The server's momentum is that of torch.optim.SGD."""
     (start,) = rows_of(1, 50, 1)
     parameter = torch.nn.Parameter(start.clone())
     optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=momentum)

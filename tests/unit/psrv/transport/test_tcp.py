@@ -1,4 +1,4 @@
-"""Frames over TCP, and who is let in."""
+"""Frames over TCP, and which peers are accepted."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def congestion_control(sock: socket.socket) -> bytes:
 
 def test_connections_avoid_bbr_where_it_is_the_default() -> None:
     with socket.socket() as connection:
-        with contextlib.suppress(OSError):  # not every host has it
+        with contextlib.suppress(OSError):  # not every host has BBR
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
         sockets.tune(connection)
         assert congestion_control(connection) not in (b"", b"bbr")
 
 
 def test_sockets_are_tuned_before_they_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that has had BBR is paced for ever; accepted ones are as their listener is."""
+    """BBR leaves a connection paced forever; accepted sockets inherit from their listener."""
     connected: list[bool] = []
     tune = sockets.tune
 
@@ -90,7 +90,7 @@ def test_sockets_are_tuned_before_they_are_connected(monkeypatch: pytest.MonkeyP
 
 
 def test_only_the_named_address_is_bound(server: Server) -> None:
-    """All of 127.0.0.0/8 is this host's, as another network would be."""
+    """All of 127.0.0.0/8 belongs to this host and stands for another of its networks."""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", server.listener.port))
 
@@ -195,7 +195,7 @@ def test_a_refused_opener_is_told_why(server: Server, wait_until: Wait) -> None:
 
 
 def test_a_server_without_the_secret_is_refused() -> None:
-    """It takes every proof, and can't give its own."""
+    """It accepts every proof, but can't give its own."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -239,7 +239,7 @@ def test_many_unauthenticated_peers_keep_nobody_out(server: Server, wait_until: 
         socket.create_connection(("127.0.0.1", server.listener.port))
         for _ in range(MAX_UNAUTHENTICATED + 1)
     ]
-    wait_until(lambda: server.logged, 10)  # the first of them had to go
+    wait_until(lambda: server.logged, 10)  # the first of them was closed
     peers[0].settimeout(10)
     assert peers[0].recv(1) == b""
     for _ in range(3):
@@ -302,7 +302,7 @@ def test_a_peer_is_refused_without_a_free_thread_and_the_next_is_accepted(
 
 
 def test_an_old_proof_fits_no_new_connection(server: Server) -> None:
-    """What an opener once said is said again, word for word."""
+    """The bytes of an earlier opener are replayed."""
     said: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as between:
 

@@ -70,9 +70,9 @@ class Played:
         self.said: list[str] = []
         self.cant_start: set[str] = set()
         self.took_over: list[bool] = []
-        """The arguments of each server that was started."""
+        """For each started server: does it take over existing shards?"""
         self.overlapped: list[bool] = []
-        """The arguments of each learner that was started."""
+        """For each started learner: does it share cores with ended steps?"""
         self.cleaned_by: list[list[str]] = []
         self.steps: dict[str, list[FakeStep]] = defaultdict(list)
         (self.job.dir / contract.status_file(1, "server", 0)).parent.mkdir(parents=True)
@@ -203,7 +203,7 @@ def test_a_death_is_announced_once_the_file_system_is_back(play):
 
 
 def test_the_failed_server_of_one_mpi_world_is_named(play):
-    """MPI ends the other servers with it; the launcher returns the exit code of one of those."""
+    """MPI ends the other servers, too, and the launcher returns the exit code of one of them."""
     job = play(4, 2, transport="mpi")
     job.poll()
     job.say("server", 0, State.TRAINING, reason="serves", host="n0")
@@ -233,7 +233,7 @@ def test_servers_of_one_mpi_world_that_keep_dying_are_given_up(play):
 
 
 def test_learners_that_die_after_a_node_was_lost_wait_for_no_cores(play):
-    """Slurm does not know any more which cores are free."""
+    """Slurm no longer knows which cores are free."""
     job = play(3, 3)
     job.poll()
     job.say("learner", 0, State.FAILED, pid=5, signal=9)
@@ -394,7 +394,7 @@ def test_the_server_of_a_lost_node_ends_as_failed(play):
     job.poll()
     seen = job.status("server", 1)
     assert (seen.state, seen.reason) == (State.FAILED, "was lost with node n1")
-    job.say("server", 1, State.COMPLETED, reason="ended with the training")  # it was cut off
+    job.say("server", 1, State.COMPLETED, reason="ended with the training")  # it was only cut off
     for rank in (0, 1):
         job.end_learner(rank)
     job.poll(60)
@@ -406,7 +406,7 @@ def test_a_step_whose_predecessor_holds_its_memory_is_retried_for_two_minutes(pl
     job = play(2, 1, min_learners=1)
     job.poll()
     full = "srun: error: Unable to create step for job 7: Memory required by task is not available"
-    job.steps["learner 1"][-1].end(1, full)  # a death: it has never run
+    job.steps["learner 1"][-1].end(1, full)  # counts as a death: it has never run
     job.poll(10)
     job.say("learner", 1, State.TRAINING, step=7)
     job.steps["learner 1"][-1].end(137)
@@ -499,7 +499,7 @@ def test_nothing_is_restarted_once_the_whole_job_gets_sigterm(play):
     job.steps["learner 0"][0].end(143, "srun: forcing job termination")
     job.steps["server 1"][0].end(0, "srun: error: Timed out waiting for job step to complete")
     job.poll(20, terminated=True)
-    assert job.group.exit_code is None  # the others have their time to save
+    assert job.group.exit_code is None  # the others still have time to save
     job.end_learner(1, State.HALTED)
     job.steps["learner 2"][0].end(137)
     job.steps["server 0"][0].end(137, "srun: error: Slurm job 7 has expired")
@@ -525,7 +525,7 @@ def test_nothing_is_restarted_once_the_whole_job_gets_sigterm(play):
     ],
 )  # fmt: skip
 def test_a_learner_that_keeps_dying_is_given_up(play, words, life_s, deaths, said):
-    """Even if each life has trained on a chunk: that is seconds of a training of weeks."""
+    """Even if each life trains on a chunk, that is seconds in a training of weeks."""
     job = play(3, 1, min_learners=2)
     for count in range(deaths or 30):
         job.poll(life_s)
@@ -573,11 +573,11 @@ def test_the_next_attempt_removes_what_a_killed_supervisor_left(tmp_path):
 
 
 def test_the_cleanup_step_of_one_mpi_world_waits_for_no_cores(play):
-    """After the job has lost a node, Slurm may not know any more which cores are free."""
+    """After the job has lost a node, Slurm may no longer know which cores are free."""
     argv = ["srun", "--mpi=pmix", "--nodes=3", "--ntasks=3", "--overlap", "--gres=none"]
     job = play(3, 3, transport="mpi", argv=argv)
     job.poll()
     job.steps["learner 2"][0].end(1, "srun: error: Node failure on n2")
     job.poll(60)
-    one = ["--mpi=none", "--nodes=1", "--ntasks=1"]  # of repeated options Slurm takes the last
+    one = ["--mpi=none", "--nodes=1", "--ntasks=1"]  # Slurm uses the last of repeated options
     assert job.cleaned_by == [[*argv, *one, f"--nodelist=n{node}"] for node in (0, 1)]
