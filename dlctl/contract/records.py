@@ -42,20 +42,28 @@ class Rulings:
     """What the supervisor says of processes that vanished, were given up, or will be restarted."""
 
     statuses: list[Status] = field(default_factory=list)
+    """The rulings on each life of a process, the newest last. A final one stands, whatever a
+    process on a partitioned node still writes; one that says that the process will be restarted
+    stands until a new life writes."""
+    presumed: list[Status] = field(default_factory=list)
+    """How processes are presumed to have ended that left no word: their own final status counts
+    more, should it come late."""
     schema_version: int = SCHEMA_VERSION
 
     def on(self, role: str, rank: int, own: Status | None) -> Status | None:
-        """Return the status of a process, given the one that it wrote itself.
+        """Return the status of a process, given the one that it wrote itself."""
 
-        A final ruling stands, whatever a process on a partitioned node still writes. One that says
-        that the process will be restarted stands until the restarted process writes.
-        """
-        for ruling in self.statuses:
-            if (ruling.role, ruling.rank) != (role, rank):
-                continue
-            if ruling.state.final or own is None or own.started_at == ruling.started_at:
-                return ruling
-        return own
+        def about(statuses: list[Status]) -> list[Status]:
+            return [each for each in statuses if (each.role, each.rank) == (role, rank)]
+
+        ruled, presumed = about(self.statuses), about(self.presumed)
+        newest = presumed[-1] if presumed else ruled[-1] if ruled else None
+        if own is None or newest is None:
+            return newest or own
+        is_over = any(each.started_at == own.started_at for each in ruled)
+        if presumed:
+            return own if own.state.final and not is_over else newest
+        return newest if newest.state.final or is_over else own
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import fcntl
-import os
 import pickle
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +29,7 @@ from learner.export.write import FORMATS, Exported, export, find_format
 from learner.model.user_model import Parts
 from learner.model.user_program import build_alone
 from learner.model.weights import restore_model
+from learner.storage.index import alone
 
 NEWEST = "newest"
 _EXAMPLES, _MORE = 4, 16
@@ -167,21 +165,9 @@ def _add_to_index(job_dir: Path, done: Exported) -> None:
     """Add the file to results.json, which exists once the training has ended."""
     path = job_dir / contract.RESULTS_INDEX
     new = contract.ResultFile(Path(done.path).name, done.size_bytes, done.sha256)
-    with _alone(job_dir / contract.RESULTS):
+    with alone(job_dir / contract.RESULTS):
         index = contract.read_record(contract.ResultsIndex, path)
         if index is not None:
             files = [file for file in index.files if file.path != new.path]
             files = sorted([*files, new], key=lambda file: file.path)
             contract.write_whole(path, contract.to_json(dataclasses.replace(index, files=files)))
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let only one export at a time change the index, if the file system supports locks."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -98,7 +98,7 @@ def _run(
     remove_segment_folder(plan.training_id, attempt)
     if why in ("", ENDED):
         heart.set(state=State.COMPLETED, reason="ended with the training", exit_code=0)
-    elif why != GIVEN_UP:  # otherwise the supervisor has written its status
+    elif why != GIVEN_UP:  # otherwise the supervisor has ruled on it
         heart.set(state=State.CANCELLED, reason=why, exit_code=0)
     return 0
 

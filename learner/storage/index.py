@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import math
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from dlctl import contract
@@ -12,6 +16,8 @@ from dlctl.contract import ResultFile, ResultsIndex, to_json, write_whole
 from learner.storage.base import Tick
 
 _CHUNK_BYTES = 1 << 20
+_PATIENCE_S = 10.0
+"""How long to wait for an export to add its file to the index."""
 _TOLD = 10
 """How many names of skipped files are printed."""
 
@@ -20,14 +26,48 @@ def write_index(job_dir: Path, tick: Tick | None = None) -> ResultsIndex:
     """Hash every file of `results/` and write `results.json`."""
     results = job_dir / contract.RESULTS
     results.mkdir(exist_ok=True)  # not in a job directory that somebody has removed
-    files, left_out = result_files(results)
-    hashed = [
-        ResultFile(str(path.relative_to(results)), path.stat().st_size, sha256(path, tick))
-        for path in files
-    ]
-    index = ResultsIndex(hashed, [str(path.relative_to(results)) for path in left_out])
-    write_whole(job_dir / contract.RESULTS_INDEX, to_json(index))
+    with alone(results, _PATIENCE_S, tick):
+        files, left_out = result_files(results)
+        hashed = [
+            ResultFile(str(path.relative_to(results)), path.stat().st_size, sha256(path, tick))
+            for path in files
+        ]
+        index = ResultsIndex(hashed, [str(path.relative_to(results)) for path in left_out])
+        write_whole(job_dir / contract.RESULTS_INDEX, to_json(index))
     return index
+
+
+@contextlib.contextmanager
+def alone(results: Path, patience_s: float = math.inf, tick: Tick | None = None) -> Iterator[None]:
+    """Let one process at a time change the index, if the file system supports locks.
+
+    An export adds its file to the index, while the supervisor may be about to write it.
+
+    Args:
+        results: The folder of the results.
+        patience_s: After this long, go ahead without the lock.
+        tick: Called while another process has the lock.
+    """
+    descriptor, until = os.open(results, os.O_RDONLY), time.monotonic() + patience_s
+    try:
+        while _is_locked(descriptor) and time.monotonic() < until:
+            time.sleep(0.05)
+            if tick is not None:
+                tick()
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Lock a folder; return whether another process has it locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def result_files(results: Path) -> tuple[list[Path], list[Path]]:

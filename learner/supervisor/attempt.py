@@ -230,7 +230,7 @@ class Supervisor:
             left_undone(self.plan, self.job_dir, self.attempt),
         )
         outcome = decide(self.plan, seen)
-        self._known.close(statuses, outcome.failed_rank)
+        self._known.close(self.plan.resources.learners, outcome.failed_rank)
         return self._store(outcome)
 
     def _watch(self, step: Running) -> None:

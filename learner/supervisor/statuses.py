@@ -29,13 +29,17 @@ class Statuses:
         self.attempt = attempt
         self._job_dir = job_dir
         self._rulings = Rulings()
+        self._is_written = True
+        self._own: dict[tuple[str, int], Status] = {}
+        """What each process wrote itself, as last read: a file system may fail for a moment."""
 
     def read(self, role: str, rank: int) -> Status | None:
         """Return the status of a process; None if it never wrote one that can be read."""
-        own = None
+        path = self._job_dir / status_file(self.attempt, role, rank)
         with contextlib.suppress(ContractError, OSError):
-            own = read_record(Status, self._job_dir / status_file(self.attempt, role, rank))
-        return self._rulings.on(role, rank, own)
+            if (own := read_record(Status, path)) is not None:
+                self._own[role, rank] = own
+        return self._rulings.on(role, rank, self._own.get((role, rank)))
 
     def learners(self, count: int) -> list[Status]:
         """Return the learners' statuses in rank order, without those that can't be read."""
@@ -43,22 +47,28 @@ class Statuses:
         return [status for status in found if status is not None]
 
     def rule(self, *new: Status) -> None:
-        """Replace what is known about these processes.
+        """Rule on processes; what was presumed of them is forgotten."""
+        lives = {(each.role, each.rank, each.started_at) for each in new}
+        kept = [s for s in self._rulings.statuses if (s.role, s.rank, s.started_at) not in lives]
+        self._change(Rulings([*kept, *new], self._presumed_of_others(new)))
 
-        A full disk must not end a training: this supervisor knows its rulings without the file,
-        which the next ruling completes.
-        """
-        about = {(status.role, status.rank) for status in new}
-        kept = [each for each in self._rulings.statuses if (each.role, each.rank) not in about]
-        self._rulings = Rulings([*kept, *new])
-        with contextlib.suppress(OSError):
-            path = self._job_dir / rulings_file(self.attempt)
-            write_whole(path, to_json(self._rulings))
+    def presume(self, *new: Status) -> None:
+        """Say how processes that left no word have ended, unless they say it themselves."""
+        others = self._presumed_of_others(new)
+        self._change(Rulings(self._rulings.statuses, [*others, *new]))
 
-    def close(self, statuses: list[Status], failed_rank: int | None) -> None:
-        """Rule on learners whose watchdogs were killed before they could write how they ended."""
+    def retry(self) -> None:
+        """Write the rulings if the last attempt to write them failed."""
+        if not self._is_written:
+            # A full disk must not end a training: the supervisor knows its rulings anyway.
+            with contextlib.suppress(OSError):
+                write_whole(self._job_dir / rulings_file(self.attempt), to_json(self._rulings))
+                self._is_written = True
+
+    def close(self, learners: int, failed_rank: int | None) -> None:
+        """Presume the ends of learners whose watchdogs were killed before they could write them."""
         ended = []
-        for status in statuses:
+        for status in self.learners(learners):
             if status.state.final:
                 continue
             state, reason = State.CANCELLED, "ended with the others"
@@ -66,4 +76,13 @@ class Statuses:
                 state, reason = State.FAILED, "killed from outside"
             ended.append(dataclasses.replace(status, state=state, reason=reason))
         if ended:
-            self.rule(*ended)
+            self.presume(*ended)
+        self.retry()
+
+    def _presumed_of_others(self, new: tuple[Status, ...]) -> list[Status]:
+        about = {(each.role, each.rank) for each in new}
+        return [each for each in self._rulings.presumed if (each.role, each.rank) not in about]
+
+    def _change(self, rulings: Rulings) -> None:
+        self._rulings, self._is_written = rulings, False
+        self.retry()

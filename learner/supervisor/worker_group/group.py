@@ -226,10 +226,11 @@ class WorkerGroup:
     def _leave_out(self, learner: LearnerWorker) -> None:
         """Don't restart a learner that died: its unfinished chunks were given back."""
         learner.over = True
+        end = State.CANCELLED, "ended with the others"
         if self._halting and not self._terminated:
-            learner.close(State.HALTED, "died while the others were stopping")
-        else:
-            learner.close(State.CANCELLED, "ended with the others")
+            end = State.HALTED, "died while the others were stopping"
+        status = learner.status()
+        (learner.close if status is not None and status.state.final else learner.presume)(*end)
 
     def _restart(self, learner: LearnerWorker, status: Status | None, now: float) -> None:
         how = how_it_died(status) + ", out of memory" * bool(says_full(learner.words()))
@@ -306,7 +307,7 @@ class WorkerGroup:
             self._dismiss(server.step)
         failure = server_failure(self.plan, server, words, code, why)
         ended = State.CANCELLED, "ended with the others"  # one server of the MPI world has failed
-        server.close(*ended if server.failed() else (State.FAILED, failure.reason), only_open=True)
+        server.presume(*ended if server.failed() else (State.FAILED, failure.reason))
         if self._halting and not self._ending:
             self._say(failure.reason)
             self._unless_saved = failure
@@ -349,6 +350,7 @@ class WorkerGroup:
 
     def _retry_unfinished(self, now: float) -> None:
         self._placement.retry()
+        self._statuses.retry()
         self._to_expel = [number for number in self._to_expel if not self._expel(number)]
         self._irregular = [each for each in self._irregular if not each.tell_irregular()]
         for step, until in self._leaving:
@@ -378,7 +380,7 @@ class WorkerGroup:
             return
         if self._cleaning is None:
             for server in self.servers:
-                server.close(State.CANCELLED, "ended with the others", only_open=True)
+                server.presume(State.CANCELLED, "ended with the others")
             about = self.plan, self._job_dir, self._attempt
             self._cleaning = Cleaning(*about, self._unclean(), self._say)
             self._stop_by = now + _STOP_S * (not self._terminated)

@@ -122,24 +122,28 @@ class Worker:
         self._rule(state=State.DEPLOYING, reason=reason, pid=0, exit_code=None, signal=None,
                    last_lines=[])  # fmt: skip
 
-    def close(self, state: State, reason: str, *, only_open: bool = False) -> None:
-        """Rule how the worker ended.
+    def close(self, state: State, reason: str) -> None:
+        """Rule how the worker ended, whatever it still writes."""
+        self._rule(state=state, reason=reason)
 
-        Args:
-            only_open: leave statuses alone that already have a final state.
-        """
-        self._rule(only_open, state=state, reason=reason)
+    def presume(self, state: State, reason: str) -> None:
+        """Say how the worker ended where it left no word."""
+        left = [status for status in self._known() if not status.state.final]
+        if left:
+            self._statuses.presume(
+                *(dataclasses.replace(status, state=state, reason=reason) for status in left)
+            )
 
-    def _rule(self, only_open: bool = False, **changes: object) -> None:
-        rulings = []
+    def _rule(self, **changes: object) -> None:
+        self._statuses.rule(*(dataclasses.replace(each, **changes) for each in self._known()))  # type: ignore[arg-type]
+
+    def _known(self) -> list[Status]:
+        found = []
         for rank in self._ranks:
             old = self._statuses.read(self._role, rank)
             old = old or Status(self._role, rank, self._statuses.attempt, State.DEPLOYING)
-            if not only_open or not old.state.final:
-                new = dataclasses.replace(old, host=old.host or self.host, **changes)  # type: ignore[arg-type]
-                rulings.append(new)
-        if rulings:
-            self._statuses.rule(*rulings)
+            found.append(dataclasses.replace(old, host=old.host or self.host))
+        return found
 
 
 class ServerWorker(Worker):

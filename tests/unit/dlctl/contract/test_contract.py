@@ -169,23 +169,36 @@ def test_names_with_a_meaning_of_their_own_are_reserved():
     assert len(set(metrics.RESERVED)) == len(metrics.RESERVED)
 
 
+def life(state=State.TRAINING, started_at=1.0):
+    return Status("learner", 1, 1, state, started_at=started_at)
+
+
+RESTARTING, SECOND_RESTART = life(State.DEPLOYING), life(State.DEPLOYING, 2.0)
+LOST, ENDED = life(State.FAILED), life(State.CANCELLED)
+
+
 @pytest.mark.parametrize(
-    ("own", "ruling", "shown"),
+    ("own", "ruled", "presumed", "shown"),
     [
-        (None, {"state": State.CANCELLED}, "ruling"),  # it never began
-        ({"started_at": 5.0}, {"state": State.FAILED, "started_at": 5.0}, "ruling"),
+        (None, [LOST], [], LOST),  # it never began
+        (life(), [LOST], [], LOST),
         # A process on a partitioned node may write for as long as it lives.
-        ({"state": State.COMPLETED}, {"state": State.FAILED}, "ruling"),
-        ({"started_at": 5.0}, {"state": State.DEPLOYING, "started_at": 5.0}, "ruling"),
-        ({"started_at": 6.0}, {"state": State.DEPLOYING, "started_at": 5.0}, "own"),
-        ({"started_at": 6.0}, {"state": State.FAILED, "started_at": 5.0}, "ruling"),
+        (life(State.COMPLETED, 3.0), [LOST], [], LOST),
+        (life(), [RESTARTING], [], RESTARTING),
+        (life(started_at=2.0), [RESTARTING], [], None),
+        # The first life, which had only vanished, writes after the second one has ended.
+        (life(State.FAILED), [RESTARTING, SECOND_RESTART], [], SECOND_RESTART),
+        (life(started_at=3.0), [RESTARTING, SECOND_RESTART], [], None),
+        (None, [], [ENDED], ENDED),
+        (life(), [], [ENDED], ENDED),
+        (life(State.HALTED), [], [ENDED], None),  # its own last word came late
+        (life(State.FAILED), [RESTARTING], [ENDED], ENDED),  # the last word of a life before
     ],
 )
-def test_a_final_ruling_stands_and_a_restart_lasts_until_the_next_life(own, ruling, shown):
-    before = {"role": "learner", "rank": 1, "attempt": 1}
-    wrote = None if own is None else contract.Status(**{"state": State.TRAINING, **before, **own})
-    ruled = contract.Status(**before, **ruling)
-    rulings = contract.Rulings([ruled])
-    assert rulings.on("learner", 1, wrote) is {"own": wrote, "ruling": ruled}[shown]
-    assert rulings.on("learner", 0, wrote) is wrote
-    assert rulings.on("server", 1, wrote) is wrote
+def test_rulings_stand_until_a_new_life_and_presumptions_until_a_last_word(
+    own, ruled, presumed, shown
+):
+    rulings = contract.Rulings(ruled, presumed)
+    assert rulings.on("learner", 1, own) is (own if shown is None else shown)
+    assert rulings.on("learner", 0, own) is own
+    assert rulings.on("server", 1, own) is own

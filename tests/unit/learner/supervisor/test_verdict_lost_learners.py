@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 from node_job import Job, status
 
-from dlctl.contract import Launch, Rulings, State, attempt_dir, read_record, rulings_file
+from dlctl.contract import (
+    Launch,
+    Rulings,
+    State,
+    read_record,
+    rulings_file,
+    status_file,
+    to_json,
+    write_whole,
+)
 from learner.errors import UserFault, explain
 from learner.job.status import UNFINISHED
 from learner.supervisor.evidence import Evidence
@@ -166,10 +175,12 @@ def test_a_loop_that_did_not_finish_has_failed(plan):
 
 
 def test_no_learner_of_an_ended_attempt_is_shown_as_training(plan, tmp_path):
-    (tmp_path / attempt_dir(1)).mkdir(parents=True)
+    (tmp_path / status_file(1, "learner", 0)).parent.mkdir(parents=True)
     known = [status(0), status(1), status(2, State.COMPLETED, exit_code=0)]
     verdict = judge(plan, known, [], {1: SPOKE})
-    Statuses(tmp_path, 1).close(known, verdict.failed_rank)
+    for each in known:
+        write_whole(tmp_path / status_file(1, "learner", each.rank), to_json(each))
+    Statuses(tmp_path, 1).close(len(known), verdict.failed_rank)
     rulings = read_record(Rulings, tmp_path / rulings_file(1))
     closed = [rulings.on("learner", rank, known[rank]) for rank in (0, 1)]
     assert [(s.state, s.reason) for s in closed] == [
@@ -177,4 +188,4 @@ def test_no_learner_of_an_ended_attempt_is_shown_as_training(plan, tmp_path):
         (State.FAILED, "killed from outside"),
     ]
     assert [s.heartbeat_at for s in closed] == [5.0, 4.0]
-    assert len(rulings.statuses) == 2
+    assert len(rulings.presumed) == 2 and not rulings.statuses
