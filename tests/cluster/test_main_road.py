@@ -106,7 +106,7 @@ def test_digits_reaches_its_accuracy_followed_live_and_fetched(dlctl, site, tmp_
     program = folder / "train.py"
     program.write_text(WITHOUT_COMPILER + program.read_text())
     learners = 2
-    wide = ("--cpus", "2", "--set", "env.OMP_NUM_THREADS=1") if site.is_cluster else ()
+    wide = ("--memory", "3000MiB") if site.is_cluster else ()  # a node each
     options = ("--learners", str(learners), "--set", f"training.epochs={epochs}", *wide)
     training_id = submit(dlctl, site, folder, *options)
     states_seen, lines = set(), []
