@@ -169,10 +169,14 @@ def _lacks(reason: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def _started_cluster() -> Iterator[Cluster]:
-    missing = missing_programs()
-    if missing:
+def cluster_programs() -> None:
+    """The programs that a test cluster is made of."""
+    if missing := missing_programs():
         _lacks(f"no test cluster without {', '.join(missing)}: run `make cluster-deps`")
+
+
+@pytest.fixture(scope="session")
+def _started_cluster(cluster_programs: None) -> Iterator[Cluster]:
     cluster = Cluster(venv=Path(sys.prefix), hide=REPOSITORY)
     try:
         with one_at_a_time():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster, ClusterError, missing_programs, parent_folder, wipe_leftovers
+from cluster import Cluster, ClusterError, parent_folder, wipe_leftovers
 
 Wait = Callable[..., Any]
 
@@ -199,7 +199,7 @@ def test_two_clusters_at_once_and_one_dies_with_its_owner(
     wait_until(lambda: not folder.exists(), 60)
 
 
-@pytest.mark.skipif(bool(missing_programs()), reason="make cluster-deps")
+@pytest.mark.usefixtures("cluster_programs")
 def test_what_a_killed_session_left_is_deleted_by_the_next() -> None:
     leftover, mine = Cluster(nodes=1), Cluster(nodes=1)
     (leftover.folder / "owner").write_text("1 0\n")  # process 1 started at another time

@@ -6,17 +6,14 @@ import shlex
 import sys
 
 import pytest
-from node_job import MPIRUN, SAVER, Job, alive, kill, printed_pid, wait_until
+from node_job import SAVER, Job, alive, kill, printed_pid, wait_until
 from trainings import WITHOUT_COMPILER
 
 from dlctl import contract
 from dlctl.contract import State
 
 PY = shlex.quote(sys.executable)
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside this Python"),
-]
+pytestmark = pytest.mark.mpi
 
 DDP = """\
 import os

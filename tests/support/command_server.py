@@ -6,7 +6,6 @@ started from scratch spends most of its time on imports.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -18,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from helper_process import close_helper
 from repository import REPOSITORY, SUPPORT
 
 PROGRAM = SUPPORT / "command_program.py"
@@ -84,11 +84,7 @@ class CommandServer:
 
     def close(self) -> None:
         """End it; its commands end with it."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait(10)
-        self._process.stdout.close()
+        close_helper(self._process)
 
 
 def _left_s(deadline: float) -> float:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from helper_process import close_helper
 from repository import REPOSITORY, SUPPORT
 
 from dlctl import contract
@@ -88,11 +89,7 @@ class Zygote:
 
     def close(self) -> None:
         """End it; its learners end with it."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait(10)
-        self._process.stdout.close()
+        close_helper(self._process)
         self._said.close()
         self._folder.cleanup()
 
