@@ -21,6 +21,9 @@ from dlctl.contract import (
     write_whole,
 )
 
+_LIVES = 8
+"""How many lives of a process are remembered: what is restarted for weeks fills no disk."""
+
 
 class Statuses:
     """Reads the statuses of an attempt, and writes the supervisor's rulings."""
@@ -48,9 +51,12 @@ class Statuses:
 
     def rule(self, *new: Status) -> None:
         """Rule on processes; what was presumed of them is forgotten."""
-        lives = {(each.role, each.rank, each.started_at) for each in new}
-        kept = [s for s in self._rulings.statuses if (s.role, s.rank, s.started_at) not in lives]
-        self._change(Rulings([*kept, *new], self._presumed_of_others(new)))
+        kept = self._rulings.statuses
+        for each in new:
+            about = [s for s in kept if (s.role, s.rank) == (each.role, each.rank)]
+            known = [s for s in about if s.started_at != each.started_at][1 - _LIVES :]
+            kept = [*(s for s in kept if s not in about), *known, each]
+        self._change(Rulings(kept, self._presumed_of_others(new)))
 
     def presume(self, *new: Status) -> None:
         """Say how processes that left no word have ended, unless they say it themselves."""

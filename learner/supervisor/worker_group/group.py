@@ -230,7 +230,10 @@ class WorkerGroup:
         if self._halting and not self._terminated:
             end = State.HALTED, "died while the others were stopping"
         status = learner.status()
-        (learner.close if status is not None and status.state.final else learner.presume)(*end)
+        if status is not None and status.state.final:
+            learner.close(*end)
+        else:
+            learner.presume(*end)
 
     def _restart(self, learner: LearnerWorker, status: Status | None, now: float) -> None:
         how = how_it_died(status) + ", out of memory" * bool(says_full(learner.words()))

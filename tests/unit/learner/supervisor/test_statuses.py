@@ -74,3 +74,17 @@ def test_a_status_that_is_final_is_not_closed(tmp_path, write):
     known = Statuses(tmp_path, 1)
     known.close(2, failed_rank=1)
     assert not (tmp_path / contract.rulings_file(1)).exists()
+
+
+def test_a_process_that_is_restarted_for_weeks_keeps_few_rulings(tmp_path, write):
+    write(FIRST)
+    known = Statuses(tmp_path, 1)
+    other = replace(LOST, rank=1)
+    known.rule(other)
+    for life in range(100):
+        known.rule(replace(FIRST, state=State.DEPLOYING, started_at=float(life)))
+    kept = contract.read_record(Rulings, tmp_path / contract.rulings_file(1)).statuses
+    assert other in kept
+    assert [each.started_at for each in kept if each.rank == 0] == [
+        float(n) for n in range(92, 100)
+    ]
