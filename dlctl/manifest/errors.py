@@ -53,8 +53,10 @@ def sentences(
     lines = []
     for item in error.errors(include_url=False, include_context=True):
         trail = _real_trail(item["loc"], document.data, item["type"])
+        if key := item.get("ctx", {}).get("key"):  # of a contradiction: the key to correct
+            trail += (key,)
         text = _sentence(item, trail, model, document.data)
-        is_key = item["type"] in ("extra_forbidden", "value_error", "model_type")
+        is_key = item["type"] in ("extra_forbidden", "value_error", "contradiction", "model_type")
         where = place(document, trail, options, key=is_key)
         lines.append((document.order(trail), f"{named(where, trail)}: {text}"))
     return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
@@ -104,7 +106,7 @@ def _sentence(item: Any, trail: Trail, model: type[BaseModel], data: Any) -> str
         return "is missing"
     if kind == "extra_forbidden":
         return unknown_key(str(trail[-1]), allowed_keys(model, trail[:-1]))
-    if kind == "value_error":
+    if kind in ("value_error", "contradiction"):
         return str(item["msg"]).removeprefix("Value error, ")
     seen = shown(_at(data, trail), trail)
     if kind in _BOUNDS:

@@ -6,7 +6,6 @@ whatever looks like one by a reference, and only `extract_secrets` returns the v
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -40,6 +39,7 @@ from dlctl.manifest.parts import (
     Size,
     TrainingSection,
     Value,
+    VariableName,
     inside_the_folder,
     whole_cpus,
 )
@@ -103,7 +103,7 @@ class Manifest(Section):
         default_factory=lambda: SchedulerSection.model_validate({}),
         description="Further settings for Slurm, besides the resources.",
     )
-    env: dict[str, Value] = Field(
+    env: dict[VariableName, Value] = Field(
         default_factory=dict, description="Environment variables of the learners."
     )
     retries: Count = Field(0, ge=0, le=1000, description="Restarts after an infrastructure fault.")
@@ -116,16 +116,6 @@ class Manifest(Section):
     )
     _secrets: dict[str, str] = PrivateAttr(default_factory=dict)
     _places: Places = PrivateAttr(default_factory=lambda: Places())
-
-    @field_validator("env")
-    @classmethod
-    def _variable_names(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name, text in value.items():
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise ValueError(f"{name[:60]!r} is not a valid variable name")
-            if isinstance(text, str) and "\0" in text:
-                raise ValueError(f"{name} holds a null character")
-        return value
 
     @field_validator("data_stores")
     @classmethod

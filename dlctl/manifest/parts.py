@@ -20,18 +20,16 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from dlctl.contract.frameworks import LOOP_FRAMEWORKS
 from dlctl.contract.stores import MOUNTED_STORES, STORE_TYPES
 from dlctl.manifest.intervals import parse_every, parse_steps
+from dlctl.sbatch_options import refusal
 from dlctl.units import parse_duration, parse_size
 from dlctl.yaml_source import FloatText, IntText, plain
 
 _NUMBER_OR_TEXT = {"type": ["string", "number"]}
-_OWN_OPTIONS = frozenset(
-    ("array", "job-name", "output", "error", "comment", "wrap", "requeue", "no-requeue",
-     "open-mode", "parsable", "chdir", "signal", "wait", "test-only", *"aJoeDW")
-)  # fmt: skip
 
 
 def _as_written(value: Any) -> Any:
@@ -55,6 +53,12 @@ def _one_line(value: str) -> str:
     return value
 
 
+def _no_null(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("holds a null character, which no program can be given; remove it")
+    return value
+
+
 def inside_the_folder(value: str) -> str:
     """Return a relative path that stays inside the folder, or raise ValueError."""
     normal = posixpath.normpath(value)
@@ -71,7 +75,9 @@ def _checked(parse: Any) -> Any:
     return AfterValidator(check)
 
 
-Text = Annotated[str, BeforeValidator(_as_written), WithJsonSchema(_NUMBER_OR_TEXT)]
+Text = Annotated[
+    str, BeforeValidator(_as_written), AfterValidator(_no_null), WithJsonSchema(_NUMBER_OR_TEXT)
+]
 Line = Annotated[
     str,
     BeforeValidator(_as_written),
@@ -79,6 +85,17 @@ Line = Annotated[
     Field(min_length=1),
     WithJsonSchema({**_NUMBER_OR_TEXT, "minLength": 1}),
 ]
+
+
+def _no_option_of_ours(value: str) -> str:
+    if not value.startswith("-") or not value.strip("-"):
+        raise ValueError(f"{value!r} is not an option; one such as '--nice=100' is allowed")
+    if why_not := refusal(value):
+        raise ValueError(why_not)
+    return value
+
+
+SbatchOption = Annotated[Line, AfterValidator(_no_option_of_ours)]
 
 
 def _at_most(length: int) -> AfterValidator:
@@ -134,6 +151,13 @@ def _kind(value: Any) -> str:
     return "reference" if isinstance(value, (dict, Reference)) else "text"
 
 
+def _variable_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(f"{name[:60]!r} is not a valid variable name")
+    return name
+
+
+VariableName = Annotated[str, AfterValidator(_variable_name)]
 Value = Annotated[
     Annotated[Text, Tag("text")] | Annotated[Reference, Tag("reference")], Discriminator(_kind)
 ]
@@ -177,7 +201,12 @@ class FrameworkSection(Section, title="Framework"):
     def _command_or_job(self) -> FrameworkSection:
         if (self.command is None) == (self.job is None):
             seen, verb = ("neither", "is") if self.command is None else ("both", "are")
-            raise ValueError(f"{seen} of 'command' and 'job' {verb} set; exactly one is allowed")
+            empty = self.model_fields_set & {"command", "job"} if self.command is None else ()
+            raise PydanticCustomError(
+                "contradiction",
+                f"{seen} of 'command' and 'job' {verb} set; exactly one is allowed",
+                {"key": min(empty, default=None)},
+            )
         words = LOOP_FRAMEWORKS.get(self.name.lower())
         if self.job is not None and words and not self.job.endswith(words.job_suffix):
             raise ValueError(
@@ -299,20 +328,7 @@ class SchedulerSection(Section, title="SchedulerSettings"):
     qos: Line | None = Field(None, description="Default: the site's.")
     constraint: Line | None = Field(None, description="Features of nodes.")
     gres: Line | None = Field(None, description="Further GRES; GPUs come from `gpus`.")
-    extra: list[Line] = Field(default_factory=list, description="Further sbatch options.")
-
-    @field_validator("extra")
-    @classmethod
-    def _options(cls, value: list[str]) -> list[str]:
-        for option in value:
-            if not option.startswith("-"):
-                raise ValueError(
-                    f"{option!r} is not an option; one such as '--nice=100' is allowed"
-                )
-            name = re.split(r"[=\s]", option.lstrip("-"))[0]
-            if name in _OWN_OPTIONS or (not option.startswith("--") and name[:1] in _OWN_OPTIONS):
-                raise ValueError(f"{option!r} is set by dlctl itself; remove it")
-        return value
+    extra: list[SbatchOption] = Field(default_factory=list, description="Further sbatch options.")
 
 
 def whole_cpus(cpus: float) -> int:

@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from dlctl.contract.launchers import SITE_LAUNCHERS
+from dlctl.sbatch_options import refusal
 from dlctl.units import parse_duration, parse_size
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -125,6 +126,13 @@ class SchedulerSettings(_Settings):
         if self.cpus is not None and self.kind != "local":
             raise ValueError("cpus is for kind local; for Slurm, set it in partitions")
         return self
+
+    @field_validator("extra")
+    @classmethod
+    def _options(cls, value: list[str]) -> list[str]:
+        for why_not in filter(None, map(refusal, value)):
+            raise ValueError(why_not)
+        return value
 
     @field_validator("path")
     @classmethod

@@ -319,7 +319,7 @@ def test_written_references() -> None:
 
 def test_an_error_beside_a_credential_does_not_show_it() -> None:
     found = problems(SMALL + "learners: x\nenv: {A_PASSWORD: [hunter2], 1B_SECRET: hunter2}\n")
-    assert len(found) == 2
+    assert len(found) == 3
     assert "hunter2" not in "\n".join(found)
 
 
@@ -356,9 +356,50 @@ def test_the_schema_describes_every_key() -> None:
             assert entry.get("description") or target.get("description"), name
 
 
-def test_scheduler_options_that_are_ours_are_refused() -> None:
-    (problem,) = problems(SMALL + "scheduler: {extra: ['--output=x']}\n")
-    assert "set by dlctl itself" in problem
+@pytest.mark.parametrize(("option", "said"), [
+    ("--output=x", "'--output=x' is not allowed, because dlctl decides it; remove it"),
+    ("--arra=0-2", "'--arra=0-2', which may mean --array, is not allowed"),
+    ("--wra", "which may mean --wrap,"),
+    ("--outpu x", "which may mean --output,"),
+    ("--nodes=2", "'--nodes=2' is set by dlctl itself; use `nodes` in the manifest instead"),
+    ("-N2", "'-N2', which may mean --nodes, is set by dlctl itself; use `nodes` in the manifest"),
+    ("-N 2", "use `nodes`"), ("-HN2", "use `nodes`"), ("--n", "--no-kill"),
+    ("-n=2", "use `learners`"), ("--ntas=2", "use `learners`"),
+    ("--mem=4G", "use `memory`"), ("--mem-per-c=1", "use `memory`"),
+    ("--time", "use `time`"), ("-t5", "use `time`"), ("--tim=5", "use `time`"),
+    ("--cpus-per-t=2", "use `cpus`"), ("-c 2", "use `cpus`"),
+    ("--partition=big", "use `scheduler.partition`"), ("-pbig", "use `scheduler.partition`"),
+    ("--acco=me", "use `scheduler.account`"), ("-A me", "use `scheduler.account`"),
+    ("--", "'--' is not an option"), ("nice", "'nice' is not an option"),
+])  # fmt: skip
+def test_sbatch_options_that_are_dlctls_are_refused_in_each_spelling(
+    option: str, said: str
+) -> None:
+    (problem,) = problems(f"{SMALL}scheduler:\n  extra:\n    - --nice=100\n    - '{option}'\n")
+    assert problem.startswith("m.yml:8:7: scheduler.extra[1]: ")
+    assert said in problem
+
+
+@pytest.mark.parametrize("option", [
+    "--nice=100", "--nic=100", "--mail-type=END", "--exclusive", "--nodelist=a", "--nodel=a",
+    "-w a", "-xN1", "-H", "--time-min=1h", "--mem-bind=local", "--ntasks-per-core=1",
+])  # fmt: skip
+def test_other_sbatch_options_are_passed_on(option: str) -> None:
+    assert manifest(f"{SMALL}scheduler: {{extra: ['{option}']}}\n").scheduler.extra == [option]
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ('name: a\nframework:\n  name: sh\n  command: "echo a\\0b"\n',
+     "m.yml:4:3: framework.command: holds a null character, which no program can be given"),
+    ("name: a\nframework:\n  name: sh\n  command:\n",
+     "m.yml:4:3: framework.command: neither of 'command' and 'job' is set"),
+    (f'{SMALL}env:\n  A: 1\n  "A B;id": x\n',
+     "m.yml:7:3: env.A B;id: 'A B;id' is not a valid variable name"),
+    (f'{SMALL}env:\n  A: 1\n  B: "a\\0"\n', "m.yml:7:3: env.B: holds a null character"),
+])  # fmt: skip
+def test_a_wrong_command_or_variable_is_named_with_its_own_line(text: str, said: str) -> None:
+    (problem,) = problems(text)
+    assert said in problem
 
 
 @given(st.text(max_size=30))

@@ -110,6 +110,11 @@ def test_all_errors_are_reported_at_once_with_their_places():
         ("root:", "name: y\nroot:", "is the site's name"),
         ("{python:", "{variables: {A-B: c}, python:", "'A-B' is not a valid name"),
         ("partitions:", "partitoins: {}\npartitions:", "did you mean 'partitions'?"),
+        (
+            "{kind: slurm}",
+            "{kind: slurm, extra: --nice=5 --arra=0-2}",
+            "scheduler.extra: '--arra=0-2', which may mean --array, is not allowed",
+        ),
         ("root:", "qqq: 1\nroot:", "allowed are transport, root, scheduler"),
         ("root:", "network: 10.1.0.0/99\nroot:", "or addresses as 10.1.0.0/16, are allowed"),
         ("root:", "network: fd00::/8\nroot:", None),
@@ -127,10 +132,10 @@ def test_each_fault_has_its_sentence(old, new, said):
 
 
 def test_words_may_be_written_as_in_a_shell_or_as_a_list():
-    text = SLURM.replace("{kind: slurm}", "{kind: slurm, account: 123, extra: --a 'b c'}")
+    text = SLURM.replace("{kind: slurm}", "{kind: slurm, account: 123, extra: --begin 'now c'}")
     text = text.replace("{python:", "{container: apptainer exec x.sif, setup: 'a\n\n  b', python:")
     site = parse_site("x", text)
-    assert site.scheduler.extra == ["--a", "b c"]
+    assert site.scheduler.extra == ["--begin", "now c"]
     assert site.scheduler.account == "123"
     assert site.environment.container == ["apptainer", "exec", "x.sif"]
 
