@@ -22,8 +22,10 @@ from dlctl.cli.manifests import (
     CPUS,
     GPUS,
     LEARNERS,
+    LEARNERS_PER_NODE,
     MANIFEST,
     MEMORY,
+    NODES,
     PARTITION,
     SET,
     TIME,
@@ -39,6 +41,7 @@ def register(app: typer.Typer) -> None:
 
 def submit(
     manifest: Path = MANIFEST, site: str = SITE, learners: int | None = LEARNERS,
+    nodes: int | None = NODES, learners_per_node: int | None = LEARNERS_PER_NODE,
     gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
     time: str | None = TIME, partition: str | None = PARTITION, set_: list[str] = SET,
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log as it grows."),
@@ -53,7 +56,9 @@ def submit(
     from dlctl.request.build import prepare
     from dlctl.request.request import check_can_run
 
-    overrides = make_overrides(learners, gpus, cpus, memory, time, set_, partition)
+    overrides = make_overrides(
+        learners, nodes, learners_per_node, gpus, cpus, memory, time, partition, set_
+    )
     with opened(site) as session:
         request = prepare(manifest, overrides, session.site)
         check_can_run(request)
@@ -84,7 +89,8 @@ def halt(training_id: str | None = ID, as_json: bool = JSON) -> None:
 
 
 def resume(
-    training_id: str | None = ID, learners: int | None = LEARNERS, gpus: int | None = GPUS,
+    training_id: str | None = ID, learners: int | None = LEARNERS, nodes: int | None = NODES,
+    learners_per_node: int | None = LEARNERS_PER_NODE, gpus: int | None = GPUS,
     cpus: float | None = CPUS, memory: str | None = MEMORY, time: str | None = TIME,
     partition: str | None = PARTITION,
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log as it grows."),
@@ -100,7 +106,9 @@ def resume(
     from dlctl.lifecycle import resume as go_on
     from dlctl.request.build import folder_changed, prepare_again
 
-    overrides = make_overrides(learners, gpus, cpus, memory, time, None, partition)
+    overrides = make_overrides(
+        learners, nodes, learners_per_node, gpus, cpus, memory, time, partition
+    )
     with training(training_id) as (session, record, store):
         known = go_on(session, record, store, lambda r: prepare_again(r, session.site), overrides)
         plan = read_plan(session, known)

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 MANIFEST = typer.Argument(Path("manifest.yml"), help="The manifest.", show_default=True)
 LEARNERS = typer.Option(None, "--learners", min=1, help="Override `learners`.")
+NODES = typer.Option(
+    None, "--nodes", min=1, help="Override `nodes`, each with equally many learners."
+)
+LEARNERS_PER_NODE = typer.Option(
+    None, "--learners-per-node", min=1, help="Override `learners_per_node`."
+)
 GPUS = typer.Option(None, "--gpus", min=0, help="Override `gpus` (per learner).")
 CPUS = typer.Option(None, "--cpus", min=0.01, help="Override `cpus` (per learner).")
 MEMORY = typer.Option(None, "--memory", help="Override `memory` (per learner), e.g. 8GiB.")
@@ -83,6 +89,7 @@ def schema() -> None:
 
 def render(
     manifest: Path = MANIFEST, site: str = SITE, learners: int | None = LEARNERS,
+    nodes: int | None = NODES, learners_per_node: int | None = LEARNERS_PER_NODE,
     gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
     time: str | None = TIME, partition: str | None = PARTITION, set_: list[str] = SET,
     script: bool = typer.Option(False, "--script", help="Print only the batch script."),
@@ -97,7 +104,9 @@ def render(
     from dlctl.request.build import prepare
     from dlctl.sites.files import load_site
 
-    overrides = make_overrides(learners, gpus, cpus, memory, time, set_, partition)
+    overrides = make_overrides(
+        learners, nodes, learners_per_node, gpus, cpus, memory, time, partition, set_
+    )
     request = prepare(manifest, overrides, load_site(site), training_id)
     if script:
         return output.report({"script": request.script}, as_json,
@@ -110,11 +119,13 @@ def render(
 
 
 def make_overrides(
-    learners: int | None, gpus: int | None, cpus: float | None, memory: str | None,
-    time: str | None, set_: list[str] | None, partition: str | None = None,
+    learners: int | None, nodes: int | None, learners_per_node: int | None, gpus: int | None,
+    cpus: float | None, memory: str | None, time: str | None, partition: str | None,
+    set_: list[str] | None = None,
 ) -> Overrides:  # fmt: skip
     """Return what the command line overrides."""
     from dlctl.manifest.overrides import Overrides
 
-    return Overrides(learners=learners, gpus=gpus, cpus=cpus, memory=memory, time=time,
-                     partition=partition, set=tuple(set_ or ()))  # fmt: skip
+    return Overrides(learners=learners, nodes=nodes, learners_per_node=learners_per_node, gpus=gpus,
+                     cpus=cpus, memory=memory, time=time, partition=partition,
+                     set=tuple(set_ or ()))  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dlctl.errors import ManifestError
-from dlctl.manifest.model import Manifest
+from dlctl.manifest.model import MOST_LEARNERS, Manifest
 from dlctl.manifest.parameter_server import (
     MOST_IN_ROUNDS,
     OWN,
@@ -26,7 +26,7 @@ def conflicts(manifest: Manifest) -> list[tuple[Trail, str]]:
     """Return the settings that contradict one another: the place of each, and a sentence."""
     server = manifest.parameter_server
     if server is None:
-        return []
+        return _nodes(manifest)
     checks: tuple[Callable[[ParameterServerSection], list[_Problem]], ...] = (
         _unused, _staleness, _aggregate, _pull_every, _adagrad,
     )  # fmt: skip
@@ -39,7 +39,29 @@ def conflicts(manifest: Manifest) -> list[tuple[Trail, str]]:
             f"{manifest.learners} learners can't all wait for one another with {server.solver}; "
             f"at most {MOST_IN_ROUNDS} are allowed, or another solver",
         ))  # fmt: skip
-    return found + _against_training(manifest)
+    return _nodes(manifest) + found + _against_training(manifest)
+
+
+def _nodes(manifest: Manifest) -> list[tuple[Trail, str]]:
+    learners, nodes, each = manifest.learners, manifest.nodes, manifest.learners_per_node
+    if nodes and each and nodes * each != learners:
+        return [(
+            ("learners",),
+            f"{learners} is not nodes x learners_per_node, {nodes} x {each} = {nodes * each}; "
+            "remove one of the three",
+        )]  # fmt: skip
+    if nodes and learners % nodes:
+        nearest = max(nodes, learners - learners % nodes)
+        return [(
+            ("nodes",),
+            f"learners, {learners}, is no multiple of {nodes}, and each node gets equally many; "
+            f"{nearest} is allowed",
+        )]  # fmt: skip
+    if each and learners % each:
+        return [(("learners_per_node",), f"learners, {learners}, is no multiple of {each}")]
+    if learners > MOST_LEARNERS:
+        return [(("nodes",), f"{learners} learners are too many; at most {MOST_LEARNERS} can be")]
+    return []
 
 
 def _unused(server: ParameterServerSection) -> list[_Problem]:

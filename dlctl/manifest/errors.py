@@ -64,7 +64,7 @@ def sentences(
 
 def named(where: str, trail: Trail) -> str:
     """Return the place and the key; an option such as --time names both."""
-    return where if where == f"--{dotted(trail)}" else f"{where}: {dotted(trail)}"
+    return where if where == f"--{dotted(trail).replace('_', '-')}" else f"{where}: {dotted(trail)}"
 
 
 def place(

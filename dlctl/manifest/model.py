@@ -16,6 +16,7 @@ from pydantic import (
     PrivateAttr,
     WithJsonSchema,
     field_validator,
+    model_validator,
 )
 
 from dlctl import contract
@@ -61,6 +62,8 @@ Requirements = Annotated[
 ]
 
 
+MOST_LEARNERS = 100_000
+
 FILES: dict[str, Trail] = {
     "framework.job": ("framework", "job"),
     "framework.arguments.weights": ("framework", "arguments", "weights"),
@@ -82,7 +85,13 @@ class Manifest(Section):
     name: Name = Field(description="The training's name.")
     version: Line | None = Field(None, description="The version of your model; text, as written.")
     description: Description | None = Field(None, description="A description for people.")
-    learners: Count = Field(1, ge=1, le=100_000, description="Processes that train together.")
+    learners: Count = Field(1, ge=1, le=MOST_LEARNERS, description="Processes that train together.")
+    nodes: Count | None = Field(
+        None, ge=1, le=MOST_LEARNERS, description="Nodes, each with equally many learners."
+    )
+    learners_per_node: Count | None = Field(
+        None, ge=1, le=MOST_LEARNERS, description="Learners on each node."
+    )
     gpus: Count = Field(0, ge=0, le=1024, description="GPUs of each learner.")
     gpu_type: Line | None = Field(None, description="FfDL's GPU type; not used.")
     cpus: Real | None = Field(None, gt=0, le=100_000, description="CPUs of each learner.")
@@ -124,6 +133,20 @@ class Manifest(Section):
         if len(set(ids)) != len(ids):
             raise ValueError(f"an id appears twice ({', '.join(ids)}); ids must differ")
         return value
+
+    @model_validator(mode="after")
+    def _learners_of_nodes(self) -> Manifest:
+        """Set `learners` if it follows; it stays unset, so that another number of nodes counts."""
+        if "learners" not in self.model_fields_set:
+            self.__dict__["learners"] = (self.nodes or 1) * (self.learners_per_node or 1)
+        return self
+
+    @property
+    def asked_per_node(self) -> int | None:
+        """Learners on each node, if the manifest decides that."""
+        if self.nodes is not None:
+            return self.learners // self.nodes
+        return self.learners_per_node
 
     @property
     def memory_bytes(self) -> int | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from dlctl.yaml_source import Trail, YamlError, load_bytes, parse_scalar
 
+_SHAPE = ("learners", "nodes", "learners_per_node")
+"""Two of them determine the third."""
 _NO_PAIR = "not of the form KEY=VALUE, as in framework.arguments.lr=0.1"
 
 
@@ -15,6 +17,8 @@ class Overrides:
     """The command line's overrides of a manifest, as they were typed."""
 
     learners: str | int | None = None
+    nodes: str | int | None = None
+    learners_per_node: str | int | None = None
     gpus: str | int | None = None
     cpus: str | float | None = None
     memory: str | None = None
@@ -27,11 +31,14 @@ class Overrides:
 def apply(data: dict[str, Any], overrides: Overrides, problems: list[str]) -> dict[Trail, str]:
     """Put the command line's values into the raw tree; return which option set what."""
     options: dict[Trail, str] = {}
-    for name in ("learners", "gpus", "cpus", "memory", "time"):
+    follows = [name for name in _SHAPE if getattr(overrides, name) is None]
+    if len(follows) == 1:
+        data.pop(follows[0], None)
+    for name in (*_SHAPE, "gpus", "cpus", "memory", "time"):
         value = getattr(overrides, name)
         if value is not None:
             data[name] = parse_scalar(str(value))
-            options[(name,)] = f"--{name}"
+            options[(name,)] = f"--{name.replace('_', '-')}"
     if overrides.partition is not None:
         partition: Trail = ("scheduler", "partition")
         if not put(data, partition, parse_scalar(overrides.partition)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from dlctl import __version__
@@ -32,7 +31,7 @@ from dlctl.plan.parameter_server import (
     survives_nodes,
     wanted,
 )
-from dlctl.units import format_duration, format_size
+from dlctl.plan.placement import Placement, place
 
 if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
@@ -54,14 +53,6 @@ class Identity:
     """What `environment.python: auto` means: the Python that runs dlctl."""
     machine: Partition | None = None
     """This machine's limits, if dlctl's own queue runs the job on it."""
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where the learners run, within one partition."""
-
-    partition: str | None
-    learners_per_node: list[int]
 
 
 def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[str]) -> Plan:
@@ -123,120 +114,6 @@ def _without_slurm(manifest: Manifest, site: Site) -> list[str]:
         return []
     names = ", ".join(f"scheduler.{name}" for name in told)
     return [f"The site {site.name} has no Slurm and ignores {names}; --site selects another site."]
-
-
-def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> Placement:
-    """Return the first partition that the request fits, and the learners on each node.
-
-    If a partition is named, the request must fit it. Otherwise the default is tried first, then the
-    others in the file's order. If the file names none, `machine` is the limit, if it is known.
-
-    Raises:
-        PlanError: with a reason for each partition.
-    """
-    named = manifest.scheduler.partition or site.scheduler.partition
-    if not site.partitions:
-        why_not = _machine_refusals(manifest, machine) if machine else []
-        if why_not:
-            raise _no_fit(site, [f"this machine: {'; '.join(why_not)}"])
-        return Placement(named if site.scheduler.kind == "slurm" else None, [manifest.learners])
-    reasons: list[str] = []
-    for name in _candidates(named, site):
-        limits = site.partitions[name]
-        why_not = _refusals(manifest, limits)
-        if not why_not:
-            return Placement(name, _spread(manifest.learners, _learners_per_node(manifest, limits)))
-        reasons.append(f"{name}: {'; '.join(why_not)}")
-    raise _no_fit(site, reasons)
-
-
-def _no_fit(site: Site, reasons: list[str]) -> PlanError:
-    what = "fits no partition of" if site.partitions else "does not fit"
-    return PlanError(
-        f"the request {what} the site {site.name}:\n  " + "\n  ".join(reasons),
-        hint=f"ask for less, or see `dlctl sites show {site.name}`",
-    )
-
-
-def _candidates(named: str | None, site: Site) -> list[str]:
-    if named is None:
-        default = site.default_partition
-        return sorted(site.partitions, key=lambda name: name != default)
-    names = [part.strip() for part in named.split(",")]
-    for name in names:
-        if name not in site.partitions:
-            close = get_close_matches(name, site.partitions, n=1)
-            raise PlanError(
-                f"the site {site.name} has no partition {name!r}"
-                + (f"; did you mean {close[0]!r}?" if close else ""),
-                hint=f"it has {', '.join(site.partitions)}; "
-                "`dlctl sites add --force` updates the list",
-            )
-    return names
-
-
-def _refusals(manifest: Manifest, limits: Partition) -> list[str]:
-    """Return why the request does not fit one partition; an empty list if it fits."""
-    reasons = []
-    cpus, memory, gpus = manifest.cpus_per_learner(), manifest.memory_bytes, manifest.gpus
-    if limits.cpus_per_node is not None and cpus > limits.cpus_per_node:
-        reasons.append(f"a learner needs {cpus} CPUs, a node has {limits.cpus_per_node}")
-    server, has = server_memory_bytes(manifest), limits.memory_bytes_per_node
-    if has is not None and (memory or 0) + server > has:
-        more = f" and the parameter server {format_size(server)}" if server else ""
-        reasons.append(
-            f"a learner needs {format_size(memory or 0)}{more}, a node has {format_size(has)}"
-        )
-    if gpus > limits.gpus_per_node:
-        needed_gpus = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-        reasons.append(f"a learner needs {needed_gpus}, a node has {limits.gpus_per_node}")
-    if limits.max_time_s is not None and (manifest.time_s or 0) > limits.max_time_s:
-        asked, limit = format_duration(manifest.time_s or 0), format_duration(limits.max_time_s)
-        reasons.append(f"time {asked} is over its limit of {limit}")
-    if not reasons:
-        needed = len(_spread(manifest.learners, _learners_per_node(manifest, limits)))
-        most = min((n for n in (limits.nodes, limits.max_nodes) if n is not None), default=needed)
-        if needed > most:
-            reasons.append(
-                f"{manifest.learners} learners need {needed} nodes, a job may have {most}"
-            )
-    return reasons
-
-
-def _machine_refusals(manifest: Manifest, machine: Partition) -> list[str]:
-    """Return why the request does not fit this machine: learners share only its CPUs."""
-    reasons = _refusals(manifest, machine)
-    if reasons:
-        return reasons
-    learners = f"{manifest.learners} learners need"
-    memory, gpus = (manifest.memory_bytes or 0) * manifest.learners, manifest.gpus
-    memory += server_memory_bytes(manifest)
-    has = machine.memory_bytes_per_node
-    if has is not None and memory > has:
-        reasons.append(f"{learners} {format_size(memory)} in total, it has {format_size(has)}")
-    if gpus * manifest.learners > machine.gpus_per_node:
-        reasons.append(f"{learners} {gpus * manifest.learners} GPUs in total, "
-                       f"it has {machine.gpus_per_node}")  # fmt: skip
-    return reasons
-
-
-def _learners_per_node(manifest: Manifest, limits: Partition) -> int:
-    fitting = [manifest.learners]
-    if limits.cpus_per_node is not None:
-        fitting.append(limits.cpus_per_node // manifest.cpus_per_learner())
-    if limits.memory_bytes_per_node is not None and manifest.memory_bytes:
-        room = limits.memory_bytes_per_node - server_memory_bytes(manifest)
-        fitting.append(room // manifest.memory_bytes)
-    if manifest.gpus:
-        fitting.append(limits.gpus_per_node // manifest.gpus)
-    return max(1, min(fitting))
-
-
-def _spread(learners: int, most_per_node: int) -> list[int]:
-    """Return the learners on each node, spread evenly: 5 with at most 2 per node: [2, 2, 1]."""
-    nodes = -(-learners // most_per_node)
-    each, more = divmod(learners, nodes)
-    return [each + 1] * more + [each] * (nodes - more)
 
 
 def _resources(manifest: Manifest, placement: Placement) -> Resources:

@@ -13,6 +13,7 @@ import torch
 from trainings import (
     WITHOUT_COMPILER,
     change_site,
+    run,
     state_of,
     submit,
     wait_for_state,
@@ -192,6 +193,17 @@ def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow, wait_until):
     assert hosts == [2, learners]
     a, b = (weights(fetch(dlctl, training_id)[0]) for training_id in trainings)
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_learners_run_on_the_nodes_that_are_asked_for(dlctl, cluster_site, tmp_path):
+    command = 'echo "$RANK on $SLURMD_NODENAME" >"$RESULT_DIR/$RANK"'
+    folder = write_training(tmp_path / "t", {"command": command}, learners=2)
+    done, training_id = run(dlctl, cluster_site, folder, "--nodes", "2")
+    assert done.exit_code == 0, done.stderr
+    results = cluster_site.job_dir(training_id) / "results"
+    assert len({(results / str(rank)).read_text()[5:] for rank in range(2)}) == 2
+    shown = dlctl("show", training_id, ok=True).stdout
+    assert "2 learners on 2 nodes" in shown
 
 
 def test_submit_returns_the_id_and_list_knows_it(dlctl, site, words, wait_until):

@@ -380,6 +380,46 @@ def test_sbatch_options_that_are_dlctls_are_refused_in_each_spelling(
     assert said in problem
 
 
+@pytest.mark.parametrize(("text", "asked", "learners", "per_node"), [
+    ("nodes: 2", {}, 2, 1),
+    ("learners_per_node: 4", {}, 4, 4),
+    ("nodes: 2\nlearners_per_node: 3", {}, 6, 3),
+    ("nodes: 2\nlearners_per_node: 3", {"nodes": 4}, 12, 3),
+    ("learners: 6\nnodes: 2", {}, 6, 3),
+    ("learners: 6\nlearners_per_node: 2", {}, 6, 2),
+    ("learners: 6\nnodes: 2\nlearners_per_node: 3", {}, 6, 3),
+    ("learners: 6\nnodes: 2", {"learners": 4}, 4, 2),
+    ("learners: 6", {}, 6, None),
+    ("learners: 6", {"nodes": 2, "learners_per_node": 1}, 2, 1),
+    ("nodes: 2\nlearners_per_node: 3", {"learners": 8, "nodes": 4}, 8, 2),
+])  # fmt: skip
+def test_nodes_and_learners_per_node_give_the_learners(
+    text: str, asked: dict[str, Any], learners: int, per_node: int | None
+) -> None:
+    loaded = manifest(f"{SMALL}{text}\n", Overrides(**asked))
+    assert (loaded.learners, loaded.asked_per_node) == (learners, per_node)
+    stored = manifest(loaded.to_yaml())
+    assert (stored.learners, stored.asked_per_node) == (learners, per_node)
+
+
+@pytest.mark.parametrize(("text", "asked", "said"), [
+    ("learners: 5\nnodes: 2\nlearners_per_node: 2", {}, "m.yml:5:1: learners: 5 is not nodes x "
+     "learners_per_node, 2 x 2 = 4; remove one of the three"),
+    ("nodes: 2\nlearners_per_node: 2", {"learners": 5}, "--learners: 5 is not nodes x"),
+    ("learners: 5\nnodes: 2", {},
+     "m.yml:6:1: nodes: learners, 5, is no multiple of 2, and each node gets equally many; 4 is"),
+    ("learners: 5", {"learners_per_node": 2}, "--learners-per-node: learners, 5, is no multiple"),
+    ("learners: 1", {"nodes": 2}, "--nodes: learners, 1, is no multiple of 2, and"),
+    ("nodes: 0", {}, "m.yml:5:8: nodes: '0' is out of bounds; at least 1 is allowed"),
+    ("nodes: 1000\nlearners_per_node: 1000", {}, "m.yml:5:1: nodes: 1000000 learners are too many"),
+])  # fmt: skip
+def test_nodes_that_contradict_the_learners_are_refused_in_place(
+    text: str, asked: dict[str, Any], said: str
+) -> None:
+    (problem,) = problems(f"{SMALL}{text}\n", Overrides(**asked))
+    assert problem.startswith(said)
+
+
 @pytest.mark.parametrize("option", [
     "--nice=100", "--nic=100", "--mail-type=END", "--exclusive", "--nodelist=a", "--nodel=a",
     "-w a", "-xN1", "-H", "--time-min=1h", "--mem-bind=local", "--ntasks-per-core=1",

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from login_side import MANIFEST, make_manifest, make_site, plan_of
 
 from dlctl.errors import PlanError
-from dlctl.plan.decide import _spread, place
+from dlctl.plan.placement import _spread, place
+from dlctl.plan.render import render
 from dlctl.sites.model import Partition
 
 TWO = """partitions:
@@ -43,6 +44,49 @@ def test_the_first_partition_that_fits_is_taken(asked, partition, nodes):
         return
     placed = place(manifest, SITE)
     assert (placed.partition, placed.learners_per_node) == (partition, nodes)
+
+
+@pytest.mark.parametrize(("asked", "partition", "nodes"), [
+    ({"nodes": 2}, "big", [1, 1]),
+    ({"learners": 4, "nodes": 2}, "big", [2, 2]),
+    ({"nodes": 2, "learners_per_node": 3}, "big", [3, 3]),
+    ({"learners": 4, "learners_per_node": 1}, "big", [1, 1, 1, 1]),
+    ({"nodes": 2, "partition": "small"}, "small", [1, 1]),
+])  # fmt: skip
+def test_a_manifest_that_asks_for_nodes_gets_them(asked, partition, nodes):
+    placed = place(make_manifest(**asked), SITE)
+    assert (placed.partition, placed.learners_per_node) == (partition, nodes)
+    assert place(make_manifest(**asked), make_site()).learners_per_node == nodes
+
+
+def test_nodes_that_are_asked_for_are_in_the_script():
+    plan = plan_of(site=SITE, learners=4, nodes=2)
+    resources = plan.resources
+    assert (resources.nodes, resources.learners_per_node, resources.first_ranks) == (
+        2, [2, 2], [0, 2],
+    )  # fmt: skip
+    assert plan.launch.argv[2:4] == ["--nodes=2", "--ntasks=4"]
+    for option in ("--nodes=2", "--ntasks=4", "--ntasks-per-node=2"):
+        assert f"#SBATCH {option}\n" in render(plan)
+
+
+@pytest.mark.parametrize(("asked", "reason"), [
+    ({"learners_per_node": 6, "partition": "small"}, "6 learners on a node need 6 CPUs, a node has"),
+    ({"learners_per_node": 2, "gpus": 3}, "2 learners on a node need 6 GPUs, a node has 4"),
+    ({"learners_per_node": 2, "memory": "40GiB"}, "2 learners on a node need 80GiB, a node"),
+    ({"nodes": 5}, "big: 5 learners need 5 nodes, a job may have 4"),
+])  # fmt: skip
+def test_nodes_that_no_partition_has_are_refused(asked, reason):
+    with pytest.raises(PlanError) as refused:
+        place(make_manifest(**asked), SITE)
+    assert reason in refused.value.message
+
+
+def test_a_site_of_one_machine_refuses_two_nodes():
+    local = make_site(scheduler="{kind: local}", launcher="{kind: mpirun}")
+    with pytest.raises(PlanError, match="asks for 2 nodes, and the site testbed is one machine"):
+        place(make_manifest(nodes=2), local, MACHINE)
+    assert place(make_manifest(nodes=1, learners=9), local, MACHINE).learners_per_node == [9]
 
 
 def test_a_refusal_has_a_reason_for_each_partition():
