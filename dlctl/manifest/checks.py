@@ -55,7 +55,7 @@ def _nodes(manifest: Manifest) -> list[tuple[Trail, str]]:
         return [(
             ("nodes",),
             f"learners, {learners}, is no multiple of {nodes}, and each node gets equally many; "
-            f"{nearest} is allowed",
+            f"{nearest} would do",
         )]  # fmt: skip
     if each and learners % each:
         return [(("learners_per_node",), f"learners, {learners}, is no multiple of {each}")]

@@ -71,7 +71,7 @@ def test_nodes_that_are_asked_for_are_in_the_script():
 
 
 @pytest.mark.parametrize(("asked", "reason"), [
-    ({"learners_per_node": 6, "partition": "small"}, "6 learners on a node need 6 CPUs, a node has"),
+    ({"learners_per_node": 6, "partition": "small"}, "6 learners on a node need 6 CPUs, a node"),
     ({"learners_per_node": 2, "gpus": 3}, "2 learners on a node need 6 GPUs, a node has 4"),
     ({"learners_per_node": 2, "memory": "40GiB"}, "2 learners on a node need 80GiB, a node"),
     ({"nodes": 5}, "big: 5 learners need 5 nodes, a job may have 4"),
