@@ -24,7 +24,8 @@ Made by `make docs` from the commands' own help texts: change those, not this pa
 - **Output.** What a command reports goes to standard output, and as JSON with `--json`; hints,
   warnings, errors and progress go to standard error. A progress bar is drawn on a terminal only.
 - **Completion.** `dlctl --install-completion` teaches your shell the commands, ids and sites.
-- **Errors** are one sentence and what to do next. A traceback is shown only with `--debug`.
+- **Errors** are one sentence and what to do next. A traceback is shown only with `--debug`;
+  of a training's, `logs`, `show` and `--follow` show the lines of your own program.
 """
 EXIT_CODES = """\
 ## Exit codes

@@ -156,9 +156,17 @@ def follow(
 
 
 def print_pieces(pieces: Iterable[LogPiece], as_json: bool = False) -> int:
-    """Print pieces of logs, each line after its source or as an object; return their number."""
+    """Print pieces of logs, each line after its source or as an object; return their number.
+
+    Tracebacks are shortened, unless `--debug` or `--json` asks for every line.
+    """
+    import os
+
+    from dlctl.outputs.tracebacks import shortened
+
     count = 0
-    for piece in pieces:
+    whole = as_json or bool(os.environ.get("DLCTL_DEBUG"))
+    for piece in pieces if whole else shortened(pieces):
         count += 1
         if as_json:
             output.log_objects(piece.attempt, piece.source, piece.content)

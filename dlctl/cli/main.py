@@ -28,7 +28,9 @@ app = typer.Typer(
 
 @app.callback()
 def _global(
-    debug: bool = typer.Option(False, "--debug", help="Show tracebacks of errors."),
+    debug: bool = typer.Option(
+        False, "--debug", help="Show whole tracebacks: of dlctl's own errors, and in `dlctl logs`."
+    ),
 ) -> None:
     if debug:
         os.environ["DLCTL_DEBUG"] = "1"

@@ -112,6 +112,8 @@ def logs(
 ) -> None:
     """Print the logs; `--follow` stays to its end, across attempts and lost connections.
 
+    Of a traceback it prints the lines of your program; `--debug` and `--json` print everything.
+
     Example: dlctl logs --follow
     """
     from dlctl.lifecycle import check_learner

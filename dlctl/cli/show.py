@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dlctl.cli import output
 from dlctl.cli.common import ago, plain, shown_state
 from dlctl.cli.show_server import print_servers, server_line, state_and_reason
-from dlctl.contract import State
+from dlctl.contract import State, attempt_dir
 from dlctl.contract.metrics import (
     LOSS,
     MEMORY_BYTES,
@@ -17,6 +17,7 @@ from dlctl.contract.metrics import (
     STEP_PARTS,
     STEP_S,
 )
+from dlctl.contract.tracebacks import shorten, without_speaker
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -70,7 +71,7 @@ def print_details(details: dict[str, Any]) -> None:
             output.line(speed)
     if plan.get("parameter_server"):
         print_servers(details)
-    _print_last_words(details.get("verdict") or {})
+    _print_last_words(details)
     if words := details.get("job_output"):
         output.line("\nlast lines of the job's output:")
         for text in words:
@@ -186,10 +187,21 @@ def _learner(status: dict[str, Any]) -> list[str]:
     ]
 
 
-def _print_last_words(verdict: dict[str, Any]) -> None:
-    guilty = verdict.get("guilty")
+def _print_last_words(details: dict[str, Any]) -> None:
+    guilty = (details.get("verdict") or {}).get("guilty")
     if guilty and guilty["last_lines"]:
         where = f" on {guilty['host']}" if guilty["host"] else ""  # one that never began
         output.line(f"\nlast lines of {guilty['role']} {guilty['rank']}{where}:")
-        for text in guilty["last_lines"]:
-            output.line(f"  {text}")
+        for text in shorten(guilty["last_lines"]):
+            output.line(f"  {without_speaker(text)}")
+        output.line(_whole_log(details, guilty))
+
+
+def _whole_log(details: dict[str, Any], guilty: dict[str, Any]) -> str:
+    """Return where all lines of a process are, and the command that prints them."""
+    attempt, rank, role = details["attempt"], guilty["rank"], guilty["role"]
+    only = f" --learner {rank}" if role == "learner" else ""
+    return (
+        f"all lines: dlctl logs {details['training_id']}{only} --debug\n"
+        f"at the site: {details['job_dir']}/{attempt_dir(attempt)}/{role}-{rank}.log"
+    )

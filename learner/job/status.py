@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from dlctl.contract import State, Status, status_file, to_json, write_whole
+from dlctl.contract.tracebacks import shorten
 
 INTERVAL_S = 5.0
 LAST_LINES = 20
-_TAIL_BYTES = 32 * 1024
+_TAIL_BYTES = 64 * 1024
 
 
 class Heartbeat:
@@ -68,6 +69,8 @@ class Heartbeat:
 def last_lines(path: Path, count: int = LAST_LINES, since: int = 0) -> list[str]:
     """Return the last lines of a log, which may hold any bytes; none if it can't be read.
 
+    Of a traceback only the user's part counts: the last lines of a deep one would not show it.
+
     Args:
         since: the offset in bytes at which to begin.
     """
@@ -79,7 +82,7 @@ def last_lines(path: Path, count: int = LAST_LINES, since: int = 0) -> list[str]
     except OSError:
         return []
     lines = [line.rstrip() for line in text.splitlines()]
-    return [line[:2000] for line in lines if line][-count:]
+    return [line[:2000] for line in shorten(lines) if line][-count:]
 
 
 def write_patiently(path: Path, content: str, patience_s: float = 30.0) -> bool:

@@ -45,7 +45,7 @@ def _print_last_lines(job_dir: Path, verdict: Verdict) -> None:
         return
     log = job_dir / contract.learner_log(verdict.attempt, verdict.guilty.rank)
     if verdict.guilty.role == "learner" and is_there(log):
-        say(f"  see {log.name}")
+        say(f"  its whole log is {log}")
         return
     for line in verdict.guilty.last_lines:
         tell(f"  | {line}")

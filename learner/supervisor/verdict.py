@@ -12,6 +12,7 @@ import signal
 from typing import NamedTuple
 
 from dlctl.contract import Guilty, Plan, State, Status, VerdictKind
+from dlctl.contract.tracebacks import place_before
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_full
@@ -114,7 +115,7 @@ def _spoke(status: Status, lines: list[str]) -> bool:
 def _cut_short(plan: Plan, seen: Evidence, status: Status) -> Outcome:
     # On MPI_Abort Slurm kills the whole step at once: the watchdog may die before it reports.
     words = seen.logs[status.rank]
-    kind, what, hint = read_words(plan, words, None)
+    kind, what, hint = read_words(plan, words, None, status.rank)
     guilty = Guilty("learner", status.rank, status.host, None, None, words)
     return failed(kind, f"{_who(status)} failed: {what}", hint, guilty)
 
@@ -130,6 +131,11 @@ def _vanished(plan: Plan, seen: Evidence, status: Status) -> Outcome:
     output = f" {launcher_name(plan)} reported: {last[0]}" if last else ""
     reason = f"{_who(status)} vanished with its watchdog; killed from outside.{output}"
     return failed(VerdictKind.UNKNOWN, reason, _memory_hint(plan), guilty)
+
+
+def see_log(plan: Plan, rank: int) -> str:
+    """Return the hint that a learner's log says more."""
+    return SEE_LOG.format(id=plan.training_id, rank=rank)
 
 
 def go_on(plan: Plan) -> str:
@@ -164,13 +170,13 @@ def explain(plan: Plan, status: Status) -> Outcome:
         reason = status.reason or "failed"
         if status.signal is None and status.exit_code not in EXIT_CODES:
             kind = VerdictKind.UNKNOWN if status.exit_code is None else VerdictKind.USER_ERROR
-            return failed(kind, f"{who}: {reason.rstrip('.')}.", SEE_LOG, guilty)
+            return failed(kind, f"{who}: {reason.rstrip('.')}.", see_log(plan, status.rank), guilty)
     if status.reason == UNSAVED:
         hint = "Raise the time limit, or checkpoint more often."
         return failed(VerdictKind.TIME_LIMIT, f"{who} {UNSAVED}.", hint, guilty)
     if status.signal is not None:
         return _killed(plan, status, status.signal)
-    kind, what, hint = read_words(plan, status.last_lines, status.exit_code)
+    kind, what, hint = read_words(plan, status.last_lines, status.exit_code, status.rank)
     return failed(kind, f"{who} failed with exit code {status.exit_code}: {what}", hint, guilty)
 
 
@@ -182,12 +188,16 @@ def _killed(plan: Plan, status: Status, number: int) -> Outcome:
         return failed(VerdictKind.OUT_OF_MEMORY, reason, _memory_hint(plan), guilty)
     rule = SIGNALS.get(number, OTHER_SIGNAL)
     reason = f"{who} was killed by signal {number} ({rule.words})."
-    return failed(rule.kind, reason, rule.hint.format(id=plan.training_id), guilty)
+    return failed(
+        rule.kind, reason, rule.hint.format(id=plan.training_id, rank=status.rank), guilty
+    )
 
 
 _OUR_ERROR = re.compile(r"(learner\.(?:errors|faults)|psrv\.errors)\.\w+: ")
 """Precedes the message in a traceback that Python printed, in a user's own program."""
 _SPEAKER = re.compile(r"\[(?:rank|server) \d+ on [^\]]*\] ?")
+_TORCH_RANK = re.compile(r"^\[rank\d+\]: ")
+"""Precedes each line of a traceback in a process group of torch."""
 
 
 def _own_words(lines: list[str]) -> list[str]:
@@ -204,10 +214,11 @@ class Reading(NamedTuple):
     hint: str
 
 
-def read_words(plan: Plan, lines: list[str], exit_code: int | None) -> Reading:
-    """Return what a program's last lines mean, with a hint."""
+def read_words(plan: Plan, lines: list[str], exit_code: int | None, rank: int = 0) -> Reading:
+    """Return what the last lines of a learner's program mean, with a hint."""
     # MPI may have printed the very last line; the reason already begins with the rank and host.
     lines = [_SPEAKER.sub("", line, count=1) for line in _own_words(lines)] or lines
+    lines = [_TORCH_RANK.sub("", line) for line in lines]
     mistake = _user_mistake(lines)
     if mistake is not None:
         return Reading(VerdictKind.USER_ERROR, *mistake)
@@ -219,13 +230,13 @@ def read_words(plan: Plan, lines: list[str], exit_code: int | None) -> Reading:
     if found := first_match(LEARNER_LINES, lines):
         rule, line = found
         hint = rule.hint.format(site=plan.site, id=plan.training_id)
-        return Reading(rule.kind, _place(lines, line) + line.strip(), hint)
+        return Reading(rule.kind, _placed(lines, line), hint)
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     if not lines:
-        return Reading(VerdictKind.USER_ERROR, "it printed nothing.", SEE_LOG)
+        return Reading(VerdictKind.USER_ERROR, "it printed nothing.", see_log(plan, rank))
     last = (errors or lines)[-1]
-    what = (_place(lines, last) if errors else "") + last.strip()
-    return Reading(VerdictKind.USER_ERROR, what, SEE_LOG)
+    what = _placed(lines, last) if errors else last.strip()
+    return Reading(VerdictKind.USER_ERROR, what, see_log(plan, rank))
 
 
 def _user_mistake(lines: list[str]) -> tuple[str, str] | None:
@@ -237,13 +248,10 @@ def _user_mistake(lines: list[str]) -> tuple[str, str] | None:
     return None
 
 
-def _place(lines: list[str], line: str) -> str:
-    """Return `file:line: ` for an error that Python printed with a traceback."""
-    for other in reversed(lines[: lines.index(line)]):
-        found = re.match(r'\s*File "(.+)", line (\d+)', other)
-        if found:
-            return f"{found[1].rpartition('/')[2]}:{found[2]}: "
-    return ""
+def _placed(lines: list[str], line: str) -> str:
+    """Return an error that Python printed, after the user's line that raised it, if any."""
+    place = place_before(lines, line)
+    return f"{place}: {line.strip()}" if place else line.strip()
 
 
 def _who(status: Status) -> str:

@@ -1,7 +1,7 @@
 """Which line, signal or exit code means which kind of failure: tables, read from top to bottom.
 
 To recognize another kind of failure, add a row. `{id}` and `{site}` in a hint are the training's id
-and its site.
+and its site; `{rank}`, in a signal's hint, is the rank of the learner that failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dlctl.contract import VerdictKind
 from learner.job.slurm import OVER_MEMORY
 
-SEE_LOG = "See its log: dlctl logs"
+SEE_LOG = "See its whole log: dlctl logs {id} --learner {rank} --debug"
 GO_ON = "Resume from the newest checkpoint: dlctl resume {id}"
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dlctl.contract import Guilty, Plan, Status, VerdictKind
 from learner.errors import EXIT_NO_RESTART
 from learner.job.outcome import Outcome, failed
-from learner.supervisor.verdict import explain, go_on, read_words
-from learner.supervisor.verdict_rules import SEE_LOG
+from learner.supervisor.verdict import explain, go_on, read_words, see_log
 from learner.supervisor.worker_group.worker import LIVED_S, LearnerWorker, ServerWorker
 
 
@@ -54,7 +53,7 @@ def server_failure(
         reason = f"{name.rstrip(',')}, can't continue: {why}."
         return failed(VerdictKind.SITE, reason, go_on(plan), guilty)
     kind, what, hint = read_words(plan, words, code)
-    if hint == SEE_LOG:
+    if hint == see_log(plan, 0):
         hint = (
             f"See why in server-{server.node}.log (dlctl logs {training}), then resume from the "
             f"newest checkpoint: dlctl resume {training}"

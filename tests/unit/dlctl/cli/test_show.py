@@ -67,6 +67,26 @@ def test_the_shares_stand_below_the_learners_and_not_in_their_row(capsys):
     assert any("2 in attempt 1, 1 from attempt 2 on" in line for line in lines)
 
 
+def test_the_last_words_are_short_and_say_where_all_are(capsys):
+    words = [
+        "[rank 1 on n2] Traceback (most recent call last):",
+        '[rank 1 on n2]   File "/x/site-packages/torch/module.py", line 1, in call',
+        '[rank 1 on n2]   File "/h/jobs/t-1/code/train.py", line 14, in forward',
+        "[rank 1 on n2] RuntimeError: wrong shape",
+    ]
+    guilty = {"role": "learner", "rank": 1, "host": "n2", "last_lines": words}
+    known = {**KNOWN, "training_id": "t-1", "job_dir": "/h/jobs/t-1", "attempt": 2}
+    print_details({**known, "verdict": {"guilty": guilty}})
+    assert capsys.readouterr().out.splitlines()[-6:] == [
+        "last lines of learner 1 on n2:",
+        "  Traceback (most recent call last):",
+        '    File "train.py", line 14, in forward',
+        "  RuntimeError: wrong shape",
+        "all lines: dlctl logs t-1 --learner 1 --debug",
+        "at the site: /h/jobs/t-1/attempts/2/learner-1.log",
+    ]
+
+
 def with_server(settings="push_every: 5, shards: 3", **more):
     site = make_site(more="partitions: {two: {cpus_per_node: 2}}")
     text = f"{MANIFEST}parameter_server: {{{settings}}}\n"

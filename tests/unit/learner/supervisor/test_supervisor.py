@@ -59,8 +59,19 @@ def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):
     assert verdict.guilty.rank == 0
     assert verdict.guilty.last_lines == [x for x in job.log().splitlines() if x]
     assert "Traceback" not in verdict.reason
-    assert "see learner-0.log" in job.output
+    assert f"its whole log is {job.dir}/attempts/1/learner-0.log" in job.output
     assert "  | " not in job.output
+
+
+def test_a_command_fails_at_its_users_line_not_in_a_package(tmp_path):
+    job = Job(tmp_path, f"{PY} train.py")
+    job.write("net.py", "import json\ndef read():\n    return json.loads('{')\n")
+    job.write("train.py", "import net\nnet.read()\n")
+    verdict = job.run()
+    assert ": net.py:3: json.decoder.JSONDecodeError: Expecting" in verdict.reason
+    shown = "\n".join(verdict.guilty.last_lines)
+    assert 'File "net.py", line 3, in read' in shown and "decoder.py" in job.log()
+    assert "  … 3 calls in packages, the last at json/decoder.py:" in shown
 
 
 def test_a_full_disk_for_the_output_changes_no_verdict(tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from node_job import Job, status
+from node_job import TRAINING_ID, Job, status
 
 from dlctl.contract import (
     Launch,
@@ -90,7 +90,11 @@ MPI_NOISE = [
     [
         (UserFault("no function build", hint="it returns a dict"), [], "it returns a dict"),
         (UserFault("no function build", hint="it returns a dict"), MPI_NOISE, "it returns a dict"),
-        (UserFault("build returned 42"), MPI_NOISE, "See its log: dlctl logs"),
+        (
+            UserFault("build returned 42"),
+            MPI_NOISE,
+            "See its whole log: dlctl logs ID --learner 1 --debug",
+        ),
     ],
 )
 def test_the_reason_and_hint_are_those_of_the_loops_error(plan, capsys, said, noise, hint):
@@ -99,7 +103,7 @@ def test_the_reason_and_hint_are_those_of_the_loops_error(plan, capsys, said, no
     failed = status(1, State.FAILED, exit_code=1, last_lines=lines)
     verdict = judge(plan, [status(0, State.CANCELLED), failed], [], {})
     assert verdict.reason == f"Learner 1 on n2 failed with exit code 1: {said.message}"
-    assert verdict.hint == hint
+    assert verdict.hint == hint.replace("ID", TRAINING_ID)
     assert verdict.guilty.last_lines == lines
 
 
@@ -136,7 +140,7 @@ def test_an_error_in_the_users_program_is_shown_with_its_line(plan, capsys):
     lines = capsys.readouterr().err.splitlines()
     failed = status(0, State.FAILED, exit_code=1, last_lines=lines)
     verdict = judge(plan, [failed, status(1, State.CANCELLED)], [], {})
-    assert verdict.reason.endswith("exit code 1: t.py:2: RuntimeError: no GPU here")
+    assert verdict.reason.endswith("exit code 1: a/t.py:2: RuntimeError: no GPU here")
 
 
 def test_a_warning_of_the_loop_is_not_the_reason_of_its_end(plan):

@@ -53,11 +53,11 @@ def test_every_rule_matches_a_line_of_a_real_failure():
     assert used == {id(rule) for rule in (*LEARNER_LINES, *LAUNCHER_LINES)}
 
 
-def test_hints_have_placeholders_only_for_training_and_site():
+def test_hints_have_placeholders_only_for_training_site_and_rank():
     hints = [rule.hint for rule in (*LEARNER_LINES, *LAUNCHER_LINES, *SIGNALS.values())]
     hints += [hint for _, hint in EXIT_CODES.values()]
     for hint in hints:
-        assert "{" not in hint.format(id="t-1", site="here")
+        assert "{" not in hint.format(id="t-1", site="here", rank=0)
 
 
 def test_meaningless_lines_match_no_rule():

@@ -1,0 +1,47 @@
+"""Shorten the tracebacks in a training's logs, and show one that several learners share once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from dlctl.contract.tracebacks import Traceback, TracebackReader
+from dlctl.outputs.logs import LogPiece
+
+
+def shortened(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
+    """Yield the pieces, of each traceback only the lines of the user's program.
+
+    A traceback is held back until its last line has come. If another process of the same attempt
+    has failed alike before, one line says so.
+    """
+    readers: dict[tuple[int, str], TracebackReader] = {}
+    shown: dict[int, list[tuple[str, Traceback]]] = {}
+    newest: dict[tuple[int, str], LogPiece] = {}
+    for piece in pieces:
+        key = piece.attempt, piece.source
+        reader, newest[key] = readers.setdefault(key, TracebackReader()), piece
+        *lines, _ = piece.content.decode(errors="surrogateescape").split("\n")
+        found = [each for line in lines for each in reader.feed(line)]
+        yield from _piece(piece, found, shown.setdefault(piece.attempt, []))
+    for key, reader in readers.items():
+        yield from _piece(newest[key], reader.rest(), shown[key[0]])
+
+
+def _piece(
+    piece: LogPiece, found: list[str | Traceback], shown: list[tuple[str, Traceback]]
+) -> Iterator[LogPiece]:
+    lines: list[str] = []
+    for each in found:
+        lines += [each] if isinstance(each, str) else _lines(piece.source, each, shown)
+    if lines:
+        content = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+        yield replace(piece, content=content)
+
+
+def _lines(source: str, found: Traceback, shown: list[tuple[str, Traceback]]) -> list[str]:
+    for other, known in shown:
+        if other != source and found.error and found.same_as(known):
+            return [f"{found.error}  (the same as in {other})"]
+    shown.append((source, found))
+    return replace(found, prefix="").short()  # the source names the rank
