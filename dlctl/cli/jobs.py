@@ -51,6 +51,7 @@ def submit(
 
     Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
     """
+    from dlctl.lifecycle import make_environment
     from dlctl.lifecycle import submit as send
     from dlctl.record import RecordStore
     from dlctl.request.build import prepare
@@ -63,6 +64,7 @@ def submit(
         request = prepare(manifest, overrides, session.site)
         check_can_run(request)
         _say_what_is_missing(request.plan.not_in_this_version)
+        make_environment(session, request.plan, output.note)
         with output.progress("sending") as on_progress:
             record = send(session, request, store := RecordStore(), on_progress)
         output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
@@ -110,7 +112,8 @@ def resume(
         learners, nodes, learners_per_node, gpus, cpus, memory, time, partition
     )
     with training(training_id) as (session, record, store):
-        known = go_on(session, record, store, lambda r: prepare_again(r, session.site), overrides)
+        known = go_on(session, record, store, lambda r: prepare_again(r, session.site), overrides,
+                      output.note)  # fmt: skip
         plan = read_plan(session, known)
         output.note(folder_changed(known, plan))
         if learners not in (None, plan.resources.learners):

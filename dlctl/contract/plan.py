@@ -68,12 +68,16 @@ class Environment:
     """The node's Python, and the set-up that it needs."""
 
     python: str
+    """With `requirements` that of an environment of their own, which also sees the site's packages.
+    """
     modules: list[str] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
     """Shell lines of the site, run as they are."""
     container: list[str] = field(default_factory=list)
     """A prefix of every Python process, e.g. `apptainer exec image.sif`."""
     variables: dict[str, str] = field(default_factory=dict)
+    site_python: str | None = None
+    """The site's own Python, if `python` is not: it made the environment."""
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ If dlctl claims it before (`_fence`), a lost job can never run beside its succes
 """
 
 from dlctl.lifecycle.end import cancel, delete, halt, resume
+from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.session import Session, open_session
 from dlctl.lifecycle.submit import submit
 from dlctl.lifecycle.watch import check_learner, details, read_plan, read_script, refresh, stale
 
 __all__ = [
-    "Session", "cancel", "check_learner", "delete", "details", "halt", "open_session",
-    "read_plan", "read_script", "refresh", "resume", "stale", "submit",
+    "Session", "cancel", "check_learner", "delete", "details", "halt", "make_environment",
+    "open_session", "read_plan", "read_script", "refresh", "resume", "stale", "submit",
 ]  # fmt: skip

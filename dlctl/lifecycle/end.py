@@ -11,6 +11,7 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError, RemoteCommandError
 from dlctl.files.upload import read_files, upload, write_file
+from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.submit import ask, ask_again, lacking, lacking_runtime
 from dlctl.lifecycle.watch import refresh
@@ -96,16 +97,19 @@ def resume(
     store: RecordStore,
     rebuild: Callable[[Record], Request],
     overrides: Overrides | None = None,
+    on_line: Callable[[str], None] | None = None,
 ) -> Record:
     """Resume from the newest checkpoint, or finish a submission that was interrupted.
 
     Args:
         rebuild: builds the request again from the user's folder if it never arrived.
         overrides: changes to the resources of the previous attempt.
+        on_line: called with a sentence about what takes minutes.
 
     Raises:
         RecordError: it is running or has completed.
         PlanError: the request fits no partition; nothing has changed.
+        SiteError: the manifest's requirements can't be installed; nothing was queued.
     """
     record = refresh(session, [record], store)[0]
     if record.state is State.COMPLETED or not (record.state.final or _interrupted(record)):
@@ -122,6 +126,7 @@ def resume(
     else:
         files, asked = _files_for(session, record, asked)
         used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
+    make_environment(session, files.plan, on_line)
     if used_up or _was_begun(session, record):
         if not _fence(session, record) and not record.state.final:
             return refresh(session, [record], store)[0]  # its job has started meanwhile

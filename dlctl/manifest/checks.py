@@ -14,6 +14,7 @@ from dlctl.manifest.parameter_server import (
     TRAITS,
     ParameterServerSection,
 )
+from dlctl.manifest.requirements import named_file, requirement_lines
 from dlctl.yaml_source import Trail
 
 _NOT_ALL_USE = ("staleness", "learning_rate", "momentum", "adagrad", "moving_rate")
@@ -144,10 +145,10 @@ def _against_training(manifest: Manifest) -> list[tuple[Trail, str]]:
 
 
 def check_files(manifest: Manifest, folder: Path) -> None:
-    """Check that every file exists that the manifest names and this version reads.
+    """Check that every file exists that the manifest names, and what is in requirements.
 
     Raises:
-        ManifestError: with every file that is missing, a line each.
+        ManifestError: with every file that is missing, else every wrong requirement, a line each.
     """
     problems = []
     for key, name in named_files(manifest):
@@ -159,6 +160,7 @@ def check_files(manifest: Manifest, folder: Path) -> None:
     if problems:
         hint = "the path is relative to the manifest's folder, which is what is sent"
         raise ManifestError("\n".join(problems), problems=problems, hint=hint)
+    requirement_lines(manifest, folder)
 
 
 def named_files(manifest: Manifest) -> list[tuple[str, str]]:
@@ -170,8 +172,5 @@ def named_files(manifest: Manifest) -> list[tuple[str, str]]:
         in_store = any(store.training_data for store in manifest.data_stores)
         if weights is not None and not in_store:  # else it may be a file of DATA_DIR
             found.append(("framework.arguments.weights", str(weights)))
-    for line in manifest.requirements:
-        option, _, path = line.strip().partition(" ")
-        if option == "-r" and path.strip():
-            found.append(("requirements", path.strip()))
-    return found
+    files = map(named_file, manifest.requirements)
+    return found + [("requirements", name) for name in files if name]

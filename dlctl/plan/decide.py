@@ -6,6 +6,7 @@ rank count, a node count or a path again.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from dlctl.contract import (
 )
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import PlanError
+from dlctl.manifest.requirements import named_file
 from dlctl.plan.parameter_server import (
     alone_on_server,
     learner_argv,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
     from dlctl.sites.files import Partition, Site
 
+ENVIRONMENTS = "environments"
+"""Below a site's root: an environment for each list of requirements and Python of the site."""
 HALT_MARGIN_S = 120
 """How long before the time limit a training is saved and halted; short jobs get a quarter."""
 
@@ -83,7 +87,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         resources=_resources(manifest, placement),
         batch=_batch(manifest, site, placement),
         launch=_launch(manifest, site, placement),
-        environment=_environment(site, identity.local_python),
+        environment=_environment(manifest, site, identity.local_python),
         framework=Framework(
             name=manifest.framework.name,
             version=manifest.framework.version,
@@ -182,17 +186,35 @@ def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
     return Launch(settings.kind, LAUNCHERS[settings.kind].argv(request))
 
 
-def _environment(site: Site, local_python: str) -> Environment:
+def _environment(manifest: Manifest, site: Site, local_python: str) -> Environment:
     settings = site.environment
     if settings.python is None:
         raise PlanError(
             f"the site {site.name} has no Python for its nodes yet",
             hint=f"`dlctl sites setup {site.name}` makes one; or set environment.python",
         )
+    site_python = local_python if settings.python == "auto" else settings.python
+    own = _own_environment(manifest, site, site_python)
     return Environment(
-        python=local_python if settings.python == "auto" else settings.python,
+        python=f"{own}/bin/python" if own else site_python,
         modules=list(settings.modules),
         setup=list(settings.setup),
         container=list(settings.container),
         variables=dict(settings.variables),
+        site_python=site_python if own else None,
     )
+
+
+def _own_environment(manifest: Manifest, site: Site, site_python: str) -> str:
+    """Return the folder of the environment with the manifest's requirements, or ""."""
+    lines = manifest.requirements
+    if not lines or any(map(named_file, lines)):  # stored by 0.1.0 before it installed them
+        return ""
+    if site.environment.container:
+        raise PlanError(
+            f"the site {site.name} runs Python in a container, to which `requirements` can't be "
+            "added",
+            hint="if the image has them, leave them out: --set requirements=[]",
+        )
+    digest = hashlib.sha256("\0".join([site_python, *lines]).encode()).hexdigest()[:32]
+    return f"{site.root}/{ENVIRONMENTS}/{digest}"

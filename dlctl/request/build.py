@@ -20,6 +20,7 @@ from dlctl.manifest.checks import check_files, named_files
 from dlctl.manifest.load import load_manifest
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.overrides import Overrides
+from dlctl.manifest.requirements import requirement_lines
 from dlctl.manifest.unsupported import can_not_run, not_in_this_version
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.render import render
@@ -53,6 +54,9 @@ def prepare(
     folder = manifest_path.resolve().parent
     code = collect(folder, leave_out=_manifest_names(manifest_path.resolve()))
     check_files(manifest, folder)
+    lines = requirement_lines(manifest, folder)
+    if lines != manifest.requirements:  # a resumption does not see the folder
+        manifest = manifest.model_copy(update={"requirements": lines})
     _check_sent(manifest, code, manifest_path)
     runtime_digest, runtime = runtime_entries()
     identity = Identity(

@@ -37,12 +37,13 @@ LEARNER_LINES = (
     _rule(
         r"ModuleNotFoundError: No module named",
         VerdictKind.USER_ERROR,
-        "Add the module to `requirements` in the manifest, then run: dlctl sites setup {site}",
+        "Add its package to `requirements` in the manifest and submit again: dlctl submit "
+        "manifest.yml",
     ),
     _rule(
         r"ImportError:",
         VerdictKind.USER_ERROR,
-        "Check the module's version on the node, or run: dlctl sites setup {site}",
+        "Check the module's version on the node; `requirements` in the manifest can name another.",
     ),
     _rule(
         r"(SyntaxError|IndentationError|TabError):",

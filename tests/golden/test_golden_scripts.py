@@ -27,6 +27,7 @@ CASES = {
             environment="{python: /opt/py/bin/python, modules: [gcc/13, openmpi/5.0],"
             " setup: ['source /opt/venv/bin/activate', 'ulimit -l unlimited']}",
             more="partitions: {gpu: {cpus_per_node: 8, gpus_per_node: 2, gpu_type: a100}}")),
+    "slurm-requirements": lambda: plan_of(MANIFEST + "requirements: [boto3]\n"),
     "slurm-container": lambda: plan_of(site=make_site(
         environment="{python: /usr/bin/python3,"
         " container: [apptainer, exec, --nv, '/images/my torch.sif']}")),

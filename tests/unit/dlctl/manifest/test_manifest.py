@@ -17,6 +17,7 @@ from dlctl.manifest.checks import check_files
 from dlctl.manifest.load import load_manifest, parse_manifest
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.overrides import Overrides
+from dlctl.manifest.requirements import requirement_lines
 from dlctl.manifest.schema import json_schema
 from dlctl.manifest.unsupported import can_not_run, not_in_this_version
 
@@ -336,6 +337,52 @@ def test_yaml_problems_are_manifest_errors() -> None:
     assert problems("") == ["m.yml: the file is empty"]
     assert "keys with values" in problems("- a\n")[0]
     assert "appears twice" in problems(SMALL + "learners: 1\nLearners: 2\n")[0]
+
+
+def asked(folder: Path, text: str) -> list[str]:
+    (folder / "m.yml").write_text(f"{SMALL}requirements: {text}\n")
+    return requirement_lines(load_manifest(folder / "m.yml"), folder)
+
+
+def test_requirements_are_those_of_the_list_and_of_each_file(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "r.txt").write_text(
+        "# mine\nboto3 >= 1.30 ; python_version < '3.13'  # why\n\n--no-index\n"
+        "-r more/more.txt\nrich==13.0 \\\n  --hash=sha256:ab\n"
+    )
+    (tmp_path / "more/more.txt").write_text("-f /sw/wheels\r\n--requirement=last.txt")
+    (tmp_path / "more/last.txt").write_text("git+https://example.org/a/b.git@v1#egg=b")
+    found = [
+        "boto3 >= 1.30 ; python_version < '3.13'", "--no-index", "-f /sw/wheels",
+        "git+https://example.org/a/b.git@v1#egg=b", "rich==13.0    --hash=sha256:ab",
+    ]  # fmt: skip
+    assert asked(tmp_path, "r.txt") == found
+    assert asked(tmp_path, "[einops, -r r.txt]") == ["einops", *found]
+    assert asked(tmp_path, "[]") == []
+
+
+@pytest.mark.parametrize(("line", "said"), [
+    ("-e .", "r.txt:2: the option -e of pip is not possible here"),
+    ("./mine", "r.txt:2: './mine' is a path of this machine; a program imports its folder's own"),
+    ("wheels/a.whl", "r.txt:2: 'wheels/a.whl' is a path of this machine"),
+    ("--find-links wheels", "r.txt:2: 'wheels' is on no site; an absolute path there or a URL"),
+    ("-c other.txt", "r.txt:2: the option -c of pip"),
+    ("--index-url https://me:secret@example.org/simple", "r.txt:2: holds a credential"),
+    ("-r other.txt", "other.txt can't be read: No such file or directory"),
+    ("-r r.txt", "r.txt:2: more than 20 files of requirements"),
+    ("a\tb\x01", "r.txt:2: control characters are not allowed"),
+])  # fmt: skip
+def test_a_requirement_that_no_site_can_install_is_refused_in_place(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    (tmp_path / "r.txt").write_text(f"boto3\n{line}\n")
+    with pytest.raises(ManifestError) as refused:
+        asked(tmp_path, "r.txt")
+    assert len(refused.value.problems) == 1
+    assert said in refused.value.problems[0]
+    assert "secret" not in refused.value.message
+    with pytest.raises(ManifestError):  # as `dlctl validate` does
+        check_files(load_manifest(tmp_path / "m.yml"), tmp_path)
 
 
 def test_the_schema_says_bounds_in_its_own_words() -> None:

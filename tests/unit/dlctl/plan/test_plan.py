@@ -1,5 +1,7 @@
 """All arithmetic on nodes, CPUs, memory, GPUs and limits."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -192,6 +194,32 @@ def test_a_site_without_python_is_refused():
 def test_auto_is_the_python_that_runs_dlctl():
     site = make_site(environment="{python: auto}")
     assert plan_of(site=site).environment.python == "/me/python"
+
+
+def test_requirements_have_an_environment_for_each_list_and_each_python():
+    text = MANIFEST + "requirements: [boto3]\n"
+    plan = plan_of(text)
+    assert plan.environment.site_python == "/opt/py/bin/python"
+    assert re.fullmatch(r"/data/dl/environments/[0-9a-f]{32}/bin/python", plan.environment.python)
+    auto = make_site(environment="{python: auto}")
+    pythons = {
+        plan_of(asked, site).environment.python
+        for asked in (text, MANIFEST + "requirements: [boto3, rich]\n")
+        for site in (None, auto)
+    }
+    assert len(pythons) == 4
+    assert plan.environment.python in pythons
+    assert plan_of(text, auto).environment.site_python == "/me/python"
+    assert plan_of(MANIFEST).environment.site_python is None
+    stored_before = plan_of(MANIFEST + "requirements: [-r r.txt]\n").environment
+    assert (stored_before.python, stored_before.site_python) == ("/opt/py/bin/python", None)
+
+
+def test_a_container_can_not_get_requirements():
+    site = make_site(environment="{python: /usr/bin/python3, container: [apptainer, exec, a.sif]}")
+    with pytest.raises(PlanError, match="in a container, to which `requirements` can't be") as no:
+        plan_of(MANIFEST + "requirements: [boto3]\n", site)
+    assert "--set requirements=[]" in no.value.hint
 
 
 def test_a_plan_names_where_a_secret_is_and_never_holds_it():

@@ -7,6 +7,7 @@ from login_side import make_site
 from repository import MANIFESTS
 
 from dlctl.errors import ManifestError, PlanError
+from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.request.build import new_training_id, prepare
 from dlctl.request.request import check_can_run, this_machine
@@ -164,3 +165,11 @@ def test_the_same_folder_gives_the_same_content(tmp_path):
         "dlctl/contract/__init__.py",
     } <= names
     assert not any(name.startswith("dlctl/cli") for name in names)
+
+
+def test_the_stored_manifest_has_the_lines_of_its_requirements_files(tmp_path):
+    (tmp_path / "r.txt").write_text("boto3  # for the data\nrich\n")
+    request = prepared(tmp_path, extra="requirements: r.txt\n")
+    assert request.plan.requirements == ["boto3", "rich"]
+    stored = parse_manifest(request.manifest.encode(), "stored.yml")
+    assert stored.requirements == ["boto3", "rich"]

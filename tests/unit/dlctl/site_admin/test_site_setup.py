@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
+from wheels import make_wheel
 
 from dlctl.errors import ManifestError, SiteError
 from dlctl.site_admin.actions import read_requirements
@@ -33,19 +33,6 @@ def no_settings_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-
-
-def make_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
-    info = f"{name}-{version}.dist-info"
-    files = {
-        **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        for path, text in {**files, f"{info}/RECORD": record}.items():
-            wheel.writestr(path, text)
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,11 @@ def test_completes_with_indexed_results(tmp_path):
     [
         ("echo so it goes; exit 3", "exit code 3: so it goes", "dlctl logs"),
         ("no-such-program --x", "not found", "framework.command"),
-        (f"{PY} -c 'import nope_nope'", "No module named 'nope_nope'", "sites setup here"),
+        (
+            f"{PY} -c 'import nope_nope'",
+            "No module named 'nope_nope'",
+            "`requirements` in the manifest and submit again: dlctl submit",
+        ),
         (f"{PY} -c 'open(\"/no/such\")'", "FileNotFoundError", "DATA_DIR"),
         (f"{PY} -c 'raise MemoryError'", "MemoryError", "--memory"),
         ("kill -9 $$", "signal 9, probably by its memory limit (1 GiB", "--memory"),

@@ -1,0 +1,51 @@
+"""Install what a manifest requires, before its job is queued: see `learner.requirements`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from dlctl import contract
+from dlctl.errors import ResultsError, SiteError
+from dlctl.files.upload import upload
+from dlctl.lifecycle.remote_module import run_module
+from dlctl.lifecycle.session import Session
+from dlctl.lifecycle.submit import lacking_runtime
+from dlctl.site_admin.setup import SETUP_TIMEOUT_S
+
+
+def make_environment(
+    session: Session, plan: contract.Plan, on_line: Callable[[str], None] | None = None
+) -> None:
+    """Make the environment of a plan's requirements at the site, unless it is there.
+
+    Args:
+        on_line: Called with a sentence if something has to be installed, which may take minutes.
+
+    Raises:
+        SiteError: pip could not install them: its most telling line.
+        TransportError
+    """
+    settings = plan.environment
+    if settings.site_python is None:
+        return
+    upload(session.transport, plan.root, lacking_runtime(session, plan))
+    asked = {
+        "folder": str(PurePosixPath(settings.python).parent.parent),
+        "requirements": plan.requirements,
+        "pip": list(session.site.environment.pip),
+    }
+    with_site_python = replace(plan, environment=replace(settings, python=settings.site_python))
+    try:
+        run_module(
+            session, with_site_python, "learner.requirements", [json.dumps(asked)],
+            timeout_s=SETUP_TIMEOUT_S, on_line=on_line,
+        )  # fmt: skip
+    except ResultsError as fault:
+        raise SiteError(
+            f"nothing was queued, because the manifest's requirements can't be installed on "
+            f"{plan.site}: {fault.message}",
+            hint=fault.hint,
+        ) from fault

@@ -1,0 +1,67 @@
+"""What a manifest requires is installed before its job is queued, on both sites."""
+
+import os
+import shutil
+
+import pytest
+from trainings import run, submit, write_training
+from wheels import make_wheel
+
+
+@pytest.fixture
+def wheels(site, tmp_path):
+    """A folder of wheels that the login host and the nodes see, too."""
+    folder = (site.cluster.home if site.is_cluster else tmp_path) / "wheels"
+    folder.mkdir()
+    make_wheel(folder, "useful", "1.0", {"useful.py": "import numpy\n"}, needs=("numpy",))
+    make_wheel(folder, "eager", "1.0", {"eager.py": ""}, needs=("numpy==1.0",))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_a_job_imports_its_requirements_and_mpi_still_works(dlctl, site, wheels, tmp_path):
+    code = "import useful, numpy, sys; print(sys.prefix, useful.__file__, numpy.__file__)"
+    folder = write_training(
+        tmp_path / "t", {"command": f'python -c "{code}" >"$RESULT_DIR/$RANK"'},
+        {"r.txt": f"--no-index\n--find-links {wheels}\nuseful\n"}, requirements="r.txt", learners=2,
+    )  # fmt: skip
+    plan = dlctl("render", "--site", site.name, "--json", cwd=folder, ok=True).json["plan"]
+    environment = site.root / "environments" / plan["environment"]["python"].split("/")[-3]
+    assert not environment.exists()
+    done, training_id = run(dlctl, site, folder)
+    assert done.exit_code == 0, done.stdout + done.stderr
+    assert "installing useful into" in done.stderr
+    for rank in "01":
+        told = (site.job_dir(training_id) / "results" / rank).read_text().split()
+        assert [str(environment) in place for place in told] == [True, True, False]
+        assert str(site.python.parents[1]) in told[2]
+    made = environment.stat().st_ino
+    again = dlctl("submit", "manifest.yml", "--site", site.name, cwd=folder, ok=True)
+    assert "installing" not in again.stderr
+    assert environment.stat().st_ino == made
+    dlctl("cancel", again.stdout.strip(), ok=True)
+
+
+def test_requirements_that_can_not_be_installed_queue_nothing(dlctl, site, wheels, tmp_path):
+    lines = ["--no-index", f"--find-links {wheels}", "eager"]
+    folder = write_training(tmp_path / "t", {"command": "true"}, requirements=lines)
+    done = dlctl("submit", "manifest.yml", "--site", site.name, cwd=folder)
+    assert done.exit_code == 4
+    assert f"can't be installed on {site.name}: pip could not install them: Cannot" in done.stderr
+    assert "The site has numpy==" in done.stderr
+    assert dlctl("list", "--json", ok=True).json == []
+    assert not (site.root / "jobs").exists()
+
+
+def test_a_lost_environment_is_made_again_before_a_training_resumes(dlctl, site, wheels, tmp_path):
+    lines = ["--no-index", f"--find-links {wheels}", "useful"]
+    command = 'python -c "import useful"; exec sleep 60'
+    folder = write_training(tmp_path / "t", {"command": command}, requirements=lines)
+    training_id = submit(dlctl, site, folder)
+    dlctl("cancel", training_id, ok=True)
+    (environment,) = (site.root / "environments").glob("[!.]*/")
+    shutil.rmtree(environment)
+    resumed = dlctl("resume", training_id, ok=True)
+    assert "installing" in resumed.stderr
+    assert os.access(environment / "bin/python", os.X_OK) or site.is_cluster
+    dlctl("cancel", training_id, ok=True)

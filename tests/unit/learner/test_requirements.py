@@ -1,0 +1,135 @@
+"""A manifest's requirements: the module really runs pip, with tiny wheels instead of an index."""
+
+import json
+import os
+import signal
+import subprocess
+import venv
+from pathlib import Path
+
+import pytest
+from repository import REPOSITORY
+from wheels import make_wheel
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whe els")
+    make_wheel(folder, "torch", "2.12", {"torch.py": "__version__ = '2.12'\n"})
+    make_wheel(folder, "torch", "2.13", {"torch.py": "__version__ = '2.13'\n"})
+    make_wheel(folder, "useful", "1.0", {
+        "useful.py": "import torch\ndef main(): print('useful', torch.__version__)\n",
+        "useful-1.0.dist-info/entry_points.txt": "[console_scripts]\nuse = useful:main\n",
+    }, needs=("torch>=2",))  # fmt: skip
+    make_wheel(folder, "eager", "1.0", {"eager.py": ""}, needs=("torch==2.13",))
+    return folder
+
+
+class Site:
+    """A site whose Python has torch 2.12, and pip."""
+
+    def __init__(self, folder, wheels):
+        self.root = folder / "ro ot"
+        venv.EnvBuilder(symlinks=True).create(folder / "env")
+        self.python = folder / "env/bin/python"
+        packages = next((folder / "env").glob("lib/python*/site-packages"))
+        (packages / "torch.py").write_text("__version__ = '2.12'\n")
+        info = packages / "torch-2.12.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.12\n")
+        (info / "entry_points.txt").write_text("[console_scripts]\nrun = useful:main\n")
+        (self.python.with_name("run")).write_text(f"#!{self.python}\n")
+        pips = Path(__import__("pip").__file__).parents[1]
+        (packages / "pip").symlink_to(pips / "pip")
+        self.options = ["--no-index", "--find-links", str(wheels)]
+        self.folder = self.root / "environments/abc"
+
+    def start(self, *lines, options=None, **more):
+        asked = {"folder": str(self.folder), "requirements": lines,
+                 "pip": self.options if options is None else options}  # fmt: skip
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+        env = kept | {"PYTHONPATH": str(REPOSITORY), "PIP_CONFIG_FILE": os.devnull} | more
+        return subprocess.Popen(
+            [self.python, "-m", "learner.requirements", json.dumps(asked)], env=env, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+
+    def install(self, *lines, **more):
+        process = self.start(*lines, **more)
+        out, self.said = process.communicate(timeout=60)
+        return json.loads(out)["installed"] if process.returncode == 0 else None
+
+    def prints(self, *argv):
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def site(tmp_path, wheels):
+    return Site(tmp_path, wheels)
+
+
+def test_an_environment_has_the_requirements_and_all_that_the_site_has(site):
+    assert site.install("useful") is True
+    code = "import useful, torch, sys; print(useful.__file__, torch.__file__, sys.prefix, sep='|')"
+    useful, torch, prefix = site.prints(site.folder / "bin/python", "-c", code).strip().split("|")
+    assert Path(useful).is_relative_to(site.folder)
+    assert Path(torch).is_relative_to(site.python.parents[1])
+    assert prefix == str(site.folder)
+    for script in ("use", "run"):
+        assert site.prints(site.folder / "bin" / script) == "useful 2.12\n"
+    assert {path.name for path in site.folder.parent.iterdir()} == {"abc", "abc.log"}
+
+
+def test_it_is_made_once_and_again_when_the_site_has_changed(site):
+    assert site.install("useful") is True
+    made = site.folder.stat().st_ino
+    assert (site.install("useful"), site.said) == (False, "")
+    assert site.folder.stat().st_ino == made
+    for info in site.python.parents[1].glob("lib/python*/site-packages/torch-2.12.dist-info"):
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.14\n")
+    assert site.install("useful") is True
+    assert site.folder.stat().st_ino != made
+    assert {path.name for path in site.folder.parent.iterdir()} == {"abc", "abc.log"}
+
+
+def test_two_at_a_time_and_a_killed_one_leave_one_whole_environment(site, wait_until):
+    killed = site.start("useful")
+    parts = site.folder.parent
+    wait_until(lambda: parts.exists() and list(parts.glob(".abc.*/pyvenv.cfg")), what="a part")
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert not site.folder.exists()
+    (abandoned,) = parts.glob(".abc.*")
+    os.utime(abandoned, (0, 0))
+    both = [site.start("useful") for _ in range(2)]
+    outcomes = [process.communicate(timeout=60) for process in both]
+    assert [json.loads(out)["installed"] for out, _ in outcomes] == [True, True]
+    assert site.prints(site.folder / "bin/use") == "useful 2.12\n"
+    assert {path.name for path in parts.iterdir()} == {"abc", "abc.log"}
+
+
+@pytest.mark.parametrize(("lines", "said"), [
+    (["nothing-of-this-name"], "No matching distribution found for nothing-of-this-name"),
+    (["eager"], "The site has torch==2.12."),
+    (["torch==2.13"], "The site has torch==2.12."),
+])  # fmt: skip
+def test_what_pip_refuses_is_one_sentence_and_leaves_nothing(site, lines, said):
+    assert site.install(*lines) is None
+    error = site.said.splitlines()[-2:]
+    assert error[0].startswith("error: pip could not install them: ")
+    assert said in error[0]
+    assert str(site.folder.with_suffix(".log")) in error[1]
+    assert {path.name for path in site.folder.parent.iterdir()} == {"abc.log"}
+
+
+def test_an_index_that_cannot_be_reached_is_told_with_the_way_without_it(site):
+    nowhere = ["--index-url", "http://127.0.0.1:9/simple", "--retries", "1"]
+    assert site.install("useful", options=nowhere) is None
+    assert "error: the package index can't be reached" in site.said
+    assert "environment.pip: [--no-index, --find-links, FOLDER]" in site.said
+
+
+def test_a_users_own_settings_of_pip_do_not_lead_elsewhere(site, tmp_path):
+    assert site.install("useful", PIP_TARGET=str(tmp_path / "other"), PIP_USER="1") is True
+    assert not (tmp_path / "other").exists()
+    assert site.prints(site.folder / "bin/use") == "useful 2.12\n"
