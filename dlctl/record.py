@@ -1,19 +1,30 @@
 """The local record: this user's trainings, and what was last known about each (SQLite).
 
 It caches what the sites say and remembers what was asked for: losing it loses no training.
+Reading writes nothing into the file, and succeeds while another process holds its lock or the disk
+is full. What can't be understood, such as a row of a newer dlctl, is skipped, told and never
+overwritten.
+
+The state folder may lie on any file system (`dlctl.record_file`): on this machine's own disks the
+file keeps a write-ahead log, so that readers and a writer don't wait for each other. That log needs
+memory that all its users share, which machines with one home folder over NFS don't have. There the
+file keeps a rollback journal, and a reader that waits too long reads what is on the disk.
 """
 
 from __future__ import annotations
 
+import difflib
+import json
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from dlctl.contract import State
 from dlctl.errors import RecordError
+from dlctl.record_file import read_rows, write
 
 _SCHEMA_VERSION = 1
 _TABLE = """
@@ -34,6 +45,9 @@ CREATE TABLE IF NOT EXISTS trainings (
     seen_at REAL NOT NULL,
     stale_since REAL
 )"""
+_MORE_TABLE = """
+CREATE TABLE IF NOT EXISTS more (training_id TEXT PRIMARY KEY, fields TEXT NOT NULL)"""
+"""Fields that came later, as a JSON object: dlctl 0.1 refuses a column that it does not know."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +74,24 @@ class Record:
     """When the site last answered about it (Unix seconds here)."""
     stale_since: float | None = None
     """Since when the site has not answered; None if it did at the last try."""
+    started_at: float = 0.0
+    """When the newest attempt's job began (Unix seconds on the node); 0 if it has not."""
+    ended_at: float = 0.0
+    """When it ended; 0 if that is not known."""
+    epochs: int = 0
+    """How many epochs were asked for; 0 if that is not known, or if a program decides."""
+    epoch: int | None = None
+    step: int | None = None
+    """Learner 0's last epoch and step."""
+    loss: float | None = None
+    """Its last loss."""
+    fetched_attempt: int = 0
+    """The attempt after whose end the results were fetched."""
 
 
-_COLUMNS = [field.name for field in fields(Record)]
+_FIELDS = [field.name for field in fields(Record)]
+_COLUMNS = _FIELDS[: _FIELDS.index("stale_since") + 1]
+_MORE = _FIELDS[len(_COLUMNS) :]
 
 
 def state_directory() -> Path:
@@ -80,94 +109,172 @@ def state_directory() -> Path:
 
 
 class RecordStore:
-    """The record's file. Several dlctl at once are fine: each change is one transaction."""
+    """The record's file. Several dlctl at once are fine: each change is one short transaction.
 
-    def __init__(self, path: Path | None = None) -> None:
+    Args:
+        tell: Called with one sentence, at most once for each, about what can't be read or written.
+    """
+
+    def __init__(
+        self, path: Path | None = None, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.path = path or state_directory() / "trainings.db"
-
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        try:
-            connection = sqlite3.connect(self.path, timeout=10.0)
-            try:
-                connection.row_factory = sqlite3.Row
-                with connection:
-                    connection.execute(_TABLE)
-                    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-                    yield connection
-            finally:
-                connection.close()
-        except sqlite3.Error as error:
-            raise RecordError(
-                f"the local record {self.path} can't be used: {error}",
-                hint="check space and permissions there; without the file dlctl starts afresh",
-            ) from error
+        self._tell, self._told = tell, set[str]()
 
     def add(self, record: Record) -> None:
-        """Write a new record."""
-        names = ", ".join(_COLUMNS)
-        marks = ", ".join("?" for _ in _COLUMNS)
-        with self._open() as connection:
-            connection.execute(f"INSERT INTO trainings ({names}) VALUES ({marks})", _row(record))  # noqa: S608
+        """Write a new record.
 
-    def update(self, record: Record) -> None:
-        """Write the current knowledge; an older attempt never overwrites a newer one."""
-        changes = ", ".join(f"{name} = ?" for name in _COLUMNS)
-        with self._open() as connection:
-            connection.execute(
-                f"UPDATE trainings SET {changes} WHERE training_id = ? AND attempt <= ?",  # noqa: S608
-                [*_row(record), record.training_id, record.attempt],
-            )
+        Raises:
+            RecordError: it can't be written; nothing should be submitted without it.
+        """
+        self._write(lambda connection: _insert(connection, record))
+
+    def update(self, *records: Record) -> None:
+        """Write the current knowledge; an older attempt never overwrites a newer one.
+
+        What the sites have done stays done if it can't be written: then `tell` hears of it.
+        """
+        try:
+            self._write(lambda connection: _update(connection, records))
+        except RecordError as error:
+            self._say(f"{error.message}; what is known is not written down")
+
+    def mark_fetched(self, record: Record) -> None:
+        """Remember that the results of the record's attempt were fetched after its end."""
+        self.update(replace(record, fetched_attempt=record.attempt))
 
     def remove(self, training_id: str) -> None:
         """Forget one training."""
-        with self._open() as connection:
-            connection.execute("DELETE FROM trainings WHERE training_id = ?", [training_id])
+
+        def forget(connection: sqlite3.Connection) -> None:
+            for table in ("trainings", "more"):
+                connection.execute(f"DELETE FROM {table} WHERE training_id = ?", [training_id])  # noqa: S608
+
+        self._write(forget)
 
     def all(self) -> list[Record]:
-        """Return every record, the newest last."""
-        with self._open() as connection:
-            rows = connection.execute("SELECT * FROM trainings ORDER BY created_at, rowid")
-            return [_record(row) for row in rows]
+        """Return every record that this version understands, the newest last."""
+        tables = read_rows(self.path, {"trainings": "created_at, rowid", "more": "rowid"})
+        more = {row["training_id"]: row["fields"] for row in tables["more"]}
+        known, unknown = [], []
+        for row in tables["trainings"]:
+            try:
+                known.append(_record(row, more.get(row["training_id"], "{}")))
+            except (ValueError, TypeError, KeyError) as error:
+                unknown.append(f"{row.get('training_id')} ({error})")
+        if unknown:
+            self._say(f"the local record {self.path} has {len(unknown)} that this version of dlctl "
+                      f"does not understand: {', '.join(unknown[:3])}")  # fmt: skip
+        return known
 
     def find(self, wanted: str | None, folder: Path | None = None) -> Record:
-        """Return the training with this id or unique prefix; without one, the folder's latest.
+        """Return the training with this id, or a unique beginning or end of it.
+
+        Without one, return the latest training of the folder, or of the nearest folder above it.
+
+        Raises:
+            RecordError: there is none, or several.
+        """
+        return self.find_all([wanted] if wanted else [], folder)[0]
+
+    def find_all(self, wanted: Iterable[str], folder: Path | None = None) -> list[Record]:
+        """Return what `find` returns for each, once each; the record is read once.
 
         Raises:
             RecordError: there is none, or several.
         """
         records = self.all()
-        if wanted is None:
-            return self._latest(records, folder or Path.cwd())
-        found = [r for r in records if r.training_id == wanted] or [
-            r for r in records if r.training_id.startswith(wanted)
-        ]
+        by_id = {record.training_id: record for record in records}
+        found = [by_id.get(name) or _fitting(name, records) for name in wanted]
         if not found:
-            raise RecordError(
-                f"no training {wanted!r} is known here", hint="`dlctl list` shows them all"
-            )
-        if len(found) > 1:
-            names = ", ".join(r.training_id for r in found[-5:])
-            raise RecordError(f"{wanted!r} fits {len(found)} trainings", hint=f"such as {names}")
-        return found[0]
+            return [_latest(records, folder or Path.cwd())]
+        return list({record.training_id: record for record in found}.values())
 
-    @staticmethod
-    def _latest(records: list[Record], folder: Path) -> Record:
-        here = str(folder.resolve())
-        mine = [r for r in records if here in (r.folder, str(Path(r.manifest_path).parent))]
-        if mine:
-            return mine[-1]
-        raise RecordError(
-            f"no training was submitted from {here}",
-            hint="name one (`dlctl list` shows them), or `dlctl submit manifest.yml`",
+    def _write(self, change: Callable[[sqlite3.Connection], None]) -> None:
+        write(self.path, _SCHEMA_VERSION, [_TABLE, _MORE_TABLE], change)
+
+    def _say(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._tell(text)
+
+
+def _insert(connection: sqlite3.Connection, record: Record) -> None:
+    names, marks = ", ".join(_COLUMNS), ", ".join("?" for _ in _COLUMNS)
+    connection.execute(f"INSERT INTO trainings ({names}) VALUES ({marks})", _row(record))  # noqa: S608
+    _write_more(connection, record)
+
+
+def _update(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
+    changes = ", ".join(f"{name} = ?" for name in _COLUMNS)
+    for record in records:
+        done = connection.execute(
+            f"UPDATE trainings SET {changes} WHERE training_id = ? AND attempt <= ?",  # noqa: S608
+            [*_row(record), record.training_id, record.attempt],
         )
+        if done.rowcount:
+            _write_more(connection, record)
+
+
+def _write_more(connection: sqlite3.Connection, record: Record) -> None:
+    """Write the later fields; those of a newer dlctl stay as they are."""
+    query = "SELECT fields FROM more WHERE training_id = ?"
+    row = connection.execute(query, [record.training_id]).fetchone()
+    before = _object(row[0]) if row else {}
+    after = before | {name: getattr(record, name) for name in _MORE}
+    # Another dlctl may have fetched since this one read the record.
+    after["fetched_attempt"] = max(record.fetched_attempt, before.get("fetched_attempt", 0))
+    connection.execute("INSERT OR REPLACE INTO more VALUES (?, ?)",
+                       [record.training_id, json.dumps(after)])  # fmt: skip
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _fitting(wanted: str, records: list[Record]) -> Record:
+    found = [r for r in records if r.training_id.startswith(wanted)] or [
+        r for r in records if r.training_id.endswith(wanted)
+    ]
+    if len(found) > 1:
+        names = ", ".join(r.training_id for r in found[-5:])
+        raise RecordError(f"{wanted!r} fits {len(found)} trainings", hint=f"such as {names}")
+    if not found:
+        near = difflib.get_close_matches(wanted, [r.training_id for r in records], 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        hint += "`dlctl list` shows them all"
+        raise RecordError(f"no training {wanted!r} is known here", hint=hint)
+    return found[0]
+
+
+def _latest(records: list[Record], folder: Path) -> Record:
+    newest: dict[str, Record] = {}
+    for record in records:
+        newest[record.folder] = record
+        if record.manifest_path:
+            newest[str(Path(record.manifest_path).parent)] = record
+    here = folder.resolve()
+    for place in (here, *here.parents):
+        if str(place) in newest:
+            return newest[str(place)]
+    raise RecordError(
+        f"no training was submitted from {here}",
+        hint="name one (`dlctl list` shows them), or `dlctl submit manifest.yml`",
+    )
 
 
 def _row(record: Record) -> list[object]:
     return [str(v) if isinstance(v := getattr(record, n), State) else v for n in _COLUMNS]
 
 
-def _record(row: sqlite3.Row) -> Record:
-    values = dict(row)
-    values["state"] = State(values["state"])
-    return Record(**values)
+def _record(row: dict[str, Any], more: str) -> Record:
+    """Return a row as a record; raise ValueError, TypeError or KeyError if it is none."""
+    values = {name: row[name] for name in _COLUMNS} | {"state": State(row["state"])}
+    if not isinstance(row["attempt"], int) or not isinstance(row["seen_at"], float | int):
+        raise TypeError("its attempt or time is no number")
+    later = _object(more)
+    return Record(**values, **{name: later[name] for name in _MORE if name in later})

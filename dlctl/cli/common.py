@@ -46,6 +46,13 @@ SITE = typer.Option(
 )  # fmt: skip
 
 
+def open_record() -> RecordStore:
+    """Return the local record, which warns about what it can't read or write."""
+    from dlctl.record import RecordStore
+
+    return RecordStore(tell=output.warn)
+
+
 @contextmanager
 def opened(site_name: str) -> Iterator[Session]:
     """Open a site, and close it at the end."""
@@ -62,9 +69,7 @@ def opened(site_name: str) -> Iterator[Session]:
 @contextmanager
 def training(wanted: str | None) -> Iterator[tuple[Session, Record, RecordStore]]:
     """Find a training and open its site."""
-    from dlctl.record import RecordStore
-
-    store = RecordStore()
+    store = open_record()
     record = store.find(wanted)
     with opened(record.site) as session:
         yield session, record, store

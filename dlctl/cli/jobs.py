@@ -13,6 +13,7 @@ from dlctl.cli.common import (
     SITE,
     end_of_following,
     follow,
+    open_record,
     opened,
     plain,
     print_record,
@@ -53,7 +54,6 @@ def submit(
     """
     from dlctl.lifecycle import make_environment
     from dlctl.lifecycle import submit as send
-    from dlctl.record import RecordStore
     from dlctl.request.build import prepare
     from dlctl.request.request import check_can_run
 
@@ -66,7 +66,7 @@ def submit(
         _say_what_is_missing(request.plan.not_in_this_version)
         make_environment(session, request.plan, output.note)
         with output.progress("sending") as on_progress:
-            record = send(session, request, store := RecordStore(), on_progress)
+            record = send(session, request, store := open_record(), on_progress)
         output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
         if stay:
             return end_of_following(follow(session, record, store))
@@ -149,10 +149,9 @@ def delete(
     Example: dlctl delete digits-3k9f
     """
     from dlctl.lifecycle import delete as remove
-    from dlctl.record import RecordStore
 
     if forget:
-        (store := RecordStore()).remove((record := store.find(training_id)).training_id)
+        (store := open_record()).remove((record := store.find(training_id)).training_id)
     else:
         with training(training_id) as (session, record, store):
             remove(session, record, store)

@@ -17,6 +17,7 @@ from dlctl.cli.common import (
     end_of_following,
     folder_name,
     follow,
+    open_record,
     plain,
     print_pieces,
     print_record,
@@ -42,9 +43,7 @@ def list_(
 
     Example: dlctl list --refresh
     """
-    from dlctl.record import RecordStore
-
-    store = RecordStore()
+    store = open_record()
     records = [r for r in reversed(store.all()) if site in (None, r.site)]
     if refresh:
         active = refreshed([r for r in records if not r.state.final], store)
@@ -72,9 +71,7 @@ def status(
 
     Example: dlctl status digits-3k9f
     """
-    from dlctl.record import RecordStore
-
-    store = RecordStore()
+    store = open_record()
     wanted = [store.find(name) for name in training_ids] if training_ids else [store.find(None)]
     known = refreshed(wanted, store)
     many = [[r.training_id, shown_state(r), r.reason] for r in known]

@@ -1,13 +1,17 @@
 """The local record: what is written comes back, and nothing old overwrites what is newer."""
 
+import contextlib
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
 import pytest
 from login_side import make_record
 
+from dlctl import record_file
 from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.record import RecordStore, state_directory
@@ -67,7 +71,24 @@ def test_no_id_is_the_newest_of_the_folder(store, tmp_path):
         )  # noqa: E501
     assert store.find(None, tmp_path).training_id == "t-1"
     with pytest.raises(RecordError, match="no training was submitted from"):
-        store.find(None, tmp_path / "empty")
+        store.find(None, tmp_path.parent)
+
+
+def test_below_the_folder_of_a_training_it_is_found(store, tmp_path):
+    folder = tmp_path.resolve()
+    store.add(make_record(training_id="outer", folder=str(folder), created_at="2026-02"))
+    store.add(make_record(training_id="inner", folder=str(folder / "a"), created_at="2026-01"))
+    assert store.find(None, folder / "b" / "c").training_id == "outer"
+    assert store.find(None, folder / "a" / "c").training_id == "inner"
+
+
+def test_a_unique_end_will_do_and_a_near_miss_is_named(store):
+    for training_id in ("digits-aaaa", "words-bbbb"):
+        store.add(make_record(training_id=training_id))
+    assert store.find("bbbb").training_id == "words-bbbb"
+    with pytest.raises(RecordError) as near:
+        store.find("digits-aaab")
+    assert near.value.hint == "did you mean digits-aaaa? `dlctl list` shows them all"
 
 
 def test_the_folder_is_private(tmp_path, monkeypatch):
@@ -88,7 +109,15 @@ def test_a_damaged_file_is_one_sentence(store):
         store.all()
 
 
-def test_several_at_once_lose_nothing(store):
+@pytest.fixture(params=["its own disk", "a shared one"])
+def disk(request, monkeypatch):
+    """Both kinds of file systems: with a write-ahead log, and with a rollback journal."""
+    monkeypatch.setattr(record_file, "_is_own", lambda _: request.param == "its own disk")
+    monkeypatch.setattr(record_file, "_READ_PATIENCE_S", 0.1)
+    return request.param
+
+
+def test_several_at_once_lose_nothing(store, disk):
     def add(number):
         RecordStore(store.path).add(make_record(training_id=f"t-{number}"))
 
@@ -100,11 +129,120 @@ def test_several_at_once_lose_nothing(store):
     assert {r.training_id for r in store.all()} == {f"t-{n}" for n in range(12)}
 
 
-def test_the_file_says_which_schema_it_has(store):
-    store.all()
-    connection = sqlite3.connect(store.path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+@contextlib.contextmanager
+def changed(path):
+    """Another process's open transaction, which holds the lock."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN EXCLUSIVE")
+    yield connection
+    connection.execute("COMMIT")
     connection.close()
+
+
+def test_reading_neither_waits_for_a_lock_nor_writes(store, disk):
+    store.add(make_record())
+    before = store.path.read_bytes()
+    with changed(store.path):
+        assert [r.training_id for r in store.all()] == ["t-1"]
+    assert store.path.read_bytes() == before
+
+
+def test_without_a_file_nothing_is_known_and_none_is_made(store):
+    assert store.all() == []
+    assert not store.path.exists()
+
+
+def test_a_full_disk_does_not_keep_anyone_from_reading(store, disk):
+    store.add(make_record())
+    program = (
+        "import pathlib, resource, sys\n"
+        "from dlctl.record import RecordStore\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "sys.exit([r.training_id for r in RecordStore(pathlib.Path(sys.argv[1])).all()] != ['t-1'])"
+    )
+    subprocess.run([sys.executable, "-c", program, store.path], check=True)
+
+
+def test_what_a_site_did_is_no_error_where_it_cannot_be_written(store, monkeypatch):
+    store.add(make_record())
+    told = []
+    monkeypatch.setattr(record_file, "_WRITE_PATIENCE_S", 0.1)
+    with changed(store.path):
+        RecordStore(store.path, told.append).update(make_record(state=State.COMPLETED))
+    assert told == [f"the local record {store.path} can't be used: database is locked; "
+                    "what is known is not written down"]  # fmt: skip
+
+
+def test_a_lock_that_is_held_for_a_while_is_waited_for(store):
+    store.add(make_record())
+    held = sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)
+    held.execute("BEGIN EXCLUSIVE")
+    release = threading.Timer(0.3, lambda: held.execute("COMMIT"))
+    release.start()
+    store.add(make_record(training_id="t-2"))
+    release.join()
+    held.close()
+    assert [r.training_id for r in store.all()] == ["t-1", "t-2"]
+
+
+def test_a_row_with_an_unknown_word_is_skipped_told_and_kept(store):
+    told = []
+    for training_id in ("t-1", "t-2"):
+        store.add(make_record(training_id=training_id))
+    with changed(store.path) as connection:
+        connection.execute("UPDATE trainings SET state = 'BOGUS' WHERE training_id = 't-2'")
+        connection.execute("ALTER TABLE trainings ADD COLUMN colour TEXT")
+    store = RecordStore(store.path, told.append)
+    assert [r.training_id for r in store.all()] == ["t-1"]
+    store.all()
+    assert len(told) == 1
+    assert "1 that this version of dlctl does not understand: t-2 ('BOGUS'" in told[0]
+    store.update(make_record(training_id="t-1", state=State.COMPLETED))
+    store.add(make_record(training_id="t-3"))
+    assert [r.training_id for r in store.all()] == ["t-1", "t-3"]
+    rows = sqlite3.connect(store.path).execute("SELECT state FROM trainings ORDER BY training_id")
+    assert rows.fetchall() == [("COMPLETED",), ("BOGUS",), ("QUEUED",)]
+
+
+def test_a_newer_record_is_read_and_never_overwritten(store):
+    store.add(make_record())
+    with changed(store.path) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    told = []
+    newer = RecordStore(store.path, told.append)
+    assert newer.all() == [make_record()]
+    newer.update(make_record(state=State.COMPLETED))
+    assert "newer version of dlctl" in told[0]
+    with pytest.raises(RecordError, match="newer version of dlctl"):
+        newer.add(make_record(training_id="t-2"))
+    assert newer.all() == [make_record()]
+
+
+def test_the_first_version_of_dlctl_reads_the_file(store):
+    store.add(make_record(epoch=3, loss=0.5))
+    with changed(store.path) as connection:
+        row = connection.execute("SELECT * FROM trainings").fetchone()
+        assert len(row) == 15, "dlctl 0.1 fails on a column that it does not know"
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    assert store.all() == [make_record(epoch=3, loss=0.5)]
+
+
+def test_what_was_fetched_stays_fetched(store):
+    store.add(before := make_record())
+    store.mark_fetched(before)
+    store.update(replace(before, state=State.COMPLETED))
+    assert store.all()[0].fetched_attempt == 1
+
+
+@pytest.mark.parametrize(("kind", "own"), [("ext4", True), ("nfs4", False), ("fuse.sshfs", False)])
+def test_only_a_disk_of_this_machine_alone_has_a_write_ahead_log(tmp_path, kind, own):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "22 1 8:1 / / rw,relatime shared:1 - xfs /dev/sda1 rw\n"
+        f"90 22 0:45 / {tmp_path.resolve()} rw shared:2 - {kind} server:/home rw\n"
+    )
+    assert record_file._is_own(tmp_path / "state" / "trainings.db", mounts) is own
+    assert record_file._is_own(tmp_path / "trainings.db", tmp_path / "absent") is False
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import sys
 
 import pytest
 
@@ -83,6 +84,24 @@ def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
         assert said in done.stderr
         assert "Traceback" not in done.stderr
         assert "\x1b" not in done.stderr
+
+
+def test_a_job_that_runs_is_no_error_where_its_id_cannot_be_written(dlctl, xdg, tmp_path):
+    """The record becomes another dlctl's, a newer one, while the scheduler is asked."""
+    add_site(xdg, tmp_path, "newer", SLURM)
+    database = xdg.state / "dlctl/trainings.db"
+    (tmp_path / "bin/sbatch").write_text(
+        f"#!/bin/sh\n{sys.executable} -c 'import sqlite3\n"
+        f'c = sqlite3.connect("{database}"); c.execute("PRAGMA user_version = 9"); c.close()\n'
+        "'; echo 4711\n"
+    )
+    done = dlctl("submit", manifest(dlctl), "--site", "newer")
+    assert done.exit_code == 0, done
+    training_id = done.stdout.strip()
+    assert training_id.startswith("t-")
+    assert done.stderr.count("warning: ") == 1
+    assert "newer version of dlctl" in done.stderr
+    assert training_id in dlctl("list", ok=True).stdout
 
 
 def test_tracebacks_only_with_debug(dlctl):

@@ -1,0 +1,138 @@
+"""The file of the local record: how SQLite reads and writes it, on any file system.
+
+Write-ahead logging is for file systems that one machine alone uses. Every other keeps SQLite's
+rollback journal, which works wherever locks do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dlctl.errors import RecordError
+
+T = TypeVar("T")
+
+_WRITE_PATIENCE_S, _READ_PATIENCE_S = 30.0, 3.0
+_LONGEST_PAUSE_S = 0.1
+_OWN_FILE_SYSTEMS = {
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "bcachefs",
+}  # fmt: skip
+"""Whose files no other machine opens; anything else may be shared."""
+
+
+def read_rows(path: Path, tables: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """Return all rows of each table, in the named order; none of a table that is not there.
+
+    Nothing is written into the file. While its lock is held for long, or the disk too full for
+    SQLite's own bookkeeping, this returns what the file itself has.
+
+    Raises:
+        RecordError: the file is damaged, or may not be read.
+    """
+    with _explained(path):
+        if not path.exists():
+            return {table: [] for table in tables}
+        try:
+            return _patiently(lambda: _select(path, "mode=ro", tables), _READ_PATIENCE_S)
+        except sqlite3.OperationalError:
+            return _select(path, "mode=ro&immutable=1", tables)
+
+
+def write(
+    path: Path, version: int, schema: Sequence[str], change: Callable[[sqlite3.Connection], None]
+) -> None:
+    """Make a change in one transaction; create the file and its tables if they are not there.
+
+    Raises:
+        RecordError: it can't be written, or is of a newer version of dlctl.
+    """
+    with _explained(path):
+        _patiently(lambda: _change(path, version, schema, change), _WRITE_PATIENCE_S)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise RecordError(
+            f"the local record {path} can't be used: {error}",
+            hint="check space and permissions there; without the file dlctl starts afresh",
+        ) from error
+
+
+def _patiently(action: Callable[[], T], patience_s: float) -> T:
+    """Repeat what meets a lock, after random pauses: many that wait must not wait in step."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return action()
+        except sqlite3.OperationalError as error:
+            held = "locked" in str(error) or "busy" in str(error)
+            if not held or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(0.002, _LONGEST_PAUSE_S))  # noqa: S311
+
+
+def _select(path: Path, how: str, tables: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    uri = f"{path.absolute().as_uri()}?{how}"
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
+        connection.row_factory = sqlite3.Row
+        query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        there = {row["name"] for row in connection.execute(query)}
+        found: dict[str, list[dict[str, Any]]] = {table: [] for table in tables}
+        for table in there.intersection(tables):
+            rows = connection.execute(f"SELECT * FROM {table} ORDER BY {tables[table]}")  # noqa: S608
+            found[table] = [dict(row) for row in rows]
+        return found
+
+
+def _change(
+    path: Path, version: int, schema: Sequence[str], change: Callable[[sqlite3.Connection], None]
+) -> None:
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+    with contextlib.closing(connection):
+        journal = "wal" if _is_own(path) else "delete"
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] != journal:
+            with contextlib.suppress(sqlite3.OperationalError):  # others have it open: another time
+                connection.execute(f"PRAGMA journal_mode = {journal}")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            found = connection.execute("PRAGMA user_version").fetchone()[0]
+            if found > version:
+                raise RecordError(
+                    f"the local record {path} is of a newer version of dlctl, and stays as it is",
+                    hint="update dlctl, or set XDG_STATE_HOME to another folder",
+                )
+            for table in schema:
+                connection.execute(table)
+            if found != version:
+                connection.execute(f"PRAGMA user_version = {version}")
+            change(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _is_own(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
+    """Return whether this machine alone uses the file's file system; False if that is unknown."""
+    try:
+        lines = [line.split() for line in mounts.read_text(errors="replace").splitlines()]
+        folder = path.parent.resolve()
+    except OSError:
+        return False
+    kinds = {
+        words[4].replace("\\040", " "): words[words.index("-") + 1] for words in lines
+        if "-" in words[:-1]
+    }  # fmt: skip
+    nearest = next((str(at) for at in (folder, *folder.parents) if str(at) in kinds), "")
+    return kinds.get(nearest) in _OWN_FILE_SYSTEMS
