@@ -105,10 +105,34 @@ def ago(seconds_ago: float) -> str:
 
 
 def plain(record: Record) -> dict[str, Any]:
-    """Return a record as `--json` prints it."""
+    """Return a record as `--json` prints it: objects as objects, and times in Unix seconds."""
     import dataclasses
 
-    return dataclasses.asdict(record) | {"state": str(record.state)}
+    return dataclasses.asdict(record) | {
+        "state": str(record.state),
+        "created_at": unix_seconds(record.created_at),
+        "overrides": from_json(record.overrides),
+    }
+
+
+def unix_seconds(iso_time: str) -> float | None:
+    """Return the time that a record or plan holds as ISO 8601; None if it holds none."""
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(iso_time).timestamp()
+    except ValueError:
+        return None
+
+
+def from_json(text: str) -> Any:
+    """Return what a JSON text holds; None if it can't be read."""
+    import json
+
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def shown_state(record: Record) -> str:

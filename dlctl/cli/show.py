@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, plain, shown_state
+from dlctl.cli.common import ago, plain, shown_state, unix_seconds
 from dlctl.cli.show_server import print_servers, server_line, state_and_reason
 from dlctl.contract import State, attempt_dir
 from dlctl.contract.metrics import (
@@ -39,10 +39,12 @@ def gather(session: Session, record: Record, store: RecordStore) -> dict[str, An
 
     try:
         record = refresh(session, [record], store)[0]
-        more = details(session, record)
+        more: dict[str, Any] = details(session, record)
     except TransportError as error:
         output.warn(error.message)
-        record, more = stale(record, error, store), {}
+        record, more = stale(record, error, store), dict[str, Any]()
+    if plan := more.get("plan"):
+        more = {**more, "plan": {**plan, "created_at": unix_seconds(plan["created_at"])}}
     return plain(record) | {"shown_state": shown_state(record)} | more
 
 
@@ -54,7 +56,7 @@ def print_details(details: dict[str, Any]) -> None:
         "training": details["training_id"], "name": details["name"],
         "state": details["shown_state"], "reason": details["reason"],
         "site": details["site"], "attempt": details["attempt"], "job": details["job_id"],
-        "created": details["created_at"], "folder": details["folder"],
+        "created": _date(details["created_at"]), "folder": details["folder"],
         "job directory": details["job_dir"],
         "asked": _asked(plan["resources"]) if plan else "",
         "learners": _per_attempt(details.get("attempts") or []),
@@ -65,8 +67,9 @@ def print_details(details: dict[str, Any]) -> None:
         output.warn(note)
     if learners := details.get("learners"):
         output.line("")
-        output.table(["learner", "host", "state", "epoch", "step", "metrics", "heartbeat"],
+        output.table(["learner", "host", "state", "epoch", "step", "heartbeat"],
                      [_learner(status) for status in learners])  # fmt: skip
+        _print_metrics(learners)
         if speed := speed_line([status["metrics"] for status in learners], plan):
             output.line(speed)
     if plan.get("parameter_server"):
@@ -166,12 +169,32 @@ def _runs(framework: dict[str, Any]) -> str:
     return str(framework["command"] or f"{framework['job']} (built-in loop)")
 
 
+def _date(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
+
+
+def _print_metrics(learners: list[dict[str, Any]]) -> None:
+    """Print the first learner's metrics; those of the others are the same, or their own."""
+    own = [
+        {name: value for name, value in status["metrics"].items() if name not in _LESS_TOLD}
+        for status in learners
+    ]
+    told = next((rank for rank, metrics in enumerate(own) if metrics), None)
+    if told is None:
+        return
+    of_all = all(metrics == own[told] for metrics in own)
+    whose = "" if of_all else f" of learner {learners[told]['rank']}"
+    output.line(f"\nmetrics{whose}:")
+    output.fields({
+        f"  {name}": "nan" if value is None else format(value, ".4g")
+        for name, value in own[told].items()
+    })  # fmt: skip
+    output.line("")
+
+
 def _learner(status: dict[str, Any]) -> list[str]:
-    shown = {n: v for n, v in status["metrics"].items() if n not in _LESS_TOLD}
-    metrics = " ".join(
-        f"{name}={'nan' if value is None else format(value, '.4g')}"
-        for name, value in shown.items()
-    )
     ended = status["exit_code"] is not None or status["signal"] is not None
     code = (
         f"exit {status['exit_code']}" if status["signal"] is None else f"signal {status['signal']}"
@@ -182,7 +205,6 @@ def _learner(status: dict[str, Any]) -> list[str]:
         f"ended, {code}" if ended else state_and_reason(status),
         "-" if status["epoch"] is None else str(status["epoch"]),
         "-" if status["step"] is None else str(status["step"]),
-        metrics or "-",
         ago(time.time() - status["heartbeat_at"]),
     ]
 

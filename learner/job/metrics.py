@@ -156,12 +156,8 @@ def memory_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def readable(values: Mapping[str, float]) -> str:
-    """Return values as text for people: `loss 0.1234  accuracy 0.9710`."""
-    return "  ".join(f"{name} {_short(value)}" for name, value in values.items())
-
-
-def _short(value: float) -> str:
+def short_number(value: float) -> str:
+    """Return a number as text for people, such as `0.1234`, `7412` or `5.83e-07`."""
     small = value != 0 and abs(value) < 1e-3
     if small or abs(value) >= 1e7:
         return f"{value:.3g}"

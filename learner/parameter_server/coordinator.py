@@ -18,11 +18,12 @@ from collections.abc import Callable
 
 from learner.data.sampling import batch_count
 from learner.exchange.single import SingleExchange
-from learner.job.metrics import StepTimes, readable
+from learner.job.metrics import StepTimes
 from learner.parameter_server.checkpoint_state import done_since, passes_done
 from learner.parameter_server.rendezvous import wait_until_alone
 from learner.parameter_server.server_training import ServerTraining
 from learner.training.checkpoints import CheckpointKeeper, Position
+from learner.training.epoch_table import EpochTable
 from learner.training.evaluation import Evaluation, HaltedInValidation
 from psrv.cursor.base import CursorState, read_state
 from psrv.cursor.file import FileCursor
@@ -71,6 +72,9 @@ class Coordinator:
         self._held_up: Wait | None = None
         """Set while this learner is beyond the end of an epoch that is not over."""
         self._evaluation = Evaluation(trained.parts, trained.device)
+        self._table = EpochTable(
+            settings.epochs, self._evaluation.names, validated=trained.parts.validation is not None
+        )
         self._steps = batch_count(len(trained.parts.train), settings.batch_size)
         self._times = StepTimes()
         self._last_step = 0
@@ -85,6 +89,7 @@ class Coordinator:
         self.position = position
         self._last_step = position.step
         self._rate_since = (self._state().done_samples, time.monotonic())
+        self._table.begin(position.epoch)
         self._times.begin()
 
     # After a chunk ------------------------------------------------------------------------------
@@ -227,9 +232,8 @@ class Coordinator:
         epoch = int(values["epoch"])
         told = {name: value for name, value in values.items() if name != "epoch"}
         self._record(position.step, {**times, **told}, epoch=epoch)
-        self._reports.say(
-            f"epoch {epoch}/{self._settings.epochs}  step {position.step}  {readable(told)}"
-        )
+        for line in self._table.lines(epoch, position.history):
+            self._reports.say(line)
         self._note(position)
 
     def _validation_due(self, epoch: int) -> bool:

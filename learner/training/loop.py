@@ -26,9 +26,10 @@ from learner.data.prefetch import Prefetcher
 from learner.data.sampling import Share, batch_count, epoch_order, places_left, share_of_batch
 from learner.data_parallel.optimizer import DistributedOptimizer
 from learner.exchange import Exchange
-from learner.job.metrics import MetricsFile, Progress, StepTimes, readable
+from learner.job.metrics import MetricsFile, Progress, StepTimes
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import CheckpointKeeper, Position, Trained
+from learner.training.epoch_table import EpochTable
 from learner.training.evaluation import Evaluation, HaltedInValidation, LossWatch, sum_in_order
 
 
@@ -69,12 +70,15 @@ class Trainer:
         self._names = self._evaluation.names
         self._steps = 0
         """How many steps the current epoch has."""
+        validated = self._parts.validation is not None
+        self._table = EpochTable(settings.epochs, self._names, validated=validated)
         self._watch = LossWatch(reports.say)
         self.position = Position()
 
     def run(self, position: Position) -> bool:
         """Train from a position; return False if a halt came before the end of the last epoch."""
         self.position = position
+        self._table.begin(position.epoch)
         self._times.begin()
         while position.epoch < self._settings.epochs:
             try:
@@ -151,10 +155,8 @@ class Trainer:
         position.done = [(start, stop) for start, stop in position.done if stop > over]
         position.history.append({"epoch": position.epoch, **values})
         self._record({**times, **values}, force=True)
-        self._reports.say(
-            f"epoch {position.epoch}/{self._settings.epochs}  step {position.step}  "
-            f"{readable(values)}"
-        )
+        for line in self._table.lines(position.epoch, position.history):
+            self._reports.say(line)
         self._times.begin()  # the time of a checkpoint from here on counts for the next steps
         if save_due or self._keeper.due_after_epoch(position.epoch):
             self._keeper.save(self._trained, position)

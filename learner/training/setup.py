@@ -89,10 +89,11 @@ class TrainingJob(Seat):
         model, samples = trained.parts.model, len(trained.parts.train)
         count = sum(parameter.numel() for parameter in model.parameters())
         settings = self.plan.training
+        learners = self.plan.resources.learners
+        self.say(f"training {type(model).__name__} ({count:,} parameters) on {samples:,} samples:")
         self.say(
-            f"training {type(model).__name__} ({count:,} parameters) on {samples:,} "
-            f"samples: {settings.epochs} epochs, batches of {settings.batch_size} over "
-            f"{self.plan.resources.learners} learners, on {trained.device}"
+            f"  {settings.epochs} epochs, batches of {settings.batch_size} over "
+            f"{'1 learner' if learners == 1 else f'{learners} learners'}, on {trained.device}"
         )
         return Position()
 

@@ -1,18 +1,24 @@
 """What `dlctl show` tells of several attempts, and of where the time of a step goes."""
 
 import dataclasses
+import os
+import pty
+import re
+import sys
 import time
 
 import pytest
 from login_side import MANIFEST, make_site, plan_of
 
+from dlctl.cli.common import plain
 from dlctl.cli.show import _per_attempt, print_details, speed_line
 from dlctl.cli.show_server import rates, server_line
+from dlctl.record import Record
 
 KNOWN = dict.fromkeys(
     ("training_id", "name", "state", "shown_state", "reason", "site", "attempt", "job_id",
-     "created_at", "folder", "job_dir", "hint"), ""
-)  # fmt: skip
+     "folder", "job_dir", "hint"), ""
+) | {"created_at": None}  # fmt: skip
 PLAN = {"training": {"batch_size": 50}}
 
 
@@ -62,7 +68,7 @@ def test_the_shares_stand_below_the_learners_and_not_in_their_row(capsys):
     print_details({**KNOWN, "plan": plan, "learners": [learner], "attempts": both})
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "exchange 3 % of a step"
-    assert "loss=0.5" in lines[-2]
+    assert lines[-4:-1] == ["metrics:", "  loss  0.5", ""]
     assert "exchange_s" not in "".join(lines)
     assert any("2 in attempt 1, 1 from attempt 2 on" in line for line in lines)
 
@@ -85,6 +91,37 @@ def test_the_last_words_are_short_and_say_where_all_are(capsys):
         "all lines: dlctl logs t-1 --learner 1 --debug",
         "at the site: /h/jobs/t-1/attempts/2/learner-1.log",
     ]
+
+
+def test_a_narrow_terminal_breaks_no_word_of_the_metrics():
+    metrics = {"loss": 0.2397, "validation_accuracy": 0.9639, "validation_top5_accuracy": None}
+    learners = [process("learner", rank, "node001", **metrics) for rank in (0, 1)]
+    shown = on_a_terminal(lambda: print_details({**KNOWN, "learners": learners}), columns=60)
+    assert shown.count("validation_top5_accuracy  nan") == 1
+    assert all(len(line) <= 60 for line in shown.splitlines())
+    assert "\n 1        node001" in shown
+
+
+def test_json_holds_objects_and_one_form_of_time():
+    told = plain(Record(
+        training_id="t-1", name="t", site="local", folder="/f", job_dir="/j",
+        created_at="2026-01-02T03:04:05.678+00:00", overrides='{"set": ["a=1"]}', seen_at=3.5,
+    ))  # fmt: skip
+    assert (told["created_at"], told["overrides"]) == (1767323045.678, {"set": ["a=1"]})
+    assert told["seen_at"] == 3.5
+
+
+def on_a_terminal(act, columns):
+    """Return what a function prints on a terminal, without its colours."""
+    terminal, inside = pty.openpty()
+    with os.fdopen(inside, "w") as stream, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        patch.setattr(sys, "stdout", stream)
+        act()
+        stream.flush()
+        shown = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r\n", "\n")
 
 
 def with_server(settings="push_every: 5, shards: 3", **more):
@@ -132,7 +169,8 @@ def test_learners_have_a_row_for_their_pushes_and_nodes_one_for_their_server(cap
     out = capsys.readouterr().out
     rows = [" ".join(line.split()) for line in out.splitlines()]
     assert "parameter server elastic_averaging, 3 shards on n1" in rows
-    assert "0 n1 TRAINING 3 1200 loss=0.1 2 s ago" in rows
+    assert "0 n1 TRAINING 3 1200 2 s ago" in rows
+    assert rows[rows.index("metrics of learner 0:") :][:2] == ["metrics of learner 0:", "loss 0.1"]
     assert "0 310 12 2.0 4 % 2" in rows
     assert "1 - 8 - - 0" in rows
     assert "800 samples/s · 20 pushes/s in all" in rows  # each push 5 batches of 32 / 4
