@@ -1,4 +1,4 @@
-"""Find the data files that ship with dlctl: `templates/` and `site_configs/`."""
+"""Find the data files that ship with dlctl: `templates/`, `site_configs/`, constraints.txt."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def data_path(name: str) -> Path:
-    """Return the folder `templates` or `site_configs`, in a wheel or in a checkout."""
+    """Return one of them, in a wheel or in a checkout."""
     installed = _PACKAGE / "_data" / name
-    return installed if installed.is_dir() else _PACKAGE.parent / name
+    return installed if installed.exists() else _PACKAGE.parent / name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -105,22 +104,15 @@ def check(name: str = NAME, as_json: bool = JSON) -> None:
 
 
 @app.command()
-def setup(
-    name: str = NAME,
-    manifest: Path | None = typer.Option(
-        None, "--manifest", help="Also install what this manifest requires."
-    ),
-    as_json: bool = JSON,
-) -> None:
+def setup(name: str = NAME, as_json: bool = JSON) -> None:
     """Install the Python of a site's nodes: torch, mpi4py, h5py, numpy, watchdog.
 
-    Example: dlctl sites setup mycluster --manifest manifest.yml
+    Example: dlctl sites setup mycluster
     """
-    from dlctl.site_admin.actions import prepare_setup, setup_site
+    from dlctl.site_admin.actions import setup_notes, setup_site
 
-    requirements, advice = prepare_setup(name, manifest)
-    output.note(advice)
-    answer = setup_site(name, requirements, output.ask)
+    output.note(setup_notes(name))
+    answer = setup_site(name, output.ask)
     shown = {"python": answer.python, "done": "\n".join(answer.notes)}
     output.report(answer, as_json, lambda _: output.fields(shown))
     output.hint(f"dlctl sites check {name}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlctl.errors import ManifestError, SiteError
+from dlctl.errors import SiteError
 from dlctl.site_admin.discovery import Discovered
 from dlctl.site_admin.doctor import FAILED, Check, check_site, discover, doctor
 from dlctl.site_admin.draft import make_site, site_text
@@ -16,6 +16,7 @@ from dlctl.site_admin.setup import (
     SETUP_TIMEOUT_S,
     SetupAnswer,
     parse_setup,
+    python_of,
     setup_advice,
     setup_script,
 )
@@ -23,6 +24,7 @@ from dlctl.sites.files import (
     Site,
     TransportSettings,
     check_name,
+    find_site,
     list_sites,
     load_site,
     parse_site,
@@ -136,45 +138,13 @@ def failed(checks: Sequence[Check]) -> bool:
     return any(check.outcome == FAILED for check in checks)
 
 
-def read_requirements(manifest: Path) -> list[str]:
-    """Return a manifest's requirements, including those of a file that it names.
-
-    Raises:
-        ManifestError: the file can't be read, or holds pip options.
-    """
-    from dlctl.manifest.load import load_manifest
-
-    found: list[str] = []
-    for line in load_manifest(manifest).requirements:
-        found += _lines(manifest.parent / line[3:].strip()) if line.startswith("-r ") else [line]
-    return found
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"requirements: {path} can't be read: {error}") from error
-    lines = [line.split(" #")[0].strip() for line in text.splitlines()]
-    wanted = [line for line in lines if line and not line.startswith("#")]
-    options = [line for line in wanted if line.startswith("-")]
-    if options:
-        raise ManifestError(
-            f"requirements: {path} holds a pip option: {options[0]}",
-            hint="pip options belong in environment.pip of the site's file",
-        )
-    # One word each, because the script on the site splits at blanks.
-    return ["".join(line.split()) for line in wanted]
-
-
-def prepare_setup(name: str, manifest: Path | None) -> tuple[list[str], str]:
-    """Return a manifest's additional requirements, and what to know before the setup."""
-    requirements = read_requirements(manifest) if manifest else []
+def setup_notes(name: str) -> str:
+    """Return what to know before a setup."""
     notes = ["this may take a few minutes", setup_advice(load_site(name))]
-    return requirements, "\n".join(note for note in notes if note)
+    return "\n".join(note for note in notes if note)
 
 
-def setup_site(name: str, requirements: Sequence[str], prompt: Prompt | None = None) -> SetupAnswer:
+def setup_site(name: str, prompt: Prompt | None = None) -> SetupAnswer:
     """Install the Python of a site's nodes and write it into the site's file.
 
     Raises:
@@ -183,11 +153,16 @@ def setup_site(name: str, requirements: Sequence[str], prompt: Prompt | None = N
     """
     site = load_site(name)
     with _opened(site.transport, prompt) as connection:
-        end = connection.run(setup_script(site, requirements), timeout_s=SETUP_TIMEOUT_S)
+        end = connection.run(setup_script(site), timeout_s=SETUP_TIMEOUT_S)
     answer = parse_setup(name, end.exit_code, end.text, end.error_text)
-    if answer.python != site.environment.python:
-        set_python(name, answer.python)
-    return answer
+    if answer.python == python_of(site):
+        return answer
+    shipped = find_site(name).shipped
+    path = set_python(name, answer.python)
+    if not shipped:
+        return answer
+    told = f"wrote {path}, which takes the place of the site that dlctl ships"
+    return replace(answer, notes=[*answer.notes, f"{told}; `dlctl sites remove {name}` undoes it"])
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import DlctlError, SiteError, TransportError
 from dlctl.site_admin.discovery import MINIMUM_PYTHON, Discovered, discovery_script, parse_discovery
 from dlctl.site_admin.draft import make_site
-from dlctl.site_admin.setup import environment_script, site_template, under_bash
+from dlctl.site_admin.setup import environment_script, python_of, site_template, under_bash
 from dlctl.sites.files import Partition, Site, TransportSettings, list_sites, load_site
 from dlctl.units import format_size
 
@@ -156,7 +156,7 @@ def _accounting(site: Site, found: Discovered) -> Check:
 
 def node_script(site: Site) -> str:
     """Return the questions that need the site's modules and its Python."""
-    python = sys.executable if site.environment.python == "auto" else site.environment.python
+    python = python_of(site)
     head = [
         f"root={shlex.quote(site.root)}",
         f"python={shlex.quote(python or '')}",

@@ -1,8 +1,8 @@
 """Install the Python of a site's nodes: a script and a parser of its answer. Pure.
 
 The environment is `<root>/env`: torch, mpi4py, h5py, numpy, watchdog in the range that the extra
-`node` of this distribution names, and what manifests require besides. A marker, written last,
-holds a hash of the request: repeating a setup does nothing, an interrupted one starts over.
+`node` of this distribution names, torch in the version that dlctl is tested with. A marker, written
+last, holds a hash of the request: repeating a setup does nothing, an interrupted one starts over.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
@@ -55,15 +56,27 @@ def node_requirements() -> list[str]:
     return needed
 
 
-def setup_script(site: Site, requirements: Sequence[str]) -> str:
-    """Return the script that finds or installs the site's Python; `requirements` are additional."""
-    packages = [*node_requirements(), *requirements]
+def pinned_torch() -> str:
+    """Return the version of torch that dlctl is tested with, as pip names it."""
+    lines = data_path("constraints.txt").read_text(encoding="utf-8").splitlines()
+    return next(line for line in lines if line.startswith("torch=="))
+
+
+def python_of(site: Site) -> str | None:
+    """Return the site's Python; `auto` is the one that runs dlctl."""
     python = site.environment.python
+    return sys.executable if python == "auto" else python
+
+
+def setup_script(site: Site) -> str:
+    """Return the script that finds or installs the site's Python."""
+    packages = node_requirements()
+    if not any(word.startswith("torch") for word in site.environment.pip):
+        packages = [pinned_torch() if p.startswith("torch") else p for p in packages]
     lines = [
         f"root={shlex.quote(site.root)}",
         f"asked={_digest(site, packages)}",
-        f"given={shlex.quote('' if python in (None, 'auto') else str(python))}",
-        f"extra_requirements={shlex.quote(' '.join(requirements))}",
+        f"given={shlex.quote(python_of(site) or '')}",
         f"needed_kib={_NEEDED_KIB[wants_cuda(site)]}",
         f"container={'yes' if site.environment.container else ''}",
         f'packages() {{ "$@" {shlex.join(packages)}; }}',

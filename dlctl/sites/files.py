@@ -178,10 +178,8 @@ def _with_python(text: str, python: str) -> str:
     row, column = marks.key_marks.get(("environment", "python"), (0, 0))
     if row:
         indent = lines[row - 1][: column - 1]
-        comment = lines[row - 1].partition(" #")
-        lines[row - 1] = f"{indent}python: {yaml_scalar(python)}" + (
-            f"  #{comment[2]}" if comment[1] else ""
-        )
+        # An old comment would be about the old value.
+        lines[row - 1] = f"{indent}python: {yaml_scalar(python)}  # by `dlctl sites setup`"
     else:
         row, _ = marks.key_marks[("environment",)]
         following = [at for at in marks.key_marks.items() if at[0][:1] == ("environment",)]

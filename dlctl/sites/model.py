@@ -169,7 +169,8 @@ class EnvironmentSettings(_Settings):
     variables: Annotated[dict[str, str], BeforeValidator(_texts)] = {}
     """Environment variables of every job. Never a secret."""
     pip: Words = []
-    """Options of pip in `dlctl sites setup`, e.g. `--find-links DIR` or `--index-url URL`."""
+    """Options of pip, e.g. `--find-links DIR` or `--index-url URL`: in `dlctl sites setup`, and for
+    the requirements of manifests."""
 
     @field_validator("setup", mode="before")
     @classmethod

@@ -1,6 +1,6 @@
 # Installs the Python of a site's nodes: `dlctl sites setup` runs this after environment.sh.
-# dlctl prepends: root, asked (hash of what is asked for), given (a Python, or nothing), extra_requirements,
-# needed_kib, container (yes, or nothing), and functions that run their arguments: `packages` and `pip_options`
+# dlctl prepends: root, asked (hash of what is asked for), given (a Python, or nothing), needed_kib,
+# container (yes, or nothing), and functions that run their arguments: `packages` and `pip_options`
 # append words, `in_container` prepends the site's container.
 # shellcheck shell=sh disable=SC2154
 umask 022
@@ -78,7 +78,7 @@ if [ -n "$container" ]; then
   is_good "$given" || fail "the container's Python $given is not usable: $(last_error)" "add torch, mpi4py, h5py, numpy and watchdog to the image"
   done_with "$given"
 fi
-if [ -z "$extra_requirements" ] && [ -n "$given" ] && [ "$given" != "$environment/bin/python" ]; then
+if [ -n "$given" ] && [ "$given" != "$environment/bin/python" ]; then
   if is_good "$given"; then
     note "$given already has everything"
     done_with "$given"

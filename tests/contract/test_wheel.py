@@ -62,6 +62,7 @@ def test_the_wheel_holds_packages_data_and_licence(wheel):
         mine = [p for p in (REPOSITORY / folder).rglob("*") if p.is_file()]
         assert mine
         assert {f"dlctl/_data/{p.relative_to(REPOSITORY)}" for p in mine} <= names
+    assert "dlctl/_data/constraints.txt" in names
     for package in ("dlctl", "learner", "psrv"):
         mine = {
             str(path.relative_to(REPOSITORY))

@@ -1,6 +1,7 @@
 """The setup of a site's Python: the script really runs, with tiny wheels instead of torch."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,16 +9,17 @@ from pathlib import Path
 import pytest
 from wheels import make_wheel
 
-from dlctl.errors import ManifestError, SiteError
-from dlctl.site_admin.actions import read_requirements
+from dlctl.errors import SiteError
+from dlctl.site_admin.actions import setup_site
 from dlctl.site_admin.setup import (
     node_requirements,
     parse_setup,
+    pinned_torch,
     setup_advice,
     setup_script,
     wants_cuda,
 )
-from dlctl.sites.files import Site, parse_site
+from dlctl.sites.files import Site, find_site, parse_site
 from dlctl.transport.local import LocalTransport
 
 VERSIONS = {"torch": "2.13", "mpi4py": "4.1", "h5py": "3.16", "numpy": "2.4", "watchdog": "7.1"}
@@ -42,7 +44,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
         module = {f"{name}/__init__.py": f"__version__ = '{version}'\n"}
         own = {path: text for path, text in CONTENT.items() if path.startswith(name)}
         make_wheel(folder, name, version, {**module, **own})
-    make_wheel(folder, "extra", "1.0", {"extra.py": ""})
+    make_wheel(folder, "torch", "2.15", {"torch/__init__.py": "__version__ = '2.15'\n"})
     return folder
 
 
@@ -55,8 +57,8 @@ def site(root: Path, pip: list[str], **environment: object) -> Site:
     )
 
 
-def run(site: Site, requirements: list[str] | None = None):  # type: ignore[no-untyped-def]
-    end = LocalTransport().run(setup_script(site, requirements or []), timeout_s=240)
+def run(site: Site):  # type: ignore[no-untyped-def]
+    end = LocalTransport().run(setup_script(site), timeout_s=240)
     return parse_setup(site.name, end.exit_code, end.text, end.error_text)
 
 
@@ -78,10 +80,6 @@ def test_it_makes_an_environment_once_and_again_after_an_interruption_and_keeps_
     )
     assert out.stdout == "2.13\n"
     assert run(here).notes == [f"{root}/env is already complete"]
-
-    more = run(here, ["extra"])
-    assert more.python == made.python
-    assert subprocess.run([made.python, "-c", "import extra"]).returncode == 0
 
     (root / "env/.dlctl-complete").unlink()
     (root / "env/half").write_text("cut off here")
@@ -134,7 +132,7 @@ def test_without_a_python_it_names_those_it_found(tmp_path, wheels):
     for path in [*(old / name for name in names)]:
         path.write_text(fake)
         path.chmod(0o755)
-    script = setup_script(site(tmp_path / "r", offline(wheels)), [])
+    script = setup_script(site(tmp_path / "r", offline(wheels)))
     script = script.replace("/usr/bin/python3 /usr/local/bin/python3", "/none/python3")
     end = LocalTransport().run(f"PATH={str(old)!r}:/usr/bin:/bin\n{script}", timeout_s=60)
     with pytest.raises(SiteError, match=r"no Python 3.10 or newer: found 3.6.8 \(.*/bin/python3\)"):
@@ -142,7 +140,7 @@ def test_without_a_python_it_names_those_it_found(tmp_path, wheels):
 
 
 def test_too_little_space_is_reported_before_anything_is_created(tmp_path, wheels):
-    script = setup_script(site(tmp_path / "r", offline(wheels)), [])
+    script = setup_script(site(tmp_path / "r", offline(wheels)))
     script = script.replace("needed_kib=3145728", "needed_kib=99999999999999")
     end = LocalTransport().run(script, timeout_s=60)
     with pytest.raises(SiteError, match="there is too little space at .* MiB are free"):
@@ -189,27 +187,55 @@ def here_partition(gpus: int):  # type: ignore[no-untyped-def]
 def test_the_scripts_pass_shellcheck(tmp_path):
     checker = str(Path(sys.executable).with_name("shellcheck"))
     nasty = site(tmp_path / "it's $(here)", ["--find-links", "a 'b"], modules='["m\'1"]')
-    script = setup_script(site(tmp_path, ["--find-links", "a"], modules="[m]"), ["a"])
+    script = setup_script(site(tmp_path, ["--find-links", "a"], modules="[m]"))
     inner = script.split("DLCTL_SCRIPT_ENDS_HERE")[1].partition("\n")[2]
     for text in (script, inner):
         checked = subprocess.run(
             [checker, "-s", "sh", "-"], input=text, text=True, capture_output=True
         )
         assert checked.stdout == ""
-    for text in (script, inner, setup_script(nasty, ["a 'b"])):
+    for text in (script, inner, setup_script(nasty)):
         for shell in ("sh", "dash", "bash"):
             assert subprocess.run([shell, "-n"], input=text, text=True).returncode == 0
 
 
-def test_a_file_of_requirements_is_read_here(tmp_path):
-    manifest = tmp_path / "manifest.yml"
-    manifest.write_text(
-        "name: t\nlearners: 1\nframework: {name: sh, command: 'true'}\nrequirements: r.txt\n"
+def test_torch_is_the_version_that_dlctl_is_tested_with_unless_the_site_names_one(tmp_path):
+    assert re.fullmatch(r"torch==\d+\.\d+\.\d+", pinned_torch())
+    assert f" {pinned_torch()} " in setup_script(site(tmp_path, []))
+    other = setup_script(site(tmp_path, ["torch==2.9.*"]))
+    assert pinned_torch() not in other
+    assert "'torch==2.9.*'" in other
+
+
+@pytest.fixture
+def local_site(tmp_path, wheels, monkeypatch):
+    """The shipped site `local`, as dlctl's Python has it that lacks torch."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    (tmp_path / "links").symlink_to(wheels)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+
+
+def test_a_complete_python_of_dlctl_stays_that_of_the_site_local(local_site):
+    answer = setup_site("local")
+    assert answer.python == sys.executable
+    assert answer.notes == [f"{sys.executable} already has everything"]
+    assert find_site("local").shipped
+
+
+def test_an_environment_for_the_site_local_is_told_and_its_file_is_true(local_site, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    answer = setup_site("local")
+    file = find_site("local")
+    assert not file.shipped
+    assert answer.notes[-1] == (
+        f"wrote {file.path}, which takes the place of the site that dlctl ships; "
+        "`dlctl sites remove local` undoes it"
     )
-    (tmp_path / "r.txt").write_text(
-        "# mine\nscipy >= 1.10 ; python_version < '3.13'  # why\n\nrich\n"
+    assert f"  python: {answer.python}  # by `dlctl sites setup`\n" in file.path.read_text()
+    assert "runs dlctl" not in file.path.read_text()
+    version = subprocess.check_output(
+        [answer.python, "-c", "import torch; print(torch.__version__)"]
     )
-    assert read_requirements(manifest) == ["scipy>=1.10;python_version<'3.13'", "rich"]
-    (tmp_path / "r.txt").write_text("--index-url https://example.org/simple\n")
-    with pytest.raises(ManifestError, match="pip option"):
-        read_requirements(manifest)
+    assert version.decode().strip() == "2.13"
