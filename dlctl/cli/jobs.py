@@ -30,6 +30,7 @@ from dlctl.cli.manifests import (
     PARTITION,
     SET,
     TIME,
+    alone,
     make_overrides,
 )  # fmt: skip
 
@@ -64,6 +65,8 @@ def submit(
         request = prepare(manifest, overrides, session.site)
         check_can_run(request)
         _say_what_is_missing(request.plan.not_in_this_version)
+        output.warn_if(alone(request.plan.framework.command, request.plan.resources.learners,
+                             manifest))  # fmt: skip
         make_environment(session, request.plan, output.note)
         with output.progress("sending") as on_progress:
             record = send(session, request, store := open_record(), on_progress)

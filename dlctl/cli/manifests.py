@@ -71,10 +71,19 @@ def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
         output.report(wrong, True, lambda _: None)
         raise typer.Exit(error.exit_code) from None
     notes = not_in_this_version(known)
-    output.report({"manifest": str(manifest), "valid": True, "not_in_this_version": notes}, as_json,
-                  lambda _: output.line(f"{manifest} is valid"))  # fmt: skip
-    for note in notes if not as_json else []:
+    told = [text] if (text := alone(known.framework.command, known.learners, manifest)) else []
+    valid = {"manifest": str(manifest), "valid": True, "not_in_this_version": notes,
+             "warnings": told}  # fmt: skip
+    output.report(valid, as_json, lambda _: output.line(f"{manifest} is valid"))
+    for note in [*notes, *told] if not as_json else []:
         output.warn(note)
+
+
+def alone(command: str | None, learners: int, manifest: Path) -> str:
+    """Return a warning if the learners of a command would each train alone."""
+    from dlctl.contract.lone_program import warn_if_alone
+
+    return warn_if_alone(command, learners, manifest.resolve().parent)
 
 
 def schema() -> None:

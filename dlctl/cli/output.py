@@ -176,6 +176,12 @@ def warn(text: str) -> None:
     print(f"{_coloured('warning:', 'yellow', sys.stderr)} {_printable(text)}", file=sys.stderr)
 
 
+def warn_if(text: str) -> None:
+    """Print a warning unless it is empty."""
+    if text:
+        warn(text)
+
+
 def error(text: str, hint_text: str = "") -> None:
     """Print what went wrong and what to do."""
     print(f"{_coloured('error:', 'red', sys.stderr)} {_printable(text)}", file=sys.stderr)

@@ -69,6 +69,9 @@ def print_details(details: dict[str, Any]) -> None:
         output.line("")
         output.table(["learner", "host", "state", "epoch", "step", "heartbeat"],
                      [_learner(status) for status in learners])  # fmt: skip
+        for status in learners:
+            if status["state"] == State.TRAINING.value and status["reason"]:
+                output.warn(f"learner {status['rank']}: {status['reason']}")
         _print_metrics(learners)
         if speed := speed_line([status["metrics"] for status in learners], plan):
             output.line(speed)

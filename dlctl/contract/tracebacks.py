@@ -22,7 +22,8 @@ _FRAME = re.compile(r'\s*File "(?P<path>.+)", line (?P<line>\d+)')
 _IN_CODE = re.compile(rf".*/jobs/[^/]+/{CODE}/(?P<rest>.+)")
 _INSTALLED = re.compile(
     r".*/(?:site|dist)-packages/(?P<package>.+)|.*/runtime/[0-9a-f]{32}/(?P<ours>.+)"
-    r"|.*/lib(?:64)?/python\d[^/]*/(?P<standard>.+)|<(?!string>|stdin>)(?P<built_in>.+)>"
+    r"|.*/lib(?:64)?/python\d[^/]*/(?P<standard>.+)|.*/bin/(?P<script>[^/.]+)"
+    r"|<(?!string>|stdin>)(?P<built_in>.+)>"
 )
 _THIS_PACKAGE = f"{Path(__file__).resolve().parents[2]}/"
 

@@ -129,6 +129,7 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch:
         ended_grace_s=_ended_grace_s(plan),
         secrets=list(secrets.values()),
         metrics=_restarts(),
+        warning=framework.warning(plan, job_dir) if ranks.rank == 0 else "",
     )
 
 

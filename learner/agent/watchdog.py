@@ -6,6 +6,7 @@ output goes straight to its log.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import os
@@ -66,6 +67,8 @@ class Program:
     """Values that must not reach a status file."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics that the status file holds beside the learner's own."""
+    warning: str = ""
+    """Written to the log at the start, and shown unless the learner has a warning of its own."""
 
 
 def decode_exit(returncode: int, traits: Traits) -> tuple[int | None, int | None]:
@@ -155,6 +158,10 @@ class Watchdog:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
         program.log.parent.mkdir(exist_ok=True)
         with program.log.open("ab") as log:
+            if program.warning:
+                with contextlib.suppress(OSError):  # a full disk
+                    log.write(f"dlctl: WARNING: {program.warning}\n".encode())
+                    log.flush()
             self._child = subprocess.Popen(
                 program.argv,
                 cwd=program.cwd,
@@ -275,7 +282,8 @@ class Watchdog:
             warning = str(found.get("warning") or "")
         except (OSError, ValueError, TypeError, AttributeError):
             numbers, metrics, warning = {}, {}, ""
-        return {**numbers, "metrics": {**metrics, **self.program.metrics}}, warning
+        told = {**numbers, "metrics": {**metrics, **self.program.metrics}}
+        return told, warning or self.program.warning
 
     def _report(self, returncode: int) -> int:
         traits = self.program.traits

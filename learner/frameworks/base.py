@@ -38,5 +38,8 @@ class FrameworkRunner(Protocol):
     def problems(self, plan: Plan, job_dir: Path) -> list[str]:
         """Return problems that would end the learner: what was seen, a line break, what to do."""
 
+    def warning(self, plan: Plan, job_dir: Path) -> str:
+        """Return a likely mistake that does not prevent training, in one sentence, or ""."""
+
     def visible_gpus(self) -> int:
         """Return how many GPUs this process's learner would see."""

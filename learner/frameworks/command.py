@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan
+from dlctl.contract.lone_program import warn_if_alone
 from learner.errors import EXIT_HALTED
 from learner.frameworks.base import Traits
 
@@ -36,6 +37,11 @@ class UserCommand:
     def problems(self, plan: Plan, job_dir: Path) -> list[str]:  # noqa: ARG002
         """Return nothing: dlctl does not know what the program needs."""
         return []
+
+    def warning(self, plan: Plan, job_dir: Path) -> str:
+        """Return why the learners seem to train alone, if they do."""
+        learners = plan.resources.learners
+        return warn_if_alone(plan.framework.command, learners, job_dir / contract.CODE)
 
     def visible_gpus(self) -> int:
         """Return the number of devices that the environment or /dev names."""

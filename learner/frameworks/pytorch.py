@@ -32,6 +32,10 @@ class PyTorch:
         """Return missing modules and errors in the user's file."""
         return [*_missing_modules(plan), *_model_file(plan, job_dir)]
 
+    def warning(self, plan: Plan, job_dir: Path) -> str:  # noqa: ARG002
+        """Return nothing: the loop divides the data."""
+        return ""
+
     def visible_gpus(self) -> int:
         """Return the number of GPUs that torch sees."""
         if importlib.util.find_spec("torch") is None:

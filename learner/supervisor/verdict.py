@@ -12,6 +12,7 @@ import signal
 from typing import NamedTuple
 
 from dlctl.contract import Guilty, Plan, State, Status, VerdictKind
+from dlctl.contract.lone_program import starts_processes_itself
 from dlctl.contract.tracebacks import place_before
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
@@ -229,8 +230,12 @@ def read_words(plan: Plan, lines: list[str], exit_code: int | None, rank: int = 
         return Reading(VerdictKind.USER_ERROR, what, hint)
     if found := first_match(LEARNER_LINES, lines):
         rule, line = found
-        hint = rule.hint.format(site=plan.site, id=plan.training_id)
-        return Reading(rule.kind, _placed(lines, line), hint)
+        kind, hint = rule.kind, rule.hint.format(site=plan.site, id=plan.training_id)
+        if kind is VerdictKind.NETWORK and starts_processes_itself(plan.framework.command):
+            # Each learner's torchrun listens at the same port, 29500 by default.
+            kind = VerdictKind.USER_ERROR
+            hint = "Use python instead of torchrun in framework.command: dlctl starts the learners."
+        return Reading(kind, _placed(lines, line), hint)
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     if not lines:
         return Reading(VerdictKind.USER_ERROR, "it printed nothing.", see_log(plan, rank))

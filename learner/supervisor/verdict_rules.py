@@ -73,7 +73,7 @@ LEARNER_LINES = (
         "from the newest checkpoint: dlctl resume {id}",
     ),
     _rule(
-        r"Address already in use",
+        r"[Aa]ddress already in use|EADDRINUSE",
         VerdictKind.NETWORK,
         "Another job took the port: submit again.",
     ),

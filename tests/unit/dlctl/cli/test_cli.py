@@ -104,6 +104,18 @@ def test_a_job_that_runs_is_no_error_where_its_id_cannot_be_written(dlctl, xdg, 
     assert training_id in dlctl("list", ok=True).stdout
 
 
+def test_learners_that_would_each_train_alone_are_warned_about(dlctl):
+    (dlctl.cwd / "train.py").write_text("print('I am alone')\n")
+    command = "framework: {name: pytorch, command: python train.py}"
+    (dlctl.cwd / "manifest.yml").write_text(f"name: t\nlearners: 2\n{command}\n")
+    told = "nothing in the program reads RANK or LEARNER_ID"
+    assert told in dlctl("validate", "manifest.yml", ok=True).stderr
+    (warning,) = dlctl("validate", "manifest.yml", "--json", ok=True).json["warnings"]
+    assert told in warning
+    (dlctl.cwd / "manifest.yml").write_text(f"name: t\n{command}\n")
+    assert dlctl("validate", "manifest.yml", ok=True).stderr == ""
+
+
 def test_tracebacks_only_with_debug(dlctl):
     for arguments in (["--debug", "status", "x"], ["status", "x", "--debug"]):
         assert "Traceback" in dlctl(*arguments).stderr

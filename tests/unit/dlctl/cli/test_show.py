@@ -73,6 +73,13 @@ def test_the_shares_stand_below_the_learners_and_not_in_their_row(capsys):
     assert any("2 in attempt 1, 1 from attempt 2 on" in line for line in lines)
 
 
+def test_a_warning_of_a_learner_that_trains_is_shown(capsys):
+    learners = [process("learner", rank, "n1") for rank in (0, 1)]
+    learners[0]["reason"] = "nothing reads RANK"
+    print_details({**KNOWN, "learners": learners})
+    assert capsys.readouterr().err == "warning: learner 0: nothing reads RANK\n"
+
+
 def test_the_last_words_are_short_and_say_where_all_are(capsys):
     words = [
         "[rank 1 on n2] Traceback (most recent call last):",

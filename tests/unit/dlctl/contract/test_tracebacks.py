@@ -57,6 +57,7 @@ def test_a_traceback_without_a_frame_of_the_user_says_where_it_ended_and_has_no_
     ("/usr/lib64/python3.9/json/decoder.py", ""),
     ("/usr/local/lib/python3.10/dist-packages/torch/__init__.py", ""),
     ("<frozen importlib._bootstrap>", ""),
+    ("/venv/bin/torchrun", ""),
     ("<string>", "<string>:7"),
     ("train.py", "train.py:7"),
     ("/shared/project/train.py", "/shared/project/train.py:7"),

@@ -52,6 +52,16 @@ def test_the_plans_launcher_decides_which_variables_are_read(tmp_path):
         find_ranks(job.plan, {"SLURM_PROCID": "0"})
 
 
+def test_learners_that_seem_to_train_alone_are_told_in_log_and_status(tmp_path):
+    job = Job(tmp_path, f"{PY} train.py", resources={"learners": 2})
+    job.write("train.py", "print('epoch 1')")
+    assert launch(job).wait() == 0
+    told = "nothing in the program reads RANK or LEARNER_ID"
+    first, second = job.log().splitlines()
+    assert first.startswith(f"dlctl: WARNING: {told}") and second == "epoch 1"
+    assert job.status().reason.startswith(told)
+
+
 def test_the_users_python_path_comes_before_dlctls():
     assert users_python_path("/run:/a::/b", "/run") == "/a:/b:/run"
     assert users_python_path("", "/run") == "/run"

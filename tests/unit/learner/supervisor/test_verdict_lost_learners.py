@@ -193,3 +193,15 @@ def test_no_learner_of_an_ended_attempt_is_shown_as_training(plan, tmp_path):
     ]
     assert [s.heartbeat_at for s in closed] == [5.0, 4.0]
     assert len(rulings.presumed) == 2 and not rulings.statuses
+
+
+@pytest.mark.parametrize(("command", "hint"), [
+    ("torchrun --nnodes 2 train.py", "Use python instead of torchrun"),
+    ("python train.py", "Another job took the port"),
+])  # fmt: skip
+def test_torchruns_that_meet_at_one_port_are_the_commands_fault(plan, command, hint):
+    plan = replace(plan, framework=replace(plan.framework, command=command, job=None))
+    words = ["torch.distributed.DistNetworkError: port: 29500, name: EADDRINUSE"]
+    failed = status(1, State.FAILED, exit_code=1, last_lines=words)
+    verdict = judge(plan, [status(0, State.CANCELLED), failed], [], {})
+    assert verdict.hint.startswith(hint)

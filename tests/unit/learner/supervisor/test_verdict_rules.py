@@ -25,6 +25,7 @@ SEEN_IN_LEARNERS = [
     ("OSError: [Errno 28] No space left on device", K.DISK_FULL),
     ("OSError: [Errno 122] Disk quota exceeded", K.DISK_FULL),
     ("RuntimeError: The server socket has failed to bind: Address already in use", K.NETWORK),
+    ("torch.distributed.DistNetworkError: port: 29500, code: -98, name: EADDRINUSE", K.NETWORK),
 ]  # fmt: skip
 SEEN_FROM_SRUN = [
     ("slurmstepd: error: Job 7 exceeded memory limit (9 > 4), being killed", K.OUT_OF_MEMORY),

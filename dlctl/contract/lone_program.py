@@ -1,0 +1,84 @@
+"""Find commands whose learners would each train alone, from the text of the program. Pure.
+
+A program that knows nothing of learners trains as often as there are learners, and they overwrite
+each other's files. Only a program whose files can be read is judged.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_OWN_LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
+_KNOWS = re.compile(
+    r"\b(?:LEARNER_ID|NUM_LEARNERS|(?:LOCAL_|NODE_|GROUP_)?RANK|WORLD_SIZE|MASTER_ADDR|"
+    r"SLURM_(?:PROCID|LOCALID|NODEID|NTASKS)|OMPI_COMM_\w+|PMIX?_RANK|"
+    r"init_process_group|DistributedDataParallel|MPI_Init|mpi4py|mpiexec|mpirun|horovod\w*|"
+    r"deepspeed|accelerate|Accelerator|transformers|trl|sentence_transformers|"
+    r"(?:pytorch_)?lightning|fastai|ignite|catalyst|composer|colossalai|fairseq\w*|mmengine|mmcv|"
+    r"detectron2|ultralytics|torchtune|megatron\w*|nemo|bagua|byteps|ray|dask|"
+    r"jax\.distributed|tf\.distribute|MultiWorkerMirroredStrategy|paddle|oneflow|mindspore|"
+    r"(?:from|import) +(?:learner|psrv))\b|torch\.distributed"
+)
+_PROGRAMS = (".py", ".sh", ".bash")
+_READ = (*_PROGRAMS, ".cfg", ".ini", ".toml", ".yaml", ".yml")
+_MOST_FILES, _MOST_BYTES = 500, 1 << 20
+
+
+def starts_processes_itself(command: str | None) -> bool:
+    """Return whether a command runs torchrun, without the place where dlctl's learners meet."""
+    text = command or ""
+    return bool(_OWN_LAUNCHER.search(text)) and "MASTER_ADDR" not in text
+
+
+def warn_if_alone(command: str | None, learners: int, code: Path) -> str:
+    """Return what is wrong with a command for several learners, in one sentence, or "".
+
+    Args:
+        code: The folder with the user's files.
+    """
+    if command is None or learners < 2:
+        return ""
+    if starts_processes_itself(command):
+        return (
+            f"framework.command runs torchrun in each of the {learners} learners, but dlctl starts "
+            "a process for each learner itself and sets torchrun's variables: use python instead"
+        )
+    if not any(True for _ in _programs(command, code)):
+        return ""
+    if any(_KNOWS.search(text) for text in (command, *_texts(code))):
+        return ""
+    return (
+        "nothing in the program reads RANK or LEARNER_ID or opens a process group: each of the "
+        f"{learners} learners trains alone, and they overwrite each other's files"
+    )
+
+
+def _programs(command: str, code: Path) -> Iterator[Path]:
+    """Yield the submitted programs that a command names."""
+    try:
+        words = shlex.split(command, comments=True)
+    except ValueError:
+        words = command.split()
+    for before, word in zip(["", *words], words, strict=False):
+        name = f"{word.replace('.', '/')}.py" if before == "-m" else word.strip(";&|()")
+        for prefix in ("$MODEL_DIR/", "${MODEL_DIR}/"):
+            name = name.removeprefix(prefix)
+        if name.endswith(_PROGRAMS) and not name.startswith("/") and (code / name).is_file():
+            yield code / name
+
+
+def _texts(code: Path) -> Iterable[str]:
+    """Yield what the program's files hold."""
+    found = (path for path in sorted(code.rglob("*")) if path.suffix in _READ and path.is_file())
+    for number, path in enumerate(found):
+        if number >= _MOST_FILES:
+            yield "RANK"  # too many to judge
+            return
+        try:
+            with path.open("rb") as file:
+                yield file.read(_MOST_BYTES).decode(errors="replace")
+        except OSError:
+            yield "RANK"

@@ -1,0 +1,75 @@
+"""Which commands of several learners are warned about, and which are not."""
+
+import pytest
+
+from dlctl.contract.lone_program import starts_processes_itself, warn_if_alone
+
+ALONE = "import torch\ntorch.save({}, 'model.pt')  # of each epoch\n"
+
+
+@pytest.fixture
+def code(tmp_path):
+    (tmp_path / "main.py").write_text(ALONE)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text("import json\n")
+    (tmp_path / "README.md").write_text("RANK\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", [
+    "python main.py --epochs 3",
+    "cd . && python3 -u main.py",
+    "python $MODEL_DIR/main.py; echo done",
+    "python -m package.train",
+    "python main.py --text \"it's",
+])  # fmt: skip
+def test_a_program_that_knows_nothing_of_learners_is_told(code, command):
+    told = warn_if_alone(command, 2, code)
+    assert told.startswith("nothing in the program reads RANK or LEARNER_ID")
+    assert "each of the 2 learners trains alone" in told
+    assert warn_if_alone(command, 1, code) == ""
+
+
+@pytest.mark.parametrize("text", [
+    "rank = int(os.environ['RANK'])",
+    "os.environ.get('LEARNER_ID')",
+    "import torch.distributed as dist",
+    "from mpi4py import MPI",
+    "import pytorch_lightning as pl",
+    "import lightning as L",
+    "from accelerate import Accelerator",
+    "import deepspeed",
+    "import horovod.torch as hvd",
+    "from transformers import Trainer",
+    "from learner import ddl",
+    "from learner.parameter_server import join",
+    "rank = os.environ['SLURM_PROCID']",
+])  # fmt: skip
+def test_a_program_that_finds_the_other_learners_is_not(code, text):
+    (code / "package" / "util.py").write_text(text)
+    assert warn_if_alone("python main.py", 4, code) == ""
+
+
+@pytest.mark.parametrize("command", [
+    "python main.py --shard $LEARNER_ID",
+    "./solver input.dat",
+    "my-training --epochs 3",
+    "python /opt/programs/main.py",
+    "python -m somebody.train",
+    "",
+])  # fmt: skip
+def test_what_cannot_be_judged_is_not_told(code, command):
+    assert warn_if_alone(command, 2, code) == ""
+    assert warn_if_alone(None, 2, code) == ""
+
+
+@pytest.mark.parametrize(("command", "told"), [
+    ("torchrun --nnodes 2 --nproc-per-node 1 train.py", True),
+    ("python -m torch.distributed.run --standalone train.py", True),
+    ("torchrun --nnodes 2 --node-rank $NODE_RANK --master-addr $MASTER_ADDR train.py", False),
+    ("python train.py", False),
+])  # fmt: skip
+def test_torchrun_in_a_command_is_told(code, command, told):
+    assert starts_processes_itself(command) is told
+    assert ("torchrun in each of the 2 learners" in warn_if_alone(command, 2, code)) is told
+    assert "torchrun" not in warn_if_alone(command, 1, code)
