@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -33,6 +34,12 @@ from dlctl.cli.manifests import (
     alone,
     make_overrides,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+
+_SHOWN_CHANGES = 5
+"""How many of the changed files are named."""
 
 
 def register(app: typer.Typer) -> None:
@@ -98,6 +105,9 @@ def resume(
     learners_per_node: int | None = LEARNERS_PER_NODE, gpus: int | None = GPUS,
     cpus: float | None = CPUS, memory: str | None = MEMORY, time: str | None = TIME,
     partition: str | None = PARTITION,
+    code: bool = typer.Option(
+        False, "--code", help="Send the folder as it is now, and train with that."
+    ),
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log as it grows."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
@@ -107,18 +117,19 @@ def resume(
 
     Example: dlctl resume digits-3k9f --learners 2 --time 2h
     """
-    from dlctl.lifecycle import read_plan
+    from dlctl.lifecycle import changed_since_sent, read_plan
     from dlctl.lifecycle import resume as go_on
-    from dlctl.request.build import folder_changed, prepare_again
+    from dlctl.request.build import prepare_again
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, time, partition
     )
     with training(training_id) as (session, record, store):
         known = go_on(session, record, store, lambda r: prepare_again(r, session.site), overrides,
-                      output.note)  # fmt: skip
+                      new_code=code, on_line=output.note)  # fmt: skip
         plan = read_plan(session, known)
-        output.note(folder_changed(known, plan))
+        changes = plan.code_changes if code else changed_since_sent(session, known)
+        _tell_changes(known, changes, sent=code)
         if learners not in (None, plan.resources.learners):
             output.warn("another dlctl has resumed it in the meantime: learners is now "
                         f"{plan.resources.learners}")  # fmt: skip
@@ -126,6 +137,21 @@ def resume(
         if stay:
             return end_of_following(follow(session, known, store, first_attempt=known.attempt))
     return output.hint(f"dlctl logs --follow {known.training_id}")
+
+
+def _tell_changes(record: Record, changes: list[str], *, sent: bool) -> None:
+    """Tell in which files the user's folder differs from the code that ran before."""
+    if not changes:
+        return
+    more = f" and {len(changes) - _SHOWN_CHANGES} more" if len(changes) > _SHOWN_CHANGES else ""
+    names = ", ".join(changes[:_SHOWN_CHANGES]) + more
+    if sent:
+        output.note(f"new code: {names}")
+        return
+    folder = Path(record.manifest_path).parent
+    output.warn(f"{folder} differs from what was sent: {names}; the training continues with the "
+                f"files that were sent (the new ones: dlctl halt {record.training_id}, then "
+                f"dlctl resume --code {record.training_id})")  # fmt: skip
 
 
 def cancel(training_id: str | None = ID, as_json: bool = JSON) -> None:

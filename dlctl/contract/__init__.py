@@ -14,4 +14,5 @@ from dlctl.contract.files import *  # noqa: F403
 from dlctl.contract.names import *  # noqa: F403
 from dlctl.contract.plan import *  # noqa: F403
 from dlctl.contract.records import *  # noqa: F403
+from dlctl.contract.sent_files import *  # noqa: F403
 from dlctl.contract.states import *  # noqa: F403

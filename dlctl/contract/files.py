@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import json
 import os
-import tempfile
+import secrets
 import types
 import typing
 from pathlib import Path
@@ -80,26 +80,37 @@ def _decode_record(cls: type, value: Any, where: str) -> Any:
     return cls(**known)
 
 
-def write_whole(path: Path, content: str | bytes, mode: int = 0o644) -> None:
+def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
     Temporary file in the same folder, fsync, `os.replace`, fsync of the folder. A missing folder is
     created, but none above it: a job directory that somebody removed is not created again.
+
+    Args:
+        mode: The file's permissions, less the process's umask.
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=WRITING, dir=path.parent)
+    descriptor, temporary = create_temporary(path.parent, mode=mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def create_temporary(folder: Path, suffix: str = "", mode: int = 0o666) -> tuple[int, Path]:
+    """Create a file that is not complete yet; return its open descriptor and its path.
+
+    Unlike `tempfile.mkstemp`, this leaves the permissions to the process's umask.
+    """
+    path = folder / f"{WRITING}{secrets.token_hex(8)}{suffix}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), path
 
 
 def sync_directory(path: Path) -> None:

@@ -228,6 +228,7 @@ class Plan:
     job_dir: str
     runtime_dir: str
     code_digest: str
+    """The code's digest; see `dlctl.contract.sent_files`."""
     created_at: str
     """UTC, ISO 8601."""
     dlctl_version: str
@@ -252,4 +253,8 @@ class Plan:
     retries: int = 0
     not_in_this_version: list[str] = field(default_factory=list)
     """What the manifest asks for and this version, or the site, does not do: a sentence each."""
+    code_changes: list[str] = field(default_factory=list)
+    """The files in which this attempt's code differs from the code before it."""
+    umask: str = "077"
+    """The permissions, octal, that nothing gets that the job writes."""
     schema_version: int = SCHEMA_VERSION

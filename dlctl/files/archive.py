@@ -16,7 +16,7 @@ from dlctl.errors import TransferError
 
 _CHUNK_BYTES = 256 * 1024
 _FIXED_TIME_S = 946684800
-"""2000-01-01: some tars warn about 1970."""
+"""2000-01-01, as some tars warn about 1970; what unpacks the archive ignores it."""
 END_OF_ARCHIVE = bytes(2 * tarfile.BLOCKSIZE)
 
 

@@ -125,7 +125,7 @@ def write_file(
     transport: Transport,
     path: str,
     content: bytes,
-    mode: int = 0o644,
+    mode: int = 0o600,
     *,
     timeout_s: float = _TIMEOUT_S,
 ) -> None:
@@ -139,7 +139,7 @@ def write_file(
     temporary = f".dlctl-write.{secrets.token_hex(8)}"
     script = f"""\
 umask 077
-mkdir -p -m 755 -- {shlex.quote(folder)} && cd -- {shlex.quote(folder)} || exit {_NO_FOLDER}
+mkdir -p -- {shlex.quote(folder)} && cd -- {shlex.quote(folder)} || exit {_NO_FOLDER}
 trap 'rm -f -- {temporary}' EXIT
 trap 'exit 129' HUP; trap 'exit 143' TERM
 cat >{temporary} || exit 1

@@ -10,12 +10,13 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dlctl.errors import TransferError
 from dlctl.files.archive import END_OF_ARCHIVE, Entry, write_entry
 from dlctl.files.download import download
+from dlctl.files.site_folders import UNSAFE, guard, refusal
 from dlctl.files.small_files import read_appended, read_files, write_file
 from dlctl.transport.base import Completed, Transport
 
@@ -39,9 +40,9 @@ class Tree:
     target: str
     """Relative to the root of the upload."""
     entries: Sequence[Entry]
-    if_exists: Literal["keep", "refuse", "merge"] = "keep"
-    """If the target exists: keep it (its name is the hash of its content), refuse, or put the
-    top-level entries into it, replacing files of the same name."""
+    if_exists: Literal["keep", "refuse", "merge", "repair"] = "keep"
+    """If the target exists: keep it (its name is the hash of its content), refuse, put the
+    top-level entries into it, replacing files of the same name, or also remove all other files."""
 
 
 def upload(
@@ -50,12 +51,14 @@ def upload(
     trees: Sequence[Tree],
     *,
     on_progress: Progress | None = None,
+    umask: int = 0o077,
     idle_timeout_s: float = 300.0,
 ) -> None:
     """Send all trees in one stream; each appears under `root` whole or not at all.
 
     Args:
         root: Absolute, or relative to the home directory; made if it does not exist.
+        umask: The permissions that no file and no folder gets.
         idle_timeout_s: The longest time without progress, and the least time for verification.
 
     Raises:
@@ -66,11 +69,11 @@ def upload(
     token = secrets.token_hex(8)
     parts = [f"{token}-{index}" for index in range(len(trees))]
     rename = "\n".join(_rename_command(*pair) for pair in zip(parts, trees, strict=True))
-    script = _upload_script(root, f"{_TEMPORARY_PREFIX}{token}", rename, total_bytes)
+    script = _upload_script(root, f"{_TEMPORARY_PREFIX}{token}", rename, total_bytes, umask)
     process = transport.start(script, idle_timeout_s=idle_timeout_s)
     try:
         done_bytes = 0
-        for chunk in _blocks(_stream(trees, parts)):
+        for chunk in _blocks(_stream(trees, parts, umask)):
             process.stdin.write(chunk)
             done_bytes = min(done_bytes + len(chunk), total_bytes)
             if on_progress:
@@ -82,6 +85,8 @@ def upload(
         raise
     # Hashing on the site: at least 20 MB/s, on the slowest shared file system.
     end = process.wait(idle_timeout_s + total_bytes / 20e6)
+    if end.exit_code == UNSAFE:
+        raise refusal(transport.name, end)
     if end.exit_code:
         raise _explained(transport.name, root, end)
 
@@ -94,12 +99,13 @@ def _size_bytes(entry: Entry) -> int:
     return entry.size_bytes if entry.size_bytes is not None else entry.source.stat().st_size
 
 
-def _stream(trees: Sequence[Tree], parts: Sequence[str]) -> Iterator[bytes]:
+def _stream(trees: Sequence[Tree], parts: Sequence[str], umask: int) -> Iterator[bytes]:
     digests: dict[str, str] = {}
     for part, tree in zip(parts, trees, strict=True):
-        yield from write_entry(Entry(part, mode=0o755))
-        for entry in tree.entries:
-            yield from write_entry(entry, f"{part}/", digests)
+        for entry in (Entry("", mode=0o755), *tree.entries):
+            prefix = f"{part}/" if entry.path else part
+            # Root's tar ignores the umask.
+            yield from write_entry(replace(entry, mode=entry.mode & ~umask), prefix, digests)
     yield from write_entry(Entry(_SUMS, _sums(digests)))
     yield END_OF_ARCHIVE
 
@@ -128,10 +134,13 @@ def _sums(digests: dict[str, str]) -> bytes:
     return lines.encode("utf-8", "surrogateescape")
 
 
-def _upload_script(root: str, temporary: str, rename: str, total_bytes: int) -> str:
+def _upload_script(root: str, temporary: str, rename: str, total_bytes: int, umask: int) -> str:
     return f"""\
 LC_ALL=C; export LC_ALL
-mkdir -p -- {shlex.quote(root)} && cd -- {shlex.quote(root)} || exit {_NO_FOLDER}
+umask {umask:03o}
+mkdir -p -- {shlex.quote(root)} || exit {_NO_FOLDER}
+{guard(root)}
+cd -- {shlex.quote(root)} || exit {_NO_FOLDER}
 root=$(pwd) || exit {_NO_FOLDER}
 # What uploads that were cut off left behind, a day later at the latest.
 find . ! -name . -prune -type d -name '{_TEMPORARY_PREFIX}*' -mtime +0 \\
@@ -140,7 +149,8 @@ tmp=$root/{temporary}
 trap 'cd /; rm -rf "$tmp"' EXIT
 trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 141' PIPE; trap 'exit 143' TERM
 mkdir -m 700 -- "$tmp" && cd -- "$tmp" || exit {_NO_FOLDER}
-tar -xof - || exit {_NO_UNPACK}
+# -m: with the time of now, as sites remove what is old.
+tar -xmof - || exit {_NO_UNPACK}
 [ -f {_SUMS} ] || {{ echo 'the stream was cut short' >&2; exit {_NO_UNPACK}; }}
 check=
 command -v sha256sum >/dev/null 2>&1 && check='sha256sum -c'
@@ -163,13 +173,18 @@ def _rename_command(part: str, tree: Tree) -> str:
     """
     target = f'"$root"/{shlex.quote(tree.target)}'
     parent = f'"$root"/{shlex.quote(tree.target.rpartition("/")[0] or ".")}'
+    merge = f"""(cd {part} &&
+    find . -type d -exec sh -c 'for d; do mkdir -p -- "$0/$d" || exit; done' {target} {{}} + &&
+    find . ! -type d -exec sh -c 'for f; do mv -f -- "$f" "$0/$f" || exit; done' {target} {{}} +
+    ) || exit {_NO_RENAME}"""
+    others = f"""(cd {target} && find . ! -type d -exec sh -c 'part=$0; for f; do
+        [ -e "$part/$f" ] || [ -L "$part/$f" ] || rm -f -- "$f" || exit; done' "$tmp"/{part} {{}} +
+    ) || exit {_NO_RENAME}"""
     there = {
         "keep": ":",
         "refuse": f"echo {target}' exists already' >&2; exit {_EXISTS}",
-        "merge": f"""(cd {part} &&
-    find . -type d -exec sh -c 'for d; do mkdir -p -- "$0/$d" || exit; done' {target} {{}} + &&
-    find . ! -type d -exec sh -c 'for f; do mv -f -- "$f" "$0/$f" || exit; done' {target} {{}} +
-    ) || exit {_NO_RENAME}""",
+        "merge": merge,
+        "repair": f"{others}\n{merge}",
     }[tree.if_exists]
     return f"""\
 mkdir -p -- {parent} || exit {_NO_RENAME}

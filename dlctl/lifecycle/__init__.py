@@ -3,16 +3,18 @@
 A training is submitted once. The local record is written first, and the job directory appears
 whole. One shell script at the site writes a receipt, asks the scheduler and writes its answer. So
 if dlctl is killed at any moment, it finds out later what happened. A job first claims its attempt.
-If dlctl claims it before (`_fence`), a lost job can never run beside its successor.
+If dlctl claims it before (`fence`), a lost job can never run beside its successor.
 """
 
-from dlctl.lifecycle.end import cancel, delete, halt, resume
+from dlctl.lifecycle.end import cancel, delete, halt
 from dlctl.lifecycle.environment import make_environment
+from dlctl.lifecycle.resumption import changed_since_sent, resume
 from dlctl.lifecycle.session import Session, open_session
 from dlctl.lifecycle.submit import submit
 from dlctl.lifecycle.watch import check_learner, details, read_plan, read_script, refresh, stale
 
 __all__ = [
-    "Session", "cancel", "check_learner", "delete", "details", "halt", "make_environment",
+    "Session", "cancel", "changed_since_sent", "check_learner", "delete", "details", "halt",
+    "make_environment",
     "open_session", "read_plan", "read_script", "refresh", "resume", "stale", "submit",
 ]  # fmt: skip

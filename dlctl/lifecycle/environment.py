@@ -9,10 +9,9 @@ from pathlib import PurePosixPath
 
 from dlctl import contract
 from dlctl.errors import ResultsError, SiteError
-from dlctl.files.upload import upload
 from dlctl.lifecycle.remote_module import run_module
 from dlctl.lifecycle.session import Session
-from dlctl.lifecycle.submit import lacking_runtime
+from dlctl.lifecycle.submit import lacking_runtime, send
 from dlctl.site_admin.setup import SETUP_TIMEOUT_S
 
 
@@ -31,7 +30,7 @@ def make_environment(
     settings = plan.environment
     if settings.site_python is None:
         return
-    upload(session.transport, plan.root, lacking_runtime(session, plan))
+    send(session, plan.root, lacking_runtime(session, plan))
     asked = {
         "folder": str(PurePosixPath(settings.python).parent.parent),
         "requirements": plan.requirements,

@@ -43,7 +43,7 @@ class Observation:
     cancel_asked: bool = False
     halt_asked: bool = False
     exists: bool = True
-    """The job directory exists."""
+    """The job directory holds any of the files that are read: a purge may leave some."""
     job: Job | None = None
     """What the queue says of the newest attempt."""
     history: Job | None = None
@@ -76,9 +76,8 @@ def paths_to_read(record: Record) -> list[str]:
 
 def observe(record: Record, files: dict[str, bytes | None], now: float) -> Observation:
     """Return what the files say; `refresh` adds what the scheduler says."""
-    plan, begin, answer, claim, status, verdict, cancel, halt = (
-        files[path] for path in paths_to_read(record)
-    )
+    contents = [files[path] for path in paths_to_read(record)]
+    _, begin, answer, claim, status, verdict, cancel, halt = contents
     owner = (claim or b"").decode(errors="replace").strip()
     return Observation(
         now=now,
@@ -90,7 +89,7 @@ def observe(record: Record, files: dict[str, bytes | None], now: float) -> Obser
         verdict=_read(Verdict, verdict),
         cancel_asked=cancel is not None,
         halt_asked=halt is not None,
-        exists=plan is not None,
+        exists=any(content is not None for content in contents),
     )
 
 
@@ -135,7 +134,8 @@ def _gone(record: Record, seen: Observation, wall_s: float) -> Record:
     """Report that somebody removed the job directory; files left in it prove nothing."""
     if not seen.queue_answered:
         return _without_queue(record, seen, wall_s)
-    why, hint = "its job directory is gone from the site", f"dlctl delete {record.training_id}"
+    why = "its job directory is gone from the site"
+    hint = f"`dlctl fetch results {record.training_id}` brings results that may still be there"
     return _told(record, wall_s, State.FAILED, why, hint)
 
 

@@ -77,6 +77,7 @@ def module_script(
 ) -> str:  # fmt: skip
     """Return the POSIX shell script that runs a module as the training's job would. Pure."""
     head = [
+        f"umask {plan.umask}",
         f"runtime_dir={shlex.quote(plan.runtime_dir)}",
         f"python={shlex.quote(plan.environment.python)}",
         f"site={shlex.quote(plan.site)}",

@@ -7,7 +7,7 @@ import json
 import secrets
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from dlctl.errors import (
     TransportError,
 )
 from dlctl.files.archive import Entry
+from dlctl.files.site_folders import damaged
 from dlctl.files.upload import Tree, upload
 from dlctl.lifecycle.observe import parse_answer
 from dlctl.lifecycle.session import Session
@@ -29,7 +30,6 @@ from dlctl.lifecycle.watch import refresh
 from dlctl.record import Record, RecordStore
 from dlctl.request.attempts import AttemptFiles, of_request
 from dlctl.scheduler import Scheduler
-from dlctl.transport import Transport
 
 if TYPE_CHECKING:
     from dlctl.request.request import Request
@@ -71,67 +71,86 @@ def _upload(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> None:  # fmt: skip
     try:
-        upload(session.transport, plan.root, trees, on_progress=on_progress)
+        send(session, plan.root, trees, on_progress)
     except DlctlError as error:
         reason = f"the submission was interrupted: {error.message}"
         store.update(replace(record, reason=reason, seen_at=time.time()))
         raise
 
 
+def send(
+    session: Session, root: str, trees: list[Tree],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> None:  # fmt: skip
+    """Send folders to a site, readable to those whom its file names."""
+    upload(session.transport, root, trees, on_progress=on_progress, umask=session.site.umask)
+
+
 def lacking(session: Session, request: Request) -> list[Tree]:
     """Return what the site lacks: code, runtime, secrets and the job directory."""
     plan = request.plan
     trees = [
-        Tree(f"store/{plan.code_digest}", request.code.entries),
-        Tree(f"runtime/{plan.runtime_dir.rpartition('/')[2]}", request.runtime),
+        Tree(f"store/{plan.code_digest}", request.code.entries, if_exists="repair"),
+        Tree(_runtime_folder(plan), request.runtime, if_exists="repair"),
     ]
     if request.secrets:
         files = [Entry(n, v.encode(), mode=0o600) for n, v in request.secrets.items()]
         trees.append(Tree(f"secrets/{plan.training_id}", files))
-    absent = missing(session.transport, plan.root, [tree.target for tree in trees])
+    absent = damaged(session.transport, plan.root, [tree.target for tree in trees])
     # Always sent, and last: a submission that was cancelled before may have left requests there.
     entries = of_request(request).entries()
     job = Tree(f"jobs/{plan.training_id}", entries, if_exists="merge")
     return [*(tree for tree in trees if tree.target in absent), job]
 
 
-def missing(transport: Transport, root: str, targets: list[str]) -> set[str]:
-    """Return the targets that are missing below root."""
-    words = " ".join(shlex.quote(t) for t in targets)
-    root = shlex.quote(root)
-    script = f'for d in {words}; do [ -d {root}/"$d" ] || printf "%s\\n" "$d"; done'
-    end = transport.run(script)
-    if end.exit_code:
-        raise RemoteCommandError(
-            f"{transport.name}: can't read the root folder (exit code {end.exit_code}): "
-            f"{end.last_error_line}",
-            hint="try again; `dlctl sites check` examines the site",
-        )
-    return set(end.text.split("\n"))
+def _runtime_folder(plan: contract.Plan) -> str:
+    return f"runtime/{plan.runtime_dir.rpartition('/')[2]}"
 
 
-def ask_again(session: Session, files: AttemptFiles, record: Record, store: RecordStore) -> Record:
+def ask_again(
+    session: Session, files: AttemptFiles, record: Record, store: RecordStore,
+    code: Sequence[Tree] = (),
+) -> Record:  # fmt: skip
     """Send the files of a later attempt, and submit it to the scheduler.
 
     The files arrive beside their final place. The dlctl that writes the receipt moves its own
     files there, so that two concurrent resumptions never mix their plans and scripts.
+
+    Args:
+        code: The code's folder, if the site lacks it.
     """
     plan, folder = files.plan, f".sent.{secrets.token_hex(8)}"
     target = f"jobs/{record.training_id}/{contract.attempt_dir(record.attempt)}/{folder}"
-    trees = [*lacking_runtime(session, plan), Tree(target, files.entries())]
+    trees = [*code, *lacking_runtime(session, plan), Tree(target, files.entries())]
     _upload(session, plan, trees, record, store)
     return ask(session, plan, record, store, folder)
+
+
+def lacking_code(session: Session, request: Request) -> list[Tree]:
+    """Return the code of a request if the site lacks it."""
+    tree = Tree(f"store/{request.plan.code_digest}", request.code.entries, if_exists="repair")
+    return [tree] if damaged(session.transport, request.plan.root, [tree.target]) else []
+
+
+def runs_as_sent(session: Session, plan: contract.Plan) -> bool:
+    """Return whether the plan's runtime is this version's, or is whole at the site."""
+    from dlctl.request.runtime import runtime_entries
+
+    target = _runtime_folder(plan)
+    if target == f"runtime/{runtime_entries()[0]}":
+        return True
+    return not damaged(session.transport, plan.root, [target])
 
 
 def lacking_runtime(session: Session, plan: contract.Plan) -> list[Tree]:
     """Return the plan's runtime if the site lacks it and it is this version's; else nothing."""
     from dlctl.request.runtime import runtime_entries
 
-    name = plan.runtime_dir.rpartition("/")[2]
     digest, entries = runtime_entries()
-    if digest != name or not missing(session.transport, plan.root, [f"runtime/{name}"]) - {""}:
+    target = _runtime_folder(plan)
+    if target != f"runtime/{digest}" or not damaged(session.transport, plan.root, [target]):
         return []
-    return [Tree(f"runtime/{name}", entries)]
+    return [Tree(target, entries, if_exists="repair")]
 
 
 def ask(
@@ -185,6 +204,29 @@ def _accept(
     return accepted
 
 
+_RENEW_CODE = f"""\
+    # Other code than the last attempt's, or files that were purged since; what else is there stays.
+    if [ -f "$store/{contract.SENT_INDEX}" ]; then (
+        paths() {{ sed 's/^[^ ]* [^ ]* . //' "$1/{contract.SENT_INDEX}" 2>/dev/null; }}
+        if ! cmp -s "$store/{contract.SENT_INDEX}" {contract.CODE}/{contract.SENT_INDEX}; then
+            paths {contract.CODE} | while IFS= read -r f; do
+                [ -e "$store/$f" ] || rm -f -- "{contract.CODE}/$f"
+            done
+            rm -rf {contract.CODE}.part {contract.CODE}/{contract.SENT_INDEX}
+            # The index comes last: without it, the next attempt copies all files again.
+            cp -R "$store" {contract.CODE}.part &&
+                mv {contract.CODE}.part/{contract.SENT_INDEX} {contract.SENT_INDEX}.part &&
+                cp -Rf {contract.CODE}.part/. {contract.CODE} && rm -rf {contract.CODE}.part &&
+                mv {contract.SENT_INDEX}.part {contract.CODE}/{contract.SENT_INDEX} || exit
+        fi
+        paths {contract.CODE} | while IFS= read -r f; do
+            [ -e "{contract.CODE}/$f" ] || [ -L "{contract.CODE}/$f" ] || [ ! -e "$store/$f" ] ||
+                {{ mkdir -p -- "$(dirname "{contract.CODE}/$f")" &&
+                cp -R -- "$store/$f" "{contract.CODE}/$f"; }}
+        done
+    ) || {{ echo 'its code cannot be written' >&2; exit 72; }}; fi"""
+
+
 def _ask_script(
     scheduler: Scheduler, plan: contract.Plan, record: Record, folder: str
 ) -> str:  # fmt: skip
@@ -192,7 +234,7 @@ def _ask_script(
     here, begin = contract.attempt_dir(n), contract.submit_begin(n)
     answer = contract.submit_answer(n)
     folders = " ".join([here, contract.CONTROL, contract.LOGS, contract.JOB_STATE, contract.METRICS,
-                        contract.RESULTS, contract.CHECKPOINTS])  # fmt: skip
+                        contract.CHECKPOINTS])  # fmt: skip
     clean, publish = "", ""
     if folder:
         clean = f"trap 'rm -rf {here}/{folder}' EXIT"
@@ -200,12 +242,13 @@ def _ask_script(
                    " { echo 'its files cannot be written' >&2; exit 71; }")  # fmt: skip
     return f"""\
 trap '' HUP PIPE # a lost connection must not stop this between the request and the answer
-umask 022
+umask {plan.umask}
 cd {quote(plan.job_dir)} && mkdir -p {folders} || exit 71
 {clean}
+store={quote(plan.root)}/store/{plan.code_digest}
 if [ ! -d {contract.CODE} ]; then
     rm -rf {contract.CODE}.part
-    cp -R {quote(plan.root)}/store/{plan.code_digest} {contract.CODE}.part || exit 72
+    cp -R "$store" {contract.CODE}.part || exit 72
     mv {contract.CODE}.part {contract.CODE} || exit 72
 fi
 if [ ! -s {answer} ]; then
@@ -214,6 +257,7 @@ if [ ! -s {answer} ]; then
         [ -e {begin} ] && exit {_BEGUN_ALREADY}
         echo 'its files cannot be written' >&2; exit 71; }}
     {publish}
+{_RENEW_CODE}
     rm -f {contract.HALT_REQUEST} {contract.CANCEL_REQUEST}
     ( {scheduler.submit_script(plan, n)}
     ) >{here}/.out 2>{here}/.err </dev/null

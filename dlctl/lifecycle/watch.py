@@ -196,7 +196,12 @@ def details(session: Session, record: Record) -> dict[str, object]:
     return {
         "plan": dataclasses.asdict(plan),
         "attempts": [
-            {"attempt": files.attempt, "resources": dataclasses.asdict(files.plan.resources)}
+            {
+                "attempt": files.attempt,
+                "resources": dataclasses.asdict(files.plan.resources),
+                "code_digest": files.plan.code_digest,
+                "code_changes": files.plan.code_changes,
+            }
             for files in files_of
         ],
         "verdict": _plain(_record(contract.Verdict, verdict)),

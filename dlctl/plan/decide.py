@@ -82,6 +82,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         job_dir=job_dir,
         runtime_dir=f"{site.root}/runtime/{identity.runtime_digest}",
         code_digest=identity.code_digest,
+        umask=f"{site.umask:03o}",
         created_at=identity.created_at,
         dlctl_version=__version__,
         resources=_resources(manifest, placement),

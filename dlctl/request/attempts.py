@@ -15,9 +15,11 @@ from dlctl.errors import RecordError
 from dlctl.files.archive import Entry
 from dlctl.files.upload import read_files
 from dlctl.manifest.overrides import Overrides
+from dlctl.request.bundle import differences
 
 if TYPE_CHECKING:
     from dlctl.record import Record
+    from dlctl.request.bundle import Bundle
     from dlctl.request.request import Request
     from dlctl.sites.files import Site
     from dlctl.transport import Transport
@@ -57,7 +59,7 @@ def read_newest(transport: Transport, record: Record) -> AttemptFiles:
     """Return the files of the newest attempt that has its own.
 
     Raises:
-        RecordError: the job directory is gone, or comes from another version of dlctl.
+        RecordError: the files are gone, or come from another version of dlctl.
     """
     return read_all(transport, record)[-1]
 
@@ -69,7 +71,7 @@ def read_all(transport: Transport, record: Record) -> list[AttemptFiles]:
     which used the first attempt's files.
 
     Raises:
-        RecordError: the job directory is gone, or comes from another version of dlctl.
+        RecordError: the files are gone, or come from another version of dlctl.
     """
     numbers = range(1, record.attempt + 1)
     names = {
@@ -84,12 +86,21 @@ def read_all(transport: Transport, record: Record) -> list[AttemptFiles]:
         if manifest is not None and plan is not None and script is not None:
             understood = _plan(transport, f"{record.job_dir}/{contract.plan_file(n)}", plan)
             found.append(AttemptFiles(n, manifest, plan, script, understood))
-    if not found or found[0].attempt != 1:
-        raise RecordError(
-            f"the job directory {record.job_dir} is gone from {transport.name}",
-            hint=f"dlctl delete {record.training_id}",
+    if not found:
+        raise _lost(
+            transport, record, [n for n in names[1] if contents[f"{record.job_dir}/{n}"] is None]
         )
     return found
+
+
+def _lost(transport: Transport, record: Record, names: list[str]) -> RecordError:
+    """Return the error of a job directory that somebody, or a purge of old files, has emptied."""
+    return RecordError(
+        f"{transport.name}: {', '.join(names)} of {record.training_id} can't be found any more in "
+        f"{record.job_dir}",
+        hint=f"`dlctl fetch results {record.training_id}` brings what is still there; "
+        f"`dlctl resume --code {record.training_id}` sends your folder again and continues",
+    )
 
 
 def _plan(transport: Transport, path: str, content: bytes) -> contract.Plan:
@@ -100,6 +111,19 @@ def _plan(transport: Transport, path: str, content: bytes) -> contract.Plan:
             f"{transport.name}: {path} can't be understood: {error}",
             hint="it may come from another version of dlctl; use that version",
         ) from error
+
+
+def with_code(files: AttemptFiles, code: Bundle, sent_index: bytes | None) -> AttemptFiles:
+    """Return the files of an attempt that runs other code.
+
+    Args:
+        sent_index: The index of the code that runs until now; None: unknown.
+    """
+    from dlctl.plan.render import render
+
+    changes = [] if sent_index is None else differences(sent_index, code.index)
+    plan = replace(files.plan, code_digest=code.digest, code_changes=changes)
+    return _files(plan, files.manifest.decode(), render(plan))
 
 
 def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> AttemptFiles:
@@ -133,5 +157,7 @@ def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> Attemp
         # This version's runtime can continue with another number of learners.
         runtime_dir=f"{old.root}/runtime/{runtime_digest}",
         checkpoint=replace(old.checkpoint, mtbf_s=new.checkpoint.mtbf_s),
+        umask=new.umask,
+        code_changes=[],
     )  # fmt: skip
     return _files(plan, manifest.to_yaml(), render(plan))

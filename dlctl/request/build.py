@@ -14,7 +14,6 @@ import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from dlctl import contract
 from dlctl.errors import DlctlError, ManifestError
 from dlctl.manifest.checks import check_files, named_files
 from dlctl.manifest.load import load_manifest
@@ -149,16 +148,10 @@ def _check_sent(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:
             )
 
 
-def folder_changed(record: Record, plan: contract.Plan) -> str:
-    """Return a sentence if the user's folder has changed since it was sent, else ""."""
+def folder_index(record: Record) -> bytes | None:
+    """Return the index of the user's folder as it is now; None if it can't be sent or is gone."""
     manifest = Path(record.manifest_path)
     try:
-        code = collect(manifest.parent, leave_out=_manifest_names(manifest))
-    except DlctlError:
-        return ""
-    if code.digest == plan.code_digest:
-        return ""
-    return (
-        f"{manifest.parent} has changed: the training continues with the files that were sent; "
-        "`dlctl submit` trains with the new ones"
-    )
+        return collect(manifest.parent, leave_out=_manifest_names(manifest)).index
+    except (DlctlError, OSError):
+        return None

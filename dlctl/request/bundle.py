@@ -12,7 +12,10 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from dlctl import contract
+from dlctl.contract import SentFile
 from dlctl.errors import BundleError
 from dlctl.files.archive import END_OF_ARCHIVE, Entry, printable, write_entry
 from dlctl.request.ignore import ALWAYS_LEFT_OUT, Ignore
@@ -49,17 +52,27 @@ class Bundle:
 
     files: tuple[BundleFile, ...]
     """Sorted by path."""
-    digest: str
+    index: bytes
+    """See `dlctl.contract.sent_files`."""
     size_bytes: int
 
     @property
+    def digest(self) -> str:
+        """Return the digest of paths, kinds and contents."""
+        return contract.index_digest(self.index)
+
+    @property
     def entries(self) -> list[Entry]:
-        """Return the folders and files for an archive."""
+        """Return the folders, the files and their index for an archive."""
         folders = sorted(
             {"/".join(parts[:i]) for f in self.files for parts in [f.path.split("/")]
              for i in range(1, len(parts))}
         )  # fmt: skip
-        return [Entry(folder, mode=0o755) for folder in folders] + [f.entry for f in self.files]
+        return [
+            *(Entry(folder, mode=0o755) for folder in folders),
+            *(file.entry for file in self.files),
+            Entry(contract.SENT_INDEX, self.index),  # last: no file is newer
+        ]
 
 
 def collect(
@@ -85,7 +98,17 @@ def collect(
     size_bytes = sum(file.size_bytes for file in files)
     if size_bytes > limit_bytes:
         raise _too_big(files, size_bytes, limit_bytes)
-    return Bundle(tuple(files), _digest(files), size_bytes)
+    return Bundle(tuple(files), contract.index_text(map(_sent, files)), size_bytes)
+
+
+def differences(before: bytes, after: bytes) -> list[str]:
+    """Return the files in which two indexes differ, with what happened to each."""
+    old, new = ({f.path: (f.sha256, f.kind) for f in contract.parse_index(i)}
+                for i in (before, after))  # fmt: skip
+    told = {path: " (new)" for path in new.keys() - old.keys()}
+    told |= {path: " (removed)" for path in old.keys() - new.keys()}
+    told |= {path: "" for path in new.keys() & old.keys() if new[path] != old[path]}
+    return [printable(path) + told[path] for path in sorted(told)]
 
 
 def tar_stream(bundle: Bundle, prefix: str = "") -> Iterator[bytes]:
@@ -195,20 +218,14 @@ def _too_big(files: Sequence[BundleFile], size_bytes: int, limit_bytes: int) -> 
     )
 
 
-def _digest(files: Sequence[BundleFile]) -> str:
-    """Hash paths, kinds and contents; each part is preceded by its length."""
-    whole = hashlib.sha256()
-    for file in files:
-        if file.link is not None:
-            kind, content = b"l", os.fsencode(file.link)
-        else:
-            kind, content = b"x" if file.executable else b"f", _content_digest(file)
-        for part in (os.fsencode(file.path), kind, content):
-            whole.update(len(part).to_bytes(8, "big") + part)
-    return whole.hexdigest()
+def _sent(file: BundleFile) -> SentFile:
+    if file.link is not None:
+        return SentFile(contract.digest_of_link(file.link), 0, "l", file.path)
+    kind: Literal["f", "x"] = "x" if file.executable else "f"
+    return SentFile(_content_digest(file), file.size_bytes, kind, file.path)
 
 
-def _content_digest(file: BundleFile) -> bytes:
+def _content_digest(file: BundleFile) -> str:
     digest = hashlib.sha256()
     try:
         with file.source.open("rb") as content:
@@ -218,4 +235,4 @@ def _content_digest(file: BundleFile) -> bytes:
         raise BundleError(
             f"{printable(file.path)} can't be read: {error.strerror}", hint=f"{_LEAVE_OUT}."
         ) from error
-    return digest.digest()
+    return digest.hexdigest()

@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pathspec
 
+from dlctl.contract import SENT_INDEX
+
 ALWAYS_LEFT_OUT = frozenset(
     {
         ".git", ".hg", ".svn", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache",
         ".ruff_cache", ".hypothesis", ".ipynb_checkpoints", ".tox", ".nox", ".eggs",
-        "node_modules", ".DS_Store", ".idea", ".vscode",
+        "node_modules", ".DS_Store", ".idea", ".vscode", SENT_INDEX,
     }
 )  # fmt: skip
-"""Names that are never sent, at any level. Virtual environments and `results/` aren't, either."""
+"""Names that are never sent, at any level. Virtual environments and `results/` aren't, either.
+An index of dlctl's own would be replaced."""
 
 
 @dataclass(frozen=True)

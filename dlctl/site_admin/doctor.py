@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import DlctlError, SiteError, TransportError
+from dlctl.files.site_folders import all_damaged
 from dlctl.site_admin.discovery import MINIMUM_PYTHON, Discovered, discovery_script, parse_discovery
 from dlctl.site_admin.draft import make_site
 from dlctl.site_admin.setup import environment_script, python_of, site_template, under_bash
@@ -66,7 +67,20 @@ def check_site(site: Site, transport: Transport) -> list[Check]:
     checks = [Check("connection", OK, f"{found.user} on {found.host}")]
     if site.scheduler.kind == "slurm":
         checks += check_slurm(site, found)
-    return checks + check_node(site, found, transport)
+    return [*checks, *check_node(site, found, transport), check_sent(site, transport)]
+
+
+def check_sent(site: Site, transport: Transport) -> Check:
+    """Check that the root is the user's alone, and that what was sent there is whole."""
+    try:
+        harmed = all_damaged(transport, site.root)
+    except DlctlError as error:
+        return Check("sent files", FAILED, error.message, error.hint)
+    if harmed:
+        names = ", ".join(harmed[:3]) + (f" and {len(harmed) - 3} more" if len(harmed) > 3 else "")
+        hint = "a submission or a resumption that needs one of them sends it again"
+        return Check("sent files", WARNING, f"no longer what was sent: {names}", hint)
+    return Check("sent files", OK, "whole, and yours alone")
 
 
 def check_slurm(site: Site, found: Discovered) -> list[Check]:

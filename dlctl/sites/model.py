@@ -240,6 +240,8 @@ class Site(_Settings):
     """What parameter servers on several nodes talk through: an interface, or addresses as
     10.1.0.0/16. None: the address that a node's own name resolves to."""
     failures: Failures = Failures()
+    share: Literal["group"] | None = None
+    """Who beside the user may read what dlctl and its jobs write at the site; None: nobody."""
 
     @field_validator("name")
     @classmethod
@@ -284,6 +286,11 @@ class Site(_Settings):
         if len(defaults) > 1:
             raise ValueError(f"partitions: one default is allowed, seen {', '.join(defaults)}")
         return self
+
+    @property
+    def umask(self) -> int:
+        """Return the permissions that nothing gets that dlctl and its jobs write at the site."""
+        return 0o027 if self.share == "group" else 0o077
 
     @property
     def default_partition(self) -> str | None:

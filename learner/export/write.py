@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dlctl.contract import WRITING, sync_directory
+from dlctl.contract import create_temporary, sync_directory
 from learner.errors import UserFault
 from learner.export import formats
 from learner.export.formats import ExportTask, Format, Run
@@ -155,13 +154,11 @@ def _temporary(path: Path, chosen: Format) -> Path:
     """Create a temporary file beside the final one; some writers check its suffix."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(
-            prefix=WRITING, suffix=f".{chosen.suffix}", dir=path.parent
-        )
+        descriptor, temporary = create_temporary(path.parent, f".{chosen.suffix}")
     except OSError as error:
         raise _unwritable(path, error) from error
     os.close(descriptor)
-    return Path(name)
+    return temporary
 
 
 def _unwritable(path: Path, error: OSError) -> UserFault:
@@ -232,7 +229,6 @@ def _unlike(chosen: Format, case: Case, why: str) -> UserFault:
 def _finish(temporary: Path, path: Path) -> None:
     descriptor = os.open(temporary, os.O_RDONLY)
     try:
-        os.fchmod(descriptor, 0o644)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -61,7 +61,7 @@ class MetricsFile:
 
     def _write(self, data: bytes) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        descriptor = os.open(self._path, flags, 0o644)
+        descriptor = os.open(self._path, flags, 0o666)
         try:
             if missing := len(data) - os.write(descriptor, data):
                 written = len(data) - missing  # remove the partial line; nobody else writes here

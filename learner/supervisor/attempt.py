@@ -22,6 +22,7 @@ from learner.supervisor.finish import (
     reserve_file,
     say,
 )
+from learner.supervisor.sent_files import Keeper, check_code
 from learner.supervisor.statuses import Statuses
 from learner.system.disk_reserve import Reserve
 
@@ -53,6 +54,7 @@ class Supervisor:
         self.control = control
         self.heart = Heartbeat(job_dir, "supervisor", 0, attempt)
         self._known = Statuses(job_dir, attempt)
+        self._keeper = Keeper(plan, job_dir, attempt)
         self._hosts: list[str] = []
         self._silent: dict[int, tuple[float, float]] = {}
         self._warned = ""
@@ -64,7 +66,10 @@ class Supervisor:
         learners = _learners(self.plan.resources.learners)
         self._enter(State.DEPLOYING, f"preflight of {learners} ({how_started(self.plan)})")
         self._make_folders()
-        outcome = self._preflight() or self._early_end()
+        outcome, remark = check_code(self.plan, self.job_dir, self.attempt)
+        if remark:
+            say(f"  {contract.CODE}: {remark}")
+        outcome = outcome or self._preflight() or self._early_end()
         if outcome is None:
             self._enter(State.DOWNLOADING, "training data")
             self._load()
@@ -279,6 +284,8 @@ class Supervisor:
         if self.heart.warning != self._warned:
             self._warned = self.heart.warning
             say(f"Warning: {self._warned}" if self._warned else "Status can be written again.")
+        for path in [] if self.control.gone else self._keeper.keep():
+            say(f"Warning: {path} was gone from the job directory; it is back.")
 
     def _statuses(self) -> list[Status]:
         return self._known.learners(self.plan.resources.learners)

@@ -64,6 +64,10 @@ class Control:
     ) -> None:
         self._job_dir = job_dir
         self._successor = contract.submit_begin(attempt + 1)
+        # Who removes a job directory removes these, too; a purge of old files spares them.
+        names = (contract.claim(attempt), contract.submit_begin(attempt))
+        present = (job_dir / name for name in names if is_there(job_dir / name))
+        self._proof = next(present, job_dir / contract.attempt_dir(attempt))
         self._plan = plan
         self._signals = signals
         self._clock = clock
@@ -120,9 +124,9 @@ class Control:
         return None
 
     def _removed(self) -> bool:
-        """Return whether the plan's file has been missing for at least `_GONE_S`."""
+        """Return whether the attempt's claim has been missing for at least `_GONE_S`."""
         try:
-            (self._job_dir / contract.PLAN).stat()
+            self._proof.stat()
         except FileNotFoundError:
             now = self._clock()
             self._missing_since = now if self._missing_since is None else self._missing_since

@@ -23,7 +23,7 @@ def say(text: str) -> None:
 
 def leave(job_dir: Path, attempt: int, outcome: Outcome) -> int:
     """Write and print the verdict; return the supervisor's exit code."""
-    if is_gone(job_dir / contract.PLAN) and is_gone(attempt_folder(job_dir, attempt)):
+    if is_gone(attempt_folder(job_dir, attempt)):
         return 1  # somebody removed the job directory: don't create it again
     verdict = dataclasses.replace(verdict_of(job_dir, attempt, outcome), finished_at=time.time())
     path = job_dir / contract.verdict_file(verdict.attempt)

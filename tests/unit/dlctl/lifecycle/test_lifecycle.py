@@ -105,7 +105,7 @@ def test_the_error_says_why_a_training_cannot_be_resumed_yet(scene, monkeypatch)
     """Right after `dlctl halt` it still saves."""
     reason = "is being halted: saving a checkpoint"
     saves = replace(send(scene), state=State.TRAINING, reason=reason)
-    monkeypatch.setattr("dlctl.lifecycle.end.refresh", lambda *_: [saves])
+    monkeypatch.setattr("dlctl.lifecycle.resumption.refresh", lambda *_: [saves])
     with pytest.raises(RecordError, match="is TRAINING: is being halted: saving a checkpoint\n"):
         go_on(scene)
 

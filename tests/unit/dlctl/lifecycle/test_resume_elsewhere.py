@@ -174,7 +174,7 @@ def test_a_site_that_died_between_receipt_and_files_never_runs_that_attempt(scen
     assert [files.attempt for files in read_all(scene.session.transport, record)] == [1, 3]
 
 
-@pytest.mark.parametrize("moment", ["tar -xof", "submit.begin"])
+@pytest.mark.parametrize("moment", ["tar -xmof", "submit.begin"])
 def test_two_who_resume_at_once_never_mix_their_plans_and_scripts(scene, moment):
     failed(scene)
 

@@ -1,5 +1,6 @@
 """The batch script: one line stays one line, and what it does under a real bash."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -60,10 +61,18 @@ class Job:
         self.python = folder / "my python"
         self.python.write_text(FAKE_PYTHON)
         self.python.chmod(0o755)
-        (self.root / "runtime/ba5e").mkdir(parents=True)
         environment = {"python": str(self.python)} | site
         self.site = make_site(json.dumps(str(self.root)), environment=json.dumps(environment))
-        self.plan = plan_of(MANIFEST, site=self.site)
+        program = "print('hi')\n"
+        digest = hashlib.sha256(program.encode()).hexdigest()
+        index = contract.index_text(
+            [contract.SentFile(digest, len(program), "f", "learner/a b.py")]
+        )
+        self.runtime = self.root / "runtime" / contract.index_digest(index)
+        (self.runtime / "learner").mkdir(parents=True)
+        (self.runtime / "learner/a b.py").write_text(program)
+        (self.runtime / contract.SENT_INDEX).write_bytes(index)
+        self.plan = replace(plan_of(MANIFEST, site=self.site), runtime_dir=str(self.runtime))
 
     def run(self, job_id="7", plan=None, **env):
         return subprocess.run(
@@ -165,9 +174,54 @@ def test_setup_may_read_variables_that_nobody_set(tmp_path):
 
 def test_a_runtime_that_is_gone_is_a_verdict(tmp_path):
     job = Job(tmp_path)
-    (job.root / "runtime/ba5e").rmdir()
+    job.runtime.rename(job.root / "purged")
     assert job.run().returncode == 1
     assert job.verdict().hint == "run: dlctl resume digits-abcdefgh"
+
+
+def test_a_runtime_that_was_changed_or_purged_in_part_does_not_run(tmp_path):
+    job = Job(tmp_path)
+    program = job.runtime / "learner/a b.py"
+    program.write_text("print('ho')\n")
+    assert job.run().returncode == 1
+    assert "is no longer what was sent: learner/a b.py: FAILED" in job.verdict().reason
+    assert job.verdict().hint == "dlctl sends it again: dlctl resume digits-abcdefgh"
+    (job.dir / contract.claim(1)).unlink()
+    program.unlink()
+    assert job.run().returncode == 1
+    assert "learner/a b.py: FAILED open or read" in job.verdict().reason
+    (job.dir / contract.claim(1)).unlink()
+    (job.runtime / contract.SENT_INDEX).write_text("")
+    assert job.run().returncode == 1
+    assert ".dlctl-index: FAILED" in job.verdict().reason
+    assert job.ran() == []
+
+
+@pytest.mark.parametrize("place", [".", "runtime", "jobs", "learner", "learner/a b.py"])
+@pytest.mark.parametrize("how", ["chmod", "chown"])
+def test_a_folder_that_others_can_write_does_not_run(tmp_path, place, how):
+    if how == "chown" and os.geteuid():
+        pytest.skip("only root can give a file away")
+    job = Job(tmp_path)
+    (job.root / "jobs").mkdir()
+    path = (job.runtime if place.startswith("learner") else job.root) / place
+    if how == "chmod":
+        path.chmod(0o777)
+    else:
+        os.chown(path, 65534, 65534)
+    assert job.run().returncode == 1
+    assert "belongs to another user or can be written by others" in job.verdict().reason
+    assert job.ran() == []
+
+
+def test_what_a_job_writes_is_the_users_alone_unless_the_site_shares_it(tmp_path):
+    job = Job(tmp_path)
+    assert job.run().returncode == 0
+    assert (job.dir / contract.claim(1)).stat().st_mode & 0o777 == 0o600
+    shared = replace(job.plan, umask=f"{make_site(more='share: group').umask:03o}")
+    (job.dir / contract.claim(1)).unlink()
+    assert job.run(plan=shared).returncode == 0
+    assert (job.dir / contract.claim(1)).stat().st_mode & 0o777 == 0o640
 
 
 @pytest.mark.parametrize("there", [False, True])

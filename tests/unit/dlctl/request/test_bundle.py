@@ -233,7 +233,9 @@ def test_the_archive_is_deterministic_and_owned_by_nobody(folder):
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         members = {m.name: m for m in archive}
         assert archive.extractfile("code/train.py").read() == b"print(1)\n"
-    assert sorted(members) == ["code/alias", "code/lib", "code/lib/run.sh", "code/train.py"]
+    assert sorted(members) == [
+        "code/.dlctl-index", "code/alias", "code/lib", "code/lib/run.sh", "code/train.py"
+    ]  # fmt: skip
     assert {(m.uid, m.gid, m.uname) for m in members.values()} == {(0, 0, "")}
     assert members["code/lib/run.sh"].mode == 0o755
     assert members["code/lib"].isdir()

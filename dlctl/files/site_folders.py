@@ -1,0 +1,133 @@
+"""The folders below a site's root: whose they are, and whether what was sent there is still whole.
+
+Nobody but the user may be able to write to the root or to a folder below it: another user could
+put code there that runs as the victim. What was sent can be purged or changed: its index tells.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from dlctl.contract import DIGEST_LENGTH, SENT_INDEX
+from dlctl.errors import RemoteCommandError
+from dlctl.transport.base import Completed, Transport
+
+UNSAFE = 76
+"""Exit code of a script whose `guard` refuses a folder."""
+_FOLDERS = ("jobs", "runtime", "store", "secrets", "environments")
+
+_WHOLE = rf"""
+sha256() {{ sha256sum 2>/dev/null || shasum -a 256 2>/dev/null; }}
+files() {{ # of a sent folder, without the index and what Python leaves there
+    find . -type f ! -name {SENT_INDEX} ! -path '*/__pycache__/*' ! -path '*\\*' ! -name '*
+*' "$@"
+}}
+listed() {{ files -exec sh -c 'stat -c "%s %n" -- "$@" 2>/dev/null || stat -f "%z %N" -- "$@"' \
+    sh {{}} + | sort; }}
+indexed() {{ # names with a backslash are escaped: they are checked on the node
+    grep -v '\\' {SENT_INDEX} | sed -n 's|^[0-9a-f]* \([0-9]*\) [fx] \(.*\)|\1 ./\2|p' | sort
+}}
+whole() ( # a folder below the root: by its index, the sizes and the times
+    cd -- "$1" 2>/dev/null && [ -f {SENT_INDEX} ] || exit 1
+    # A site without a program for sums leaves this to the node.
+    sum=$(sha256 <{SENT_INDEX}); sum=${{sum%% *}}
+    case $sum in '' | "${{1##*/}}"*) ;; *) exit 1 ;; esac
+    [ -z "$(files -newer {SENT_INDEX} | head -n 1)" ] || exit 1
+    [ "$(listed)" = "$(indexed)" ]
+)"""
+
+
+def guard(root: str, targets: Sequence[str] = ()) -> str:
+    """Return the lines of a POSIX script that end it unless all folders are the user's alone.
+
+    Args:
+        root: Absolute, or relative to the home directory; folders that do not exist are fine.
+        targets: Folders below `root` beside those of dlctl itself.
+    """
+    below = " ".join(shlex.quote(f"{root}/{name}") for name in (*_FOLDERS, *targets))
+    return f"""\
+uid=$(id -u) writers='-perm -0020 -o -perm -0002'
+# A group that has the user's name has no other members.
+[ "$(id -gn 2>/dev/null)" = "$(id -un 2>/dev/null)" ] && writers='-perm -0002'
+unsafe() {{ printf '%s\\t%s\\n' "$1" "$2" >&2; exit {UNSAFE}; }}
+guard() {{ # folder
+    [ -e "$1" ] || [ -L "$1" ] || return 0
+    [ -z "$(find "$1" -prune ! -user "$uid" -print)" ] || unsafe "$1" "belongs to another user"
+    [ -d "$1" ] || unsafe "$1" "is not a folder"
+    [ -z "$(find "$1/." ! -name . -prune -o ! -user "$uid" -print)" ] ||
+        unsafe "$1" "leads to a folder of another user"
+    [ -z "$(find "$1/." ! -name . -prune -o \\( $writers \\) -print)" ] ||
+        unsafe "$1" "can be written by other users"
+}}
+guard {shlex.quote(root)}
+for d in {below}; do
+    [ ! -L "$d" ] || unsafe "$d" "is a link"
+    guard "$d"
+done"""
+
+
+def refusal(name: str, end: Completed) -> RemoteCommandError:
+    """Return the error of a script that ended with `UNSAFE`."""
+    folder, _, why = end.last_error_line.partition("\t")
+    return RemoteCommandError(
+        f"{name}: {folder} {why}, who could make your jobs run their code: nothing was sent",
+        hint=f"chmod go-w {shlex.quote(folder)} if it is yours, else set `root` in the site's file "
+        "to a new folder of your own",
+    )
+
+
+def all_damaged(transport: Transport, root: str) -> list[str]:
+    """Return what is below a site's root that is no longer what was sent.
+
+    Raises:
+        RemoteCommandError: the root can't be read, or is not the user's alone.
+    """
+    script = f"""\
+cd -- {shlex.quote(root)} 2>/dev/null || exit 0
+for d in runtime/* store/*; do
+    # Folders of older versions have no index; those with code have longer names.
+    if [ -f "$d/{SENT_INDEX}" ] || [ "${{d%%/*}}-${{#d}}" = store-{6 + DIGEST_LENGTH} ]; then
+        printf '%s\\n' "$d"
+    fi
+done
+exit 0"""
+    end = transport.run(script)
+    if end.exit_code:
+        raise _unreadable(transport, end)
+    return sorted(damaged(transport, root, end.text.split("\n")[:-1]))
+
+
+def damaged(transport: Transport, root: str, targets: Sequence[str]) -> set[str]:
+    """Return the targets below `root` that are missing or no longer what was sent.
+
+    Raises:
+        RemoteCommandError: the root can't be read, or is not the user's alone.
+    """
+    words = " ".join(shlex.quote(target) for target in targets)
+    script = f"""\
+LC_ALL=C; export LC_ALL
+{guard(root, targets)}{_WHOLE}
+[ -d {shlex.quote(root)} ] || {{ printf '%s\\n' {words}; exit 0; }}
+cd -- {shlex.quote(root)} || exit 1
+for d in {words}; do
+    case $d in
+    secrets/*) [ -d "$d" ] ;; # has no index
+    *) whole "$d" ;;
+    esac || printf '%s\\n' "$d"
+done
+exit 0"""
+    end = transport.run(script)
+    if end.exit_code == UNSAFE:
+        raise refusal(transport.name, end)
+    if end.exit_code:
+        raise _unreadable(transport, end)
+    return set(end.text.split("\n")) - {""}
+
+
+def _unreadable(transport: Transport, end: Completed) -> RemoteCommandError:
+    return RemoteCommandError(
+        f"{transport.name}: can't read the root folder (exit code {end.exit_code}): "
+        f"{end.last_error_line}",
+        hint="try again; `dlctl sites check` examines the site",
+    )

@@ -1,0 +1,164 @@
+"""Resume a training: from its newest checkpoint, with other resources or new code if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.contract import State
+from dlctl.errors import RecordError
+from dlctl.files.upload import Tree, read_files
+from dlctl.lifecycle.end import fence, interrupted
+from dlctl.lifecycle.environment import make_environment
+from dlctl.lifecycle.session import Session
+from dlctl.lifecycle.submit import (
+    ask,
+    ask_again,
+    lacking,
+    lacking_code,
+    lacking_runtime,
+    runs_as_sent,
+    send,
+)
+from dlctl.lifecycle.watch import refresh
+from dlctl.manifest.overrides import Overrides
+from dlctl.record import Record, RecordStore
+from dlctl.request import attempts
+from dlctl.request.attempts import AttemptFiles
+from dlctl.request.bundle import differences
+from dlctl.request.request import merged, pending, remember
+
+if TYPE_CHECKING:
+    from dlctl.request.request import Request
+
+
+def resume(
+    session: Session,
+    record: Record,
+    store: RecordStore,
+    rebuild: Callable[[Record], Request],
+    overrides: Overrides | None = None,
+    *,
+    new_code: bool = False,
+    on_line: Callable[[str], None] | None = None,
+) -> Record:
+    """Resume from the newest checkpoint, or finish a submission that was interrupted.
+
+    Args:
+        rebuild: builds the request again from the user's folder, if it never arrived or for its
+            new code.
+        overrides: changes to the resources of the previous attempt.
+        new_code: send the user's folder as it is now, and train with that.
+        on_line: called with a sentence about what takes minutes.
+
+    Raises:
+        RecordError: it is running or has completed.
+        PlanError: the request fits no partition; nothing has changed.
+        SiteError: the manifest's requirements can't be installed; nothing was queued.
+    """
+    record = refresh(session, [record], store)[0]
+    if record.state is State.COMPLETED or not (record.state.final or interrupted(record)):
+        why = "" if record.state.final or not record.reason else f": {record.reason}"
+        raise RecordError(
+            f"there is nothing to resume: {record.training_id} is {record.state}{why}",
+            hint=f"dlctl show {record.training_id}",
+        )
+    asked = overrides or Overrides()
+    used_up, code = False, list[Tree]()
+    if _never_arrived(session, record):
+        record = remember(record, merged(pending(record, 0), asked))
+        files = _bring(session, rebuild(record), record, store)
+    else:
+        request = rebuild(record) if new_code else None
+        files, asked = _files_for(session, record, asked, request)
+        code = lacking_code(session, request) if request else []
+        used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
+    make_environment(session, files.plan, on_line)
+    if used_up or _was_begun(session, record):
+        if not fence(session, record) and not record.state.final:
+            return refresh(session, [record], store)[0]  # its job has started meanwhile
+        record = replace(record, attempt=record.attempt + 1)
+    record = replace(record, state=State.QUEUED, job_id="", reason="is being submitted",
+                     hint=f"dlctl resume {record.training_id}")  # fmt: skip
+    store.update(record := remember(record, asked))
+    if record.attempt > 1:
+        sent = ask_again(session, files, record, store, code)
+        if asked != Overrides():
+            _check_whose(session, files, sent)
+        return sent
+    send(session, files.plan.root, lacking_runtime(session, files.plan))
+    return ask(session, files.plan, record, store)
+
+
+def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
+    """Raise RecordError if the attempt runs with the resources of another `dlctl resume`."""
+    newest = attempts.read_newest(session.transport, record)
+    ours, theirs = files.plan, newest.plan
+    same_code = replace(theirs, runtime_dir=ours.runtime_dir, dlctl_version=ours.dlctl_version)
+    if newest.attempt < record.attempt or same_code == ours:
+        return
+    raise RecordError(
+        f"another `dlctl resume {record.training_id}` was first: attempt {record.attempt} runs "
+        "with its resources",
+        hint=f"dlctl show {record.training_id}; to change resources, halt it and resume it",
+    )
+
+
+def _bring(session: Session, request: Request, record: Record, store: RecordStore) -> AttemptFiles:
+    """Record the overrides, in case sending fails; then send a request that never arrived."""
+    store.update(record)
+    send(session, request.plan.root, lacking(session, request))
+    return attempts.of_request(request)
+
+
+def _files_for(
+    session: Session, record: Record, asked: Overrides, request: Request | None
+) -> tuple[AttemptFiles, Overrides]:
+    """Return the next attempt's files, and all its changes to the previous attempt.
+
+    This includes the changes of a resumption that was interrupted.
+
+    Args:
+        request: Rebuilt from the user's folder, for its code.
+    """
+    try:
+        before = attempts.read_newest(session.transport, record)
+    except RecordError:
+        if request is None:
+            raise
+        return attempts.of_request(request), asked  # the site has lost the files
+    asked = merged(pending(record, before.attempt), asked)
+    if request is not None:
+        again = attempts.decide_again(before, asked, session.site)
+        return attempts.with_code(again, request.code, _sent_index(session, record)), asked
+    if asked == Overrides() and runs_as_sent(session, before.plan):
+        return before, asked
+    return attempts.decide_again(before, asked, session.site), asked
+
+
+def _sent_index(session: Session, record: Record) -> bytes | None:
+    path = f"{record.job_dir}/{contract.CODE}/{contract.SENT_INDEX}"
+    return read_files(session.transport, [path])[path]
+
+
+def changed_since_sent(session: Session, record: Record) -> list[str]:
+    """Return the files in which the user's folder differs from the code of the training."""
+    from dlctl.request.build import folder_index
+
+    sent, here = _sent_index(session, record), folder_index(record)
+    return [] if sent is None or here is None else differences(sent, here)
+
+
+def _was_begun(session: Session, record: Record) -> bool:
+    """Return whether the record's attempt is used up: submitted, or claimed."""
+    names = (contract.submit_begin(record.attempt), contract.claim(record.attempt))
+    found = read_files(session.transport, [f"{record.job_dir}/{name}" for name in names])
+    return any(content is not None for content in found.values())
+
+
+def _never_arrived(session: Session, record: Record) -> bool:
+    """Return whether the files of an interrupted submission are missing at the site."""
+    path = f"{record.job_dir}/{contract.PLAN}"
+    return not record.job_id and read_files(session.transport, [path])[path] is None

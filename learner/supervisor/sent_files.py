@@ -1,0 +1,123 @@
+"""Keep what a job needs from being purged while it runs, and check what was sent before it starts.
+
+Sites remove files from scratch file systems that nobody has changed for some weeks, and a training
+may run, or wait in the queue, for longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import Plan, VerdictKind
+from learner.job.directives import is_gone
+from learner.job.outcome import Outcome, failed
+
+TOUCH_EVERY_S = 6 * 3600.0
+_RESTORE_EVERY_S = 5.0
+_SHOWN = 3
+
+
+def check_code(plan: Plan, job_dir: Path, attempt: int) -> tuple[Outcome | None, str]:
+    """Return the outcome that ends the attempt if its code is not what was sent, and a remark.
+
+    A program may change files of its own folder, so later attempts only get a remark about that.
+    """
+    folder = job_dir / contract.CODE
+    if len(plan.code_digest) != contract.DIGEST_LENGTH:
+        return None, ""  # from an older dlctl, or made by hand
+    try:
+        index = (folder / contract.SENT_INDEX).read_bytes()
+        files = contract.parse_index(index) if _is_of(plan, index) else None
+    except (OSError, ValueError):
+        files = None
+    if files is None:
+        return _damaged(plan, [contract.SENT_INDEX], "missing or not what was sent"), ""
+    if missing := contract.missing_files(folder, files):
+        return _damaged(plan, missing, "missing"), ""
+    changed = contract.changed_files(folder, files)
+    if changed and attempt == 1:
+        return _damaged(plan, changed, "not what was sent"), ""
+    return None, f"changed since it was sent: {_names(changed)}" if changed else ""
+
+
+def _is_of(plan: Plan, index: bytes) -> bool:
+    return contract.index_digest(index) == plan.code_digest
+
+
+def _damaged(plan: Plan, names: list[str], what: str) -> Outcome:
+    return failed(
+        VerdictKind.SITE,
+        f"{_names(names)} in the code folder {plan.job_dir}/{contract.CODE}: {what}.",
+        f"Send your folder again and continue: dlctl resume --code {plan.training_id}",
+    )
+
+
+def _names(paths: list[str]) -> str:
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(map(repr, paths[:_SHOWN])) + more
+
+
+class Keeper:
+    """Restores the files that describe a running attempt, and marks dlctl's files as in use."""
+
+    def __init__(
+        self, plan: Plan, job_dir: Path, attempt: int, touch_every_s: float = TOUCH_EVERY_S
+    ) -> None:
+        self._plan = plan
+        self._job_dir = job_dir
+        self._touch_every_s = touch_every_s
+        self._touch_at = time.monotonic() + touch_every_s
+        self._restore_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._contents: dict[Path, bytes] = {}
+        for name in (contract.plan_file, contract.manifest_file, contract.script_file):
+            path = job_dir / name(attempt)
+            with contextlib.suppress(OSError):
+                self._contents[path] = path.read_bytes()
+
+    def keep(self) -> list[str]:
+        """Restore and touch what is due; return the paths of the files that were restored."""
+        now = time.monotonic()
+        if now >= self._touch_at and not (self._thread and self._thread.is_alive()):
+            self._touch_at = now + self._touch_every_s
+            # A slow file system must not hold up the heartbeat.
+            self._thread = threading.Thread(target=self.touch, name="dlctl-touch", daemon=True)
+            self._thread.start()
+        if now < self._restore_at:
+            return []
+        self._restore_at = now + _RESTORE_EVERY_S
+        return [str(path) for path, content in self._contents.items() if _restore(path, content)]
+
+    def touch(self) -> None:
+        """Give dlctl's files the time of now: not the user's results, nor the data."""
+        root, now = Path(self._plan.root), time.time()
+        # A file of the runtime must not become newer than its index: all get the same time.
+        for folder in (self._job_dir, Path(self._plan.runtime_dir), self._environment(),
+                       root / "secrets" / self._plan.training_id):  # fmt: skip
+            for path, folders, names in os.walk(folder) if folder else ():
+                folders[:] = [name for name in folders if name != contract.RESULTS]
+                for name in names:
+                    with contextlib.suppress(OSError):
+                        os.utime(Path(path, name), (now, now), follow_symlinks=False)
+
+    def _environment(self) -> Path | None:
+        """Return the folder of the job's Python if dlctl made it for the manifest."""
+        environments = Path(self._plan.root) / "environments"
+        python = Path(self._plan.environment.python)
+        if python.is_relative_to(environments):
+            return environments / python.relative_to(environments).parts[0]
+        return None
+
+
+def _restore(path: Path, content: bytes) -> bool:
+    if not is_gone(path) or is_gone(path.parent):
+        return False
+    with contextlib.suppress(OSError):
+        contract.write_whole(path, content)
+        return True
+    return False

@@ -1,0 +1,249 @@
+"""A site's purge of old files, damage, and other users: what was sent is checked and sent again."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from login_side import Scene, make_site
+from test_lifecycle import look, run_everything, send
+
+from dlctl import contract
+from dlctl.contract import State
+from dlctl.errors import RecordError, RemoteCommandError
+from dlctl.files.site_folders import damaged
+from dlctl.lifecycle import changed_since_sent, details, resume
+from dlctl.outputs.fetch import fetch_results
+from dlctl.record import RecordStore
+from dlctl.request.build import prepare_again
+from dlctl.site_admin.doctor import check_sent
+
+DAY_S = 86400
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
+
+
+def purge(folder, older_than_s):
+    """Do what a site does: `find -type f -mtime +N -delete`."""
+    for path in folder.rglob("*"):
+        if path.is_file() and time.time() - path.stat().st_mtime > older_than_s:
+            path.unlink()
+
+
+def go_on(scene, **asked):
+    return resume(scene.session, scene.store.all()[0], scene.store,
+                  lambda r: prepare_again(r, scene.site), **asked)  # fmt: skip
+
+
+def plan_of(scene, attempt):
+    job_dir = Path(scene.store.all()[0].job_dir)
+    return contract.read_record(contract.Plan, job_dir / contract.plan_file(attempt))
+
+
+def age(folder, days):
+    then = time.time() - days * DAY_S
+    for path in folder.rglob("*"):
+        os.utime(path, (then, then), follow_symlinks=False)
+
+
+# Purged -------------------------------------------------------------------------------------------
+
+
+def test_what_was_sent_just_now_is_not_old(scene):
+    """Archives with a fixed time: a purge removed plan.json of running jobs."""
+    record = send(scene)
+    before = {path for path in scene.root.rglob("*") if path.is_file()}
+    purge(scene.root, DAY_S)
+    assert {path for path in scene.root.rglob("*") if path.is_file()} == before
+    assert Path(record.job_dir, contract.PLAN).exists()
+
+
+def test_results_of_a_training_whose_plan_was_purged_are_fetched(scene, tmp_path):
+    record = send(scene)
+    run_everything(scene)
+    job_dir = Path(record.job_dir)
+    (job_dir / contract.RESULTS).mkdir(exist_ok=True)
+    (job_dir / contract.RESULTS / "model.pt").write_text("weights")
+    for name in (contract.PLAN, contract.MANIFEST, contract.SCRIPT):
+        (job_dir / name).unlink()
+    known = look(scene)
+    assert known.state is State.COMPLETED
+    fetched = fetch_results(scene.session.transport, known, tmp_path / "here")
+    assert "model.pt" in fetched.files
+    with pytest.raises(RecordError, match=r"plan\.json.* of .* can't be found any more") as lost:
+        details(scene.session, known)
+    assert "delete" not in lost.value.hint
+    assert "dlctl fetch results" in lost.value.hint
+
+
+def test_a_training_whose_files_were_purged_is_resumed_with_the_folder(scene):
+    record = send(scene)
+    scene.scheduler.set_state(1, "NODE_FAIL")
+    assert look(scene).state is State.FAILED
+    for name in (contract.PLAN, contract.MANIFEST, contract.SCRIPT, "code/train.py"):
+        (Path(record.job_dir) / name).unlink()
+    with pytest.raises(RecordError, match="can't be found any more"):
+        go_on(scene)
+    assert go_on(scene, new_code=True).attempt == 2
+    assert plan_of(scene, 2).code_digest
+    assert Path(record.job_dir, "code/train.py").read_text() == "print('hi')\n"
+
+
+def test_code_that_was_purged_comes_back_with_the_next_attempt(scene):
+    (scene.work / "a b").mkdir()
+    (scene.work / "a b/data.txt").write_text("x")
+    record = send(scene)
+    scene.scheduler.set_state(1, "NODE_FAIL")
+    look(scene)
+    code = Path(record.job_dir, "code")
+    (code / "train.py").unlink()
+    (code / "a b/data.txt").unlink()
+    (code / "written by the program").write_text("stays")
+    go_on(scene)
+    assert (code / "train.py").read_text() == "print('hi')\n"
+    assert (code / "a b/data.txt").read_text() == "x"
+    assert (code / "written by the program").exists()
+
+
+# Damaged ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("harm", ["purge", "change", "same size", "more", "index"])
+@pytest.mark.parametrize("kind", ["runtime", "store"])
+def test_what_was_damaged_is_sent_again(scene, kind, harm):
+    plan = scene.request().plan
+    send(scene)
+    name = plan.code_digest if kind == "store" else plan.runtime_dir.rpartition("/")[2]
+    folder = scene.root / kind / name
+    file = folder / ("train.py" if kind == "store" else "learner/supervisor/__main__.py")
+    content = file.read_bytes()
+    if harm == "purge":
+        file.unlink()
+    elif harm == "change":
+        file.write_bytes(content + b"\n")
+    elif harm == "same size":
+        file.write_bytes(content[:-1] + b"#")
+        os.utime(file, (time.time() + 5, time.time() + 5))
+    elif harm == "more":
+        (folder / "sitecustomize.py").write_text("import antigravity")
+    else:
+        (folder / contract.SENT_INDEX).write_text("")
+    assert damaged(scene.session.transport, str(scene.root), [f"{kind}/{name}"])
+    seen = check_sent(scene.site, scene.session.transport).seen
+    assert seen == f"no longer what was sent: {kind}/{name}"
+    send(scene)
+    assert file.read_bytes() == content
+    assert not (folder / "sitecustomize.py").exists()
+    assert check_sent(scene.site, scene.session.transport).outcome == "ok"
+    assert len(scene.scheduler.jobs()) == 2
+
+
+def test_odd_names_are_no_damage(scene):
+    for name in ("a\nb", "c\\d", "ü", "e  f", "-g", "h'\"$(i)"):
+        (scene.work / name).write_text(name)
+    (scene.work / "link").symlink_to("train.py")
+    record = send(scene)
+    target = f"store/{scene.request().plan.code_digest}"
+    assert not damaged(scene.session.transport, str(scene.root), [target])
+    index = Path(record.job_dir, "code", contract.SENT_INDEX).read_bytes()
+    sent = {file.path for file in contract.parse_index(index)}
+    assert {"a\nb", "c\\d", "ü", "e  f", "-g", "h'\"$(i)", "link", "train.py"} == sent
+    assert changed_since_sent(scene.session, record) == []
+
+
+# Other users --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["", "runtime", "store", "jobs", "secrets"])
+@pytest.mark.parametrize("how", ["others write", "foreign", "link"])
+def test_a_folder_that_is_not_the_users_own_is_refused(scene, tmp_path, place, how):
+    if how == "foreign" and os.geteuid():
+        pytest.skip("only root can give a folder away")
+    if how == "link" and not place:
+        pytest.skip("the root may be a link of the user's own")
+    folder = scene.root / place
+    if how == "link":
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o1777)
+    if how == "foreign":
+        folder.chmod(0o755)
+        os.chown(folder, 65534, 65534)
+    with pytest.raises(RemoteCommandError, match="nothing was sent") as refused:
+        send(scene)
+    assert str(folder) in refused.value.message
+    assert check_sent(scene.site, scene.session.transport).seen == refused.value.message
+    assert scene.scheduler.jobs() == {}
+    assert scene.store.all() == []
+
+
+@pytest.mark.parametrize(("more", "file_mode", "folder_mode"),
+                         [("", 0o600, 0o700), ("share: group", 0o640, 0o750)])  # fmt: skip
+def test_only_the_user_reads_what_is_sent_unless_the_site_shares_it(
+    scene, more, file_mode, folder_mode
+):
+    scene.site = make_site(str(scene.root), environment=f"{{python: {scene.python}}}", more=more)
+    scene.session.site = scene.site
+    scene.root.chmod(folder_mode)
+    (scene.work / "run.sh").write_text("#!/bin/sh\n")
+    (scene.work / "run.sh").chmod(0o755)
+    record = send(scene)
+    run_everything(scene)
+    ours = [p for name in ("jobs", "runtime", "store") for p in (scene.root / name).rglob("*")]
+    modes = {p.stat().st_mode & 0o777 for p in ours if p.is_dir()}
+    assert modes == {folder_mode}
+    code = Path(record.job_dir, "code")
+    assert (code / "run.sh").stat().st_mode & 0o777 == folder_mode
+    assert (code / "train.py").stat().st_mode & 0o777 == file_mode
+    assert not [p for p in ours if p.stat().st_mode & 0o007]
+
+
+# New code -----------------------------------------------------------------------------------------
+
+
+def test_a_resumption_names_the_changes_and_sends_them_if_asked(scene):
+    (scene.work / "old.py").write_text("1")
+    (scene.work / "same.py").write_text("1")
+    record = send(scene)
+    scene.scheduler.set_state(1, "NODE_FAIL")
+    look(scene)
+    (scene.work / "train.py").write_text("print('mended')\n")
+    (scene.work / "new.py").write_text("2")
+    (scene.work / "old.py").unlink()
+    changes = ["new.py (new)", "old.py (removed)", "train.py"]
+    code = Path(record.job_dir, "code")
+    (code / "written.txt").write_text("by the program")
+
+    assert go_on(scene).attempt == 2
+    assert changed_since_sent(scene.session, record) == changes
+    assert (code / "train.py").read_text() == "print('hi')\n"
+    assert plan_of(scene, 2).code_changes == []
+
+    scene.scheduler.set_state(2, "NODE_FAIL")
+    look(scene)
+    known = go_on(scene, new_code=True)
+    assert known.attempt == 3
+    assert changed_since_sent(scene.session, known) == []
+    assert (code / "train.py").read_text() == "print('mended')\n"
+    assert not (code / "old.py").exists()
+    assert (code / "written.txt").exists()
+    attempts = details(scene.session, known)["attempts"]
+    assert [attempt["code_changes"] for attempt in attempts] == [[], [], changes]
+    assert len({attempt["code_digest"] for attempt in attempts}) == 2
+
+
+def test_an_attempt_after_new_code_keeps_it(scene):
+    send(scene)
+    for state in (1, 2):
+        scene.scheduler.set_state(state, "NODE_FAIL")
+        look(scene)
+        (scene.work / "train.py").write_text("print('mended')\n")
+        go_on(scene, new_code=state == 1)
+    assert plan_of(scene, 3).code_digest == plan_of(scene, 2).code_digest
+    code = Path(scene.store.all()[0].job_dir, "code")
+    assert (code / "train.py").read_text() == "print('mended')\n"

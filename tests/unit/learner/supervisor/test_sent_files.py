@@ -1,0 +1,96 @@
+"""Files of a job that a site purges: kept fresh, restored, or named."""
+
+import dataclasses
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+from node_job import Job
+
+from dlctl import contract
+from dlctl.contract import State
+from learner.supervisor.sent_files import Keeper, check_code
+
+
+def indexed(job: Job) -> Job:
+    """Give a job's code an index, as dlctl sends it."""
+    files = [
+        contract.SentFile(
+            hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size, "f", path.name
+        )
+        for path in job.code.iterdir()
+    ]
+    index = contract.index_text(files)
+    (job.code / contract.SENT_INDEX).write_bytes(index)
+    job.write_plan(code_digest=contract.index_digest(index))
+    return job
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    job = Job(tmp_path, 'touch "$LOG_DIR/ran"')
+    job.write("train.py", "print(1)")
+    job.write("data\n.txt", "1 2 3")
+    return indexed(job)
+
+
+def test_whole_code_runs(job: Job) -> None:
+    assert job.run().state is State.COMPLETED
+
+
+@pytest.mark.parametrize("name", ["train.py", "data\n.txt"])
+def test_a_training_without_one_of_its_files_does_not_begin(job: Job, name: str) -> None:
+    (job.code / name).unlink()
+    verdict = job.run()
+    assert (verdict.state, verdict.hint) == (
+        State.FAILED, "Send your folder again and continue: dlctl resume --code "
+        + job.plan.training_id,
+    )  # fmt: skip
+    assert repr(name) in verdict.reason
+    assert not (job.dir / contract.LOGS / "ran").exists()
+
+
+def test_changed_code_is_refused_at_first_and_told_later(job: Job) -> None:
+    """A program may write to its own folder while it runs."""
+    job.write("train.py", "print(2)")
+    outcome, _ = check_code(job.plan, job.dir, 1)
+    assert outcome is not None
+    assert "'train.py'" in outcome.reason
+    assert check_code(job.plan, job.dir, 2) == (None, "changed since it was sent: 'train.py'")
+    assert check_code(dataclasses.replace(job.plan, code_digest="0" * 64), job.dir, 1)[0] is None
+
+
+def test_a_plan_that_was_purged_comes_back_while_the_job_runs(job: Job) -> None:
+    """Its loss once ended the running job: FAILED, "Its job directory is gone"."""
+    plan = (job.dir / contract.PLAN).read_bytes()
+    job.write_plan(framework=dataclasses.replace(
+        job.plan.framework,
+        command='rm "$MODEL_DIR/../plan.json"; echo gone >"$LOG_DIR/ran"; '
+        'while [ ! -e "$MODEL_DIR/../plan.json" ]; do sleep 0.1; done'))  # fmt: skip
+    verdict = job.run()
+    assert verdict.state is State.COMPLETED, verdict.reason
+    restored = contract.from_json(contract.Plan, (job.dir / contract.PLAN).read_bytes())
+    assert restored == job.plan
+    assert plan != (job.dir / contract.PLAN).read_bytes()
+
+
+def test_files_of_a_running_job_are_touched_but_not_its_results(job: Job, tmp_path: Path) -> None:
+    runtime = tmp_path / "runtime" / "x"
+    (job.dir / contract.RESULTS).mkdir()
+    runtime.mkdir(parents=True)
+    result = job.dir / contract.RESULTS / "model.pt"
+    files = [job.code / "train.py", job.dir / contract.PLAN, runtime / "a.py",
+             runtime / contract.SENT_INDEX]  # fmt: skip
+    for path in (*files, result):
+        path.touch()
+        os.utime(path, (5, 5))
+    plan = dataclasses.replace(job.plan, runtime_dir=str(runtime))
+    keeper = Keeper(plan, job.dir, 1, touch_every_s=0.0)
+    assert keeper.keep() == []
+    assert keeper._thread is not None
+    keeper._thread.join()
+    assert all(time.time() - path.stat().st_mtime < 60 for path in files)
+    assert files[2].stat().st_mtime == files[3].stat().st_mtime
+    assert result.stat().st_mtime == 5
