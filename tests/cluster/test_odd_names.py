@@ -106,7 +106,7 @@ END
     assert seen["env"] == {
         "ODD_VALUE": ODD, "ODD_LINES": MULTILINE, "ODD_DASH": "--help", "ODD_EMPTY": "",
     }  # fmt: skip
-    assert seen["files"] == sorted(["pro be.py", ODD_FILE, "sub ü/-rf"])
+    assert seen["files"] == sorted([".dlctl-index", "pro be.py", ODD_FILE, "sub ü/-rf"])
     assert seen["cwd"] == str(odd_site.job_dir(training_id) / "code")
     shown = dlctl("show", training_id, "--json", cwd=folder, ok=True).json
     assert shown["name"] == ODD
