@@ -72,8 +72,7 @@ def status(
     Example: dlctl status digits-3k9f
     """
     store = open_record()
-    wanted = [store.find(name) for name in training_ids] if training_ids else [store.find(None)]
-    known = refreshed(wanted, store)
+    known = refreshed(store.find_all(training_ids or []), store)
     many = [[r.training_id, shown_state(r), r.reason] for r in known]
     output.report([plain(r) for r in known] if len(known) > 1 else plain(known[0]), as_json,
                   lambda _: output.table(["training", "state", "reason"], many)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import json
 import os
 import secrets
@@ -67,10 +68,15 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     raise ContractError(f"{where}: {value!r} is not of the type {kind}")
 
 
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def _decode_record(cls: type, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise ContractError(f"{where}: {value!r} is no object")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     known: dict[str, Any] = {}
     for item in dataclasses.fields(cls):
         if item.name in value:

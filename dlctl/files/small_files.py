@@ -16,6 +16,8 @@ from dlctl.transport.base import Completed, Transport
 
 _TIMEOUT_S = 60.0
 _NO_FOLDER = 71
+_NAMES_AT_ONCE = 400
+"""In one argument list, whose length is limited."""
 
 
 def read_files(
@@ -57,6 +59,63 @@ done"""
         raise _damaged(transport)
     found = zip(paths, contents, strict=True)
     return {path: content[1:] if content[:1] == b"y" else None for path, content in found}
+
+
+def read_texts(
+    transport: Transport, paths: Sequence[str], *, timeout_s: float = 90.0
+) -> dict[str, bytes | None]:
+    """Return what `read_files` returns, for thousands of text files in a second.
+
+    No process is started for each. A last line that lacks its newline gets one.
+
+    Raises:
+        TransferError: as `read_files`.
+    """
+    mark = _mark()
+    chunks = [paths[at : at + _NAMES_AT_ONCE] for at in range(0, len(paths), _NAMES_AT_ONCE)]
+    script = "LC_ALL=C; export LC_ALL\n" + "\n".join(_texts_script(each, mark) for each in chunks)
+    end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
+    answers = _frames(transport, end.stdout, mark)
+    if len(answers) != len(paths) + len(chunks):
+        raise _damaged(transport)
+    found: dict[str, bytes | None] = {}
+    unsure = []
+    for chunk in chunks:
+        flags, *contents = answers[: len(chunk) + 1]
+        del answers[: len(chunk) + 1]
+        for path, flag, content in zip(chunk, flags.decode(), contents, strict=True):
+            found[path] = content[1:] if flag == "y" else None
+            if flag == "?" or (flag, content) == ("y", b"?"):
+                unsure.append(path)  # it vanished at this very moment, or its folder is closed
+    return found | read_files(transport, unsure)
+
+
+def _texts_script(paths: Sequence[str], mark: str) -> str:
+    """Return a script that prints a flag for each path, and then its content."""
+    return f"""\
+set -- {" ".join(shlex.quote(path) for path in paths)}
+flags=
+for f; do
+    d=${{f%/*}}
+    if [ -f "$f" ]; then flags=${{flags}}y
+    # Only a user who can search its folder knows that a file does not exist.
+    elif [ -x "$d" ]; then flags=${{flags}}n
+    else flags=${{flags}}-
+    fi
+done
+case $flags in *-*) # perhaps the folder does not exist, perhaps it can't be reached
+    ls -d -- "$@" 2>&1 >/dev/null | grep -v -e 'No such file' -e 'Not a directory' >/dev/null &&
+        flags=$(printf '%s' "$flags" | tr - '?');;
+esac
+printf '%s%s' "$flags" '{mark}'
+awk -v mark='{mark}' 'BEGIN {{
+    for (i = 1; i < ARGC; i++) {{
+        got = (getline line < ARGV[i])
+        printf "%s", got < 0 ? "?" : "y"
+        for (; got > 0; got = (getline line < ARGV[i])) print line
+        close(ARGV[i]); printf "%s", mark
+    }}
+}}' "$@" || exit 1"""
 
 
 def read_appended(

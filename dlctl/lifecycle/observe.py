@@ -7,12 +7,15 @@ for an end.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from dlctl import contract
 from dlctl.contract import State, Status, Verdict
+from dlctl.contract.metrics import LOSS
 from dlctl.record import Record
 from dlctl.scheduler.base import Job, JobState
 
@@ -39,6 +42,10 @@ class Observation:
     fenced: bool = False
     """dlctl itself has claimed the attempt: no job will ever run it."""
     supervisor: Status | None = None
+    learner: Status | None = None
+    """Learner 0's."""
+    epochs: int = 0
+    """Of the plan; 0 if the training's own program decides."""
     verdict: Verdict | None = None
     cancel_asked: bool = False
     halt_asked: bool = False
@@ -69,7 +76,7 @@ def paths_to_read(record: Record) -> list[str]:
     names = [
         contract.PLAN, contract.submit_begin(n), contract.submit_answer(n), contract.claim(n),
         contract.status_file(n, "supervisor", 0), contract.verdict_file(n),
-        contract.CANCEL_REQUEST, contract.HALT_REQUEST,
+        contract.CANCEL_REQUEST, contract.HALT_REQUEST, contract.status_file(n, "learner", 0),
     ]  # fmt: skip
     return [f"{record.job_dir}/{name}" for name in names]
 
@@ -77,7 +84,7 @@ def paths_to_read(record: Record) -> list[str]:
 def observe(record: Record, files: dict[str, bytes | None], now: float) -> Observation:
     """Return what the files say; `refresh` adds what the scheduler says."""
     contents = [files[path] for path in paths_to_read(record)]
-    _, begin, answer, claim, status, verdict, cancel, halt = contents
+    plan, begin, answer, claim, status, verdict, cancel, halt, learner = contents
     owner = (claim or b"").decode(errors="replace").strip()
     return Observation(
         now=now,
@@ -86,11 +93,20 @@ def observe(record: Record, files: dict[str, bytes | None], now: float) -> Obser
         claim="" if owner == contract.NOBODY else owner,
         fenced=owner == contract.NOBODY,
         supervisor=_read(Status, status),
+        learner=_read(Status, learner),
+        epochs=record.epochs or _epochs(plan),
         verdict=_read(Verdict, verdict),
         cancel_asked=cancel is not None,
         halt_asked=halt is not None,
         exists=any(content is not None for content in contents),
     )
+
+
+def _epochs(plan: bytes | None) -> int:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        asked = json.loads(plan or b"")
+        return int(asked["training"]["epochs"]) if asked["framework"]["job"] else 0
+    return 0
 
 
 def _read(cls: type[contract.R], content: bytes | None) -> contract.R | None:
@@ -107,7 +123,31 @@ def derive(record: Record, seen: Observation, wall_s: float) -> Record:
         wall_s: this machine's clock, for `seen_at` and `stale_since`.
     """
     job_id = (seen.job and seen.job.job_id) or seen.claim or record.job_id
-    known = replace(record, job_id=job_id)
+    known = replace(_progress(record, seen), job_id=job_id)
+    known = _state(known, seen, wall_s)
+    if known.state.final and not known.ended_at and seen.supervisor:
+        known = replace(known, ended_at=seen.supervisor.heartbeat_at)
+    return known
+
+
+def _progress(record: Record, seen: Observation) -> Record:
+    """Return the record with how far learner 0 has come; what is not known now stays as it was."""
+    if not seen.exists:
+        return record
+    record = replace(
+        record, epochs=seen.epochs, ended_at=seen.verdict.finished_at if seen.verdict else 0.0,
+        started_at=seen.supervisor.started_at if seen.supervisor else 0.0,
+    )  # fmt: skip
+    if told := seen.learner:
+        record = replace(
+            record, loss=told.metrics.get(LOSS, record.loss),
+            epoch=record.epoch if told.epoch is None else told.epoch,
+            step=record.step if told.step is None else told.step,
+        )  # fmt: skip
+    return record
+
+
+def _state(known: Record, seen: Observation, wall_s: float) -> Record:
     if not seen.exists and known.job_id and not (seen.job and not seen.job.state.final):
         return _gone(known, seen, wall_s)
     if seen.verdict:

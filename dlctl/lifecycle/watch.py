@@ -19,7 +19,7 @@ from dlctl.errors import (
     SubmitUnknown,
     TransportError,
 )
-from dlctl.files.upload import read_files
+from dlctl.files.upload import read_files, read_texts
 from dlctl.lifecycle import last_words
 from dlctl.lifecycle.observe import Observation, derive, observe, paths_to_read
 from dlctl.lifecycle.session import Session
@@ -39,19 +39,19 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
         return []
     now, queue, problem = _queue(session)  # before the files: a verdict precedes the job's end
     paths = [path for record in asked for path in paths_to_read(record)]
-    files = read_files(session.transport, paths)
+    files = read_texts(session.transport, paths)
     seen = {}
+    jobs = _JobsByName(queue)
     for record in asked:
         look = observe(record, files, now)
-        look = replace(look, job=_find(queue, record, look), queue_answered=not problem,
+        look = replace(look, job=jobs.find(record, look), queue_answered=not problem,
                        queue_problem=problem)  # fmt: skip
         seen[record.training_id] = look
     _add_history(session, asked, seen)
     known = [_settle(session, record, seen[record.training_id]) for record in asked]
     known = _explain(session, known, seen)
-    for old, new in zip(asked, known, strict=True):
-        if new != old:
-            store.update(new)
+    if changed := [new for old, new in zip(asked, known, strict=True) if new != old]:
+        store.update(*changed)
     return known
 
 
@@ -82,18 +82,27 @@ def _queue(session: Session) -> tuple[float, list[Job], str]:
     return now, jobs, ""
 
 
-def _find(jobs: list[Job], record: Record, look: Observation) -> Job | None:
-    token = contract.token(record.training_id, record.attempt)
-    ids = {look.claim, record.job_id} - {""}
-    mine = [
-        job for job in jobs
-        if token in (job.name, job.comment.removeprefix("dlctl:"))
-        # The scheduler may reuse an id; a job with another token is never ours.
-        or (job.job_id in ids and not job.comment.startswith("dlctl:"))
-    ]  # fmt: skip
-    return max(
-        mine, key=lambda job: (not job.state.final, len(job.job_id), job.job_id), default=None
-    )
+class _JobsByName:
+    """The queue's jobs by token and by id: with a loop for each record, 1,000 take a second."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self._by_token: dict[str, list[Job]] = {}
+        self._by_id: dict[str, list[Job]] = {}
+        for job in jobs:
+            for token in {job.name, job.comment.removeprefix("dlctl:")}:
+                self._by_token.setdefault(token, []).append(job)
+            # The scheduler may reuse an id; a job with another token is never ours.
+            if not job.comment.startswith("dlctl:"):
+                self._by_id.setdefault(job.job_id, []).append(job)
+
+    def find(self, record: Record, look: Observation) -> Job | None:
+        """Return the job of the record's attempt, the one that lives rather than one that ended."""
+        mine = list(self._by_token.get(contract.token(record.training_id, record.attempt), []))
+        for job_id in {look.claim, record.job_id} - {""}:
+            mine += self._by_id.get(job_id, [])
+        return max(
+            mine, key=lambda job: (not job.state.final, len(job.job_id), job.job_id), default=None
+        )
 
 
 def _add_history(session: Session, records: list[Record], seen: dict[str, Observation]) -> None:
@@ -118,21 +127,27 @@ def _add_history(session: Session, records: list[Record], seen: dict[str, Observ
 
 def _explain(session: Session, records: list[Record], seen: dict[str, Observation]) -> list[Record]:
     """Explain from their last output why jobs without a verdict failed."""
-    known = []
-    for record in records:
-        look = seen[record.training_id]
-        if record.state is State.FAILED and look.exists and not look.verdict:
-            told = last_words.explain(_last_lines(session, record), record.training_id)
-            if told:
-                record = replace(record, reason=told[0], hint=told[1])
-        known.append(record)
-    return known
+    unclear = [
+        record for record in records
+        if record.state is State.FAILED and (look := seen[record.training_id]).exists
+        and not look.verdict
+    ]  # fmt: skip
+    explained = {}
+    for record, lines in zip(unclear, _last_lines(session, unclear), strict=False):
+        if told := last_words.explain(lines, record.training_id):
+            explained[record.training_id] = replace(record, reason=told[0], hint=told[1])
+    return [explained.get(record.training_id, record) for record in records]
 
 
-def _last_lines(session: Session, record: Record) -> list[str]:
-    path = shlex.quote(f"{record.job_dir}/{contract.job_output(record.attempt)}")
-    end = session.transport.run(f"tail -n {last_words.LINES} {path} 2>/dev/null || :")
-    return end.text.splitlines()
+def _last_lines(session: Session, records: list[Record]) -> list[list[str]]:
+    """Return the last lines of each job's output."""
+    if not records:
+        return []
+    paths = [f"{record.job_dir}/{contract.job_output(record.attempt)}" for record in records]
+    names = " ".join(shlex.quote(path) for path in paths)
+    tail = f"tail -n {last_words.LINES} \"$f\" 2>/dev/null; printf '\\036'"
+    end = session.transport.run(f"for f in {names}; do {tail}; done", timeout_s=90.0)
+    return [text.splitlines() for text in end.text.split("\036")[: len(records)]]
 
 
 def check_learner(session: Session, record: Record, learner: int | None) -> None:
@@ -209,7 +224,7 @@ def details(session: Session, record: Record) -> dict[str, object]:
         "servers": statuses("server", servers),
         "homes": _plain(_record(contract.Homes, files[contract.homes_file(n)])),
         # A verdict names the process at fault, whose log says more.
-        "job_output": _last_lines(session, record)
+        "job_output": _last_lines(session, [record])[0]
         if record.state is State.FAILED and not verdict
         else [],
     }

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from dlctl.errors import TransferError
-from dlctl.files.upload import Entry, Tree, download, read_appended, read_files, upload, write_file
+from dlctl.files.upload import (
+    Entry,
+    Tree,
+    download,
+    read_appended,
+    read_files,
+    read_texts,
+    upload,
+    write_file,
+)
 
 ODD = [
     "plain",
@@ -298,7 +307,11 @@ def test_a_file_of_a_folder_that_nobody_can_look_into_is_not_taken_for_absent(tr
         read_files(transport, [f"{tmp_path}/absent", f"{loop}/jobs/t-1/plan.json"])
     (tmp_path / "a file").touch()
     absent = [f"{tmp_path}/removed/plan.json", f"{tmp_path}/a file/plan.json", "no-such-file"]
-    assert read_files(transport, absent) == dict.fromkeys(absent)
+    for read in (read_files, read_texts):
+        assert read(transport, absent) == dict.fromkeys(absent)
+        for hidden in (f"{loop}/jobs/t-1/plan.json", f"{loop}/plan.json"):
+            with pytest.raises(TransferError, match="Too many levels of symbolic links"):
+                read(transport, [f"{tmp_path}/absent", hidden])
 
 
 def test_read_files(transport, tmp_path):
@@ -309,6 +322,17 @@ def test_read_files(transport, tmp_path):
         paths[0]: bytes(range(256)), paths[1]: b"", paths[2]: None
     }  # fmt: skip
     assert read_files(transport, []) == {}
+
+
+def test_read_many_texts(transport, tmp_path):
+    odd = {"a b": b"x\n\ny\n", "it's=1": b"\xff\xc3\xa9\n", "new\nline": b"1\n", "empty": b""}
+    texts = {str(tmp_path / f"{n} {name}"): text for n in range(250) for name, text in odd.items()}
+    for path, text in texts.items():
+        Path(path).write_bytes(text)
+    (tmp_path / "no end").write_bytes(b"last")
+    others = {f"{tmp_path}/no end": b"last\n", f"{tmp_path}/none": None, str(tmp_path): None}
+    assert read_texts(transport, [*others, *texts]) == others | texts
+    assert read_texts(transport, []) == {}
 
 
 def test_write_file_is_whole_and_has_its_mode(transport, tmp_path):

@@ -82,6 +82,16 @@ def test_below_the_folder_of_a_training_it_is_found(store, tmp_path):
     assert store.find(None, folder / "a" / "c").training_id == "inner"
 
 
+def test_many_ids_are_found_with_one_look_into_the_file(store, monkeypatch):
+    for number in range(20):
+        store.add(make_record(training_id=f"t-{number:02}"))
+    looks, look = [], store.all
+    monkeypatch.setattr(store, "all", lambda: looks.append(1) or look())
+    found = store.find_all([f"t-{number:02}" for number in range(20)] + ["t-03"])
+    assert [r.training_id for r in found] == [f"t-{number:02}" for number in range(20)]
+    assert len(looks) == 1
+
+
 def test_a_unique_end_will_do_and_a_near_miss_is_named(store):
     for training_id in ("digits-aaaa", "words-bbbb"):
         store.add(make_record(training_id=training_id))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from login_side import BadTransport, Scene
 
+from dlctl import record_file
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RecordError, SubmitRejected, SubmitUnknown, TransportError
 from dlctl.lifecycle import cancel, delete, halt, refresh, resume, submit
@@ -44,6 +45,18 @@ def run_everything(scene):
     for job_id, (_, state) in scene.scheduler.jobs().items():
         if state == "PENDING":
             assert scene.start(run_script, job_id).returncode == 0
+
+
+def test_very_many_trainings_cost_two_scripts_and_one_transaction(scene, monkeypatch):
+    record = send(scene)
+    many = [replace(record, training_id=f"t-{n}", job_id="") for n in range(300)]
+    for each in many:
+        scene.store.add(each)
+    written = []
+    monkeypatch.setattr(record_file, "_change", lambda *change: written.append(change))
+    transport = BadTransport()
+    refresh(scene.connect(transport), many, scene.store)
+    assert (transport.calls, len(written)) == (2, 1)
 
 
 def test_from_submission_to_the_end(scene):

@@ -1,6 +1,7 @@
 """Every way from what is seen to what the user is told."""
 
 import itertools
+import json
 from dataclasses import replace
 
 import pytest
@@ -204,10 +205,26 @@ def test_a_damaged_date_is_old():
 
 def files_of(known, **contents):
     names = dict(zip(
-        ("plan", "begin", "answer", "claim", "status", "verdict", "cancel", "halt"),
+        ("plan", "begin", "answer", "claim", "status", "verdict", "cancel", "halt", "learner"),
         paths_to_read(known), strict=True,
     ))  # fmt: skip
     return {path: contents.get(name) for name, path in names.items()}
+
+
+def test_how_far_a_training_has_come_is_read_with_its_state():
+    known = record()
+    learner = Status("learner", 0, 1, State.TRAINING, epoch=3, step=70, metrics={"loss": 0.25})
+    plan = json.dumps({"training": {"epochs": 8}, "framework": {"job": "train.py"}}).encode()
+    files = files_of(
+        known, plan=plan, status=contract.to_json(supervisor(started_at=NOW - 60)).encode(),
+        learner=contract.to_json(learner).encode(),
+    )  # fmt: skip
+    known = derive(known, replace(observe(known, files, NOW), job=RUNNING), NOW)
+    assert (known.epoch, known.epochs, known.step, known.loss) == (3, 8, 70, 0.25)
+    assert (known.started_at, known.ended_at) == (NOW - 60, 0.0)
+    told = seen(verdict=verdict(finished_at=NOW - 5), supervisor=supervisor(started_at=NOW - 60))
+    ended = derive(known, told, NOW)
+    assert (ended.epoch, ended.loss, ended.ended_at) == (3, 0.25, NOW - 5)
 
 
 def test_files_are_read_into_an_observation():

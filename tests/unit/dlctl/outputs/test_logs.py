@@ -1,5 +1,8 @@
 """Logs: no line is lost and none comes twice, whatever happens to connection and files."""
 
+import hashlib
+import tracemalloc
+
 import pytest
 from login_side import BadTransport
 
@@ -169,3 +172,46 @@ def test_following_reads_what_came_before_the_end(job, fast, monkeypatch):
     write(job, "learner-0.log", b"0123456789abcdefghijklmnopqrstuvwxyz\nlast")
     found = collected(follow(LocalTransport(), LogReader(str(job)), lambda: State.FAILED, print))
     assert found == {(1, "learner-0"): b"0123456789abcdefghijklmnopqrstuvwxyz\nlast\n"}
+
+
+STARTS, ENDS = b"10:00:00 TRAINING: 1 learner\n", b"10:00:09 COMPLETED: All went well.\n"
+STORES = b"10:00:08 STORING: results\n"
+
+
+@pytest.mark.parametrize("chunk_bytes", [40, 1 << 20])
+def test_the_end_of_an_attempt_comes_after_what_its_learners_said(job, monkeypatch, chunk_bytes):
+    monkeypatch.setattr(logs, "_CHUNK_BYTES", chunk_bytes)
+    for attempt in (1, 2):
+        write(job, "slurm.out", STARTS + STORES + ENDS, attempt)
+        write(job, "learner-0.log", b"epoch 1\nepoch 2\n", attempt)
+    text = b"".join(p.content for p in read(LocalTransport(), LogReader(str(job))))
+    assert text == 2 * (STARTS + b"epoch 1\nepoch 2\n" + STORES + ENDS)
+
+
+def test_following_prints_the_end_last(job, fast):
+    write(job, "slurm.out", STARTS)
+    states = iter([State.TRAINING, State.COMPLETED, State.COMPLETED, State.COMPLETED])
+
+    def state():
+        now = next(states)
+        if now is State.TRAINING:
+            write(job, "slurm.out", STORES + ENDS)
+            write(job, "learner-0.log", b"epoch 1\n")
+        return now
+
+    text = b"".join(p.content for p in follow(LocalTransport(), LogReader(str(job)), state, print))
+    assert text == STARTS + b"epoch 1\n" + STORES + ENDS
+
+
+def test_a_line_of_any_length_takes_little_memory_and_loses_nothing(job):
+    line = ("é" * (1 << 23)).encode()
+    write(job, "learner-0.log", b"x" + line + b"\nend\n")
+    tracemalloc.start()
+    seen = hashlib.sha256()
+    for piece in read(LocalTransport(), LogReader(str(job))):
+        piece.content.decode()  # no character is cut in two
+        seen.update(piece.content)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert seen.digest() == hashlib.sha256(b"x" + line + b"\nend\n").digest()
+    assert peak_bytes < 12 << 20
