@@ -1,4 +1,4 @@
-"""Install a manifest's requirements on the login node: `python -m learner.requirements ASKED`.
+"""Install a manifest's requirements on the login node: `python -m learner.requirements`.
 
 The site's own Python runs it and makes a virtual environment that also sees everything of the
 site's. The environment appears under its name in one rename, whole or not at all, so submissions
@@ -43,30 +43,40 @@ def main(arguments: list[str]) -> dict[str, bool]:
     """Make an environment unless it is complete; return whether it was `installed`.
 
     Args:
-        arguments: one JSON object: `folder`, the environment; `requirements`, lines for pip; `pip`,
-            further options of pip.
+        arguments: the environment's folder, pip's options as a JSON list, and each line for pip.
+            (One argument with all lines would be too long for Linux.)
 
     Raises:
         UserFault: pip could not install the requirements.
     """
-    asked = json.loads(arguments[0])
-    folder, lines = Path(asked["folder"]), asked["requirements"]
+    folder, options, lines = Path(arguments[0]), json.loads(arguments[1]), arguments[2:]
     origin = _origin(lines)
     if _is_complete(folder, origin):
         return {"installed": False}
-    packages = ", ".join(line for line in lines if not line.startswith("-"))
-    print(f"installing {packages} into {folder}", file=sys.stderr, flush=True)
+    packages = [line.partition(" --")[0] for line in lines if not line.startswith("-")]
+    several = ", ".join(packages) if len(packages) <= 10 else f"{len(packages)} packages"
+    print(f"installing {several} into {folder}", file=sys.stderr, flush=True)
+    try:
+        _install(folder, options, lines, origin)
+    except OSError as error:
+        raise UserFault(
+            f"{error.filename or folder.parent} can't be written: {error.strerror}",
+            hint="check the space and the permissions there (df -h, quota -s)",
+        ) from error
+    return {"installed": True}
+
+
+def _install(folder: Path, options: list[str], lines: list[str], origin: dict[str, Any]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder.parent)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        _make(part, asked["pip"], lines, folder.with_suffix(".log"))
+        _make(part, options, lines, folder.with_suffix(".log"))
         _name_interpreter(part, folder)
         (part / _COMPLETE).write_text(json.dumps(origin, indent=2))
         _publish(part, folder, origin)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return {"installed": True}
 
 
 def _origin(lines: list[str]) -> dict[str, Any]:
@@ -96,7 +106,7 @@ def _is_complete(folder: Path, origin: dict[str, Any]) -> bool:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    for part in parent.glob(".*"):
+    for part in parent.glob(".*.*"):  # not a file system's .snapshot
         with contextlib.suppress(OSError):  # another submission removes it, too
             if part.stat().st_mtime < time.time() - _ABANDONED_S:
                 shutil.rmtree(part, ignore_errors=True)
@@ -155,12 +165,15 @@ def _pips_environment(part: Path) -> dict[str, str]:
 def _explained(said: str, log: Path) -> UserFault:
     errors = [line.strip() for line in said.splitlines() if line.startswith("ERROR:")]
     last = (errors or said.strip().splitlines() or ["it printed nothing"])[-1][:300]
+    if re.search(r"No module named '?(pip|ensurepip)\b", said):
+        return UserFault(f"{sys.executable} has no pip, and can't install one itself",
+                         hint="install pip for it, or run `dlctl sites setup`")  # fmt: skip
     if _NO_SPACE.search(said):
         return UserFault(f"there is no space left at {log.parent}",
                          hint="free space there (quota -s, df -h) and submit again")  # fmt: skip
     if _NO_NETWORK.search(said):
         return UserFault(
-            f"the package index can't be reached: {last}",
+            f"the package index can't be reached: {last.removeprefix('ERROR: ')}",
             hint="without internet access on the login node, copy wheels there and set "
             "environment.pip: [--no-index, --find-links, FOLDER] in the site's file",
         )

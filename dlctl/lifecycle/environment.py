@@ -31,16 +31,18 @@ def make_environment(
     if settings.site_python is None:
         return
     send(session, plan.root, lacking_runtime(session, plan))
-    asked = {
-        "folder": str(PurePosixPath(settings.python).parent.parent),
-        "requirements": plan.requirements,
-        "pip": list(session.site.environment.pip),
-    }
+    folder = str(PurePosixPath(settings.python).parent.parent)
+    options = json.dumps(list(session.site.environment.pip))
+
+    def tell(line: str) -> None:
+        if on_line is not None and line.startswith("installing "):  # a module system may talk, too
+            on_line(line)
+
     with_site_python = replace(plan, environment=replace(settings, python=settings.site_python))
     try:
         run_module(
-            session, with_site_python, "learner.requirements", [json.dumps(asked)],
-            timeout_s=SETUP_TIMEOUT_S, on_line=on_line,
+            session, with_site_python, "learner.requirements",
+            [folder, options, *plan.requirements], timeout_s=SETUP_TIMEOUT_S, on_line=tell,
         )  # fmt: skip
     except ResultsError as fault:
         raise SiteError(

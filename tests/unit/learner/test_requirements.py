@@ -45,12 +45,11 @@ class Site:
         self.folder = self.root / "environments/abc"
 
     def start(self, *lines, options=None, **more):
-        asked = {"folder": str(self.folder), "requirements": lines,
-                 "pip": self.options if options is None else options}  # fmt: skip
+        asked = [self.folder, json.dumps(self.options if options is None else options), *lines]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
         env = kept | {"PYTHONPATH": str(REPOSITORY), "PIP_CONFIG_FILE": os.devnull} | more
         return subprocess.Popen(
-            [self.python, "-m", "learner.requirements", json.dumps(asked)], env=env, text=True,
+            [self.python, "-m", "learner.requirements", *asked], env=env, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
 
@@ -133,3 +132,10 @@ def test_a_users_own_settings_of_pip_do_not_lead_elsewhere(site, tmp_path):
     assert site.install("useful", PIP_TARGET=str(tmp_path / "other"), PIP_USER="1") is True
     assert not (tmp_path / "other").exists()
     assert site.prints(site.folder / "bin/use") == "useful 2.12\n"
+
+
+def test_a_root_that_cannot_be_written_is_one_sentence(site):
+    site.root.write_text("not a folder")
+    assert site.install("useful") is None
+    assert f"error: {site.folder.parent} can't be written: Not a directory" in site.said
+    assert "Traceback" not in site.said
