@@ -73,7 +73,7 @@ def _install(folder: Path, options: list[str], lines: list[str], origin: dict[st
     try:
         _make(part, options, lines, folder.with_suffix(".log"))
         _name_interpreter(part, folder)
-        (part / _COMPLETE).write_text(json.dumps(origin, indent=2))
+        (part / _COMPLETE).write_text(json.dumps(origin | {"files": _files(part)}, indent=2))
         _publish(part, folder, origin)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -102,7 +102,18 @@ def _is_complete(folder: Path, origin: dict[str, Any]) -> bool:
         made_from = json.loads((folder / _COMPLETE).read_bytes())
     except (OSError, ValueError):
         return False
-    return made_from == origin and (folder / "bin/python").exists()
+    # A site may purge old files.
+    whole = made_from == origin | {"files": _files(folder)}
+    return whole and (folder / "bin/python").exists()
+
+
+def _files(folder: Path) -> int:
+    """Return how many files there are that Python does not write when it imports modules."""
+    return sum(
+        len([name for name in names if name != _COMPLETE])
+        for where, _, names in os.walk(folder)
+        if not where.endswith("__pycache__")
+    )
 
 
 def _remove_abandoned(parent: Path) -> None:
@@ -113,7 +124,9 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def _make(part: Path, options: list[str], lines: list[str], log: Path) -> None:
-    part.chmod(0o755)
+    umask = os.umask(0o077)
+    os.umask(umask)
+    part.chmod(0o777 & ~umask)  # mkdtemp's folder is for its owner alone
     venv.EnvBuilder(symlinks=True).create(part)
     packages = next(part.glob("lib/python*/site-packages"))
     (packages / "dlctl-site.pth").write_text(_see_the_site())

@@ -84,6 +84,9 @@ def test_it_is_made_once_and_again_when_the_site_has_changed(site):
     made = site.folder.stat().st_ino
     assert (site.install("useful"), site.said) == (False, "")
     assert site.folder.stat().st_ino == made
+    next(site.folder.glob("lib/python*/site-packages/useful.py")).unlink()  # as by a purge
+    assert site.install("useful") is True
+    assert site.prints(site.folder / "bin/use") == "useful 2.12\n"
     for info in site.python.parents[1].glob("lib/python*/site-packages/torch-2.12.dist-info"):
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.14\n")
     assert site.install("useful") is True
