@@ -24,7 +24,7 @@ from learner.errors import UserFault
 from learner.job.context import Seat
 from learner.job.directives import HaltTime, is_there
 from learner.parameter_server.solver import AnySolver, describe_solver
-from learner.system.segments import segment_folder
+from learner.system.segments import server_folder
 from psrv import client
 from psrv.client import Client
 from psrv.cursor.file import FileCursor
@@ -174,7 +174,7 @@ def join_server(seat: Seat, parameters: Parameters, solver: AnySolver) -> Client
     """
     plan, settings = seat.plan, settings_of(seat)
     shards = ShardSet(
-        segment_folder(plan.training_id, seat.attempt),
+        server_folder(plan.training_id, seat.attempt, seat.directory),
         parameters,
         len(settings.shard_nodes),
         seat.attempt,

@@ -39,7 +39,12 @@ from learner.job.status import Heartbeat
 from learner.parameter_server.solver import describe_solver, solver_of_job
 from learner.system import processes
 from learner.system.memory import memory_left
-from learner.system.segments import make_segment_folder, remove_segment_folder, segment_folder
+from learner.system.segments import (
+    make_segment_folder,
+    remove_earlier,
+    remove_segment_folder,
+    server_folder,
+)
 from learner.system.signals import HaltFlag
 from psrv.errors import ServerError
 from psrv.server.server import NodeServer, Settings
@@ -59,8 +64,9 @@ def main(arguments: list[str]) -> int:
     world = None
     try:
         plan = read_plan(job_dir, attempt)
-        folder = make_segment_folder(plan.training_id, attempt)
+        remove_earlier(plan.training_id, attempt)
         if node == MPI:
+            folder = make_segment_folder(plan.training_id, attempt)
             os.environ.update({**folder, **quiet_mpi(os.environ)})
             world = World(plan.resources.nodes)
         number = int(node) if world is None else world.node
@@ -125,7 +131,8 @@ def _serve(
     # After the user's own build. One thread: blocks are too small for more, and connections have
     # their own.
     torch.set_num_threads(1)
-    server = NodeServer(job_dir, segment_folder(plan.training_id, attempt), settings, log)
+    folder = server_folder(plan.training_id, attempt, job_dir)
+    server = NodeServer(job_dir, folder, settings, log)
     stopped = _Stopped(Outside(job_dir, attempt, _lost_s(), node), ended, server.has_learners)
     server.run(stopped, beat)
     if stopped.reason:

@@ -1,13 +1,14 @@
-"""A folder in shared memory for one attempt on one node: MPI's segments, or a server's shards.
+"""Folders in shared memory for one attempt on one node: MPI's segments, and a server's shards.
 
 An MPI rank that is killed leaves its segments in /dev/shm forever (seen with Open MPI 5). The
 launchers, which outlive their learners, name a folder for them and remove it with all it holds.
-With a parameter server the folder is the server's; for one that was killed the supervisor runs
+A parameter server has a folder of its own; for one that was killed the supervisor runs
 `python -m learner.system.segments <training id> <attempt>` on its node.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -23,6 +24,21 @@ _VARIABLES = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_d
 def segment_folder(training_id: str, attempt: int | str) -> Path:
     """Return the folder of one attempt."""
     return Path(contract.shared_memory(os.getuid(), training_id, attempt))
+
+
+def server_folder(training_id: str, attempt: int, job_dir: Path) -> Path:
+    """Return the folder of one attempt's shards; other users can't guess its name.
+
+    They could otherwise make it first, and so prevent the training: anybody may create anything in
+    /dev/shm. Servers and learners find the name by the attempt's secret.
+    """
+    folder = segment_folder(training_id, attempt)
+    try:
+        secret = (job_dir / contract.server_secret(attempt)).read_bytes().strip()
+    except OSError:
+        return folder
+    mark = hashlib.sha256(b"shared memory " + secret).hexdigest()[:16]
+    return folder.with_name(f"{folder.name}-{mark}")
 
 
 def make_segment_folder(training_id: str, attempt: int) -> dict[str, str]:
@@ -47,14 +63,16 @@ def remove_earlier(training_id: str, attempt: int) -> None:
     """
     folder = segment_folder(training_id, attempt)
     for other in folder.parent.glob(segment_folder(training_id, "*").name):
-        number = other.suffix.removeprefix(".")
+        number = other.suffix.removeprefix(".").partition("-")[0]
         if number.isdecimal() and int(number) < attempt:
             shutil.rmtree(other, ignore_errors=True)
 
 
 def remove_segment_folder(training_id: str, attempt: int) -> None:
-    """Remove the folder; a process that has mapped a segment keeps it until it ends."""
-    shutil.rmtree(segment_folder(training_id, attempt), ignore_errors=True)
+    """Remove the folders; a process that has mapped a segment keeps it until it ends."""
+    folder = segment_folder(training_id, attempt)
+    for found in (folder, *folder.parent.glob(f"{folder.name}-*")):
+        shutil.rmtree(found, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from helper_process import close_helper
 from repository import REPOSITORY, SUPPORT
 
 from dlctl import contract
-from learner.system.segments import segment_folder
+from learner.system.segments import remove_segment_folder, server_folder
 from psrv.shard.format import PRIMARY, REPLICA, create_shard, from_snapshot
 from psrv.solvers.partition import layout_of
 from psrv.solvers.solver import RoundSolver
@@ -165,7 +165,7 @@ class ServedJob:
         shards, learners = len(settings.shard_nodes), self.plan.resources.learners
         own = OWN_SOLVER.get(settings.solver)
         solver: Any = find_solver(settings, learners, own() if own else None)
-        folder = segment_folder(self.plan.training_id, self.attempt)
+        folder = server_folder(self.plan.training_id, self.attempt, self.directory)
         for shard in range(shards):
             kind = REPLICA if shard in self.replicas else PRIMARY
             layout = layout_of(parameters, shards, shard, solver, kind)
@@ -210,7 +210,7 @@ class ServedJob:
             self._over = True
             self._server.join(1)
             self._server = None
-        shutil.rmtree(segment_folder(self.plan.training_id, self.attempt), ignore_errors=True)
+        remove_segment_folder(self.plan.training_id, self.attempt)
 
     def end(self) -> None:
         """Kill what runs, and clean up."""

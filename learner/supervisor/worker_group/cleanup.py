@@ -86,5 +86,5 @@ class Cleaning:
         why = f" ({words[-1].rstrip('.')})" if words and words[-1] else ""
         self._say(
             f"The shared memory of a killed server may be left on {host}{why}: "
-            f"remove it there: rm -rf {self._folder}"
+            f"remove it there: rm -rf {self._folder} {self._folder}-*"
         )

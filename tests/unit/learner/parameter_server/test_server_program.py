@@ -25,7 +25,7 @@ from learner.agent.preflight import bound_address
 from learner.job.context import TAKES_OVER
 from learner.job.directives import ENDED, GIVEN_UP, Outside
 from learner.parameter_server import server as program
-from learner.system.segments import segment_folder
+from learner.system.segments import server_folder
 from learner.system.signals import HaltFlag
 from psrv.push.snapshots import request_answered, write_snapshot
 from psrv.shard.format import PRIMARY
@@ -75,7 +75,7 @@ class Server:
 
     @property
     def folder(self) -> Path:
-        return segment_folder(self.job.plan.training_id, 1)
+        return server_folder(self.job.plan.training_id, 1, self.job.directory)
 
     def status(self) -> contract.Status:
         path = self.job.directory / contract.status_file(1, "server", 0)
