@@ -5,6 +5,7 @@ Pure, except that secrets are resolved here; their values go only into the envir
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,6 +33,8 @@ def learner_environment(
     env = dict(base)
     env.update(dict.fromkeys(_THREADS, str(plan.resources.threads_per_learner)))
     env["PYTHONUNBUFFERED"] = "1"
+    if plan.environment.site_python:  # on further nodes mpirun puts the folder of its own first
+        env["PATH"] = f"{Path(plan.environment.python).parent}:{env.get('PATH', os.defpath)}"
     env.update(plan.env)
     env.update(secrets)
     env.update(service_variables(job_dir, ranks))

@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from trainings import run, submit, write_training
+from trainings import change_site, run, submit, write_training
 from wheels import make_wheel
 
 
@@ -19,7 +19,10 @@ def wheels(site, tmp_path):
     shutil.rmtree(folder)
 
 
-def test_a_job_imports_its_requirements_and_mpi_still_works(dlctl, site, wheels, tmp_path):
+def test_all_nodes_import_the_requirements_and_mpi_still_works(dlctl, site, wheels, tmp_path, xdg):
+    """With mpirun: on further nodes it puts the folder of the site's Python first on PATH."""
+    nodes = ("--nodes", "2") if site.is_cluster else ()
+    site = change_site(site, xdg.config, launcher={"kind": "mpirun", "mpi": None})
     code = "import useful, numpy, sys; print(sys.prefix, useful.__file__, numpy.__file__)"
     folder = write_training(
         tmp_path / "t", {"command": f'python -c "{code}" >"$RESULT_DIR/$RANK"'},
@@ -28,7 +31,7 @@ def test_a_job_imports_its_requirements_and_mpi_still_works(dlctl, site, wheels,
     plan = dlctl("render", "--site", site.name, "--json", cwd=folder, ok=True).json["plan"]
     environment = site.root / "environments" / plan["environment"]["python"].split("/")[-3]
     assert not environment.exists()
-    done, training_id = run(dlctl, site, folder)
+    done, training_id = run(dlctl, site, folder, *nodes)
     assert done.exit_code == 0, done.stdout + done.stderr
     assert "installing useful into" in done.stderr
     for rank in "01":
