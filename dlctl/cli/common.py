@@ -14,7 +14,7 @@ from dlctl.cli import output
 
 if TYPE_CHECKING:
     from dlctl.contract import State
-    from dlctl.errors import TransportError
+    from dlctl.errors import DlctlError, TransportError
     from dlctl.lifecycle import Session
     from dlctl.outputs.logs import LogPiece
     from dlctl.record import Record, RecordStore
@@ -54,12 +54,12 @@ def open_record() -> RecordStore:
 
 
 @contextmanager
-def opened(site_name: str) -> Iterator[Session]:
-    """Open a site, and close it at the end."""
+def opened(site_name: str, may_ask: bool = True) -> Iterator[Session]:
+    """Open a site, and close it at the end; `may_ask` for a password at the terminal."""
     from dlctl.lifecycle import open_session
     from dlctl.sites.files import load_site
 
-    session = open_session(load_site(site_name), output.ask)
+    session = open_session(load_site(site_name), output.ask if may_ask else None)
     try:
         yield session
     finally:
@@ -75,33 +75,44 @@ def training(wanted: str | None) -> Iterator[tuple[Session, Record, RecordStore]
         yield session, record, store
 
 
-def refreshed(records: list[Record], store: RecordStore) -> list[Record]:
-    """Return the records as their sites know them now, stale where a site does not answer."""
+def refreshed(records: list[Record], store: RecordStore) -> tuple[list[Record], list[DlctlError]]:
+    """Return the records as their sites know them now, and why sites did not answer.
+
+    Records of a site that does not answer are stale; problems that may pass have been told.
+    """
     from dlctl.errors import DlctlError, TransportError
     from dlctl.lifecycle import refresh, stale
 
     known: dict[str, Record] = {}
+    problems: list[DlctlError] = []
     for site_name in sorted({record.site for record in records}):
         mine = [record for record in records if record.site == site_name]
         try:
             with opened(site_name) as session:
                 answers = refresh(session, mine, store)
         except TransportError as error:
-            output.warn(f"{site_name}: {error.message}")
-            answers = [stale(record, error, store) for record in mine]
+            problems.append(error)
+            answers = stale(mine, error, store)
+            if error.transient:
+                output.warn(f"{site_name}: {error.message}")
         except DlctlError as error:
-            output.warn(f"{site_name}: {error.message}")
+            problems.append(error)
             answers = mine
         known |= {record.training_id: record for record in answers}
-    return [known[record.training_id] for record in records]
+    return [known[record.training_id] for record in records], problems
 
 
 def ago(seconds_ago: float) -> str:
     """Return `3 min ago`."""
+    return f"{span(seconds_ago)} ago"
+
+
+def span(duration_s: float) -> str:
+    """Return `3 min`."""
     for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (129600, 3600, "h")):
-        if seconds_ago < limit:
-            return f"{max(0, seconds_ago) / unit:.0f} {name} ago"
-    return f"{seconds_ago / 86400:.0f} d ago"
+        if duration_s < limit:
+            return f"{max(0, duration_s) / unit:.0f} {name}"
+    return f"{duration_s / 86400:.0f} d"
 
 
 def plain(record: Record) -> dict[str, Any]:

@@ -1,18 +1,16 @@
-"""Commands that only read: list, status, show, logs, fetch."""
+"""Commands that only read: status, show, logs, fetch; `list` is in `listing`."""
 
 from __future__ import annotations
 
 import enum
-import time
 from pathlib import Path
 
 import typer
 
-from dlctl.cli import output
+from dlctl.cli import listing, output
 from dlctl.cli.common import (
     ID,
     JSON,
-    ago,
     complete_ids,
     end_of_following,
     folder_name,
@@ -29,35 +27,9 @@ from dlctl.cli.common import (
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("list")(list_)
+    app.command("list")(listing.list_)
     for command in (status, show, logs, fetch):
         app.command()(command)
-
-
-def list_(
-    refresh: bool = typer.Option(False, "--refresh", "-r", help="Ask the sites for news first."),
-    site: str | None = typer.Option(None, "--site", "-s", help="Only trainings on this site."),
-    as_json: bool = JSON,
-) -> None:
-    """List your trainings as they were last seen, newest first.
-
-    Example: dlctl list --refresh
-    """
-    store = open_record()
-    records = [r for r in reversed(store.all()) if site in (None, r.site)]
-    if refresh:
-        active = refreshed([r for r in records if not r.state.final], store)
-        records = [{a.training_id: a for a in active}.get(r.training_id, r) for r in records]
-    rows = [[r.training_id, r.site, shown_state(r), r.job_id or "-", seen(r.seen_at)]
-            for r in records]  # fmt: skip
-    output.report([plain(r) for r in records], as_json, lambda _: output.table(
-        ["training", "site", "state", "job", "seen"], rows,
-        "no trainings yet: `dlctl init my-training` creates one"))  # fmt: skip
-
-
-def seen(seen_at: float) -> str:
-    """Return how long ago a site last answered."""
-    return ago(time.time() - seen_at) if seen_at else "never"
 
 
 def status(
@@ -72,11 +44,17 @@ def status(
     Example: dlctl status digits-3k9f
     """
     store = open_record()
-    known = refreshed(store.find_all(training_ids or []), store)
+    known, problems = refreshed(store.find_all(training_ids or []), store)
     many = [[r.training_id, shown_state(r), r.reason] for r in known]
     output.report([plain(r) for r in known] if len(known) > 1 else plain(known[0]), as_json,
                   lambda _: output.table(["training", "state", "reason"], many)
                   if len(known) > 1 else print_record(known[0]))  # fmt: skip
+    # Such as a changed host key: waiting heals nothing.
+    lasting = [problem for problem in problems if not getattr(problem, "transient", False)]
+    for problem in lasting[1:]:
+        output.warn(problem.message)
+    if lasting:
+        raise lasting[0]
 
 
 def show(

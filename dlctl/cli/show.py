@@ -42,7 +42,7 @@ def gather(session: Session, record: Record, store: RecordStore) -> dict[str, An
         more: dict[str, Any] = details(session, record)
     except TransportError as error:
         output.warn(error.message)
-        record, more = stale(record, error, store), dict[str, Any]()
+        record, more = stale([record], error, store)[0], dict[str, Any]()
     if plan := more.get("plan"):
         more = {**more, "plan": {**plan, "created_at": unix_seconds(plan["created_at"])}}
     return plain(record) | {"shown_state": shown_state(record)} | more

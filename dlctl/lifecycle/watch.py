@@ -172,11 +172,11 @@ def read_script(session: Session, record: Record) -> str:
     return read_newest(session.transport, record).script.decode()
 
 
-def stale(record: Record, error: TransportError, store: RecordStore) -> Record:
-    """Return the last known record of a site that can't be reached, marked as stale."""
-    known = replace(record, stale_since=record.stale_since or time.time())
-    store.update(known)
-    return replace(known, reason=f"{known.reason} [{error.message}]".strip())
+def stale(records: list[Record], error: TransportError, store: RecordStore) -> list[Record]:
+    """Return the last known records of a site that can't be reached, marked as stale."""
+    known = [replace(r, stale_since=r.stale_since or time.time()) for r in records]
+    store.update(*known)
+    return [replace(r, reason=f"{r.reason} [{error.message}]".strip()) for r in known]
 
 
 def read_plan(session: Session, record: Record) -> contract.Plan:

@@ -76,6 +76,7 @@ def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
         (5, ["submit", path, "--site", "refuses", "--cpus", "3"], "fits no partition"),
         (6, ["submit", path, "--site", "unreachable"], "127.0.0.1"),
         (7, ["submit", path, "--site", "refuses"], "no such QOS"),
+        (4, ["list", "--site", "refusez"], "did you mean 'refuses'"),
         (8, ["status", "nothing-like-it"], "no training 'nothing-like-it'"),
         (8, ["logs", "--follow", "absent"], "no training"),
     ]:

@@ -1,0 +1,111 @@
+"""`dlctl list`: all trainings in a table, with what the sites of the open ones say."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import JSON, ago, open_record, opened, plain, span
+
+if TYPE_CHECKING:
+    from dlctl.errors import DlctlError
+    from dlctl.record import Record, RecordStore
+
+_LIMIT_S = 10.0
+"""How long the sites have for their answers, all at the same time."""
+_COLUMNS = ["training", "site", "state", "elapsed", "progress", "loss"]
+
+
+def list_(
+    offline: bool = typer.Option(False, "--offline", help="Ask no site: show what is on record."),
+    site: str | None = typer.Option(None, "--site", "-s", help="Only trainings on this site."),
+    as_json: bool = JSON,
+) -> None:
+    """List your trainings, newest first; asks the sites of those that have not ended.
+
+    A state with a time, such as `TRAINING (3 min ago)`, is the last that is known.
+
+    Example: dlctl list --site mycluster
+    """
+    store = open_record()
+    records = [r for r in reversed(store.all()) if site in (None, r.site)]
+    if site and not records:
+        from dlctl.sites.files import find_site
+
+        find_site(site)  # refuses a name that is no site's
+    still_open = [r for r in records if not r.state.final]
+    if still_open and not offline:
+        known = ask_sites(still_open, store)
+        records = [known.get(r.training_id, r) for r in records]
+    rows = [_row(r, fresh=not offline and r.stale_since is None) for r in records]
+    output.report([plain(r) for r in records], as_json, lambda _: output.table(
+        _COLUMNS, rows, "no trainings yet: `dlctl init my-training` creates one"))  # fmt: skip
+
+
+def ask_sites(records: list[Record], store: RecordStore) -> dict[str, Record]:
+    """Return the records by their ids, as their sites know them now, or stale where one is silent.
+
+    No question is asked at the terminal: a site that wants a password is one that does not answer.
+    """
+    from dlctl.errors import TransportError, TransportTimeout
+    from dlctl.lifecycle import stale
+
+    by_site: dict[str, list[Record]] = {}
+    for record in records:
+        by_site.setdefault(record.site, []).append(record)
+    answers: queue.SimpleQueue[tuple[str, list[Record] | DlctlError]] = queue.SimpleQueue()
+    for name, mine in by_site.items():
+        asking = (name, mine, store, answers)
+        threading.Thread(target=_ask, args=asking, name=f"dlctl-list-{name}", daemon=True).start()
+    known: dict[str, Record] = {}
+    deadline = time.monotonic() + _LIMIT_S
+    while by_site:
+        try:
+            name, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            name, answer = min(by_site), TransportTimeout(f"no answer within {_LIMIT_S:g} s")
+        mine = by_site.pop(name)
+        if not isinstance(answer, list):
+            output.warn(f"{name}: {answer.message}")
+            answer = stale(mine, answer, store) if isinstance(answer, TransportError) else mine
+        known |= {record.training_id: record for record in answer}
+    return known
+
+
+def _ask(
+    name: str, mine: list[Record], store: RecordStore,
+    answers: queue.SimpleQueue[tuple[str, list[Record] | DlctlError]],
+) -> None:  # fmt: skip
+    from dlctl.errors import DlctlError
+    from dlctl.lifecycle import refresh
+
+    try:
+        with opened(name, may_ask=False) as session:
+            answers.put((name, refresh(session, mine, store)))
+    except DlctlError as error:
+        answers.put((name, error))
+
+
+def _row(record: Record, fresh: bool) -> list[str]:
+    fresh = fresh or record.state.final
+    when = ago(time.time() - record.seen_at) if record.seen_at else "never seen"
+    state = str(record.state) if fresh else f"{record.state} ({when})"
+    loss = "-" if record.loss is None else f"{record.loss:.4g}"
+    return [record.training_id, record.site, state, _elapsed(record, fresh), progress(record), loss]
+
+
+def _elapsed(record: Record, fresh: bool) -> str:
+    until = record.ended_at if record.state.final else time.time() if fresh else record.seen_at
+    return span(until - record.started_at) if record.started_at and until else "-"
+
+
+def progress(record: Record) -> str:
+    """Return `epoch 3/8`, or `step 70` of a program that counts no epochs."""
+    if record.epoch is not None:
+        return f"epoch {record.epoch}" + (f"/{record.epochs}" if record.epochs else "")
+    return "-" if record.step is None else f"step {record.step}"

@@ -1,0 +1,127 @@
+"""`dlctl list` asks the sites of open trainings, and shows what is known of a silent one."""
+
+import threading
+import time
+
+import pytest
+from login_side import make_record
+from typer.testing import CliRunner
+
+from dlctl import lifecycle
+from dlctl.cli import common, listing, main, output
+from dlctl.contract import State
+from dlctl.errors import ConnectError, HostKeyError
+from dlctl.record import RecordStore
+
+OPEN = {"state": State.TRAINING, "job_id": "7", "seen_at": time.time() - 480, "epochs": 8}
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(listing, "opened", lambda name, may_ask=True: Site(name, may_ask))
+    monkeypatch.setattr(common, "opened", lambda name, may_ask=True: Site(name, may_ask))
+    return RecordStore()
+
+
+class Site:
+    def __init__(self, name, may_ask):
+        self.name, self.may_ask = name, may_ask
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What was asked of each site; `asked.answers` says what a site answers."""
+
+    class Asked(dict):
+        answers = {}  # noqa: RUF012
+
+    asked = Asked()
+
+    def refresh(session, records, store):
+        asked[session.name] = [r.training_id for r in records]
+        assert threading.current_thread() is threading.main_thread() or not session.may_ask
+        return asked.answers.get(session.name, lambda records: records)(records)
+
+    monkeypatch.setattr(lifecycle, "refresh", refresh)
+    return asked
+
+
+@pytest.fixture
+def run():
+    if not main.app.registered_commands[1:]:
+        main._register()
+    return lambda *arguments: CliRunner().invoke(main.app, list(arguments))
+
+
+def test_sites_with_open_trainings_are_asked(store, asked, run):
+    store.add(make_record(training_id="open-1", site="a", **OPEN))
+    store.add(make_record(training_id="ended-1", site="b", state=State.COMPLETED,
+                          started_at=100.0, ended_at=3700.0, epoch=8, epochs=8,
+                          loss=0.01234567))  # fmt: skip
+    asked.answers["a"] = lambda records: [
+        make_record(training_id="open-1", site="a", **OPEN | {
+            "seen_at": time.time(), "started_at": time.time() - 600, "epoch": 3, "loss": 0.5})
+    ]  # fmt: skip
+    done = run("list")
+    assert asked == {"a": ["open-1"]}
+    told = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert told == [
+        "training site state elapsed progress loss",
+        "ended-1 b COMPLETED 60 min epoch 8/8 0.01235",
+        "open-1 a TRAINING 10 min epoch 3/8 0.5",
+    ]
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_offline_asks_no_site_and_says_how_old_it_is(store, asked, run):
+    store.add(make_record(site="a", **OPEN))
+    assert "TRAINING (8 min ago)" in run("list", "--offline").stdout
+    assert asked == {}
+
+
+def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(
+    store, asked, run, monkeypatch
+):
+    monkeypatch.setattr(listing, "_LIMIT_S", 0.2)
+    for name in ("dead", "hangs", "lives"):
+        store.add(make_record(training_id=f"{name}-1", site=name, **OPEN))
+
+    def refuse(_):
+        raise ConnectError("no route to host")
+
+    release = threading.Event()
+    asked.answers |= {"dead": refuse, "hangs": lambda records: release.wait(30) and records}
+    warned = []
+    monkeypatch.setattr(output, "warn", warned.append)
+    done = run("list")
+    release.set()
+    assert done.exit_code == 0
+    assert sorted(warned) == ["dead: no route to host", "hangs: no answer within 0.2 s"]
+    states = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
+    assert "(8 min ago)" in states["dead-1"] and "(8 min ago)" in states["hangs-1"]
+    assert "ago" not in states["lives-1"]
+    assert {r.training_id for r in store.all() if r.stale_since} == {"dead-1", "hangs-1"}
+
+
+def test_status_fails_where_no_waiting_heals(store, asked, run):
+    store.add(make_record(site="a", **OPEN))
+
+    def refuse(error):
+        def answer(_):
+            raise error
+
+        return answer
+
+    asked.answers["a"] = refuse(HostKeyError("its host key has changed"))
+    done = run("status", "t-1")
+    assert isinstance(done.exception, HostKeyError)
+    assert "stale since" in done.stdout
+    asked.answers["a"] = refuse(ConnectError("no route to host"))
+    assert run("status", "t-1").exit_code == 0
