@@ -22,8 +22,9 @@ CANCEL_REQUEST = "control/cancel"
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics"
 RESULTS = "results"
+"""A link to the results of the newest attempt; see `results_dir`."""
 RESULTS_INDEX = "results.json"
-"""A `ResultsIndex`, written after the last file of `results/`."""
+"""A link to the newest attempt's `ResultsIndex`."""
 LOGS = "logs"
 """LOG_DIR: whatever the user's program writes there."""
 JOB_STATE = "state"
@@ -40,6 +41,24 @@ def shared_memory(user: int | str, training_id: str, attempt: int | str) -> str:
 def attempt_dir(attempt: int) -> str:
     """Return the directory of one attempt (the first is 1)."""
     return f"attempts/{attempt}"
+
+
+def results_dir(attempt: int) -> str:
+    """Return RESULT_DIR of an attempt, which takes over the results of the attempt before it."""
+    return f"{attempt_dir(attempt)}/{RESULTS}"
+
+
+def results_index(attempt: int) -> str:
+    """Return the `ResultsIndex` of an attempt, written after the last file of its results."""
+    return f"{attempt_dir(attempt)}/{RESULTS_INDEX}"
+
+
+def trained_file(attempt: int) -> str:
+    """Return the file that says that all learners have completed: a `Verdict`, not yet final.
+
+    A later attempt only stores the results.
+    """
+    return f"{attempt_dir(attempt)}/trained.json"
 
 
 def manifest_file(attempt: int) -> str:

@@ -49,13 +49,13 @@ def fetch_results(
         ResultsError: the training has produced nothing yet.
         TransferError
     """
-    index = _index(transport, record)
+    base = results_folder(transport, record)
+    index = _index(transport, record, base)
     own_folder(destination, record)
     here = _write_newest(transport, record, destination)
     files = list(here)
-    names = {f.path: f.sha256 for f in index.files} if index else _listed(transport, record)
+    names = {f.path: f.sha256 for f in index.files} if index else _listed(transport, base)
     if names:
-        base = f"{record.job_dir}/{contract.RESULTS}"
         brought = download(transport, base, names, destination, on_progress)
         files += [str(path.relative_to(destination)) for path in brought]
     files += _write_logs(transport, record, destination / "logs")
@@ -121,8 +121,19 @@ def own_folder(folder: Path, record: Record) -> None:
         ) from error
 
 
-def _index(transport: Transport, record: Record) -> ResultsIndex | None:
-    path = f"{record.job_dir}/{contract.RESULTS_INDEX}"
+def results_folder(transport: Transport, record: Record) -> str:
+    """Return the folder at the site with the results of the newest attempt that has any."""
+    script = f"""\
+cd -- {shlex.quote(record.job_dir)} 2>/dev/null || exit 0
+for n in $(ls attempts 2>/dev/null | sort -rn); do
+    [ ! -d "attempts/$n/{contract.RESULTS}" ] || {{ echo "attempts/$n/"; exit 0; }}
+done"""
+    end = transport.run(script)  # an older version has one folder for all attempts
+    return f"{record.job_dir}/{end.text.strip()}{contract.RESULTS}"
+
+
+def _index(transport: Transport, record: Record, results: str) -> ResultsIndex | None:
+    path = f"{results.removesuffix(contract.RESULTS)}{contract.RESULTS_INDEX}"
     content = read_files(transport, [path])[path]
     try:
         return None if content is None else contract.from_json(ResultsIndex, content)
@@ -133,10 +144,11 @@ def _index(transport: Transport, record: Record) -> ResultsIndex | None:
         ) from error
 
 
-def _listed(transport: Transport, record: Record) -> list[str]:
-    """Return the files in `results/` of a training that has not stored its results."""
-    base = shlex.quote(f"{record.job_dir}/{contract.RESULTS}")
-    end = transport.run(f"cd {base} 2>/dev/null && find . -type f ! -name '.*' -print0")
+def _listed(transport: Transport, results: str) -> list[str]:
+    """Return the files in the results of a training that has not stored them."""
+    end = transport.run(
+        f"cd {shlex.quote(results)} 2>/dev/null && find . -type f ! -name '.*' -print0"
+    )
     return [name[2:] for name in end.stdout.decode("utf-8", "surrogateescape").split("\0") if name]
 
 

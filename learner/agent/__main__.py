@@ -113,7 +113,7 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch:
     secrets = resolve_secrets(plan, os.environ)
     framework, base = framework_of(plan), dict(os.environ)
     framework.adapt(base, plan)
-    env = learner_environment(plan, job_dir, ranks, meeting_point, base, secrets)
+    env = learner_environment(plan, job_dir, attempt, ranks, meeting_point, base, secrets)
     if not plan.launch.step_per_learner:
         env.update(make_segment_folder(plan.training_id, attempt))
     env.update(quiet_mpi(env))

@@ -33,6 +33,7 @@ from learner.checkpoint_files.publish import (
 )
 from learner.checkpoint_files.work import complete, leave_failure, write_part
 from learner.errors import UserFault
+from learner.job.context import successor
 from learner.system.memory import memory_left
 
 T = TypeVar("T")
@@ -79,6 +80,7 @@ class CheckpointEngine:
         self._writer = writer
         self._disk = disk or Disk()
         self._token = ""
+        self._successor = successor()
         self._orders = 0
         self._damaged: list[int] = []
         """Steps whose checkpoints `load` skipped."""
@@ -142,7 +144,7 @@ class CheckpointEngine:
             self._root, step, f"{self._token}-{self._orders}",
             self._learners.rank, self._learners.size,
             {"learners": self._learners.size, **(settings or {})}, epoch,
-            self._keep.newest, self._keep.every_steps, self._damaged,
+            self._keep.newest, self._keep.every_steps, str(self._successor or ""), self._damaged,
         )  # fmt: skip
         self._order, self._share_done, self._share_problem = order, False, None
         if has_room and self._writer is not None:
@@ -211,7 +213,7 @@ class CheckpointEngine:
         """
         if self._token:
             return
-        if self._learners.rank == 0:
+        if self._learners.rank == 0 and not (self._successor and self._successor.exists()):
             try:
                 remove_leftovers(self._root, self._disk)
             except OSError as error:

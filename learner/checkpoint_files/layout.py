@@ -12,6 +12,7 @@ checkpoints/
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from collections.abc import Iterable
@@ -107,6 +108,13 @@ def record_file(rank: int) -> str:
 def failure_file(rank: int) -> str:
     """Return the name of the file in which a writer records why there is no share."""
     return f"share-{rank}.failed"
+
+
+def disown_leftovers(root: Path) -> None:
+    """Rename the unfinished checkpoints of earlier attempts, so that these can't complete them."""
+    for path in root.glob(f"{TEMPORARY_PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(path.with_name(f"{REMOVED_PREFIX}{path.name}"))
 
 
 def directory_name(step: int) -> str:

@@ -45,6 +45,8 @@ class Order:
     epoch: int | None = None
     keep: int = LEAST_KEPT
     keep_every_steps: int | None = None
+    successor: str = ""
+    """A file that exists once a later attempt has begun: then nothing is published any more."""
     damaged: list[int] = field(default_factory=list)
     """Later steps whose checkpoints this run found damaged, and which are to be removed."""
 
@@ -80,6 +82,7 @@ def publish(order: Order, tree: bytes, disk: Disk, may_wait: Callable[[float], N
         )  # fmt: skip
         disk.write_file(order.temporary / layout.MARKER_FILE, layout.to_bytes(marker))
         disk.sync_directory(order.temporary)
+        _refuse_if_late(order)
         _rename(order.temporary, order.root / layout.directory_name(order.step), disk)
     except Exception:
         remove_quietly(order.temporary, disk)
@@ -147,6 +150,15 @@ def _check_covered(leaves: list[dict[str, Any]], records: list[ShareRecord]) -> 
         size_bytes = math.prod(leaf["shape"]) * leaf["item_bytes"]
         if (known := layout.covered_bytes(covered)) != size_bytes:
             raise ValueError(f"the learners have {known} of {size_bytes} bytes of {leaf['name']}")
+
+
+def _refuse_if_late(order: Order) -> None:
+    """Raise if a later attempt has begun, which removes the temporary folders of this one.
+
+    A writer that is stopped after this check finds its temporary folder gone.
+    """
+    if order.successor and Path(order.successor).exists():
+        raise OSError("a later attempt of this training has begun, and owns its checkpoints")
 
 
 def _rename(temporary: Path, final: Path, disk: Disk) -> None:

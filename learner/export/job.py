@@ -163,7 +163,8 @@ def _file_name(name: str, step: int | None) -> str:
 
 def _add_to_index(job_dir: Path, done: Exported) -> None:
     """Add the file to results.json, which exists once the training has ended."""
-    path = job_dir / contract.RESULTS_INDEX
+    # Beside the folder that results/ leads to: that of the attempt which owns them.
+    path = (job_dir / contract.RESULTS).resolve().with_name(contract.RESULTS_INDEX)
     new = contract.ResultFile(Path(done.path).name, done.size_bytes, done.sha256)
     with alone(job_dir / contract.RESULTS):
         index = contract.read_record(contract.ResultsIndex, path)

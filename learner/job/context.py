@@ -45,6 +45,14 @@ def read_plan(directory: Path, attempt: int) -> contract.Plan:
     return plan
 
 
+def successor(env: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the file that exists once a later attempt has begun; None outside a dlctl job."""
+    directory, attempt = env.get(JOB_VARIABLE), env.get(ATTEMPT_VARIABLE, "")
+    if not directory or not attempt.isdecimal():
+        return None
+    return Path(directory) / contract.submit_begin(int(attempt) + 1)
+
+
 def find_seat(env: Mapping[str, str] = os.environ) -> Seat | None:
     """Return the seat that the launcher gave this process; None outside a dlctl job."""
     directory, attempt = env.get(JOB_VARIABLE), env.get(ATTEMPT_VARIABLE, "")

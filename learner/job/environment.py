@@ -24,6 +24,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 def learner_environment(
     plan: Plan,
     job_dir: Path,
+    attempt: int,
     ranks: Ranks,
     meeting_point: Preflight,
     base: Mapping[str, str],
@@ -37,16 +38,16 @@ def learner_environment(
         env["PATH"] = f"{Path(plan.environment.python).parent}:{env.get('PATH', os.defpath)}"
     env.update(plan.env)
     env.update(secrets)
-    env.update(service_variables(job_dir, ranks))
+    env.update(service_variables(job_dir, attempt, ranks))
     env.update(torchrun_variables(ranks, meeting_point))
     return env
 
 
-def service_variables(job_dir: Path, ranks: Ranks) -> dict[str, str]:
+def service_variables(job_dir: Path, attempt: int, ranks: Ranks) -> dict[str, str]:
     """Return the variables that the service sets for every learner."""
     return {
         "DATA_DIR": str(job_dir / contract.DATA),
-        "RESULT_DIR": str(job_dir / contract.RESULTS),
+        "RESULT_DIR": str(job_dir / contract.results_dir(attempt)),
         "MODEL_DIR": str(job_dir / contract.CODE),
         "CHECKPOINT_DIR": str(job_dir / contract.CHECKPOINTS),
         "LOG_DIR": str(job_dir / contract.LOGS),

@@ -32,7 +32,8 @@ def run_build(plan: contract.Plan, code_dir: Path) -> Parts:
 
 def build_alone(plan: contract.Plan, job_dir: Path) -> Parts:
     """Run the user's file as the first learner would, without the other learners."""
-    alone = service_variables(job_dir, Ranks(0, 1, 0, 1, 0))
+    alone = service_variables(job_dir, 1, Ranks(0, 1, 0, 1, 0))
+    alone["RESULT_DIR"] = str(job_dir / contract.RESULTS)
     ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     os.environ.update(plan.env | resolve_secrets(plan, dict(os.environ)) | alone | ranks)
     torch.set_num_threads(max(1, plan.resources.threads_per_learner))

@@ -12,13 +12,13 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import DataStore, Plan, ResultsIndex
 from learner.errors import UserFault
-from learner.storage.base import Interrupted, Store, Tick
+from learner.storage.base import Interrupted, Publication, Store, Tick
 from learner.storage.mounted import Mounted
 
 STORES: dict[str, Store] = {"mount_volume": Mounted(), "host_mount": Mounted()}
 """The data stores, by the manifest's `data_stores[].type`."""
 
-__all__ = ["STORES", "Interrupted", "Store", "Tick", "data_problems", "load", "save"]
+__all__ = ["STORES", "Interrupted", "Publication", "Store", "Tick", "data_problems", "load", "save"]
 
 
 def _of(store: DataStore) -> Store:
@@ -82,7 +82,9 @@ def _remove(data: Path) -> None:
             ) from error
 
 
-def save(plan: Plan, job_dir: Path, index: ResultsIndex, tick: Tick) -> list[str]:
+def save(
+    plan: Plan, results: Path, index: ResultsIndex, publication: Publication
+) -> list[str]:  # fmt: skip
     """Copy the results to every store that takes them.
 
     Returns:
@@ -90,10 +92,10 @@ def save(plan: Plan, job_dir: Path, index: ResultsIndex, tick: Tick) -> list[str
 
     Raises:
         UserFault: a copy failed, or is not what was written.
-        Interrupted: by `tick`.
+        Interrupted: by `publication`.
     """
-    results, done = job_dir / contract.RESULTS, []
+    done = []
     for store in plan.data_stores:
-        if where := _of(store).save(store, plan.training_id, results, index, tick):
+        if where := _of(store).save(store, plan.training_id, results, index, publication):
             done.append(f"{store.id}: {where}")
     return done

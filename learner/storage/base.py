@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,16 @@ Tick = Callable[[], None]
 
 class Interrupted(Exception):
     """A request to end the attempt interrupted the moving of data."""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The right of one attempt to publish results."""
+
+    attempt: int
+    tick: Tick
+    check: Tick
+    """Called right before each publication; raises `Interrupted` if a later attempt has begun."""
 
 
 class Store(Protocol):
@@ -35,14 +46,18 @@ class Store(Protocol):
         """
 
     def save(
-        self, store: DataStore, training_id: str, results: Path, index: ResultsIndex, tick: Tick
-    ) -> str:
+        self, store: DataStore, training_id: str, results: Path, index: ResultsIndex,
+        publication: Publication,
+    ) -> str:  # fmt: skip
         """Copy the results to the store, below the training's own id, each file whole.
+
+        A late writer of an earlier attempt must not win: remove what earlier attempts have begun,
+        and call `publication.check` between the last byte and the name.
 
         Returns:
             Where they are now, for people; nothing if the store takes no results.
 
         Raises:
             UserFault: a copy failed, or is not what was written.
-            Interrupted: by `tick`.
+            Interrupted: by `publication`.
         """

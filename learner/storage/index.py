@@ -22,18 +22,22 @@ _TOLD = 10
 """How many names of skipped files are printed."""
 
 
-def write_index(job_dir: Path, tick: Tick | None = None) -> ResultsIndex:
-    """Hash every file of `results/` and write `results.json`."""
-    results = job_dir / contract.RESULTS
+def write_index(folder: Path, tick: Tick | None = None) -> ResultsIndex:
+    """Hash every file of `results/` in an attempt's folder, and write `results.json` there."""
+    results = folder / contract.RESULTS
     results.mkdir(exist_ok=True)  # not in a job directory that somebody has removed
     with alone(results, _PATIENCE_S, tick):
         files, left_out = result_files(results)
-        hashed = [
-            ResultFile(str(path.relative_to(results)), path.stat().st_size, sha256(path, tick))
-            for path in files
-        ]
+        hashed = []
+        for path in files:
+            try:
+                size_bytes, digest = path.stat().st_size, sha256(path, tick)
+            except PermissionError:  # the program's own choice: no reason to train again
+                left_out.append(path)
+            else:
+                hashed.append(ResultFile(str(path.relative_to(results)), size_bytes, digest))
         index = ResultsIndex(hashed, [str(path.relative_to(results)) for path in left_out])
-        write_whole(job_dir / contract.RESULTS_INDEX, to_json(index))
+        write_whole(folder / contract.RESULTS_INDEX, to_json(index))
     return index
 
 
@@ -79,13 +83,14 @@ def result_files(results: Path) -> tuple[list[Path], list[Path]]:
     inside = results.resolve()
     files: list[Path] = []
     left_out: list[Path] = []
-    for folder, folders, names in os.walk(results):
+    unread: list[OSError] = []
+    for folder, folders, names in os.walk(results, onerror=lambda error: unread.append(error)):
         folders.sort()
         links = [name for name in folders if Path(folder, name).is_symlink()]
         for path in (Path(folder, name) for name in sorted([*names, *links])):
             if not path.name.startswith(contract.WRITING):
                 (files if _is_file(path, inside) else left_out).append(path)
-    return files, left_out
+    return files, [*left_out, *(Path(error.filename) for error in unread)]
 
 
 def _is_file(path: Path, inside: Path) -> bool:

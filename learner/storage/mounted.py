@@ -6,9 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from dlctl.contract import DataStore, ResultFile, ResultsIndex
+from dlctl.contract import WRITING, DataStore, ResultFile, ResultsIndex
 from learner.errors import UserFault
-from learner.storage.base import Interrupted, Tick
+from learner.storage.base import Interrupted, Publication, Tick
 from learner.storage.index import sha256
 
 _CHUNK_BYTES = 1 << 20
@@ -33,14 +33,17 @@ class Mounted:
         return _data_path(store)
 
     def save(
-        self, store: DataStore, training_id: str, results: Path, index: ResultsIndex, tick: Tick
-    ) -> str:
+        self, store: DataStore, training_id: str, results: Path, index: ResultsIndex,
+        publication: Publication,
+    ) -> str:  # fmt: skip
         """Copy the results, each file whole or not at all."""
         if store.path is None or store.training_results is None:
             return ""
         folder = Path(store.path, store.training_results, training_id)
+        publication.check()
+        _remove_begun(folder, publication.attempt)
         for item in index.files:
-            _copy(results / item.path, folder / item.path, item, store.id, tick)
+            _copy(results / item.path, folder / item.path, item, store.id, publication)
         return f"{len(index.files)} files in {folder}"
 
 
@@ -50,12 +53,24 @@ def _data_path(store: DataStore) -> Path | None:
     return Path(store.path, store.training_data)
 
 
-def _copy(source: Path, target: Path, item: ResultFile, store_id: str, tick: Tick) -> None:
+def _remove_begun(folder: Path, attempt: int) -> None:
+    """Remove the copies that earlier attempts have begun: they can't be completed any more."""
+    for path in folder.rglob(f"{WRITING}*"):
+        number = path.name.removeprefix(WRITING).partition(".")[0]
+        if number.isdecimal() and int(number) < attempt:
+            path.unlink(missing_ok=True)
+
+
+def _copy(
+    source: Path, target: Path, item: ResultFile, store_id: str, publication: Publication
+) -> None:
     """Copy one file whole or not at all, and verify the copy."""
-    temporary = ""
+    tick, temporary = publication.tick, ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}."[:200], dir=target.parent)
+        descriptor, temporary = tempfile.mkstemp(
+            prefix=f"{WRITING}{publication.attempt}.", dir=target.parent
+        )
         with os.fdopen(descriptor, "wb") as output, source.open("rb") as content:
             while chunk := content.read(_CHUNK_BYTES):
                 output.write(chunk)
@@ -65,6 +80,7 @@ def _copy(source: Path, target: Path, item: ResultFile, store_id: str, tick: Tic
             os.fsync(output.fileno())
         if sha256(Path(temporary), tick) != item.sha256:
             raise OSError(0, "the copy differs from the original")
+        publication.check()
         Path(temporary).replace(target)
     except (OSError, Interrupted) as error:
         if temporary:

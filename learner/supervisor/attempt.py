@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import Directive, Plan, State, Status, VerdictKind, to_json
-from learner.errors import UserFault
-from learner.job.outcome import Outcome, failed, fault_outcome
+from learner.job.outcome import Outcome, failed
 from learner.job.status import Heartbeat, last_lines
 from learner.supervisor.finish import (
     any_checkpoints,
@@ -69,6 +68,9 @@ class Supervisor:
         outcome, remark = check_code(self.plan, self.job_dir, self.attempt)
         if remark:
             say(f"  {contract.CODE}: {remark}")
+        outcome = outcome or self._early_end()
+        if outcome is None and (trained := self._trained_before()) is not None:
+            return self._store(trained)
         outcome = outcome or self._preflight() or self._early_end()
         if outcome is None:
             self._enter(State.DOWNLOADING, "training data")
@@ -76,21 +78,34 @@ class Supervisor:
             outcome = self._early_end() or self._train()
         return outcome
 
+    def _trained_before(self) -> Outcome | None:
+        from learner.supervisor.storing import trained_before
+
+        return trained_before(self.plan, self.job_dir, self.attempt)
+
     def _enter(self, state: State, text: str) -> None:
         say(f"{state}: {text}")
         self.heart.set(state=state, reason="")
 
     def _make_folders(self) -> None:
-        names = (contract.CONTROL, contract.CHECKPOINTS, contract.METRICS, contract.RESULTS)
+        from learner.storage.ownership import take_over
+
+        names = (contract.CONTROL, contract.CHECKPOINTS, contract.METRICS)
         for name in (*names, contract.LOGS, contract.JOB_STATE):
             (self.job_dir / name).mkdir(exist_ok=True)
+        take_over(self.job_dir, self.attempt, self._beat)
         Reserve(reserve_file(self.job_dir, self.attempt))
         self._remove_leftovers()
 
     def _remove_leftovers(self) -> None:
         """Remove the files of earlier attempts whose supervisor was killed."""
+        if self.attempt == 1:
+            return
+        from learner.checkpoint_files.layout import disown_leftovers
         from learner.supervisor.worker_group.shard_placement import remove_what_is_of_no_use
 
+        with contextlib.suppress(OSError):  # a late writer of theirs can publish nothing now
+            disown_leftovers(self.job_dir / contract.CHECKPOINTS)
         for earlier in range(1, self.attempt):
             with contextlib.suppress(OSError):
                 remove_what_is_of_no_use(self.job_dir, earlier)
@@ -309,44 +324,8 @@ class Supervisor:
         return self.job_dir / contract.learner_log(self.attempt, rank)
 
     def _store(self, outcome: Outcome) -> Outcome:
-        """Index the results; if the training completed, copy them to its stores."""
-        from learner import storage
-        from learner.storage.index import tell_index, write_index
+        from learner.supervisor.storing import Storing
 
         self._enter(State.STORING, "results")
-        if self.control.cancelled() and outcome.state is not State.COMPLETED:
-            outcome = Outcome(State.CANCELLED, VerdictKind.REQUESTED, "Cancelled on request.")
-        try:
-            index = write_index(self.job_dir, self._beat)
-            for line in tell_index(index):
-                say(f"  {line}")
-            if outcome.state is State.COMPLETED:
-                for line in storage.save(self.plan, self.job_dir, index, self._tick_store):
-                    say(f"  {line}")
-        except storage.Interrupted:
-            reason = "Cancelled on request, while the results were being copied to a data store."
-            hint = "The job directory still has all of them: dlctl fetch results"
-            return Outcome(State.CANCELLED, VerdictKind.REQUESTED, reason, hint)
-        except (UserFault, OSError) as error:
-            return self._not_stored(outcome, error)
-        return outcome
-
-    def _tick_store(self) -> None:
-        """Beat, and raise Interrupted on a cancel; a halt has nothing left to save."""
-        self._beat()
-        request = self.control.request()
-        if request is not None and request.action == "stop":
-            from learner.storage import Interrupted
-
-            raise Interrupted
-
-    def _not_stored(self, outcome: Outcome, error: Exception) -> Outcome:
-        say(f"Warning: {error}")
-        if outcome.state is not State.COMPLETED:
-            return outcome
-        fault = error if isinstance(error, UserFault) else UserFault(
-            f"Training ended well, but its results can't be indexed: {error}.",
-            hint=f"Free space on the site's file system, then run: "
-            f"dlctl resume {self.plan.training_id}",
-        )  # fmt: skip
-        return fault_outcome(fault)
+        storing = Storing(self.plan, self.job_dir, self.attempt, self.control, self._beat)
+        return storing.store(outcome)

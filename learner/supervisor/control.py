@@ -110,6 +110,10 @@ class Control:
         """Return whether the job directory holds a cancel request now."""
         return self._there(contract.CANCEL_REQUEST)
 
+    def superseded(self) -> bool:
+        """Return whether a later attempt has begun, by the job directory as it is now."""
+        return self._there(self._successor)
+
     def _cancel(self) -> EndRequest | None:
         if self._clock() < self._look_at and not self._signals:
             return None
@@ -117,7 +121,7 @@ class Control:
             return EndRequest("stop", "its job directory is gone", 0.0, VerdictKind.SUPERSEDED)
         if self.cancelled():
             return EndRequest("stop", "cancelled on request", CANCEL_GRACE_S)
-        if self._there(self._successor):
+        if self.superseded():
             # After a network partition this node may still run an attempt that was given up.
             reason = "a later attempt has taken over"
             return EndRequest("stop", reason, 0.0, VerdictKind.SUPERSEDED)

@@ -145,7 +145,8 @@ class TrainingJob(Seat):
         """
         if self.rank != 0:
             return
-        results = self.directory / contract.RESULTS
+        results = self.directory / contract.results_dir(self.attempt)
+        results.mkdir(exist_ok=True)
         learners = self.plan.resources.learners
         try:
             path = export_model(parts.model, results)

@@ -28,6 +28,7 @@ class Bench:
         (self.job / contract.RESULTS / "run.sh").write_text("#!/bin/sh\n")
         (self.job / contract.RESULTS / "run.sh").chmod(0o755)
         self.ticks = 0
+        self.publication = storage.Publication(1, self.tick, lambda: None)
 
     def store(self, **changes):
         known = {"path": str(self.root / "store"), "training_data": "images",
@@ -81,7 +82,9 @@ def test_existing_data_is_no_problem_and_missing_data_is_named(bench):
 
 def test_results_arrive_whole_with_their_modes(bench):
     index = write_index(bench.job)
-    (told,) = storage.save(bench.plan(bench.store()), bench.job, index, bench.tick)
+    (told,) = storage.save(
+        bench.plan(bench.store()), bench.job / contract.RESULTS, index, bench.publication
+    )
     assert told.startswith("s: 3 files in ")
     found = bench.stored()
     assert set(found) == {"model.pt", "deep/log", "run.sh"}
@@ -93,11 +96,12 @@ def test_results_arrive_whole_with_their_modes(bench):
 def test_a_store_that_takes_no_results_gets_none(bench):
     index = write_index(bench.job)
     plan = bench.plan(bench.store(training_results=None))
-    assert storage.save(plan, bench.job, index, bench.tick) == []
+    assert storage.save(plan, bench.job / contract.RESULTS, index, bench.publication) == []
 
 
 def test_a_store_ticks_while_data_moves(bench):
-    storage.save(bench.plan(bench.store()), bench.job, write_index(bench.job), bench.tick)
+    index = write_index(bench.job)
+    storage.save(bench.plan(bench.store()), bench.job / contract.RESULTS, index, bench.publication)
     assert bench.ticks >= 3
 
 
@@ -106,7 +110,9 @@ def test_an_interrupted_copy_leaves_no_part_of_a_file(bench):
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        storage.save(bench.plan(bench.store()), bench.job, write_index(bench.job), interrupt)
+        index = write_index(bench.job)
+        publication = storage.Publication(1, interrupt, lambda: None)
+        storage.save(bench.plan(bench.store()), bench.job / contract.RESULTS, index, publication)
     assert bench.stored() == {}
 
 
@@ -114,8 +120,33 @@ def test_a_copy_that_differs_is_a_fault_that_names_the_results_folder(bench):
     index = write_index(bench.job)
     (bench.job / contract.RESULTS / "model.pt").write_bytes(b"changed")
     with pytest.raises(UserFault, match=r"'model.pt' can't be stored in data store 's'") as caught:
-        storage.save(bench.plan(bench.store()), bench.job, index, bench.tick)
+        storage.save(
+            bench.plan(bench.store()), bench.job / contract.RESULTS, index, bench.publication
+        )
     assert "dlctl fetch results" in caught.value.hint
+
+
+def test_a_late_attempt_wins_against_no_successor(bench):
+    """A job that was stopped while it copied, and went on after its successor had completed."""
+    index, results = write_index(bench.job), bench.job / contract.RESULTS
+    plan = bench.plan(bench.store())
+
+    def late():
+        raise Interrupted
+
+    def sleep_through_the_successor():
+        if not bench.stored().get("model.pt"):
+            (results / "model.pt").write_bytes(b"new")
+            new = storage.Publication(2, bench.tick, lambda: None)
+            storage.save(plan, results, write_index(bench.job), new)
+
+    with pytest.raises(Interrupted):  # it looks before it publishes
+        storage.save(plan, results, index, storage.Publication(1, bench.tick, late))
+    assert bench.stored() == {}
+    with pytest.raises(UserFault):  # it slept between the look and the name
+        storage.save(plan, results, index,
+                     storage.Publication(1, bench.tick, sleep_through_the_successor))  # fmt: skip
+    assert bench.stored()["model.pt"] == b"new"
 
 
 def test_an_unknown_store_type_is_one_sentence(bench):

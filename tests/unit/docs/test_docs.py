@@ -283,7 +283,7 @@ def test_the_page_of_training_names_every_variable():
     place = Ranks(0, 1, 0, 1, 0)
     meeting_point = contract.Preflight(0, "host", "3.11", 1, 1, 0)
     for name in (
-        *environment.service_variables(Path("/job"), place),
+        *environment.service_variables(Path("/job"), 1, place),
         *environment.torchrun_variables(place, meeting_point),
     ):
         assert f"`{name}`" in page, name

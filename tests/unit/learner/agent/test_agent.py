@@ -98,7 +98,7 @@ def test_a_learners_environment_is_complete(tmp_path):
     assert launch(job, SRC="geheim", PYTHONSAFEPATH="1").wait() == 0
     seen = dict(line.split("=", 1) for line in job.log().splitlines() if "=" in line)
     expected = {
-        "DATA_DIR": "data", "RESULT_DIR": "results", "MODEL_DIR": "code",
+        "DATA_DIR": "data", "RESULT_DIR": "attempts/1/results", "MODEL_DIR": "code",
         "CHECKPOINT_DIR": "checkpoints", "LOG_DIR": "logs", "JOB_STATE_DIR": "state",
     }  # fmt: skip
     assert {name: seen[name] for name in expected} == {

@@ -128,7 +128,7 @@ def test_an_unreadable_plan_still_leaves_a_verdict(tmp_path):
 
 def test_a_crash_of_the_supervisor_leaves_a_verdict(tmp_path):
     job = Job(tmp_path, "true")
-    (job.dir / contract.RESULTS).write_text("a file where a folder has to be")
+    (job.dir / contract.results_dir(1)).write_text("a file where a folder has to be")
     verdict = job.run()
     assert verdict.state is State.FAILED
     assert "FileExistsError" in verdict.reason
@@ -148,7 +148,9 @@ def test_results_that_cannot_be_indexed_fail_the_attempt(tmp_path):
     verdict = job.run()
     assert verdict.state is State.FAILED
     assert verdict.reason.startswith("Training ended well, but its results can't be indexed: ")
-    assert verdict.hint.endswith(f"then run: dlctl resume {job.plan.training_id}")
+    assert verdict.hint.endswith(
+        f"then run: dlctl resume {job.plan.training_id} (it does not train again)"
+    )
 
 
 def test_results_that_cannot_be_stored_fail_the_attempt(tmp_path):

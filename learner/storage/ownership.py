@@ -1,0 +1,74 @@
+"""Whose the results are: each attempt has a folder of its own, and the newest one owns them.
+
+A process of an earlier attempt may wake up late, after a pause of hours, and write. It must not win
+against its successor: an attempt takes the results of its predecessor by one rename, so that the
+predecessor's path no longer exists, and what it still publishes stays in its own folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from dlctl import contract
+from learner.storage.base import Tick
+
+
+def take_over(job_dir: Path, attempt: int, tick: Tick) -> Path:
+    """Return the folder of an attempt's results, with what earlier attempts have left there.
+
+    Raises:
+        OSError: the disk is full, or the file system does not answer.
+    """
+    own = job_dir / contract.results_dir(attempt)
+    if not own.is_dir():
+        if (before := _newest_before(job_dir, attempt)) is None:
+            own.mkdir()
+        else:
+            before.rename(own)
+    if _may_be_written(job_dir, attempt):
+        _separate(own, tick)
+    for name, target in ((contract.RESULTS, own), (contract.RESULTS_INDEX,
+                         job_dir / contract.results_index(attempt))):  # fmt: skip
+        _point(job_dir / name, target)
+    return own
+
+
+def _newest_before(job_dir: Path, attempt: int) -> Path | None:
+    """Return the results of the newest earlier attempt that has any."""
+    for earlier in range(attempt - 1, 0, -1):
+        folder = job_dir / contract.results_dir(earlier)
+        if folder.is_dir():
+            return folder
+    shared = job_dir / contract.RESULTS  # of an older version
+    return shared if shared.is_dir() and not shared.is_symlink() else None
+
+
+def _may_be_written(job_dir: Path, attempt: int) -> bool:
+    """Return whether processes of an earlier attempt may still have files there open."""
+    return attempt > 1 and not (job_dir / contract.verdict_file(attempt - 1)).exists()
+
+
+def _separate(folder: Path, tick: Tick) -> None:
+    """Replace each file by a copy, so that a late process writes into files that nobody reads."""
+    for path, _, names in os.walk(folder):
+        for file in (Path(path, name) for name in names):
+            if file.is_symlink() or not file.is_file():
+                continue
+            temporary = file.with_name(f"{contract.WRITING}{secrets.token_hex(8)}")
+            with contextlib.suppress(PermissionError):
+                shutil.copy2(file, temporary)
+                temporary.replace(file)
+            tick()
+
+
+def _point(link: Path, target: Path) -> None:
+    """Make a link at the top of the job directory; what else is there stays."""
+    if link.exists() and not link.is_symlink():
+        return
+    temporary = link.with_name(f"{contract.WRITING}{secrets.token_hex(8)}")
+    temporary.symlink_to(target.relative_to(link.parent))
+    temporary.replace(link)

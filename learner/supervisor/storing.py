@@ -1,0 +1,103 @@
+"""The end of a training: index its results, and copy them to its data stores.
+
+Training may have taken weeks, so what fails here never makes a later attempt train again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import ContractError, Plan, State, Verdict, VerdictKind, to_json
+from learner import storage
+from learner.errors import UserFault
+from learner.job.outcome import Outcome, fault_outcome, verdict_of
+from learner.storage.index import tell_index, write_index
+from learner.supervisor.control import Control
+from learner.supervisor.finish import attempt_folder, say
+
+
+def trained_before(plan: Plan, job_dir: Path, attempt: int) -> Outcome | None:
+    """Return the outcome of an earlier attempt that has trained this code but not stored all."""
+    for earlier in range(attempt - 1, 0, -1):
+        with contextlib.suppress(ContractError, OSError):
+            done = contract.read_record(Verdict, job_dir / contract.trained_file(earlier))
+            before = contract.read_record(Plan, job_dir / contract.plan_file(earlier))
+            if done is None:
+                continue
+            if before is not None and before.code_digest != plan.code_digest:
+                return None
+            say(f"Attempt {earlier} has trained already: its results are stored now.")
+            return Outcome(done.state, VerdictKind(done.kind), done.reason, done.hint)
+    return None
+
+
+@dataclass(frozen=True)
+class Storing:
+    """The storing of one attempt's results."""
+
+    plan: Plan
+    job_dir: Path
+    attempt: int
+    control: Control
+    beat: Callable[[], None]
+
+    def store(self, outcome: Outcome) -> Outcome:
+        """Index the results; if the training completed, copy them to its stores."""
+        if self.control.cancelled() and outcome.state is not State.COMPLETED:
+            outcome = Outcome(State.CANCELLED, VerdictKind.REQUESTED, "Cancelled on request.")
+        folder = attempt_folder(self.job_dir, self.attempt)
+        try:
+            if outcome.state is State.COMPLETED:
+                done = verdict_of(self.job_dir, self.attempt, outcome)
+                contract.write_whole(
+                    self.job_dir / contract.trained_file(self.attempt), to_json(done)
+                )
+            index = write_index(folder, self.beat)
+            for line in tell_index(index):
+                say(f"  {line}")
+            if outcome.state is State.COMPLETED:
+                publication = storage.Publication(self.attempt, self._tick, self._check)
+                results = folder / contract.RESULTS
+                for line in storage.save(self.plan, results, index, publication):
+                    say(f"  {line}")
+        except storage.Interrupted:
+            return self._interrupted()
+        except (UserFault, OSError) as error:
+            return self._not_stored(outcome, error)
+        return outcome
+
+    def _tick(self) -> None:
+        """Beat, and raise Interrupted on a cancel; a halt has nothing left to save."""
+        self.beat()
+        request = self.control.request()
+        if request is not None and request.action == "stop":
+            raise storage.Interrupted
+
+    def _check(self) -> None:
+        if self.control.superseded():
+            raise storage.Interrupted
+        self._tick()
+
+    def _interrupted(self) -> Outcome:
+        request = self.control.request()
+        if request is not None and request.kind is VerdictKind.SUPERSEDED:
+            reason = f"Ended while the results were being copied to a data store: {request.reason}."
+            return Outcome(State.CANCELLED, VerdictKind.SUPERSEDED, reason)
+        reason = "Cancelled on request, while the results were being copied to a data store."
+        hint = "The job directory still has all of them: dlctl fetch results"
+        return Outcome(State.CANCELLED, VerdictKind.REQUESTED, reason, hint)
+
+    def _not_stored(self, outcome: Outcome, error: Exception) -> Outcome:
+        say(f"Warning: {error}")
+        if outcome.state is not State.COMPLETED:
+            return outcome
+        fault = error if isinstance(error, UserFault) else UserFault(
+            f"Training ended well, but its results can't be indexed: {error}.",
+            hint=f"Free space on the site's file system, then run: "
+            f"dlctl resume {self.plan.training_id} (it does not train again)",
+        )  # fmt: skip
+        return fault_outcome(fault)

@@ -1,0 +1,176 @@
+"""An attempt that was given up wakes up late: it must not win against its successor."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from node_job import PATIENCE_S, REPO, Job, wait_until
+
+from dlctl import contract
+from dlctl.contract import DataStore, ResultsIndex, State, Verdict, VerdictKind
+from learner.storage.index import write_index
+from learner.storage.ownership import take_over
+
+
+def run_attempt(job: Job, attempt: int, **framework: str) -> Verdict:
+    """Run a later attempt, as the job script of a resumption does."""
+    (job.dir / contract.attempt_dir(attempt)).mkdir(exist_ok=True)
+    (job.dir / contract.submit_begin(attempt)).write_text("token")
+    plan = dataclasses.replace(
+        job.plan, framework=dataclasses.replace(job.plan.framework, **framework)
+    )
+    contract.write_whole(job.dir / contract.plan_file(attempt), contract.to_json(plan))
+    subprocess.run(
+        [sys.executable, "-u", "-m", "learner.supervisor", str(job.dir), str(attempt)],
+        cwd=REPO, env=job.env, capture_output=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    verdict = contract.read_record(Verdict, job.dir / contract.verdict_file(attempt))
+    assert verdict is not None
+    return verdict
+
+
+def index_of(job: Job, attempt: int) -> dict[str, int]:
+    index = contract.read_record(ResultsIndex, job.dir / contract.results_index(attempt))
+    assert index is not None
+    return {file.path: file.size_bytes for file in index.files}
+
+
+def group_of(process: subprocess.Popen[str]) -> list[int]:
+    """Return a supervisor and its descendants, which lead sessions of their own."""
+    found = [process.pid]
+    for pid in found:
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        found += [int(child) for child in children.read_text().split()]
+    return found
+
+
+def test_an_attempt_that_slept_in_training_publishes_nothing(tmp_path: Path) -> None:
+    """SIGSTOP, NODE_FAIL, resume, COMPLETED, SIGCONT: `fetch` once brought the old model."""
+    store = DataStore("s", "mount_volume", str(tmp_path), None, "out")
+    old = ('touch "$LOG_DIR/began"; while [ ! -e "$LOG_DIR/go" ]; do sleep 0.05; done; '
+           'echo old >"$RESULT_DIR/model.pt"; touch "$LOG_DIR/late"')  # fmt: skip
+    job = Job(tmp_path, old, data_stores=[store])
+    with job.start() as late:
+        wait_until((job.dir / contract.LOGS / "began").exists)
+        frozen = group_of(late)
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        verdict = run_attempt(job, 2, command='printf newer >"$RESULT_DIR/model.pt"')
+        assert verdict.state is State.COMPLETED
+        (job.dir / contract.LOGS / "go").touch()
+        for pid in reversed(frozen):
+            os.kill(pid, signal.SIGCONT)
+        late.communicate(timeout=PATIENCE_S)
+    first = contract.read_record(Verdict, job.dir / contract.verdict_file(1))
+    assert first is not None
+    assert first.state is not State.COMPLETED
+    assert (job.dir / contract.results_dir(2) / "model.pt").read_text() == "newer"
+    assert (job.dir / contract.RESULTS / "model.pt").read_text() == "newer"
+    assert index_of(job, 2) == {"model.pt": 5}
+    assert (tmp_path / "out" / job.plan.training_id / "model.pt").read_text() == "newer"
+
+
+def test_the_index_of_a_late_attempt_is_not_that_of_its_successor(tmp_path: Path) -> None:
+    job = Job(tmp_path, 'echo old >"$RESULT_DIR/model.pt"')
+    assert job.run().state is State.COMPLETED
+    before = index_of(job, 1)
+    (job.dir / contract.attempt_dir(2)).mkdir()
+    take_over(job.dir, 2, lambda: None)
+    (job.dir / contract.results_dir(2) / "model.pt").write_text("newer")
+    write_index(job.dir / contract.attempt_dir(2))
+    write_index(job.dir / contract.attempt_dir(1))  # what a late supervisor does
+    assert index_of(job, 1) == {}
+    assert before == {"model.pt": 4}
+    top = contract.read_record(ResultsIndex, job.dir / contract.RESULTS_INDEX)
+    assert top is not None
+    assert [file.size_bytes for file in top.files] == [5]
+
+
+def test_results_of_a_lost_attempt_are_copied_so_that_it_can_t_write_into_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
+    (tmp_path / contract.attempt_dir(2)).mkdir()
+    first = take_over(tmp_path, 1, lambda: None)
+    with (first / "log.csv").open("w") as late:
+        late.write("1\n")
+        late.flush()
+        second = take_over(tmp_path, 2, lambda: None)
+        late.write("2\n")
+    assert (second / "log.csv").read_text() == "1\n"
+    assert not first.exists()
+    with pytest.raises(FileNotFoundError):
+        (first / "model.pt").write_text("late")
+
+
+def test_results_of_an_older_version_become_the_next_attempts(tmp_path: Path) -> None:
+    (tmp_path / contract.attempt_dir(2)).mkdir(parents=True)
+    (tmp_path / contract.RESULTS).mkdir()
+    (tmp_path / contract.RESULTS / "a").write_text("1")
+    own = take_over(tmp_path, 2, lambda: None)
+    assert (own / "a").read_text() == "1"
+    assert (tmp_path / contract.RESULTS).resolve() == own
+    assert take_over(tmp_path, 2, lambda: None) == own
+
+
+def test_a_training_whose_storing_was_lost_is_not_trained_again(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("no folder")
+    store = DataStore("s", "mount_volume", str(tmp_path), None, "out")
+    job = Job(tmp_path, 'echo x >>"$LOG_DIR/runs"; echo 1 >"$RESULT_DIR/y"', data_stores=[store])
+    assert job.run().state is State.FAILED
+    (tmp_path / "out").unlink()
+    verdict = run_attempt(job, 2)
+    assert verdict.state is State.COMPLETED
+    assert (job.dir / contract.LOGS / "runs").read_text() == "x\n"
+    assert index_of(job, 2) == {"y": 2}
+    assert (tmp_path / "out" / job.plan.training_id / "y").read_text() == "1\n"
+    job.write_plan(code_digest="f" * 64)
+    other = dataclasses.replace(job.plan, code_digest="")
+    contract.write_whole(job.dir / contract.PLAN, contract.to_json(other))
+    assert run_attempt(job, 3).state is State.COMPLETED  # new code
+    assert (job.dir / contract.LOGS / "runs").read_text() == "x\nx\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root becomes a user who can't read a file")
+def test_a_result_that_can_t_be_read_is_left_out(tmp_path: Path) -> None:
+    """It once made a finished training FAILED, and `resume` train again."""
+    tmp_path.chmod(0o755)
+    folder = Path("/var/tmp", f"dlctl-test-{os.getpid()}")
+    (folder / contract.RESULTS / "closed").mkdir(parents=True)
+    for name in ("good", "secret", "closed/file"):
+        (folder / contract.RESULTS / name).write_text(name)
+    (folder / contract.RESULTS / "secret").chmod(0)
+    (folder / contract.RESULTS / "closed").chmod(0)
+    for path in [folder, *folder.rglob("*")]:
+        os.chown(path, 65534, 65534)
+    try:
+        if (child := os.fork()) == 0:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            os._exit(0 if len(write_index(folder).files) == 1 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        index = contract.read_record(ResultsIndex, folder / contract.RESULTS_INDEX)
+        assert index is not None
+        assert [file.path for file in index.files] == ["good"]
+        assert sorted(index.left_out) == ["closed", "secret"]
+    finally:
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+def test_the_verdict_of_a_superseded_attempt_says_so(tmp_path: Path) -> None:
+    job = Job(tmp_path, "sleep 60")
+    with job.start() as process:
+        wait_until((job.dir / contract.learner_log(1, 0)).exists)
+        (job.dir / contract.attempt_dir(2)).mkdir()
+        (job.dir / contract.submit_begin(2)).write_text("token")
+        process.communicate(timeout=PATIENCE_S)
+    verdict = contract.read_record(Verdict, job.dir / contract.verdict_file(1))
+    assert verdict is not None
+    assert verdict.kind == VerdictKind.SUPERSEDED
