@@ -172,22 +172,27 @@ def follow(
     as_json: bool = False,
 ) -> Record:
     """Print the log as it grows until the training ends; Ctrl-C leaves the training running."""
-    from dlctl.lifecycle import refresh
+    from dlctl.cli.progress_line import ProgressLine
+    from dlctl.lifecycle import learner_status, refresh
     from dlctl.outputs.logs import LogReader
     from dlctl.outputs.logs import follow as follow_log
 
-    known = [record]
+    known, line = [record], ProgressLine()
 
     def state() -> State:
         known[0] = refresh(session, [known[0]], store)[0]
+        if line.active:
+            line.update(learner_status(session, known[0]))
         return known[0].state
 
     def trouble(error: TransportError) -> None:
+        line.clear()
         output.warn(f"{error.message}; trying again")
 
     try:
         reader = LogReader(record.job_dir, learner, first_attempt)
-        print_pieces(follow_log(session.transport, reader, state, trouble), as_json)
+        pieces = follow_log(session.transport, reader, state, trouble)
+        print_pieces(line.below(pieces), as_json)
     except KeyboardInterrupt:
         output.note(f"\nstopped following; the training continues as {record.training_id}")
         output.hint(f"dlctl logs --follow {record.training_id}")

@@ -34,6 +34,8 @@ class Status:
     """The last lines of the log, once the process has failed."""
     gpus: str = ""
     """Slurm's numbers of a learner's GPUs, separated by commas, if Slurm gave any."""
+    done: float | None = None
+    """The share of the training that is done, from 0 to 1, if the learner tells."""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -11,10 +11,18 @@ from dlctl.lifecycle.environment import make_environment
 from dlctl.lifecycle.resumption import changed_since_sent, resume
 from dlctl.lifecycle.session import Session, open_session
 from dlctl.lifecycle.submit import submit
-from dlctl.lifecycle.watch import check_learner, details, read_plan, read_script, refresh, stale
+from dlctl.lifecycle.watch import (
+    check_learner,
+    details,
+    learner_status,
+    read_plan,
+    read_script,
+    refresh,
+    stale,
+)
 
 __all__ = [
     "Session", "cancel", "changed_since_sent", "check_learner", "delete", "details", "halt",
-    "make_environment",
+    "learner_status", "make_environment",
     "open_session", "read_plan", "read_script", "refresh", "resume", "stale", "submit",
 ]  # fmt: skip

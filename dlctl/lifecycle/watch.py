@@ -188,6 +188,12 @@ def read_plan(session: Session, record: Record) -> contract.Plan:
     return read_newest(session.transport, record).plan
 
 
+def learner_status(session: Session, record: Record, rank: int = 0) -> contract.Status | None:
+    """Return what a learner of the newest attempt last wrote about itself; None without any."""
+    path = f"{record.job_dir}/{contract.status_file(record.attempt, 'learner', rank)}"
+    return _record(contract.Status, read_files(session.transport, [path])[path])
+
+
 def details(session: Session, record: Record) -> dict[str, object]:
     """Return what `dlctl show` prints besides the record: plan, learners, verdict."""
     files_of = read_all(session.transport, record)

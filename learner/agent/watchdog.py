@@ -273,7 +273,11 @@ class Watchdog:
         try:
             found = json.loads(self.program.progress.read_bytes())
             quiet_s = time.time() - self.program.progress.stat().st_mtime
-            numbers = {k: int(found[k]) for k in ("step", "epoch") if found.get(k) is not None}
+            numbers: dict[str, Any] = {
+                k: int(found[k]) for k in ("step", "epoch") if found.get(k) is not None
+            }
+            if found.get("done") is not None:
+                numbers["done"] = min(1.0, max(0.0, float(found["done"])))
             metrics = {
                 str(k): None if v is None else float(v)
                 for k, v in (found.get("metrics") or {}).items()

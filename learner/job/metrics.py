@@ -91,11 +91,13 @@ class Progress:
         metrics: Mapping[str, float],
         *,
         warning: str = "",
+        done: float | None = None,
         force: bool = False,
     ) -> None:
-        """Write `{"step", "epoch", "metrics", "warning"}`, at most every `PROGRESS_INTERVAL_S`.
+        """Write these values as JSON, at most every `PROGRESS_INTERVAL_S`.
 
         Args:
+            done: the share of the training, from 0 to 1.
             force: write even if the last write was more recent than that.
         """
         now = self._clock()
@@ -103,7 +105,9 @@ class Progress:
             return
         self._written_at = now
         known = {name: finite(value) for name, value in metrics.items()}
-        content = {"step": step, "epoch": epoch, "metrics": known, "warning": warning}
+        content = {
+            "step": step, "epoch": epoch, "metrics": known, "warning": warning, "done": done,
+        }  # fmt: skip
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):  # the node's own disk; the next update comes soon
             temporary.write_text(json.dumps(content, allow_nan=False))

@@ -173,5 +173,6 @@ class ServerLoop:
         if self._newest is not None:
             step, epoch, values = self._newest
             self._reports.progress.update(
-                step, epoch, {**values, **self._stats}, warning=self._watch.warning, force=True
-            )
+                step, epoch, {**values, **self._stats}, warning=self._watch.warning,
+                done=min(1.0, step / (self._steps * self._settings.epochs)), force=True,
+            )  # fmt: skip

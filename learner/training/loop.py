@@ -221,8 +221,9 @@ class Trainer:
             self._record({**values, **rates})
         else:
             self._reports.progress.update(
-                position.step, position.epoch + 1, values, warning=self._watch.warning
-            )
+                position.step, position.epoch + 1, values, warning=self._watch.warning,
+                done=self._share_done(),
+            )  # fmt: skip
 
     # Validation ---------------------------------------------------------------------------------
 
@@ -239,10 +240,15 @@ class Trainer:
         position = self.position
         epoch = position.epoch + (position.batch > 0)  # counted from 1
         self._reports.progress.update(
-            position.step, epoch, values, warning=self._watch.warning, force=force
-        )
+            position.step, epoch, values, warning=self._watch.warning, done=self._share_done(),
+            force=force,
+        )  # fmt: skip
         if self._reports.metrics is not None:
             self._reports.metrics.append(position.step, epoch, values)
+
+    def _share_done(self) -> float:
+        epochs = self.position.epoch + self.position.batch / max(1, self._steps)
+        return epochs / self._settings.epochs
 
     def _learning_rate(self) -> float:
         return float(self._parts.optimizer.param_groups[0]["lr"])

@@ -116,7 +116,7 @@ def test_progress_of_the_loop_is_merged_and_halt_waits_for_its_handler(tmp_path)
         "from learner.system.signals import HaltFlag\n"
         "os.kill(os.getpid(), signal.SIGUSR2)\n"  # comes before the handler
         "flag = HaltFlag().install()\n"
-        "told = {'step': 7, 'epoch': 2, 'metrics': {'loss': 0.5}}\n"
+        "told = {'step': 7, 'epoch': 2, 'metrics': {'loss': 0.5}, 'done': 1.5}\n"
         f"json.dump(told, open({str(progress)!r}, 'w'))\n"
         "sys.exit(EXIT_HALTED if flag else 1)\n"
     )
@@ -127,6 +127,7 @@ def test_progress_of_the_loop_is_merged_and_halt_waits_for_its_handler(tmp_path)
     status = read_record(Status, heart.path)
     assert (status.state, status.exit_code) == (State.HALTED, 85), last_lines(tmp_path / "log")
     assert (status.step, status.epoch, status.metrics) == (7, 2, {"loss": 0.5})
+    assert status.done == 1.0
 
 
 def test_a_loop_that_does_not_save_in_time_is_reported_as_too_slow(tmp_path):
@@ -156,7 +157,9 @@ def test_a_loop_that_does_not_save_in_time_is_reported_as_too_slow(tmp_path):
     assert hint == "Raise the time limit, or checkpoint more often."
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", json.dumps({"step": "x"}), '{"metrics": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", json.dumps({"step": "x"}), '{"done": []}', '{"metrics": 3}']
+)
 def test_unreadable_progress_is_ignored(tmp_path, text):
     path = tmp_path / "progress.json"
     path.write_text(text)

@@ -88,7 +88,9 @@ def test_metrics_and_history_hold_every_epoch(tmp_path: Path) -> None:
     said: list[str] = []
     parts = Parts(**make_parts(validation=dataset(5)), metrics={"three": lambda o, t: 3})
     settings = Training(epochs=3, batch_size=10, log_every_steps=2, validate_every_epochs=2)
-    trainer = make_trainer(tmp_path, parts, settings, CheckpointPolicy(every_steps=4), said)
+    progress = Progress(tmp_path / "progress")
+    policy = CheckpointPolicy(every_steps=4)
+    trainer = make_trainer(tmp_path, parts, settings, policy, said, progress)
     assert trainer.run(Position())
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 3, 4, 6, 8, 9]
@@ -100,6 +102,8 @@ def test_metrics_and_history_hold_every_epoch(tmp_path: Path) -> None:
     assert validated == [False, True, True]
     steps = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert steps == ["step-000000000008", "step-000000000009"]
+    told = json.loads((tmp_path / "progress").read_text())
+    assert (told["epoch"], told["done"]) == (3, 1.0)
     assert [line.split()[:2] for line in said[2:]] == [["epoch", f"{n}/3"] for n in (1, 2, 3)]
 
 
@@ -255,6 +259,7 @@ def test_progress_is_written_at_most_twice_a_second(tmp_path: Path) -> None:
             "epoch": 1,
             "metrics": {"loss": None, "accuracy": 0.5},
             "warning": "",
+            "done": None,
         }
     progress.update(5, 1, {}, force=True)
     assert json.loads((tmp_path / "p").read_text())["step"] == 5

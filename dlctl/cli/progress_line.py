@@ -1,0 +1,79 @@
+"""The line below a followed log that shows how far the training is, on a terminal only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+if TYPE_CHECKING:
+    from dlctl.contract import Status
+
+P = TypeVar("P")
+
+_BAR = 30
+
+
+class ProgressLine:
+    """Redraws the last line of a terminal; prints nothing to anything else."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self.active = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._text = ""
+        self._first: tuple[float, float] | None = None
+        """The share that was done at first, and when."""
+
+    def update(self, status: Status | None) -> None:
+        """Show a learner's progress; nothing if it is not training or does not tell any."""
+        if status is None or status.done is None or status.state.final:
+            self.clear()
+            self._text, self._first = "", None
+        else:
+            if self._first is None or status.done < self._first[0]:
+                self._first = status.done, status.heartbeat_at
+            self._text = text_of(status, self._first)
+        self._draw()
+
+    def below(self, pieces: Iterable[P]) -> Iterator[P]:
+        """Yield each piece with the line cleared, so that it can be printed; draw it again."""
+        try:
+            for piece in pieces:
+                self.clear()
+                yield piece
+                self._draw()
+        finally:
+            self.clear()
+
+    def _draw(self) -> None:
+        if self.active and self._text:
+            columns = shutil.get_terminal_size().columns
+            self._write(f"\r\x1b[K{self._text[: columns - 1]}")
+
+    def clear(self) -> None:
+        """Clear the line, so that something else can be printed."""
+        if self.active and self._text:
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        sys.stdout.flush()
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def text_of(status: Status, first: tuple[float, float]) -> str:
+    """Return `[#####.....]  50 %  epoch 3  step 120  about 1m20s left`."""
+    from dlctl.units import format_duration
+
+    done = status.done or 0.0
+    full = int(_BAR * done)
+    parts = [f"[{'#' * full}{'.' * (_BAR - full)}] {100 * done:3.0f} %"]
+    parts += [f"{name} {value}" for name, value in (("epoch", status.epoch), ("step", status.step))
+              if value is not None]  # fmt: skip
+    share, seconds = done - first[0], status.heartbeat_at - first[1]
+    if share > 0 and seconds > 0 and done < 1:
+        left_s = round(seconds / share * (1 - done))
+        parts.append(f"about {format_duration(max(1, left_s))} left")
+    return "  ".join(parts)

@@ -1,0 +1,62 @@
+"""The bar below a followed log: on a terminal only, and never in the way of the log's lines."""
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from dlctl.cli.progress_line import ProgressLine, text_of
+from dlctl.contract import State, Status
+
+STATUS = Status("learner", 0, 1, State.TRAINING, heartbeat_at=1000.0, epoch=3, step=120, done=0.25)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    return Terminal()
+
+
+@pytest.mark.parametrize(("changes", "text"), [
+    ({}, "[#######.......................]  25 %  epoch 3  step 120"),
+    ({"heartbeat_at": 1100.0, "done": 0.5},
+     "[###############...............]  50 %  epoch 3  step 120  about 3m20s left"),
+    ({"heartbeat_at": 1100.0, "done": 1.0, "epoch": None, "step": None}, f"[{'#' * 30}] 100 %"),
+])  # fmt: skip
+def test_how_far_and_how_long(changes, text):
+    assert text_of(replace(STATUS, **changes), (0.25, 1000.0)) == text
+
+
+def test_the_line_is_cleared_for_the_log_and_drawn_again(terminal):
+    line = ProgressLine(terminal)
+    line.update(STATUS)
+    drawn = terminal.getvalue()
+    assert drawn.startswith("\r\x1b[K[###") and len(drawn) <= len("\r\x1b[K") + 59
+    for piece in line.below(["log"]):
+        assert terminal.getvalue().endswith(f"{drawn}\r\x1b[K"), piece
+    assert terminal.getvalue() == f"{drawn}\r\x1b[K{drawn}\r\x1b[K"
+
+
+@pytest.mark.parametrize("status", [
+    None, replace(STATUS, done=None), replace(STATUS, state=State.COMPLETED),
+])  # fmt: skip
+def test_a_training_that_tells_nothing_has_no_line(terminal, status):
+    line = ProgressLine(terminal)
+    line.update(status)
+    assert list(line.below([1, 2])) == [1, 2]
+    assert terminal.getvalue() == ""
+
+
+def test_a_pipe_gets_nothing(monkeypatch):
+    pipe = io.StringIO()
+    line = ProgressLine(pipe)
+    assert not line.active
+    line.update(STATUS)
+    assert list(line.below([1])) == [1]
+    assert pipe.getvalue() == ""
