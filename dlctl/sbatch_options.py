@@ -19,10 +19,12 @@ _LONG: dict[str, str] = {
     "ntasks": "learners",
     "ntasks-per-gpu": "learners_per_node",
     "ntasks-per-node": "learners_per_node",
+    "ntasks-per-tres": "learners_per_node",
     "partition": "scheduler.partition",
     "qos": "scheduler.qos",
     "tasks-per-node": "learners_per_node",
     "time": "time",
+    "tres-per-task": "gpus",
     **dict.fromkeys(
         ("array", "chdir", "cluster", "clusters", "comment", "distribution", "error", "help",
          "job-name", "no-kill", "no-requeue", "open-mode", "output", "parsable", "quiet", "requeue",

@@ -73,7 +73,7 @@ def _install(folder: Path, options: list[str], lines: list[str], origin: dict[st
     try:
         _make(part, options, lines, folder.with_suffix(".log"))
         _name_interpreter(part, folder)
-        (part / _COMPLETE).write_text(json.dumps(origin | {"files": _files(part)}, indent=2))
+        (part / _COMPLETE).write_text(json.dumps(origin | {"files": _count_files(part)}, indent=2))
         _publish(part, folder, origin)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -100,15 +100,17 @@ def _installed() -> dict[str, str]:
 def _is_complete(folder: Path, origin: dict[str, Any]) -> bool:
     try:
         made_from = json.loads((folder / _COMPLETE).read_bytes())
-    except (OSError, ValueError):
+        files = made_from.pop("files")
+    except (OSError, ValueError, KeyError):
         return False
-    # A site may purge old files.
-    whole = made_from == origin | {"files": _files(folder)}
-    return whole and (folder / "bin/python").exists()
+    # A site may purge old files; some packages write further ones.
+    return (
+        made_from == origin and (folder / "bin/python").exists() and _count_files(folder) >= files
+    )
 
 
-def _files(folder: Path) -> int:
-    """Return how many files there are that Python does not write when it imports modules."""
+def _count_files(folder: Path) -> int:
+    """Return the number of files, without those that Python writes when it imports modules."""
     return sum(
         len([name for name in names if name != _COMPLETE])
         for where, _, names in os.walk(folder)
@@ -204,8 +206,9 @@ def _name_interpreter(part: Path, folder: Path) -> None:
     scripts = part / "bin"
     for path in scripts.iterdir():
         if path.is_file() and not path.is_symlink():
-            content = path.read_bytes()
-            path.write_bytes(content.replace(os.fsencode(part), os.fsencode(folder)))
+            content, old = path.read_bytes(), os.fsencode(part)
+            if old in content:
+                path.write_bytes(content.replace(old, os.fsencode(folder)))
     python = shlex.quote(str(folder / "bin/python"))
     of_site = Path(sys.executable).parent
     for entry in metadata.entry_points(group="console_scripts"):

@@ -49,7 +49,7 @@ def _nodes(manifest: Manifest) -> list[tuple[Trail, str]]:
         return [(
             ("learners",),
             f"{learners} is not nodes x learners_per_node, {nodes} x {each} = {nodes * each}; "
-            "remove one of the three",
+            "name two of the three",
         )]  # fmt: skip
     if nodes and learners % nodes:
         nearest = max(nodes, learners - learners % nodes)

@@ -54,7 +54,7 @@ def export_model(
         ResultsError: the model can't be exported this way; one sentence.
         TransportError
     """
-    from dlctl.lifecycle import read_plan, refresh
+    from dlctl.lifecycle import make_environment, read_plan, refresh
 
     record = refresh(session, [record], store)[0]
     if not record.state.final and wanted.checkpoint is None:
@@ -70,6 +70,7 @@ def export_model(
         arguments += ["--checkpoint", wanted.checkpoint]
     if wanted.fixed_batch:
         arguments += ["--fixed-batch"]
+    make_environment(session, plan, on_line)  # somebody may have removed it to free space
     answer = run_module(
         session, plan, "learner.export", arguments, on_node=wanted.on_node, on_line=on_line,
         timeout_s=_WITH_QUEUE_S if wanted.on_node else _TIMEOUT_S,

@@ -114,6 +114,16 @@ def test_what_is_not_asked_for_stays_as_the_attempt_before_had_it(scene):
     assert_told_per_attempt(scene)
 
 
+def test_a_resumption_may_ask_for_nodes_and_keeps_them_until_it_asks_for_others(scene):
+    failed(scene)
+    shapes = []
+    for asked in ({"nodes": 2}, {"cpus": 2}, {"nodes": 3, "learners_per_node": 2}, {"nodes": 1}):
+        record = go_on(scene, **asked)
+        shapes.append(plan_of(scene, record.attempt).resources.learners_per_node)
+        fail_newest(scene)
+    assert shapes == [[1, 1], [1, 1], [2, 2, 2], [2]]
+
+
 def assert_told_per_attempt(scene):
     record = look(scene)
     told = details(scene.session, record)["attempts"]
@@ -131,6 +141,7 @@ def assert_told_per_attempt(scene):
     ({"time": "3h", "partition": "cpu"}, PlanError, "time 3h is over its limit of 2h"),
     ({"partition": "bgi"}, PlanError, "no partition 'bgi'; did you mean 'big'"),
     ({"memory": "lots"}, ManifestError, "--memory: 'lots' is not a size"),
+    ({"nodes": 3}, ManifestError, "--nodes: learners, 2, is no multiple of 3"),
 ])  # fmt: skip
 def test_a_request_that_fits_nothing_is_refused_before_anything_changes(scene, asked, error, said):
     failed(scene)

@@ -451,7 +451,7 @@ def test_nodes_and_learners_per_node_give_the_learners(
 
 @pytest.mark.parametrize(("text", "asked", "said"), [
     ("learners: 5\nnodes: 2\nlearners_per_node: 2", {}, "m.yml:5:1: learners: 5 is not nodes x "
-     "learners_per_node, 2 x 2 = 4; remove one of the three"),
+     "learners_per_node, 2 x 2 = 4; name two of the three"),
     ("nodes: 2\nlearners_per_node: 2", {"learners": 5}, "--learners: 5 is not nodes x"),
     ("learners: 5\nnodes: 2", {},
      "m.yml:6:1: nodes: learners, 5, is no multiple of 2, and each node gets equally many; 4"),
