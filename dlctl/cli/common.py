@@ -53,6 +53,10 @@ def open_record() -> RecordStore:
     return RecordStore(tell=output.warn)
 
 
+_SENDING_S = 60.0
+"""How long a submission may take before it counts as interrupted."""
+
+
 @contextmanager
 def opened(site_name: str, may_ask: bool = True) -> Iterator[Session]:
     """Open a site, and close it at the end; `may_ask` for a password at the terminal."""
@@ -177,10 +181,11 @@ def follow(
     from dlctl.outputs.logs import LogReader
     from dlctl.outputs.logs import follow as follow_log
 
-    known, line = [record], ProgressLine()
+    known, line, told = [record], ProgressLine(), [""]
 
     def state() -> State:
         known[0] = refresh(session, [known[0]], store)[0]
+        _say_why_it_waits(known[0], told)
         if line.active:
             line.update(learner_status(session, known[0]))
         return known[0].state
@@ -198,6 +203,34 @@ def follow(
         output.hint(f"dlctl logs --follow {record.training_id}")
         raise typer.Exit(130) from None
     return known[0]
+
+
+def _say_why_it_waits(record: Record, told: list[str]) -> None:
+    """Say why there is no job yet, once and at each change.
+
+    Raises:
+        RecordError: its submission was interrupted, and there will be no job.
+    """
+    from dlctl.contract import State
+
+    if record.state not in (State.QUEUED, State.PENDING):
+        return
+    if record.state is State.QUEUED and not record.job_id and record.stale_since is None:
+        _refuse_to_wait(record)
+    if record.reason != told[0]:
+        told[0] = record.reason
+        output.note(f"{record.training_id} {record.state}: {record.reason}")
+
+
+def _refuse_to_wait(record: Record) -> None:
+    from dlctl.errors import RecordError
+
+    age_s = time.time() - (unix_seconds(record.created_at) or 0.0)
+    if age_s > _SENDING_S:  # before, another dlctl may be sending it
+        raise RecordError(
+            f"{record.training_id} has no job whose log could be followed: {record.reason}",
+            hint=record.hint or f"dlctl resume {record.training_id}",
+        )
 
 
 def print_pieces(pieces: Iterable[LogPiece], as_json: bool = False) -> int:

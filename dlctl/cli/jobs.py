@@ -20,6 +20,7 @@ from dlctl.cli.common import (
     print_record,
     training,
 )  # fmt: skip
+from dlctl.cli.deleting import delete
 from dlctl.cli.manifests import (
     CPUS,
     GPUS,
@@ -164,25 +165,3 @@ def cancel(training_id: str | None = ID, as_json: bool = JSON) -> None:
     with training(training_id) as (session, record, store):
         output.report(plain(known := end(session, record, store)), as_json,
                       lambda _: print_record(known))  # fmt: skip
-
-
-def delete(
-    training_id: str | None = ID,
-    forget: bool = typer.Option(
-        False, "--forget", help="Remove only the local record; the files on the site stay."
-    ),
-    as_json: bool = JSON,
-) -> None:
-    """Delete a training that has ended: its job directory on the site and its local record.
-
-    Example: dlctl delete digits-3k9f
-    """
-    from dlctl.lifecycle import delete as remove
-
-    if forget:
-        (store := open_record()).remove((record := store.find(training_id)).training_id)
-    else:
-        with training(training_id) as (session, record, store):
-            remove(session, record, store)
-    output.report({"training_id": record.training_id, "deleted": True}, as_json,
-                  lambda v: output.line(f"deleted {v['training_id']}"))  # fmt: skip

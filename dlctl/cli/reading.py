@@ -133,6 +133,8 @@ def fetch(
         with output.progress("fetching") as on_progress:
             folder = to or Path("results") / record.training_id
             fetched = bring(session.transport, record, folder.absolute(), on_progress)
+        if what is What.results and record.state.final:
+            store.mark_fetched(record)
     output.report(fetched, as_json, lambda v: output.line(
         f"{len(v.files)} files in {folder_name(Path(v.folder))}"))  # fmt: skip
     if fetched.left_out:

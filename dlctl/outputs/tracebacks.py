@@ -21,7 +21,7 @@ def shortened(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
     for piece in pieces:
         key = piece.attempt, piece.source
         reader, newest[key] = readers.setdefault(key, TracebackReader()), piece
-        *lines, _ = piece.content.decode(errors="surrogateescape").split("\n")
+        lines = piece.content.decode(errors="surrogateescape").removesuffix("\n").split("\n")
         found = [each for line in lines for each in reader.feed(line)]
         yield from _piece(piece, found, shown.setdefault(piece.attempt, []))
     for key, reader in readers.items():

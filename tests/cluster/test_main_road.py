@@ -219,7 +219,7 @@ def test_submit_returns_the_id_and_list_knows_it(dlctl, site, words, wait_until)
     assert dlctl("resume", training_id).exit_code == 0, "a cancelled training may continue"
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
     assert dlctl("resume", training_id).exit_code == 8
-    assert dlctl("delete", training_id, ok=True)
+    assert dlctl("delete", "--yes", training_id, ok=True)
     assert not site.job_dir(training_id).exists()
     assert dlctl("status", training_id).exit_code == 8
 
@@ -242,10 +242,10 @@ def test_a_running_job_cannot_be_deleted_and_a_cancelled_one_leaves_nothing(
 ):
     training_id = submit(dlctl, site, words)
     wait_for_state(dlctl, wait_until, training_id, "TRAINING")
-    assert dlctl("delete", training_id).exit_code == 8
+    assert dlctl("delete", "--yes", training_id).exit_code == 8
     dlctl("cancel", training_id, ok=True)
     wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
-    dlctl("delete", training_id, ok=True)
+    dlctl("delete", "--yes", training_id, ok=True)
 
 
 def test_a_second_job_waits_and_can_be_halted_before_it_starts(dlctl, site, words, wait_until):

@@ -118,7 +118,7 @@ END
     assert not list(folder.rglob("pwned")) + list(odd_site.root.rglob("pwned"))
     latest = dlctl("status", "--json", cwd=folder, ok=True).json  # found by the folder's name
     assert latest["training_id"] == training_id
-    dlctl("delete", training_id, cwd=folder, ok=True)
+    dlctl("delete", "--yes", training_id, cwd=folder, ok=True)
     assert not odd_site.job_dir(training_id).exists()
 
 
@@ -202,7 +202,7 @@ def test_secrets_reach_the_learner_and_nothing_else(dlctl, site, xdg, wait_until
         told += site.cluster.user("scontrol", "show", "job", "-dd")
         told += site.cluster.user("sacct", "-l", "-P")
     assert not [value for value in values if value in told]
-    dlctl("delete", training_id, ok=True)
+    dlctl("delete", "--yes", training_id, ok=True)
     assert not (site.root / "secrets" / training_id).exists()
 
 

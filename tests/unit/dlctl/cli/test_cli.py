@@ -164,7 +164,7 @@ def test_a_local_training_to_its_end(dlctl, local_site, command, code, state):
     assert dlctl("list", "--json", ok=True).json[0]["training_id"] == training_id
     assert dlctl("fetch", "results", "--json", ok=True).json["training_id"] == training_id
     assert dlctl("fetch", "checkpoints").exit_code == 9
-    assert dlctl("delete", training_id[:4], "--json", ok=True).json["deleted"] is True
+    assert dlctl("delete", training_id[:4], "--yes", "--json", ok=True).json["deleted"] is True
     assert not local_site.job_dir(training_id).exists()
 
 

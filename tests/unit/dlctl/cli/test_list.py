@@ -13,7 +13,7 @@ from dlctl.contract import State
 from dlctl.errors import ConnectError, HostKeyError
 from dlctl.record import RecordStore
 
-OPEN = {"state": State.TRAINING, "job_id": "7", "seen_at": time.time() - 480, "epochs": 8}
+OPEN = {"state": State.TRAINING, "job_id": "7", "seen_at": time.time() - 5 * 3600, "epochs": 8}
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_sites_with_open_trainings_are_asked(store, asked, run):
 
 def test_offline_asks_no_site_and_says_how_old_it_is(store, asked, run):
     store.add(make_record(site="a", **OPEN))
-    assert "TRAINING (8 min ago)" in run("list", "--offline").stdout
+    assert "TRAINING (5 h ago)" in run("list", "--offline").stdout
     assert asked == {}
 
 
@@ -105,7 +105,7 @@ def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(
     assert done.exit_code == 0
     assert sorted(warned) == ["dead: no route to host", "hangs: no answer within 0.2 s"]
     states = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
-    assert "(8 min ago)" in states["dead-1"] and "(8 min ago)" in states["hangs-1"]
+    assert "(5 h ago)" in states["dead-1"] and "(5 h ago)" in states["hangs-1"]
     assert "ago" not in states["lives-1"]
     assert {r.training_id for r in store.all() if r.stale_since} == {"dead-1", "hangs-1"}
 

@@ -57,3 +57,8 @@ def test_a_traceback_that_comes_in_parts_is_one():
 def test_a_traceback_that_never_ends_is_shown_at_the_end():
     cut = said(0).rpartition(b"[rank")[0]
     assert shown(LogPiece(1, "learner-0", cut)) == FIRST[:3]
+
+
+def test_a_part_of_a_long_line_is_not_lost():
+    pieces = [LogPiece(1, "learner-0", part) for part in (b"begin", b"end\n")]
+    assert b"".join(piece.content for piece in shortened(pieces)) == b"begin\nend\n"

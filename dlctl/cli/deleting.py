@@ -1,0 +1,95 @@
+"""`dlctl delete`: asks first, and names what was not fetched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import JSON, complete_ids, open_record, opened
+
+if TYPE_CHECKING:
+    from dlctl.errors import DlctlError
+    from dlctl.record import Record, RecordStore
+
+
+def delete(
+    training_ids: list[str] = typer.Argument(
+        None, metavar="ID", autocompletion=complete_ids, show_default=False,
+        help="Training ids; the latest training of this folder by default.",
+    ),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask; needed without a terminal."),
+    forget: bool = typer.Option(
+        False, "--forget", help="Remove only the local record; the files on the site stay."
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Delete trainings that have ended: their job directories and their local records.
+
+    Example: dlctl delete digits-3k9f words-7h2m --yes
+    """
+    store = open_record()
+    records = store.find_all(training_ids or [])
+    if not (yes or _confirmed(records, forget)):
+        return output.note("nothing was deleted")
+    deleted, failures = _delete_all(records, store, forget)
+    for failure in failures[1:]:
+        output.error(failure.message, failure.hint)
+    told = [{"training_id": r.training_id, "deleted": True} for r in deleted]
+    if told:
+        names = "\n".join(f"deleted {r.training_id}" for r in deleted)
+        output.report(told if len(records) > 1 else told[0], as_json, lambda _: output.line(names))
+    if failures:
+        raise failures[0]
+    return None
+
+
+def _confirmed(records: list[Record], forget: bool) -> bool:
+    """Ask at the terminal.
+
+    Raises:
+        typer.BadParameter: there is none.
+    """
+    try:
+        for record in records:
+            lost = "its files on the site stay" if forget else lost_by_deletion(record)
+            output.note(f"{record.training_id} ({record.state} on {record.site}): {lost}")
+        which = "it" if len(records) == 1 else f"these {len(records)}"
+        said = output.ask(f"{'forget' if forget else 'delete'} {which}? [y/N] ", hidden=False)
+    except EOFError:
+        raise typer.BadParameter(
+            "`dlctl delete` asks first, and there is no terminal here: add --yes"
+        ) from None
+    return said.strip().lower() in ("y", "yes")
+
+
+def lost_by_deletion(record: Record) -> str:
+    """Return what exists nowhere else, as far as the local record knows."""
+    if record.fetched_attempt == record.attempt:
+        return "its results were fetched"
+    if record.state.value == "COMPLETED":
+        return f"its model and logs were NOT fetched (dlctl fetch {record.training_id})"
+    return f"its logs and checkpoints were NOT fetched (dlctl fetch {record.training_id})"
+
+
+def _delete_all(
+    records: list[Record], store: RecordStore, forget: bool
+) -> tuple[list[Record], list[DlctlError]]:
+    """Delete what can be; return it, and why the others stay."""
+    from dlctl.errors import DlctlError
+    from dlctl.lifecycle import delete as remove
+
+    deleted: list[Record] = []
+    failures: list[DlctlError] = []
+    for record in records:
+        try:
+            if forget:
+                store.remove(record.training_id)
+            else:
+                with opened(record.site) as session:
+                    remove(session, record, store)
+            deleted.append(record)
+        except DlctlError as error:
+            failures.append(error)
+    return deleted, failures

@@ -1,0 +1,80 @@
+"""`dlctl delete` asks, names what would be lost, and takes several ids."""
+
+import pytest
+from login_side import make_record
+from typer.testing import CliRunner
+
+from dlctl.cli import deleting, main, output
+from dlctl.contract import State
+from dlctl.errors import RecordError
+from dlctl.record import RecordStore
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    store = RecordStore()
+    for name in ("one-aaaa", "two-bbbb"):
+        store.add(make_record(training_id=name, state=State.COMPLETED))
+    return store
+
+
+@pytest.fixture
+def run():
+    if not main.app.registered_commands[1:]:
+        main._register()
+    return lambda *arguments: CliRunner().invoke(main.app, ["delete", *arguments])
+
+
+def ids(store):
+    return [record.training_id for record in store.all()]
+
+
+def test_without_a_terminal_nothing_is_deleted_unless_told(store, run):
+    done = run("one", "--forget")
+    assert done.exit_code == 2
+    assert "--yes" in done.stderr
+    assert ids(store) == ["one-aaaa", "two-bbbb"]
+    assert run("one", "bbbb", "--forget", "--yes").stdout == "deleted one-aaaa\ndeleted two-bbbb\n"
+    assert ids(store) == []
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", ["two-bbbb"]), ("", ["one-aaaa", "two-bbbb"])])
+def test_only_a_yes_deletes(store, run, monkeypatch, answer, left):
+    monkeypatch.setattr(output, "ask", lambda text, hidden: answer)
+    done = run("one", "--forget")
+    assert done.exit_code == 0
+    assert ids(store) == left
+    assert ("nothing was deleted" in done.stderr) == (answer == "")
+
+
+def test_what_was_not_fetched_is_named_before(store, run, monkeypatch):
+    monkeypatch.setattr(output, "ask", lambda text, hidden: "n")
+    assert (
+        "one-aaaa (COMPLETED on testbed): its model and logs were NOT fetched" in run("one").stderr
+    )
+    store.mark_fetched(store.find("one-aaaa"))
+    assert "one-aaaa (COMPLETED on testbed): its results were fetched" in run("one").stderr
+
+
+def test_one_that_runs_keeps_the_others_from_nothing(store, run, monkeypatch):
+    from dlctl import lifecycle
+
+    class Site:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    def remove(_, record, store):
+        if record.training_id == "one-aaaa":
+            raise RecordError("one-aaaa is TRAINING: it can't be deleted while it runs")
+        store.remove(record.training_id)
+
+    monkeypatch.setattr(deleting, "opened", lambda name: Site())
+    monkeypatch.setattr(lifecycle, "delete", remove)
+    done = run("one", "two", "-y")
+    assert isinstance(done.exception, RecordError)
+    assert done.stdout == "deleted two-bbbb\n"
+    assert ids(store) == ["one-aaaa"]
