@@ -19,8 +19,8 @@ HEAD = """\
 Made by `make docs` from the commands' own help texts: change those, not this page.
 `dlctl COMMAND --help` prints the same.
 
-- **Which training.** `ID` is a training id or a unique prefix of it; without one, it is the latest
-  training that was submitted from this folder.
+- **Which training.** `ID` is a training id, or a unique beginning or end of it; without one, it is
+  the latest training that was submitted from this folder, or from the nearest folder above it.
 - **Output.** What a command reports goes to standard output, and as JSON with `--json`; hints,
   warnings, errors and progress go to standard error. A progress bar is drawn on a terminal only.
 - **Completion.** `dlctl --install-completion` teaches your shell the commands, ids and sites.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dlctl.contract import State
     from dlctl.errors import DlctlError, TransportError
     from dlctl.lifecycle import Session
-    from dlctl.outputs.logs import LogPiece
+    from dlctl.outputs.logs import LogPiece, LogReader
     from dlctl.record import Record, RecordStore
 
 
@@ -37,7 +37,8 @@ def complete_sites(incomplete: str) -> list[str]:
 
 ID = typer.Argument(
     None, metavar="ID", autocompletion=complete_ids, show_default=False,
-    help="Training id or a unique prefix of it; the latest training of this folder by default.",
+    help="Training id, or a unique beginning or end of it; the latest training of this folder by "
+    "default.",
 )  # fmt: skip
 JSON = typer.Option(False, "--json", help="Print JSON.")
 SITE = typer.Option(
@@ -171,11 +172,14 @@ def follow(
     session: Session,
     record: Record,
     store: RecordStore,
-    learner: int | None = None,
-    first_attempt: int = 1,
+    reader: LogReader | None = None,
     as_json: bool = False,
 ) -> Record:
-    """Print the log as it grows until the training ends; Ctrl-C leaves the training running."""
+    """Print the log as it grows until the training ends; Ctrl-C leaves the training running.
+
+    Args:
+        reader: Where to begin; at the very beginning by default.
+    """
     from dlctl.cli.progress_line import ProgressLine
     from dlctl.lifecycle import learner_status, refresh
     from dlctl.outputs.logs import LogReader
@@ -195,7 +199,7 @@ def follow(
         output.warn(f"{error.message}; trying again")
 
     try:
-        reader = LogReader(record.job_dir, learner, first_attempt)
+        reader = reader or LogReader(record.job_dir)
         pieces = follow_log(session.transport, reader, state, trouble)
         print_pieces(line.below(pieces), as_json)
     except KeyboardInterrupt:

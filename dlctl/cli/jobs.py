@@ -120,6 +120,7 @@ def resume(
     """
     from dlctl.lifecycle import changed_since_sent, read_plan
     from dlctl.lifecycle import resume as go_on
+    from dlctl.outputs.logs import LogReader
     from dlctl.request.build import prepare_again
 
     overrides = make_overrides(
@@ -136,7 +137,8 @@ def resume(
                         f"{plan.resources.learners}")  # fmt: skip
         output.report(plain(known), as_json, lambda _: print_record(known))
         if stay:
-            return end_of_following(follow(session, known, store, first_attempt=known.attempt))
+            reader = LogReader(known.job_dir, first_attempt=known.attempt)
+            return end_of_following(follow(session, known, store, reader))
     return output.hint(f"dlctl logs --follow {known.training_id}")
 
 

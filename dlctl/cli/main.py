@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from dlctl import __version__
 from dlctl.cli import output
@@ -15,8 +17,25 @@ from dlctl.errors import DlctlError, ManifestError
 _MOST_PROBLEMS = 20
 """Lines of one failure that are shown: a folder may have thousands of files that can't be sent."""
 
+
+class _ReaderGone(Exception):  # noqa: N818
+    """The reader of a pipe closed it. No OSError: of that, click makes exit code 1."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> object:
+        """Run the command, and write what is still in the buffer."""
+        try:
+            answer: object = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError as closed:
+            raise _ReaderGone from closed
+        return answer
+
+
 app = typer.Typer(
     name="dlctl",
+    cls=_Commands,
     help="Deep learning as a service on any Slurm cluster, driven from your laptop.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -26,10 +45,19 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        output.line(f"dlctl {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _global(
     debug: bool = typer.Option(
         False, "--debug", help="Show whole tracebacks: of dlctl's own errors, and in `dlctl logs`."
+    ),
+    _: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
     if debug:
@@ -81,7 +109,7 @@ def main() -> None:
         app(arguments)
     except DlctlError as failure:
         sys.exit(_explain(failure))
-    except BrokenPipeError:
+    except (BrokenPipeError, _ReaderGone):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except KeyboardInterrupt:

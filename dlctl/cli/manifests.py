@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def init(folder: Path = typer.Argument(..., help="The new folder."), as_json: bo
     files = [str(path) for path in scaffold(folder, folder.resolve().name)]
     output.report({"folder": str(folder), "files": files}, as_json,
                   lambda v: output.line("\n".join(f"created {f}" for f in v["files"])))  # fmt: skip
-    output.hint(f"cd {folder} && dlctl submit manifest.yml")
+    output.hint(f"cd {shlex.quote(str(folder))} && dlctl submit manifest.yml")
 
 
 def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:

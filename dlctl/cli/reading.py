@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 
 import typer
@@ -81,9 +80,13 @@ def show(
 def logs(
     training_id: str | None = ID,
     stay: bool = typer.Option(False, "--follow", "-f", help="Show new lines as they come."),
-    learner: int | None = typer.Option(None, "--learner", "-n", min=0, help="Only this learner."),
+    learner: int | None = typer.Option(None, "--learner", "-l", min=0, help="Only this learner."),
+    tail: int | None = typer.Option(
+        None, "--tail", "-n", min=0,
+        help="Only the last lines of each log of the newest attempt.",
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print each line as a JSON object."),
-) -> None:
+) -> None:  # fmt: skip
     """Print the logs; `--follow` stays to its end, across attempts and lost connections.
 
     Of a traceback it prints the lines of your program; `--debug` and `--json` print everything.
@@ -95,45 +98,48 @@ def logs(
 
     with training(training_id) as (session, record, store):
         check_learner(session, record, learner)
+        reader = LogReader(record.job_dir, learner, 1 if tail is None else record.attempt)
+        if tail is not None:
+            reader.begin_at_tail(session.transport, tail)
         if stay:
-            end_of_following(follow(session, record, store, learner, as_json=as_json))
+            end_of_following(follow(session, record, store, reader, as_json=as_json))
         else:
-            pieces = read(session.transport, LogReader(record.job_dir, learner))
-            if not print_pieces(pieces, as_json):
+            if not print_pieces(read(session.transport, reader), as_json) and tail != 0:
                 output.note(f"{record.training_id} ({record.state}) has printed nothing yet")
 
 
-class What(str, enum.Enum):
-    """What can be fetched."""
-
-    results = "results"
-    checkpoints = "checkpoints"
+_RESULTS, _CHECKPOINTS = "results", "checkpoints"
 
 
 def fetch(
-    what: What = typer.Argument(
-        What.results, help="results (model, logs, metrics) or checkpoints."
+    what: str = typer.Argument(
+        _RESULTS, metavar="[results|checkpoints]", show_default=False,
+        help="results (model, logs, metrics), also if left out, or checkpoints.",
     ),
     training_id: str | None = ID,
     to: Path | None = typer.Option(
         None, "--to", help="Target folder; ./results/<training id> by default."
     ),
     as_json: bool = JSON,
-) -> None:
+) -> None:  # fmt: skip
     """Download the trained model, the logs and the metrics; every file is verified.
 
-    Example: dlctl fetch results
+    Example: dlctl fetch digits-3k9f
     """
     from dlctl.lifecycle import refresh
     from dlctl.outputs import fetch as results
 
+    if what not in (_RESULTS, _CHECKPOINTS):
+        if training_id is not None:
+            raise typer.BadParameter(f"{what!r} is neither {_RESULTS} nor {_CHECKPOINTS}")
+        what, training_id = _RESULTS, what
     with training(training_id) as (session, record, store):
         record = refresh(session, [record], store)[0]
-        bring = getattr(results, f"fetch_{what.value}")
+        bring = results.fetch_results if what == _RESULTS else results.fetch_checkpoints
         with output.progress("fetching") as on_progress:
             folder = to or Path("results") / record.training_id
             fetched = bring(session.transport, record, folder.absolute(), on_progress)
-        if what is What.results and record.state.final:
+        if what == _RESULTS and record.state.final:
             store.mark_fetched(record)
     output.report(fetched, as_json, lambda v: output.line(
         f"{len(v.files)} files in {folder_name(Path(v.folder))}"))  # fmt: skip

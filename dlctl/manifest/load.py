@@ -22,6 +22,9 @@ def load_manifest(path: Path, overrides: Overrides | None = None) -> Manifest:
     Raises:
         ManifestError: with every problem, a line each.
     """
+    if not path.exists():
+        hint = "`dlctl init my-training` creates a folder with one; then name it, or go there"
+        raise ManifestError(f"{path}: does not exist", hint=hint)
     return _from_yaml(lambda: load_file(path), overrides)
 
 

@@ -12,6 +12,7 @@ of that attempt's other logs. A very long line comes in parts, so that it never 
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ class LogReader:
     _open_lines: dict[str, bytes] = field(default_factory=dict)
     _held: dict[int, bytes] = field(default_factory=dict)
     """The end of each attempt's job output, while its learners' lines are still being read."""
+    _cut: set[str] = field(default_factory=set)
+    """Logs whose beginning is skipped."""
     advanced: bool = False
     """Whether the last call of `news` read anything, if only a part of a long line."""
 
@@ -74,6 +77,22 @@ class LogReader:
         if all(_order(name)[1] == 0 for name in mine):
             pieces += self._let_go(first)
         return pieces
+
+    def begin_at_tail(self, transport: Transport, lines: int) -> None:
+        """Skip all but the last lines of each log."""
+        globs = " ".join(self._globs())
+        script = f"""\
+cd -- {shlex.quote(self.job_dir)} 2>/dev/null || exit 0
+for f in {globs}; do
+    [ -f "$f" ] || continue
+    size=$(wc -c <"$f") # the log may grow meanwhile
+    printf '%s %s\\n' $((size - $(head -c $((size)) "$f" | tail -n {lines} | wc -c))) "$f"
+done"""
+        for line in transport.run(script).text.splitlines():
+            skipped, _, name = line.partition(" ")
+            self._offsets[name] = int(skipped)
+            if int(skipped):
+                self._cut.add(name)
 
     def rest(self) -> list[LogPiece]:
         """Return what was held back, and last lines that never got their newline."""
@@ -101,8 +120,10 @@ class LogReader:
             self._held[attempt] += content
             return b""
         if ended := _END.search(content):
-            self._held[attempt] = content[ended.start() :]
-            return content[: ended.start()]
+            # Of an output without its beginning, nothing else was said before the learners' lines.
+            start = 0 if name in self._cut else ended.start()
+            self._held[attempt] = content[start:]
+            return content[:start]
         return content
 
     def _let_go(self, attempt: int) -> list[LogPiece]:

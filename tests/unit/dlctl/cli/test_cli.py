@@ -72,6 +72,9 @@ def test_exit_codes_and_sentences_of_each_family(dlctl, xdg, tmp_path):
         (2, ["submit", "--no-such-option"], "No such option"),
         (3, ["submit", bad], "lerners"),
         (3, ["validate", "absent.yml"], "absent.yml"),
+        (3, ["submit", "absent.yml"], "dlctl init my-training"),
+        (2, ["fetch", "logs", "t-1"], "'logs' is neither results nor checkpoints"),
+        (8, ["fetch", "t-nothing"], "no training 't-nothing'"),
         (4, ["submit", path, "--site", "refusez"], "did you mean 'refuses'"),
         (5, ["submit", path, "--site", "refuses", "--cpus", "3"], "fits no partition"),
         (6, ["submit", path, "--site", "unreachable"], "127.0.0.1"),
@@ -166,6 +169,31 @@ def test_a_local_training_to_its_end(dlctl, local_site, command, code, state):
     assert dlctl("fetch", "checkpoints").exit_code == 9
     assert dlctl("delete", training_id[:4], "--yes", "--json", ok=True).json["deleted"] is True
     assert not local_site.job_dir(training_id).exists()
+
+
+def test_a_reader_that_leaves_is_exit_code_141(dlctl, local_site):
+    """Of very much output, and of output that is still in a buffer when the command ends."""
+    training_id = dlctl("submit", manifest(dlctl, "seq 100000"), ok=True).stdout.strip()
+    end(dlctl, training_id)
+    for command in (["logs", training_id], ["list", "--offline"]):
+        with dlctl.start(*command) as process:
+            process.stdout.close()
+            said = process.stderr.read()
+            assert process.wait(60) == 141, command
+        assert said == ""
+    last = dlctl("logs", training_id, "--learner", "0", "--tail", "2", ok=True).stdout
+    assert last == "learner-0 | 99999\nlearner-0 | 100000\n"
+    below = dlctl.cwd / "data"
+    below.mkdir()
+    dlctl("fetch", training_id[-5:], cwd=below, ok=True)
+    assert (below / "results" / training_id / "logs/attempt-1-learner-0.log").exists()
+    assert dlctl.record(training_id).fetched_attempt == 1
+    assert dlctl("status", "--json", cwd=below, ok=True).json["training_id"] == training_id
+
+
+def test_the_version_and_a_folder_with_spaces(dlctl):
+    assert dlctl("--version", ok=True).stdout == dlctl("version", ok=True).stdout
+    assert "cd 'My Net 2' && dlctl submit" in dlctl("init", "My Net 2", ok=True).stderr
 
 
 def test_ctrl_c_leaves_the_training_running(dlctl, local_site):

@@ -265,6 +265,12 @@ def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:
     check_files(loaded, tmp_path)
 
 
+def test_the_job_of_any_framework_must_be_there(tmp_path: Path) -> None:
+    loaded = manifest("name: a\nframework: {name: caffe, job: solver.prototxt}\n")
+    with pytest.raises(ManifestError, match="framework.job: solver.prototxt does not exist"):
+        check_files(loaded, tmp_path)
+
+
 def test_weights_may_be_in_the_training_data(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     loaded = manifest(

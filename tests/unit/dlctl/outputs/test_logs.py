@@ -215,3 +215,19 @@ def test_a_line_of_any_length_takes_little_memory_and_loses_nothing(job):
     tracemalloc.stop()
     assert seen.digest() == hashlib.sha256(b"x" + line + b"\nend\n").digest()
     assert peak_bytes < 12 << 20
+
+
+def test_the_tail_of_each_log_of_the_newest_attempt(job):
+    for attempt in (1, 2):
+        write(job, "slurm.out", STARTS + STORES + b"10:00:08   2 files\n" + ENDS, attempt)
+        write(job, "learner-0.log", b"one\ntwo\nthree\n", attempt)
+        write(job, "learner-1.log", b"short\n", attempt)
+    reader = LogReader(str(job), first_attempt=2)
+    reader.begin_at_tail(LocalTransport(), 2)
+    assert [(p.attempt, p.source, p.content) for p in read(LocalTransport(), reader)] == [
+        (2, "learner-0", b"two\nthree\n"),
+        (2, "learner-1", b"short\n"),
+        (2, "job", b"10:00:08   2 files\n" + ENDS),
+    ]
+    write(job, "learner-0.log", b"four\n", attempt=2)
+    assert collected(reader.news(LocalTransport())) == {(2, "learner-0"): b"four\n"}

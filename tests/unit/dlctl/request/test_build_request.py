@@ -119,6 +119,7 @@ LISTING_1 = MANIFESTS / "listing-1.yml"
 
 def test_a_request_that_cannot_run_is_planned_but_not_sent(tmp_path):
     (tmp_path / "m.yml").write_bytes(LISTING_1.read_bytes())
+    (tmp_path / "lenet_solver.prototxt").touch()
     request = prepare(tmp_path / "m.yml", Overrides(), make_site())
     assert any("framework caffe" in note for note in request.plan.not_in_this_version)
     with pytest.raises(PlanError, match="nothing was sent") as refused:
