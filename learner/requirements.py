@@ -140,8 +140,11 @@ def _make(part: Path, options: list[str], lines: list[str], log: Path) -> None:
     quiet = subprocess.DEVNULL
     has_pip = subprocess.run([python, "-m", "pip", "--version"], env=environment,
                              stdout=quiet, stderr=quiet).returncode == 0  # fmt: skip
-    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input",
-           "--no-cache-dir", "--no-user", *options, "-c", str(kept), "-r", str(given)]  # fmt: skip
+    pip = [
+        python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input",
+        "--no-cache-dir", "--no-user", "--retries", "2", *options, "-c", str(kept),
+        "-r", str(given),
+    ]  # fmt: skip
     commands = [pip] if has_pip else [[python, "-m", "ensurepip"], pip]
     for command in commands:
         with log.open("wb") as output:

