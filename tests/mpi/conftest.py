@@ -67,6 +67,9 @@ class Job:
         plan = self.directory / contract.plan_file(attempt)
         (self.directory / contract.attempt_dir(attempt)).mkdir(parents=True, exist_ok=True)
         contract.write_whole(plan, contract.to_json(self.plan))
+        link = self.directory / contract.RESULTS  # the supervisor makes it
+        link.unlink(missing_ok=True)
+        link.symlink_to(contract.results_dir(attempt))
         learners = self.plan.resources.learners
         if learners == 1:
             alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}

@@ -1,5 +1,6 @@
 """What `dlctl show` tells of several attempts, and of where the time of a step goes."""
 
+import contextlib
 import dataclasses
 import os
 import pty
@@ -125,10 +126,12 @@ def on_a_terminal(act, columns):
         patch.setenv("COLUMNS", str(columns))
         patch.setattr(sys, "stdout", stream)
         act()
-        stream.flush()
-        shown = os.read(terminal, 100_000).decode()
+    shown = b""
+    with contextlib.suppress(OSError):  # all was read, and nobody can write any more
+        while part := os.read(terminal, 100_000):
+            shown += part
     os.close(terminal)
-    return re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r\n", "\n")
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r\n", "\n")
 
 
 def with_server(settings="push_every: 5, shards: 3", **more):
