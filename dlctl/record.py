@@ -83,6 +83,8 @@ class Record:
     epoch: int | None = None
     step: int | None = None
     """Learner 0's last epoch and step."""
+    done: float | None = None
+    """The share of its work that it says is done, from 0 to 1."""
     loss: float | None = None
     """Its last loss."""
     fetched_attempt: int = 0

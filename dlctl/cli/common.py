@@ -219,11 +219,14 @@ def _say_why_it_waits(record: Record, told: list[str]) -> None:
 
     if record.state not in (State.QUEUED, State.PENDING):
         return
+    why = record.reason
     if record.state is State.QUEUED and not record.job_id and record.stale_since is None:
         _refuse_to_wait(record)
-    if record.reason != told[0]:
-        told[0] = record.reason
-        output.note(f"{record.training_id} {record.state}: {record.reason}")
+        why = ("it has not reached the scheduler yet; if no other dlctl is sending it: "
+               f"dlctl resume {record.training_id}")  # fmt: skip
+    if why != told[0]:
+        told[0] = why
+        output.note(f"{record.training_id} {record.state}: {why}")
 
 
 def _refuse_to_wait(record: Record) -> None:

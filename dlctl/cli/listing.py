@@ -105,7 +105,9 @@ def _elapsed(record: Record, fresh: bool) -> str:
 
 
 def progress(record: Record) -> str:
-    """Return `epoch 3/8`, or `step 70` of a program that counts no epochs."""
+    """Return `epoch 3/8`, or `40 %` or `step 70` of a program that counts no epochs."""
     if record.epoch is not None:
         return f"epoch {record.epoch}" + (f"/{record.epochs}" if record.epochs else "")
+    if record.done is not None:
+        return f"{100 * record.done:.0f} %"
     return "-" if record.step is None else f"step {record.step}"

@@ -143,6 +143,7 @@ def _progress(record: Record, seen: Observation) -> Record:
             record, loss=told.metrics.get(LOSS, record.loss),
             epoch=record.epoch if told.epoch is None else told.epoch,
             step=record.step if told.step is None else told.step,
+            done=record.done if told.done is None else told.done,
         )  # fmt: skip
     return record
 

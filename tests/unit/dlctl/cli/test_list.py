@@ -80,6 +80,14 @@ def test_sites_with_open_trainings_are_asked(store, asked, run):
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(("known", "told"), [
+    ({}, "-"), ({"step": 70}, "step 70"), ({"step": 70, "done": 0.4}, "40 %"),
+    ({"epoch": 3, "done": 0.4}, "epoch 3"), ({"epoch": 3, "epochs": 8}, "epoch 3/8"),
+])  # fmt: skip
+def test_progress_is_told_as_the_training_counts_it(known, told):
+    assert listing.progress(make_record(**known)) == told
+
+
 def test_offline_asks_no_site_and_says_how_old_it_is(store, asked, run):
     store.add(make_record(site="a", **OPEN))
     assert "TRAINING (5 h ago)" in run("list", "--offline").stdout
