@@ -144,6 +144,10 @@ def fetch(
     output.report(fetched, as_json, lambda v: output.line(
         f"{len(v.files)} files in {folder_name(Path(v.folder))}"))  # fmt: skip
     if fetched.left_out:
-        output.warn(f"left out, because they are not regular files: {', '.join(fetched.left_out)}")
+        output.warn("left out, because they are not regular files or can't be read: "
+                    f"{', '.join(fetched.left_out)}")  # fmt: skip
+    if fetched.kept:
+        output.warn("files that you edited here have another name now: "
+                    f"{', '.join(fetched.kept)}")  # fmt: skip
     if not fetched.complete:
         output.note(f"{record.training_id} is {record.state}: these are the files so far")

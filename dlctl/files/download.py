@@ -23,6 +23,7 @@ from dlctl.files.archive import printable
 from dlctl.transport.base import Process, Transport
 
 _CHUNK_BYTES = 1024 * 1024
+_ZEROS = bytes(_CHUNK_BYTES)
 _BATCH_BYTES = 60_000
 """File names in one argument list on the site; POSIX guarantees little more."""
 _MISSING = 71
@@ -49,12 +50,14 @@ def download(
     destination: Path,
     on_progress: Callable[[int, int], None] | None = None,
     *,
+    before_replacing: Callable[[Path], None] | None = None,
     idle_timeout_s: float = 300.0,
 ) -> list[Path]:
     """Download files and whole folders from below `base` to the same paths below `destination`.
 
     Args:
         paths: Relative to `base`; or a mapping of files to the sha256 that each must have.
+        before_replacing: Called with the final path of each file that has arrived.
 
     Returns:
         All files, including those that were already here.
@@ -69,7 +72,8 @@ def download(
         destination.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(destination)
         wanted = [file for file in files if not _is_here(destination, file)]
-        _fetch(transport, base, wanted, destination, on_progress, idle_timeout_s)
+        receiver = _Receiver(transport.name, wanted, destination, on_progress, before_replacing)
+        _fetch(transport, base, wanted, receiver, idle_timeout_s)
     except OSError as error:
         raise _local_failure(destination, error) from error
     return [destination / file.path for file in files]
@@ -195,18 +199,16 @@ def _fetch(
     transport: Transport,
     base: str,
     wanted: Sequence[_Remote],
-    destination: Path,
-    on_progress: Callable[[int, int], None] | None,
+    receiver: _Receiver,
     idle_timeout_s: float,
 ) -> None:
     if not wanted:
         return
     prefix = f"{_TEMPORARY_PREFIX}{os.getpid()}."
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=destination) as temporary:
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=receiver.destination) as temporary:
         process = transport.start(_tar_script(base, wanted), idle_timeout_s=idle_timeout_s)
         try:
-            receiver = _Receiver(transport.name, wanted, Path(temporary), destination, on_progress)
-            receiver.receive(process)
+            receiver.receive(process, Path(temporary))
             end = process.wait(idle_timeout_s)
         except BaseException:
             process.kill()
@@ -231,10 +233,15 @@ def _tar_script(base: str, wanted: Sequence[_Remote]) -> str:
             size_bytes = 0
         batches[-1].append(word)
         size_bytes += len(word) + 1
-    tars = "\n".join(f"tar -cf - -- {' '.join(batch)} || code=$?" for batch in batches)
-    return (
-        f"LC_ALL=C; export LC_ALL\ncd -- {shlex.quote(base)} || exit 71\ncode=0\n{tars}\nexit $code"
-    )
+    tars = "\n".join(f"tar $sparse -cf - -- {' '.join(batch)} || code=$?" for batch in batches)
+    return f"""\
+LC_ALL=C; export LC_ALL
+cd -- {shlex.quote(base)} || exit 71
+# GNU's sends no holes; others may not know the option.
+sparse=$(tar --version 2>/dev/null | sed -n 's/.*GNU.*/-S/p')
+code=0
+{tars}
+exit $code"""
 
 
 class _Receiver:
@@ -244,19 +251,22 @@ class _Receiver:
         self,
         name: str,
         wanted: Sequence[_Remote],
-        temporary: Path,
         destination: Path,
         on_progress: Callable[[int, int], None] | None,
+        before_replacing: Callable[[Path], None] | None,
     ) -> None:
         self._name = name
         self.missing = {file.path: file for file in wanted}
-        self._temporary = temporary
-        self._destination = destination
+        self.destination = destination
+        self._temporary = destination
         self._on_progress = on_progress
+        self._before_replacing = before_replacing
         self._done_bytes = 0
         self._total_bytes = sum(file.size_bytes for file in wanted)
 
-    def receive(self, process: Process) -> None:
+    def receive(self, process: Process, temporary: Path) -> None:
+        """Take all members, each by a temporary name first."""
+        self._temporary = temporary
         try:
             with tarfile.open(
                 fileobj=process.stdout, mode="r|", bufsize=256 * 1024, ignore_zeros=True,
@@ -276,8 +286,8 @@ class _Receiver:
         file = self.missing.get(path)
         if file is None:
             raise self._refused(path, "was not requested")
-        final = self._destination / path
-        _refuse_link_parents(self._destination, final)
+        final = self.destination / path
+        _refuse_link_parents(self.destination, final)
         if member.issym():
             self._take_link(member, final)
         elif member.isreg():
@@ -298,39 +308,45 @@ class _Receiver:
         with partial.open("wb") as out:
             for chunk in _chunks(content):
                 digest.update(chunk)
-                out.write(chunk)
+                if chunk == _ZEROS[: len(chunk)]:
+                    out.seek(len(chunk), os.SEEK_CUR)  # a hole
+                else:
+                    out.write(chunk)
                 self._progress(len(chunk))
+            out.truncate(member.size)
         if file.sha256 and digest.hexdigest() != file.sha256:
             raise TransferError(
                 f"{self._name}: {printable(file.path)} is damaged or still being written: its "
                 "sha256 differs from the one listed",
                 hint="Try again; if it happens again, the file on the site is damaged.",
             )
-        partial.chmod(0o755 if member.mode & 0o100 else 0o644)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        partial.replace(final)
+        if member.mode & 0o100:
+            partial.chmod(partial.stat().st_mode | (partial.stat().st_mode & 0o444) >> 2)
+        self._finish(partial, final)
 
     def _take_link(self, member: tarfile.TarInfo, final: Path) -> None:
         target = Path(os.path.normpath(final.parent.resolve() / member.linkname))
-        if member.linkname.startswith("/") or not target.is_relative_to(
-            self._destination.resolve()
-        ):
+        if member.linkname.startswith("/") or not target.is_relative_to(self.destination.resolve()):
             raise self._refused(member.name, f"is a link that points outside ({member.linkname})")
         partial = self._temporary / "link"
         partial.symlink_to(member.linkname)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        partial.replace(final)
+        self._finish(partial, final)
 
     def _take_hard_link(self, first: str, final: Path) -> None:
         """Take the second name of a file that arrived before."""
-        source = self._destination / first
+        source = self.destination / first
         if first in self.missing or not source.is_file() or source.is_symlink():
             raise self._refused(first, "is a hard link to a file that did not arrive")
-        _refuse_link_parents(self._destination, source)
+        _refuse_link_parents(self.destination, source)
         partial = self._temporary / "file"
         shutil.copy2(source, partial)
         self._progress(partial.stat().st_size)
+        self._finish(partial, final)
+
+    def _finish(self, partial: Path, final: Path) -> None:
         final.parent.mkdir(parents=True, exist_ok=True)
+        if self._before_replacing:
+            self._before_replacing(final)
         partial.replace(final)
 
     def _progress(self, size_bytes: int) -> None:

@@ -17,7 +17,7 @@ from dlctl.contract import State
 from dlctl.errors import RecordError, ResultsError
 from dlctl.files.upload import download
 from dlctl.lifecycle.remote_module import run_module
-from dlctl.outputs.fetch import own_folder
+from dlctl.outputs.fetched_folder import FetchedFolder
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -100,8 +100,12 @@ def bring(
     files = {name: str(exported["sha256"])}
     if output is None:
         folder = (Path("results") / record.training_id).absolute()
-        own_folder(folder, record)
-        return download(session.transport, base, files, folder, on_progress)[0]
+        fetched = FetchedFolder(folder, record)
+        path = download(
+            session.transport, base, files, folder, on_progress, before_replacing=fetched.spare
+        )[0]
+        fetched.remember([name])
+        return path
     output = (output / name if output.is_dir() else output).absolute()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ computed on the site.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,13 +15,11 @@ from dlctl import contract
 from dlctl.contract import ResultsIndex, State
 from dlctl.errors import ResultsError, TransferError
 from dlctl.files.upload import download, read_files
+from dlctl.outputs.fetched_folder import FetchedFolder
 from dlctl.outputs.logs import LogReader, read
 from dlctl.outputs.metrics import read_metrics
 from dlctl.record import Record
 from dlctl.transport import Transport
-
-_MARK = ".dlctl-fetch"
-"""The file in a folder of fetched files that names their training."""
 
 Progress = Callable[[int, int], None]
 
@@ -37,7 +35,10 @@ class Fetched:
     complete: bool
     """False while the training runs: more may follow."""
     left_out: list[str] = field(default_factory=list)
-    """What `results/` on the site holds but can't be fetched: pipes, links that point outside."""
+    """What `results/` on the site holds but can't be fetched: pipes, links that point outside,
+    files that can't be read."""
+    kept: list[str] = field(default_factory=list)
+    """The new names of files that were edited here since the last fetch."""
 
 
 def fetch_results(
@@ -51,16 +52,17 @@ def fetch_results(
     """
     base = results_folder(transport, record)
     index = _index(transport, record, base)
-    own_folder(destination, record)
-    here = _write_newest(transport, record, destination)
-    files = list(here)
     names = {f.path: f.sha256 for f in index.files} if index else _listed(transport, base)
-    if names:
-        brought = download(transport, base, names, destination, on_progress)
-        files += [str(path.relative_to(destination)) for path in brought]
-    files += _write_logs(transport, record, destination / "logs")
-    if "metrics.jsonl" not in names:  # a file of that name in `results/` is the user's
-        files += _write_metrics(transport, record, destination / "metrics.jsonl")
+    folder = FetchedFolder(destination, record, names)
+    here = _write_newest(transport, record, folder)
+    files = list(here)
+    try:
+        if names:
+            files += _bring(transport, base, names, folder, on_progress)
+        files += _write_logs(transport, record, folder)
+        files += _write_metrics(transport, record, folder)
+    finally:
+        folder.remember(files)
     if not names and len(files) == len(here):
         raise ResultsError(
             f"{record.training_id} ({record.state}) has produced nothing to fetch yet",
@@ -72,7 +74,18 @@ def fetch_results(
         files,
         complete=record.state is State.COMPLETED,
         left_out=index.left_out if index else [],
+        kept=folder.kept,
     )
+
+
+def _bring(
+    transport: Transport, base: str, names: Sequence[str] | Mapping[str, str],
+    folder: FetchedFolder, on_progress: Progress | None,
+) -> list[str]:  # fmt: skip
+    brought = download(
+        transport, base, names, folder.path, on_progress, before_replacing=folder.spare
+    )
+    return [str(path.relative_to(folder.path)) for path in brought]
 
 
 def fetch_checkpoints(
@@ -90,35 +103,13 @@ def fetch_checkpoints(
             f"{record.training_id} ({record.state}) has no checkpoint",
             hint="checkpoint.every in the manifest says when one is written",
         )
-    own_folder(destination, record)
+    folder = FetchedFolder(destination, record)
     paths = [f"{contract.CHECKPOINTS}/{name}" for name in names]
-    brought = download(transport, record.job_dir, paths, destination, on_progress)
-    files = [str(path.relative_to(destination)) for path in brought]
-    return Fetched(record.training_id, str(destination), files, record.state.final)
-
-
-def own_folder(folder: Path, record: Record) -> None:
-    """Create the folder, or recognise it: only an earlier fetch is ever overwritten.
-
-    Raises:
-        ResultsError: the folder holds something else, or can't be created.
-    """
-    mark = folder / _MARK
-    try:
-        if folder.is_dir() and any(folder.iterdir()):
-            if not mark.is_file() or mark.read_text().strip() != record.training_id:
-                raise ResultsError(
-                    f"{folder} is not empty, and not from an earlier fetch of {record.training_id}",
-                    hint="name an empty or a new folder: --to FOLDER",
-                )
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        mark.write_text(f"{record.training_id}\n")
-    except OSError as error:
-        raise ResultsError(
-            f"{folder} can't be used as a folder: {error.strerror}",
-            hint="name another one: --to FOLDER",
-        ) from error
+    files = _bring(transport, record.job_dir, paths, folder, on_progress)
+    folder.remember(files)
+    return Fetched(
+        record.training_id, str(destination), files, record.state.final, kept=folder.kept
+    )
 
 
 def results_folder(transport: Transport, record: Record) -> str:
@@ -152,7 +143,7 @@ def _listed(transport: Transport, results: str) -> list[str]:
     return [name[2:] for name in end.stdout.decode("utf-8", "surrogateescape").split("\0") if name]
 
 
-def _write_newest(transport: Transport, record: Record, folder: Path) -> list[str]:
+def _write_newest(transport: Transport, record: Record, folder: FetchedFolder) -> list[str]:
     """Write the manifest and the plan of the newest attempt."""
     names = {contract.MANIFEST: contract.manifest_file, contract.PLAN: contract.plan_file}
     attempts = range(record.attempt, 0, -1)
@@ -162,34 +153,33 @@ def _write_newest(transport: Transport, record: Record, folder: Path) -> list[st
         found = {name: contents[f"{record.job_dir}/{file(n)}"] for name, file in names.items()}
         whole = {name: content for name, content in found.items() if content is not None}
         if len(whole) == len(names):
-            for name, content in whole.items():
-                contract.write_whole(folder / name, content)
-            return list(whole)
+            return [folder.write(name, content) for name, content in whole.items()]
     return []  # the site has lost them: what else is there is worth the more
 
 
-def _write_logs(transport: Transport, record: Record, folder: Path) -> list[str]:
+def _write_logs(transport: Transport, record: Record, folder: FetchedFolder) -> list[str]:
     """Write the logs as they are now: they may grow while they are read."""
-    folder.mkdir(parents=True, exist_ok=True)
+    logs = folder.path / folder.own("logs")
+    logs.mkdir(parents=True, exist_ok=True)
     written: dict[str, None] = {}
     for piece in read(transport, LogReader(record.job_dir)):
         name = f"attempt-{piece.attempt}-{piece.source}.log"
-        with (folder / f".{name}.part").open("ab" if name in written else "wb") as file:
+        with (logs / f".{name}.part").open("ab" if name in written else "wb") as file:
             file.write(piece.content)
         written[name] = None
     for name in written:
-        (folder / f".{name}.part").replace(folder / name)
-    if not written and not any(folder.iterdir()):
-        folder.rmdir()
-    return [f"logs/{name}" for name in written]
+        folder.spare(logs / name)
+        (logs / f".{name}.part").replace(logs / name)
+    if not written and not any(logs.iterdir()):
+        logs.rmdir()
+    return [folder.own(f"logs/{name}") for name in written]
 
 
-def _write_metrics(transport: Transport, record: Record, path: Path) -> list[str]:
+def _write_metrics(transport: Transport, record: Record, folder: FetchedFolder) -> list[str]:
     points = read_metrics(transport, record)
     if not points:
         return []
-    contract.write_whole(path, b"".join(point.encode() for point in points))
-    return [path.name]
+    return [folder.write("metrics.jsonl", b"".join(point.encode() for point in points))]
 
 
-__all__ = ["Fetched", "TransferError", "fetch_checkpoints", "fetch_results", "own_folder"]
+__all__ = ["Fetched", "TransferError", "fetch_checkpoints", "fetch_results"]

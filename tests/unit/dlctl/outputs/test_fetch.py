@@ -12,10 +12,11 @@ from dlctl.errors import ResultsError, TransferError
 from dlctl.outputs.fetch import (
     fetch_checkpoints,
     fetch_results,
-    own_folder,
 )
+from dlctl.outputs.fetched_folder import FetchedFolder
 from dlctl.outputs.metrics import read_metrics
 from dlctl.transport.local import LocalTransport
+from dlctl.transport.script import ScriptProcess
 
 HERE = LocalTransport()
 
@@ -85,6 +86,92 @@ def test_a_result_with_our_file_s_name_is_the_user_s(job, tmp_path):
     write_metrics(folder, "1-0.jsonl", '{"step": 1}\n')
     fetch_results(HERE, record, tmp_path / "to")
     assert (tmp_path / "to/metrics.jsonl").read_text() == "mine\n"
+    assert (tmp_path / "to/dlctl/metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_results_with_all_of_our_names_are_the_user_s(job, tmp_path):
+    """A result named .dlctl-fetch blocked the next fetch; others replaced dlctl's files."""
+    record, folder = job
+    ours = ("manifest.yml", "plan.json", "logs/attempt-1-job.log", ".dlctl-fetch", "dlctl")
+    mine = dict.fromkeys(ours, b"mine")
+    store_results(folder, mine)
+    (folder / "attempts/1").mkdir(parents=True)
+    (folder / "attempts/1/slurm.out").write_text("ours\n")
+    for _ in range(2):
+        fetched = fetch_results(HERE, record, tmp_path / "to")
+        assert fetched.kept == []
+    for name in mine:
+        assert (tmp_path / "to" / name).read_bytes() == b"mine"
+    assert (tmp_path / "to/_dlctl/manifest.yml").read_text() == "name: t\n"
+    assert (tmp_path / "to/_dlctl/logs/attempt-1-job.log").read_text() == "ours\n"
+    assert "_dlctl/plan.json" in fetched.files
+
+
+def test_a_result_that_takes_the_mark_s_name_later_is_fetched(job, tmp_path):
+    record, folder = job
+    store_results(folder, {"a": b"1"})
+    fetch_results(HERE, record, tmp_path / "to")
+    store_results(folder, {"a": b"1", ".dlctl-fetch": b"mine"})
+    for _ in range(2):
+        fetch_results(HERE, record, tmp_path / "to")
+        assert (tmp_path / "to/.dlctl-fetch").read_bytes() == b"mine"
+
+
+def test_a_local_edit_is_kept(job, tmp_path):
+    record, folder = job
+    store_results(folder, {"model.txt": b"1", "same.txt": b"1"})
+    there = tmp_path / "to"
+    fetch_results(HERE, record, there)
+    store_results(folder, {"model.txt": b"2", "same.txt": b"1"})
+    assert fetch_results(HERE, record, there).kept == []
+    assert (there / "model.txt").read_text() == "2"
+    for round_, kept in ((3, "model.txt.local"), (4, "model.txt.local-2")):
+        (there / "model.txt").write_text(f"my edit {round_}")
+        (there / "manifest.yml").write_text(f"my edit {round_}")
+        store_results(folder, {"model.txt": b"%d" % round_, "same.txt": b"1"})
+        fetched = fetch_results(HERE, record, there)
+        assert kept in fetched.kept
+        assert (there / "model.txt").read_text() == str(round_)
+        assert (there / kept).read_text() == f"my edit {round_}"
+    assert (there / "manifest.yml").read_text() == "name: t\n"
+    assert (there / "manifest.yml.local").read_text() == "my edit 3"
+    assert sorted(p.name for p in there.glob("same*")) == ["same.txt"]
+
+
+def test_a_folder_of_an_older_version_is_known(job, tmp_path):
+    record, folder = job
+    store_results(folder, {"a": b"1"})
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to/.dlctl-fetch").write_text("t-1\n")
+    assert "a" in fetch_results(HERE, record, tmp_path / "to").files
+
+
+def test_holes_are_neither_sent_nor_written(job, tmp_path, monkeypatch):
+    record, folder = job
+    store_results(folder, {"sparse": b"begin"})
+    path, size_bytes = folder / "results/sparse", 64 << 20
+    with path.open("r+b") as file:
+        file.truncate(size_bytes)
+        file.seek(size_bytes // 2)
+        file.write(b"middle")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    index = ResultsIndex([ResultFile("sparse", size_bytes, digest)])
+    (folder / "results.json").write_text(contract.to_json(index))
+    received = []
+    read = ScriptProcess.read_some
+
+    def count(process, timeout_s):
+        chunk = read(process, timeout_s)
+        received.append(len(chunk))
+        return chunk
+
+    monkeypatch.setattr(ScriptProcess, "read_some", count)
+    fetch_results(HERE, record, tmp_path / "to")
+    there = tmp_path / "to/sparse"
+    assert sum(received) < 1 << 20
+    assert there.stat().st_size == size_bytes
+    assert there.stat().st_blocks * 512 < 8 << 20
+    assert hashlib.sha256(there.read_bytes()).hexdigest() == digest
 
 
 def test_a_result_that_changed_on_the_way_is_refused(job, tmp_path):
@@ -147,16 +234,16 @@ def test_a_folder_that_is_not_ours_is_never_written_to(tmp_path):
     mine.mkdir()
     (mine / "manifest.yml").write_text("my own")
     with pytest.raises(ResultsError, match="not empty"):
-        own_folder(mine, record)
+        FetchedFolder(mine, record)
     fresh = tmp_path / "fresh"
-    own_folder(fresh, record)
+    FetchedFolder(fresh, record)
     (fresh / "model.pt").write_text("x")
-    own_folder(fresh, record)
+    FetchedFolder(fresh, record)
     with pytest.raises(ResultsError, match="not from an earlier fetch of other-2"):
-        own_folder(fresh, make_record(training_id="other-2"))
+        FetchedFolder(fresh, make_record(training_id="other-2"))
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match="can't be used as a folder"):
-        own_folder(tmp_path / "file", record)
+        FetchedFolder(tmp_path / "file", record)
 
 
 def test_files_left_out_on_the_site_are_reported(job, tmp_path):
