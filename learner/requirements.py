@@ -216,7 +216,7 @@ def _name_interpreter(part: Path, folder: Path) -> None:
     of_site = Path(sys.executable).parent
     for entry in metadata.entry_points(group="console_scripts"):
         path = scripts / entry.name
-        if not path.exists() and (of_site / entry.name).is_file():
+        if entry.attr and not path.exists() and (of_site / entry.name).is_file():
             path.write_text(
                 f"#!/bin/sh\n'''exec' {python} \"$0\" \"$@\"\n' '''\nimport sys\n"
                 f"from {entry.module} import {entry.attr.partition('.')[0]}\n"
