@@ -122,15 +122,39 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
     ]
 
 
+def _wrapped(text: str, indent: int) -> list[str]:
+    """Return the lines of a text; on a terminal none is wider, unless a word is."""
+    lines = text.split("\n")
+    if not sys.stdout.isatty():
+        return lines
+    import shutil
+    import textwrap
+
+    room = max(20, shutil.get_terminal_size().columns - indent)
+    return [
+        part
+        for line in lines
+        for part in textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False)
+        or [""]
+    ]
+
+
 def fields(pairs: Mapping[str, object]) -> None:
     """Print `name  value` lines; empty values are left out."""
     shown = {k: str(v) for k, v in pairs.items() if v not in (None, "", [], {})}
     width = max((len(k) for k in shown), default=0)
     for name, value in shown.items():
-        first, *rest = _printable(value).split("\n")
+        first, *rest = _wrapped(_printable(value), width + 2)
         print(f"{name.ljust(width)}  {first}")
         for more in rest:
             print(" " * (width + 2) + more)
+
+
+def items(text: str) -> None:
+    """Print what is separated by ` · `; on a terminal as much in a line as fits."""
+    unbroken = _printable(text).replace(" ", "\xa0").replace("\xa0·\xa0", " ·\xa0")
+    for part in _wrapped(unbroken, 0):
+        print(part.replace("\xa0", " "))
 
 
 def line(text: str) -> None:

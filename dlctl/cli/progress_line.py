@@ -50,12 +50,12 @@ class ProgressLine:
     def _draw(self) -> None:
         if self.active and self._text:
             columns = shutil.get_terminal_size().columns
-            self._write(f"\r\x1b[K{self._text[: columns - 1]}")
+            self._write(f"\r\x1b[2K{self._text[: columns - 1]}")
 
     def clear(self) -> None:
         """Clear the line, so that something else can be printed."""
         if self.active and self._text:
-            self._write("\r\x1b[K")
+            self._write("\r\x1b[2K")
 
     def _write(self, text: str) -> None:
         sys.stdout.flush()

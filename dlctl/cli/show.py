@@ -75,7 +75,7 @@ def print_details(details: dict[str, Any]) -> None:
                 output.warn(f"learner {status['rank']}: {status['reason']}")
         _print_metrics(learners)
         if speed := speed_line([status["metrics"] for status in learners], plan):
-            output.line(speed)
+            output.items(speed)
     if plan.get("parameter_server"):
         print_servers(details)
     _print_last_words(details)

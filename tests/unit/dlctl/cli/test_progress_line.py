@@ -37,10 +37,10 @@ def test_the_line_is_cleared_for_the_log_and_drawn_again(terminal):
     line = ProgressLine(terminal)
     line.update(STATUS)
     drawn = terminal.getvalue()
-    assert drawn.startswith("\r\x1b[K[###") and len(drawn) <= len("\r\x1b[K") + 59
+    assert drawn.startswith("\r\x1b[2K[###") and len(drawn) <= len("\r\x1b[2K") + 59
     for piece in line.below(["log"]):
-        assert terminal.getvalue().endswith(f"{drawn}\r\x1b[K"), piece
-    assert terminal.getvalue() == f"{drawn}\r\x1b[K{drawn}\r\x1b[K"
+        assert terminal.getvalue().endswith(f"{drawn}\r\x1b[2K"), piece
+    assert terminal.getvalue() == f"{drawn}\r\x1b[2K{drawn}\r\x1b[2K"
 
 
 @pytest.mark.parametrize("status", [

@@ -102,9 +102,15 @@ def test_the_last_words_are_short_and_say_where_all_are(capsys):
 
 
 def test_a_narrow_terminal_breaks_no_word_of_the_metrics():
-    metrics = {"loss": 0.2397, "validation_accuracy": 0.9639, "validation_top5_accuracy": None}
+    metrics = {"samples_per_s": 6624.0, "memory_bytes": 1 << 30, "step_s": 1.0, "exchange_s": 0.1,
+               "loss": 0.2, "validation_top5_accuracy": None}  # fmt: skip
     learners = [process("learner", rank, "node001", **metrics) for rank in (0, 1)]
-    shown = on_a_terminal(lambda: print_details({**KNOWN, "learners": learners}), columns=60)
+    reason = "Learner 1 on node001 failed with exit code 1: train.py:14: RuntimeError: wrong shape"
+    plan = {**PLAN, "resources": resources(2), "framework": {"command": None, "job": "train.py"}}
+    told = {**KNOWN, "learners": learners, "reason": reason, "plan": plan}
+    shown = on_a_terminal(lambda: print_details(told), columns=60)
+    assert "RuntimeError: wrong shape\n" in shown
+    assert "6624 samples/s · 1GiB of memory each at most\n· exchange 10 % of a step\n" in shown
     assert shown.count("validation_top5_accuracy  nan") == 1
     assert all(len(line) <= 60 for line in shown.splitlines())
     assert "\n 1        node001" in shown
