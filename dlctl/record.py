@@ -129,7 +129,10 @@ class RecordStore:
         Raises:
             RecordError: it can't be written; nothing should be submitted without it.
         """
-        self._write(lambda connection: _insert(connection, record))
+        try:
+            self._write(lambda connection: _insert(connection, record))
+        except RecordError as error:
+            raise RecordError(f"nothing was submitted: {error.message}", hint=error.hint) from error
 
     def update(self, *records: Record) -> None:
         """Write the current knowledge; an older attempt never overwrites a newer one.
