@@ -121,7 +121,7 @@ def _files_for(
     This includes the changes of a resumption that was interrupted.
 
     Args:
-        request: Rebuilt from the user's folder, for its code.
+        request: Rebuilt from the user's folder, for its code and requirements.
     """
     try:
         before = attempts.read_newest(session.transport, record)
@@ -132,7 +132,7 @@ def _files_for(
     asked = merged(pending(record, before.attempt), asked)
     if request is not None:
         again = attempts.decide_again(before, asked, session.site)
-        return attempts.with_code(again, request.code, _sent_index(session, record)), asked
+        return attempts.with_code(again, request, _sent_index(session, record)), asked
     if asked == Overrides() and runs_as_sent(session, before.plan):
         return before, asked
     return attempts.decide_again(before, asked, session.site), asked

@@ -19,7 +19,6 @@ from dlctl.request.bundle import differences
 
 if TYPE_CHECKING:
     from dlctl.record import Record
-    from dlctl.request.bundle import Bundle
     from dlctl.request.request import Request
     from dlctl.sites.files import Site
     from dlctl.transport import Transport
@@ -113,17 +112,25 @@ def _plan(transport: Transport, path: str, content: bytes) -> contract.Plan:
         ) from error
 
 
-def with_code(files: AttemptFiles, code: Bundle, sent_index: bytes | None) -> AttemptFiles:
-    """Return the files of an attempt that runs other code.
+def with_code(files: AttemptFiles, request: Request, sent_index: bytes | None) -> AttemptFiles:
+    """Return the files of an attempt that runs other code, with the requirements of that.
 
     Args:
+        request: Rebuilt from the user's folder.
         sent_index: The index of the code that runs until now; None: unknown.
     """
+    from dlctl.manifest.load import parse_manifest
     from dlctl.plan.render import render
 
+    code, requirements = request.code, request.plan.requirements
     changes = [] if sent_index is None else differences(sent_index, code.index)
-    plan = replace(files.plan, code_digest=code.digest, code_changes=changes)
-    return _files(plan, files.manifest.decode(), render(plan))
+    plan = replace(
+        files.plan, code_digest=code.digest, code_changes=changes, requirements=requirements,
+        environment=request.plan.environment,
+    )  # fmt: skip
+    manifest, _ = parse_manifest(files.manifest, contract.MANIFEST).extract_secrets()
+    manifest = manifest.model_copy(update={"requirements": requirements})
+    return _files(plan, manifest.to_yaml(), render(plan))
 
 
 def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> AttemptFiles:

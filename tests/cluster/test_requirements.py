@@ -66,3 +66,19 @@ def test_a_lost_environment_is_made_again_before_a_training_resumes(dlctl, site,
     assert "installing" in resumed.stderr
     assert os.access(environment / "bin/python", os.X_OK) or site.is_cluster
     dlctl("cancel", training_id, ok=True)
+
+
+def test_a_program_that_lacks_a_package_continues_once_the_manifest_names_it(
+    dlctl, local_site, tmp_path
+):
+    make_wheel(tmp_path, "useful", "1.0", {"useful.py": ""})
+    program = {"command": 'python -c "import useful"'}
+    folder = write_training(tmp_path / "t", program)
+    done, training_id = run(dlctl, local_site, folder)
+    assert "`requirements` in the manifest" in done.stderr
+    write_training(folder, program, requirements=["--no-index", f"-f {tmp_path}", "useful"])
+    again = dlctl("resume", "--code", "--follow", training_id, cwd=folder)
+    assert again.exit_code == 0, again.stdout + again.stderr
+    assert "installing useful into" in again.stderr
+    stored = dlctl("show", training_id, "--json", ok=True).json["plan"]
+    assert stored["requirements"] == ["--no-index", f"-f {tmp_path}", "useful"]
