@@ -33,7 +33,11 @@ class Evaluation:
     def forward(self, batch: tuple[tuple[Any, ...], Any]) -> tuple[Any, Any]:
         """Return the model's outputs and the targets for a batch of (inputs, targets)."""
         inputs, targets = to_device(batch, self._device)
-        return self._parts.model(*inputs), targets
+        try:
+            return self._parts.model(*inputs), targets
+        except Exception as error:
+            _name_layer(error, self._parts.model)
+            raise
 
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         """Return the mean loss over the batch.
@@ -92,6 +96,21 @@ class Evaluation:
             if rows[:, -1].any():
                 raise HaltedInValidation
             yield sum_in_order(rows[:, :-1]), share.batch_samples
+
+
+def _name_layer(error: Exception, model: torch.nn.Module) -> None:
+    """Add the layer that failed to an error's message: no line of the user may be in its frames."""
+    layer: torch.nn.Module | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        owner = trace.tb_frame.f_locals.get("self")
+        layer = owner if isinstance(owner, torch.nn.Module) else layer
+        trace = trace.tb_next
+    name = next((name for name, module in model.named_modules() if module is layer), "")
+    if layer is None or not name or [type(each) for each in error.args] != [str]:
+        return
+    shown = type(layer).__name__ if any(layer.children()) else str(layer)
+    error.args = (f"{error.args[0]} (in the model's layer {name}: {shown})",)
 
 
 class LossWatch:

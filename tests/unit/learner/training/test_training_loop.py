@@ -107,6 +107,17 @@ def test_metrics_and_history_hold_every_epoch(tmp_path: Path) -> None:
     assert [line.split()[:2] for line in said[2:]] == [["epoch", f"{n}/3"] for n in (1, 2, 3)]
 
 
+def test_an_error_in_a_layer_of_torch_names_the_layer(tmp_path: Path) -> None:
+    """Its frames are all in torch, but the layer is in the user's `build`."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(5, 2))
+    parts = Parts(**make_parts(model=model, optimizer=torch.optim.SGD(model.parameters())))
+    trainer = make_trainer(tmp_path, parts, Training(epochs=1), CheckpointPolicy(), [])
+    with pytest.raises(RuntimeError) as failure:
+        trainer.run(Position())
+    layer = "(in the model's layer 2: Linear(in_features=5, out_features=2, bias=True))"
+    assert "cannot be multiplied" in str(failure.value) and str(failure.value).endswith(layer)
+
+
 def test_positions_done_on_a_parameter_server_are_skipped(tmp_path: Path) -> None:
     settings = Training(epochs=3, batch_size=4, log_every_steps=1)
     trainer = make_trainer(tmp_path, Parts(**make_parts()), settings, CheckpointPolicy(), [])
