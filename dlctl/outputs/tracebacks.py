@@ -42,6 +42,6 @@ def _piece(
 def _lines(source: str, found: Traceback, shown: list[tuple[str, Traceback]]) -> list[str]:
     for other, known in shown:
         if other != source and found.error and found.same_as(known):
-            return [f"{found.error}  (the same as in {other})"]
+            return [f"{found.error.partition(':')[0]}, the same as in {other}"]
     shown.append((source, found))
     return replace(found, prefix="").short()  # the source names the rank

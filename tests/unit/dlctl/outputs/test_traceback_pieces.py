@@ -37,7 +37,7 @@ def test_a_traceback_that_learners_share_is_shown_once():
     again = LogPiece(2, "learner-1", said(1))
     lines = shown(*both, other, again)
     assert lines[:4] == FIRST
-    assert lines[4] == ("learner-1", "RuntimeError: 1 is wrong  (the same as in learner-0)")
+    assert lines[4] == ("learner-1", "RuntimeError, the same as in learner-0")
     assert lines[5:][0] == ("learner-2", "Traceback (most recent call last):")
     assert [line for line in lines if line[1] == FIRST[0][1]] == [
         FIRST[0], ("learner-2", FIRST[0][1]), ("learner-1", FIRST[0][1])
