@@ -6,9 +6,10 @@ each other's files. Only a program whose files can be read is judged.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 _OWN_LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
@@ -24,7 +25,8 @@ _KNOWS = re.compile(
 )
 _PROGRAMS = (".py", ".sh", ".bash")
 _READ = (*_PROGRAMS, ".cfg", ".ini", ".toml", ".yaml", ".yml")
-_MOST_FILES, _MOST_BYTES = 500, 1 << 20
+_FOREIGN = ("__pycache__", "node_modules", "site-packages", "venv")
+_MOST_FILES, _MOST_BYTES = 2000, 1 << 20
 
 
 def starts_processes_itself(command: str | None) -> bool:
@@ -70,15 +72,18 @@ def _programs(command: str, code: Path) -> Iterator[Path]:
             yield code / name
 
 
-def _texts(code: Path) -> Iterable[str]:
-    """Yield what the program's files hold."""
-    found = (path for path in sorted(code.rglob("*")) if path.suffix in _READ and path.is_file())
-    for number, path in enumerate(found):
-        if number >= _MOST_FILES:
-            yield "RANK"  # too many to judge
-            return
-        try:
-            with path.open("rb") as file:
-                yield file.read(_MOST_BYTES).decode(errors="replace")
-        except OSError:
+def _texts(code: Path) -> Iterator[str]:
+    """Yield what the program's files hold; a name that ends the search if that can't be judged."""
+    seen = 0
+    for folder, folders, names in os.walk(code):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _FOREIGN]
+        seen += len(folders) + len(names)
+        if seen > _MOST_FILES:
             yield "RANK"
+            return
+        for path in (Path(folder, name) for name in names if name.endswith(_READ)):
+            try:
+                with path.open("rb") as file:
+                    yield file.read(_MOST_BYTES).decode(errors="replace")
+            except OSError:
+                yield "RANK"

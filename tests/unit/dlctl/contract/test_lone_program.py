@@ -63,6 +63,18 @@ def test_what_cannot_be_judged_is_not_told(code, command):
     assert warn_if_alone(None, 2, code) == ""
 
 
+def test_a_folder_of_very_many_files_is_not_judged(code, monkeypatch):
+    monkeypatch.setattr("dlctl.contract.lone_program._MOST_FILES", 3)
+    assert warn_if_alone("python main.py", 2, code) == ""
+
+
+def test_an_environment_in_the_folder_is_not_the_program(code):
+    for name in (".venv", "venv"):
+        (code / name).mkdir()
+        (code / name / "torch.py").write_text("import torch.distributed")
+    assert warn_if_alone("python main.py", 2, code)
+
+
 @pytest.mark.parametrize(("command", "told"), [
     ("torchrun --nnodes 2 --nproc-per-node 1 train.py", True),
     ("python -m torch.distributed.run --standalone train.py", True),
