@@ -82,6 +82,8 @@ def _texts(code: Path) -> Iterator[str]:
             yield "RANK"
             return
         for path in (Path(folder, name) for name in names if name.endswith(_READ)):
+            if not path.is_file():  # a pipe would never end
+                continue
             try:
                 with path.open("rb") as file:
                     yield file.read(_MOST_BYTES).decode(errors="replace")
