@@ -6,7 +6,7 @@ import shlex
 
 from dlctl import contract
 from dlctl.contract import State
-from dlctl.errors import RecordError, RemoteCommandError
+from dlctl.errors import RecordError, RemoteCommandError, TransferError
 from dlctl.files.upload import write_file
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.watch import refresh
@@ -20,9 +20,14 @@ def halt(session: Session, record: Record, store: RecordStore) -> Record:
         RecordError: it has ended already.
     """
     record = _running_or_error(session, record, store, "halt")
-    write_file(session.transport, f"{record.job_dir}/{contract.HALT_REQUEST}", b"halt\n")
+    unwritten = _request(session, record, contract.HALT_REQUEST)
     if record.state in (State.QUEUED, State.PENDING):
         _leave_queue(session, record, store)
+    elif unwritten is not None:
+        script = session.scheduler.halt_script(record.job_id, session.site.root)
+        if script is None:
+            raise unwritten
+        _tell_scheduler(session, script)
     return refresh(session, [record], store)[0]
 
 
@@ -33,9 +38,25 @@ def cancel(session: Session, record: Record, store: RecordStore) -> Record:
         RecordError: it has ended already.
     """
     record = _running_or_error(session, record, store, "cancel")
-    write_file(session.transport, f"{record.job_dir}/{contract.CANCEL_REQUEST}", b"cancel\n")
+    _request(session, record, contract.CANCEL_REQUEST)  # if it can't be written, the job still ends
     _leave_queue(session, record, store)
     return refresh(session, [record], store)[0]
+
+
+def _request(session: Session, record: Record, name: str) -> TransferError | None:
+    """Write a request; return why even an empty file, which needs no block, can't be written."""
+    path = f"{record.job_dir}/{name}"
+    try:
+        write_file(session.transport, path, f"{name}\n".encode())
+    except TransferError as error:
+        return error if session.transport.run(f": >{shlex.quote(path)}").exit_code else None
+    return None
+
+
+def _tell_scheduler(session: Session, script: str) -> None:
+    end = session.transport.run(script, timeout_s=90.0)
+    stderr = end.stderr.decode(errors="replace")
+    session.scheduler.parse_cancel(end.exit_code, end.text, stderr)
 
 
 def _running_or_error(session: Session, record: Record, store: RecordStore, verb: str) -> Record:
@@ -53,10 +74,7 @@ def _leave_queue(session: Session, record: Record, store: RecordStore) -> None:
         if fence(session, record):
             return
         record = refresh(session, [record], store)[0]  # a job has claimed it: its id is known
-    script = session.scheduler.cancel_script(record.job_id, session.site.root)
-    end = session.transport.run(script, timeout_s=90.0)
-    stderr = end.stderr.decode(errors="replace")
-    session.scheduler.parse_cancel(end.exit_code, end.text, stderr)
+    _tell_scheduler(session, session.scheduler.cancel_script(record.job_id, session.site.root))
 
 
 def fence(session: Session, record: Record) -> bool:

@@ -121,6 +121,13 @@ class Scheduler(Protocol):
         """Return the script that ends a job; it is no failure if the job is already gone."""
         ...
 
+    def halt_script(self, job_id: str, root: str) -> str | None:
+        """Return the script that signals a job to save and end; None if there is no such way.
+
+        It is for a job directory that can't be written; `parse_cancel` reads its answer.
+        """
+        ...
+
     def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:
         """Return normally if the job is ending or gone.
 

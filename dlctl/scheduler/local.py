@@ -95,6 +95,10 @@ class LocalQueue:
         """Return the cancel call."""
         return self._program(root, ["cancel", f"--root={root}", "--", job_id])
 
+    def halt_script(self, job_id: str, root: str) -> str | None:  # noqa: ARG002
+        """Return None: this queue passes no signals."""
+        return None
+
     def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:  # noqa: ARG002
         """Accept a job that is gone: the queue returns 0 for it."""
         if exit_code != 0:

@@ -171,6 +171,10 @@ class Slurm:
         """Return the scancel call."""
         return f"{self._prologue()}scancel {shlex.quote(job_id)}\n"
 
+    def halt_script(self, job_id: str, root: str) -> str | None:  # noqa: ARG002
+        """Return the scancel call with the signal that Slurm sends before the time limit."""
+        return f"{self._prologue()}scancel --batch --signal=USR2 {shlex.quote(job_id)}\n"
+
     def parse_cancel(self, exit_code: int, stdout: str, stderr: str) -> None:  # noqa: ARG002
         """Accept a job that is gone; scancel's exit code is the last error's number."""
         if exit_code != 0 and not _GONE.search(stderr):

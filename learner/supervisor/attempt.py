@@ -257,7 +257,7 @@ class Supervisor:
         """Wait until the learners have ended; pass requests to end on to them, and enforce them."""
         from learner.job.context import launcher_name
 
-        delivered, end_at, kill_at = "", float("inf"), float("inf")
+        asked, delivered, end_at, kill_at = "", "", float("inf"), float("inf")
         look_at = 0.0
         while step.exit_code is None:
             self.control.wait(TICK_S)
@@ -265,7 +265,8 @@ class Supervisor:
             request = self.control.request()
             step.poll(request, silent=bool(self.heart.status.reason))
             if request is not None and request.action != delivered:
-                if not delivered or end_at == float("inf") or request.action == "stop":
+                if request.action != asked:
+                    asked = request.action
                     end_at = now + request.grace_s + OVERTIME_S
                 if self.control.gone:
                     end_at = now  # no directive can reach the watchdogs
@@ -286,10 +287,12 @@ class Supervisor:
     def _direct(self, action: str, reason: str, grace_s: float) -> bool:
         """Write a directive for the watchdogs; return whether it could be written."""
         directive = Directive(action, reason, time.time(), grace_s)
+        path = self.job_dir / contract.directive_file(self.attempt)
         try:
-            path = self.job_dir / contract.directive_file(self.attempt)
             contract.write_whole(path, to_json(directive))
         except OSError:
+            # The space that is kept for the verdict is enough for both.
+            reserve_file(self.job_dir, self.attempt).unlink(missing_ok=True)
             return False
         say(f"{action}: {reason}; the learners have {grace_s:.0f} s.")
         return True

@@ -26,6 +26,8 @@ CANCEL_GRACE_S = 10.0
 SIGTERM_GRACE_S = 20.0
 """Slurm's KillWait is 30 s: after that Slurm kills every process of the job."""
 _LEAST_GRACE_S = 5.0
+_NEAR = 3.0
+"""Slurm's signal before the time limit may come early, by less than twice the margin."""
 _GONE_S = 2.0
 """A network file system may lose sight of a file for a moment."""
 
@@ -148,14 +150,17 @@ class Control:
         return self.gone
 
     def _halt(self) -> EndRequest | None:
+        now = self._clock()
         if signal.SIGTERM in self._signals.received:
             reason = "the scheduler ended the job (time limit, preemption or scancel)"
             grace_s = min(SIGTERM_GRACE_S, self._grace_s())
             return EndRequest("halt", reason, grace_s, VerdictKind.SCHEDULER)
         if self._signals:
+            if self._ends_at is not None and now < self._ends_at - _NEAR * self._margin_s():
+                # `dlctl halt` signals where it can't write; a person may, too.
+                return EndRequest("halt", "halted by a signal", self._grace_s())
             reason = "the scheduler signalled that the time limit is near"
             return EndRequest("halt", reason, self._grace_s(), VerdictKind.TIME_LIMIT)
-        now = self._clock()
         if self._ends_at is not None and now >= self._ends_at - self._margin_s():
             reason = "the time limit is near"
             return EndRequest("halt", reason, self._grace_s(), VerdictKind.TIME_LIMIT)

@@ -14,6 +14,7 @@ from learner.job.directives import is_gone, is_there
 from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, verdict_of
 from learner.job.status import write_patiently
+from learner.system.disk_reserve import FULL
 
 
 def say(text: str) -> None:
@@ -93,6 +94,10 @@ def left_undone(plan: Plan, job_dir: Path, attempt: int) -> str:
 
 def crash_outcome(error: BaseException) -> Outcome:
     """Return the outcome of an attempt whose supervisor raised an unexpected error."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        reason = f"The job directory's file system is full: {error.strerror}."
+        hint = "Free space there (dlctl delete removes old trainings), then run: dlctl resume"
+        return failed(VerdictKind.DISK_FULL, reason, hint)
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     reason = f"The supervisor failed: {type(error).__name__}: {error}{where}."

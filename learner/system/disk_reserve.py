@@ -7,7 +7,7 @@ import errno
 from pathlib import Path
 
 SIZE_BYTES = 64 * 1024
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Reserve:
@@ -32,7 +32,7 @@ def is_full(folder: Path) -> bool:
     try:
         probe.write_bytes(b"\1" * SIZE_BYTES)
     except OSError as error:
-        return error.errno in _FULL
+        return error.errno in FULL
     finally:
         with contextlib.suppress(OSError):
             probe.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 
 import pytest
@@ -136,6 +137,26 @@ def test_a_disk_that_fills_up_while_training(dlctl, cluster_site, xdg):
         assert re.match(r"Learner 0 on n\d failed with exit code 1: ", shown["reason"])
         assert "No space left on device" in shown["reason"]
         assert "dlctl delete" in shown["hint"]
+    finally:
+        cluster_site.cluster.exec("rm", "-rf", str(root))
+
+
+@pytest.mark.parametrize(("verb", "state"), [("halt", "HALTED"), ("cancel", "CANCELLED")])
+def test_a_full_disk_stops_neither_halt_nor_cancel(
+    dlctl, cluster_site, xdg, wait_until, verb, state
+):
+    """Both failed with 6, and the job went on."""
+    root = cluster_site.cluster.small_disk / "root"
+    changed = change_site(cluster_site, xdg.config, root=str(root))
+    command = "trap 'exit 0' USR2; echo ready; while :; do sleep 0.1; done"
+    folder = write_training(dlctl.cwd, {"command": command}, name="f", time="1h")
+    try:
+        training_id = submit(dlctl, changed, folder)
+        wait_until(lambda: "ready" in dlctl("logs", training_id).stdout, 90, interval_s=0.5)
+        filler = shlex.quote(str(root / "filler"))
+        cluster_site.cluster.exec("sh", "-c", f"cat /dev/zero >{filler} 2>/dev/null; :")
+        dlctl(verb, training_id, ok=True)
+        wait_for_state(dlctl, wait_until, training_id, state)
     finally:
         cluster_site.cluster.exec("rm", "-rf", str(root))
 

@@ -108,6 +108,9 @@ echo $id
         assert job_id.isdigit(), f"scancel of {job_id!r}"
         return f"echo CANCELLED >{shlex.quote(str(self.folder))}/queue/{job_id}"
 
+    def halt_script(self, job_id, root):
+        return f"echo HALTING >{shlex.quote(str(self.folder))}/signalled-{job_id}"
+
     def parse_cancel(self, exit_code, stdout, stderr):
         assert exit_code == 0, stderr
 

@@ -3,11 +3,12 @@
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from login_side import BadTransport, Scene
 
-from dlctl import record_file
+from dlctl import contract, record_file
 from dlctl.contract import State
 from dlctl.errors import DlctlError, RecordError, SubmitRejected, SubmitUnknown, TransportError
 from dlctl.lifecycle import cancel, delete, halt, refresh, resume, submit
@@ -301,3 +302,16 @@ def test_a_home_that_is_behind_learns_what_became_of_the_attempt_it_asks_for(sce
     record = go_on(scene)
     assert (record.attempt, record.state) == (2, State.COMPLETED)
     assert len(scene.ran()) == 1
+
+
+def test_a_job_directory_that_can_t_be_written_stops_neither_cancel_nor_halt(scene):
+    """On a full disk both failed, and the job went on."""
+    record = send(scene)
+    control = Path(record.job_dir, contract.CONTROL)
+    control.rmdir()
+    control.write_text("a file, where nothing can be created")
+    scene.scheduler.set_state(1, "RUNNING")
+    halt(scene.session, look(scene), scene.store)
+    assert (scene.scheduler.folder / "signalled-1").exists()
+    assert cancel(scene.session, record, scene.store).state is State.CANCELLED
+    assert scene.scheduler.jobs()[1][1] == "CANCELLED"

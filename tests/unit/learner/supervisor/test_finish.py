@@ -18,7 +18,7 @@ from dlctl.contract import Guilty, State, Verdict, VerdictKind
 from learner.job.directives import Outside, is_gone, is_there
 from learner.job.outcome import Outcome, failed
 from learner.supervisor.control import Control
-from learner.supervisor.finish import any_checkpoints, leave, say
+from learner.supervisor.finish import any_checkpoints, crash_outcome, leave, say
 from learner.system.signals import HaltFlag
 from psrv.push.waiting import to_standard_error
 
@@ -85,3 +85,9 @@ def test_checkpoints_that_cannot_be_listed_may_exist(
     for name in ("listdir", "scandir"):  # the supervisor once died of this after a good end
         monkeypatch.setattr(os, name, fail)
     assert any_checkpoints(tmp_path)
+
+
+def test_a_supervisor_that_a_full_disk_ends_says_so() -> None:
+    outcome = crash_outcome(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert outcome.kind is VerdictKind.DISK_FULL
+    assert "file system is full" in outcome.reason
