@@ -16,16 +16,17 @@ PAGE = Path(__file__).with_name("commands.md")
 HEAD = """\
 # Commands
 
-Made by `make docs` from the commands' own help texts: change those, not this page.
+`make docs` writes this page from the commands' help texts: change those, not this page.
 `dlctl COMMAND --help` prints the same.
 
-- **Which training.** `ID` is a training id, or a unique beginning or end of it; without one, it is
-  the latest training that was submitted from this folder, or from the nearest folder above it.
-- **Output.** What a command reports goes to standard output, and as JSON with `--json`; hints,
-  warnings, errors and progress go to standard error. A progress bar is drawn on a terminal only.
+- **Which training.** `ID` is a training id, or a unique beginning or end of it. Without an id,
+  a command takes the latest training that was submitted from this folder, or from the nearest
+  folder above it.
+- **Output.** Commands print their reports to standard output, with `--json` as JSON; hints,
+  warnings, errors and progress go to standard error. Only a terminal gets a progress bar.
 - **Completion.** `dlctl --install-completion` teaches your shell the commands, ids and sites.
-- **Errors** are one sentence and what to do next. A traceback is shown only with `--debug`;
-  of a training's, `logs`, `show` and `--follow` show the lines of your own program.
+- **Errors** are one sentence and what to do next. dlctl shows its own tracebacks only with
+  `--debug`. Of a training's traceback `logs`, `show` and `--follow` show your program's lines.
 """
 EXIT_CODES = """\
 ## Exit codes
@@ -34,17 +35,17 @@ EXIT_CODES = """\
 |---|---|
 | 0 | done |
 | 1 | an internal error in dlctl |
-| 2 | a wrong command line |
+| 2 | a wrong command line, such as `dlctl delete` without a terminal and without `--yes` |
 | 3 | the manifest, or the folder to send, has an error |
-| 4 | a site config is wrong or missing, or a check of a site failed |
+| 4 | a site file is wrong or missing, a check of a site failed, or pip failed there |
 | 5 | the request fits no partition, or can't be planned |
 | 6 | the site can't be reached, or a transfer failed |
 | 7 | the scheduler refused, does not answer, or its answer was lost |
 | 8 | no such training, an ambiguous id, or a training in the wrong state |
-| 9 | there is nothing to fetch, or what was fetched is damaged |
+| 9 | nothing to fetch or export, a damaged file, or a target that can't be written |
 | 10 | the followed training ended FAILED or CANCELLED |
 | 130 | Ctrl-C; a followed training continues to run |
-| 141 | the reader of a pipe closed it |
+| 141 | the program that reads dlctl's output closed the pipe, as `head` does |
 """
 
 

@@ -13,7 +13,7 @@ from dlctl.cli.common import ID, JSON, ago, training
 STEP = typer.Argument(None, metavar="STEP", help="Step; the newest complete checkpoint by default.")
 STEPS = typer.Argument(None, metavar="STEP…", help="Steps; all by default.")
 ON_NODE = typer.Option(
-    False, "--on-node", help="Run in a job step, if Python works only on compute nodes."
+    False, "--on-node", help="Run it in a job step, if Python works only on compute nodes."
 )
 
 

@@ -19,13 +19,13 @@ def delete(
         None, metavar="ID", autocompletion=complete_ids, show_default=False,
         help="Training ids; the latest training of this folder by default.",
     ),
-    yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask; needed without a terminal."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask; required without a terminal."),
     forget: bool = typer.Option(
         False, "--forget", help="Remove only the local record; the files on the site stay."
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Delete trainings that have ended: their job directories and their local records.
+    """Delete trainings that have ended, with their job directories and local records; asks first.
 
     Example: dlctl delete digits-3k9f words-7h2m --yes
     """
@@ -76,7 +76,7 @@ def lost_by_deletion(record: Record) -> str:
 def _delete_all(
     records: list[Record], store: RecordStore, forget: bool
 ) -> tuple[list[Record], list[DlctlError]]:
-    """Delete what can be; return it, and why the others stay."""
+    """Delete the trainings that can be deleted; return them, and why the others stay."""
     from dlctl.errors import DlctlError
     from dlctl.lifecycle import delete as remove
 

@@ -31,14 +31,14 @@ def export(
         ModelFormat.torchscript, "--format", help="What will load it: torch.jit, an ONNX runtime, "
         "torch.export, or your own model (weights only)."),
     checkpoint: str | None = typer.Option(
-        None, "--checkpoint", metavar="STEP", help="Weights of this checkpoint, or of the newest; "
-        "the trained model by default."),
+        None, "--checkpoint", metavar="STEP", help="Weights of this checkpoint, or `newest`; "
+        "by default those of the trained model."),
     to: Path | None = typer.Option(
         None, "--output", "-o", help="Output file; by default in ./results/<training id>."),
     fixed_batch: bool = typer.Option(
-        False, "--fixed-batch", help="For this batch size alone, if the model takes no other."),
+        False, "--fixed-batch", help="For this batch size only, if the model takes no other."),
     on_node: bool = typer.Option(
-        False, "--on-node", help="Run in a job step, if Python works only on compute nodes."),
+        False, "--on-node", help="Run it in a job step, if Python works only on compute nodes."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Export a servable model file, check it against the trained model, and download it.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dlctl.record import Record
 
 _SHOWN_CHANGES = 5
-"""How many of the changed files are named."""
+"""How many of the changed files a message names."""
 
 
 def register(app: typer.Typer) -> None:
@@ -54,10 +54,10 @@ def submit(
     nodes: int | None = NODES, learners_per_node: int | None = LEARNERS_PER_NODE,
     gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
     time: str | None = TIME, partition: str | None = PARTITION, set_: list[str] = SET,
-    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log as it grows."),
+    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print the log as it grows."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Submit a training; returns at once with its id.
+    """Submit a training, print its id, and return at once.
 
     Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
     """
@@ -107,14 +107,14 @@ def resume(
     cpus: float | None = CPUS, memory: str | None = MEMORY, time: str | None = TIME,
     partition: str | None = PARTITION,
     code: bool = typer.Option(
-        False, "--code", help="Send the folder as it is now, and train with that."
+        False, "--code", help="Train with your folder, and its requirements, as they are now."
     ),
-    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and show the log as it grows."),
+    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print the log as it grows."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Continue from the newest checkpoint, or finish an interrupted submission.
 
-    The options ask for resources that differ from the previous attempt's; what is trained stays.
+    The options change the resources, and `--code` the program; everything else stays as submitted.
 
     Example: dlctl resume digits-3k9f --learners 2 --time 2h
     """
@@ -143,7 +143,7 @@ def resume(
 
 
 def _tell_changes(record: Record, changes: list[str], *, sent: bool) -> None:
-    """Tell in which files the user's folder differs from the code that ran before."""
+    """Name the files in which the user's folder differs from the code that ran before."""
     if not changes:
         return
     more = f" and {len(changes) - _SHOWN_CHANGES} more" if len(changes) > _SHOWN_CHANGES else ""

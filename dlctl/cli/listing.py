@@ -22,13 +22,13 @@ _COLUMNS = ["training", "site", "state", "elapsed", "progress", "loss"]
 
 
 def list_(
-    offline: bool = typer.Option(False, "--offline", help="Ask no site: show what is on record."),
+    offline: bool = typer.Option(False, "--offline", help="Ask no site; show the local record."),
     site: str | None = typer.Option(None, "--site", "-s", help="Only trainings on this site."),
     as_json: bool = JSON,
 ) -> None:
-    """List your trainings, newest first; asks the sites of those that have not ended.
+    """List your trainings, newest first; asks the sites of trainings that have not ended.
 
-    A state with a time, such as `TRAINING (3 min ago)`, is the last that is known.
+    A state with a time, such as `TRAINING (3 min ago)`, is the last known one.
 
     Example: dlctl list --site mycluster
     """
@@ -48,9 +48,9 @@ def list_(
 
 
 def ask_sites(records: list[Record], store: RecordStore) -> dict[str, Record]:
-    """Return the records by their ids, as their sites know them now, or stale where one is silent.
+    """Return the records by id, as their sites know them now; stale if their site is silent.
 
-    No question is asked at the terminal: a site that wants a password is one that does not answer.
+    Asks nothing at the terminal: a site that wants a password counts as one that does not answer.
     """
     from dlctl.errors import TransportError, TransportTimeout
     from dlctl.lifecycle import stale

@@ -15,16 +15,16 @@ from dlctl.cli import output
 from dlctl.errors import DlctlError, ManifestError
 
 _MOST_PROBLEMS = 20
-"""Lines of one failure that are shown: a folder may have thousands of files that can't be sent."""
+"""How many lines of one failure to show: thousands of files in a folder may be unfit to send."""
 
 
 class _ReaderGone(Exception):  # noqa: N818
-    """The reader of a pipe closed it. No OSError: of that, click makes exit code 1."""
+    """The reader of a pipe closed it. Not an OSError, which click turns into exit code 1."""
 
 
 class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> object:
-        """Run the command, and write what is still in the buffer."""
+        """Run the command, and write the rest of the buffer."""
         try:
             answer: object = super().invoke(ctx)
             sys.stdout.flush()
@@ -41,7 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 2 usage, 3 manifest, 4 site, 5 plan, 6 connection, 7 scheduler, "
-    "8 no such training, 9 results, 10 the training failed, 130 Ctrl-C.",
+    "8 no such training, 9 results, 10 the training failed, 130 Ctrl-C, 141 closed pipe.",
 )
 
 
@@ -54,7 +54,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _global(
     debug: bool = typer.Option(
-        False, "--debug", help="Show whole tracebacks: of dlctl's own errors, and in `dlctl logs`."
+        False, "--debug", help="Show whole tracebacks, of dlctl's own errors and in `dlctl logs`."
     ),
     _: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version."
@@ -81,7 +81,7 @@ def _register() -> None:
 
 
 def _drop_parameters(group: typer.Typer) -> None:
-    """Leave what the list of all commands shows, names and first sentences: a tenth faster."""
+    """Keep only what the list of all commands shows, names and first sentences: a tenth faster."""
     for command in group.registered_commands:
         assert command.callback is not None
 

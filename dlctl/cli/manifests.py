@@ -1,4 +1,4 @@
-"""Commands about manifests: init, validate, schema, render. None of them touches a network."""
+"""Commands about manifests: init, validate, schema, render. None of them uses the network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MANIFEST = typer.Argument(Path("manifest.yml"), help="The manifest.", show_default=True)
 LEARNERS = typer.Option(None, "--learners", min=1, help="Override `learners`.")
 NODES = typer.Option(
-    None, "--nodes", min=1, help="Override `nodes`, each with equally many learners."
+    None, "--nodes", min=1, help="Override `nodes`, each with the same number of learners."
 )
 LEARNERS_PER_NODE = typer.Option(
     None, "--learners-per-node", min=1, help="Override `learners_per_node`."
@@ -29,7 +29,7 @@ TIME = typer.Option(None, "--time", help="Override `time`, e.g. 4h.")
 PARTITION = typer.Option(None, "--partition", help="Override `scheduler.partition`.")
 SET = typer.Option(
     None, "--set", metavar="KEY=VALUE",
-    help="Override any key, e.g. framework.arguments.lr=0.1; may be repeated.",
+    help="Override any key, e.g. framework.arguments.lr=0.1; give it as often as you like.",
 )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def render(
     training_id: str | None = typer.Option(None, "--training-id", hidden=True),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Show the plan and the batch script, without sending anything or using the network.
+    """Show the plan and the batch script; sends nothing and uses no network.
 
     Example: dlctl render manifest.yml --site mycluster --learners 4
     """

@@ -79,17 +79,17 @@ def show(
 
 def logs(
     training_id: str | None = ID,
-    stay: bool = typer.Option(False, "--follow", "-f", help="Show new lines as they come."),
+    stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print new lines."),
     learner: int | None = typer.Option(None, "--learner", "-l", min=0, help="Only this learner."),
     tail: int | None = typer.Option(
         None, "--tail", "-n", min=0,
-        help="Only the last lines of each log of the newest attempt.",
+        help="Only the last so many lines of each log of the newest attempt.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print each line as a JSON object."),
 ) -> None:  # fmt: skip
-    """Print the logs; `--follow` stays to its end, across attempts and lost connections.
+    """Print the logs; `--follow` stays until the training ends, even if a connection is lost.
 
-    Of a traceback it prints the lines of your program; `--debug` and `--json` print everything.
+    Tracebacks are shortened to the lines of your program; `--debug` and `--json` print everything.
 
     Example: dlctl logs --follow
     """
@@ -114,7 +114,7 @@ _RESULTS, _CHECKPOINTS = "results", "checkpoints"
 def fetch(
     what: str = typer.Argument(
         _RESULTS, metavar="[results|checkpoints]", show_default=False,
-        help="results (model, logs, metrics), also if left out, or checkpoints.",
+        help="What to download: results (model, logs, metrics; the default), or checkpoints.",
     ),
     training_id: str | None = ID,
     to: Path | None = typer.Option(
@@ -122,7 +122,7 @@ def fetch(
     ),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Download the trained model, the logs and the metrics; every file is verified.
+    """Download the trained model, the logs and the metrics, and verify every file.
 
     Example: dlctl fetch digits-3k9f
     """

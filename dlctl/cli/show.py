@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _FINAL = [state.value for state in State if state.final]
 _LESS_TOLD = {*RESERVED} - {LOSS}
-"""Metrics with a place of their own, or none, in the table of learners."""
+"""Metrics that the table of learners shows in a column, or not at all."""
 
 
 def gather(session: Session, record: Record, store: RecordStore) -> dict[str, Any]:

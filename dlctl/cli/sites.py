@@ -26,7 +26,7 @@ def register(main: typer.Typer) -> None:
 
 @app.command("list")
 def list_(as_json: bool = JSON) -> None:
-    """List the sites; a file of your own takes precedence over a shipped one.
+    """List the sites; your own file takes precedence over a shipped one of the same name.
 
     Example: dlctl sites list
     """
@@ -105,7 +105,7 @@ def check(name: str = NAME, as_json: bool = JSON) -> None:
 
 @app.command()
 def setup(name: str = NAME, as_json: bool = JSON) -> None:
-    """Install the Python of a site's nodes: torch, mpi4py, h5py, numpy, watchdog.
+    """Install a Python for a site's nodes, with torch, mpi4py, h5py, numpy and watchdog.
 
     Example: dlctl sites setup mycluster
     """
