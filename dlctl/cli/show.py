@@ -28,6 +28,9 @@ _FINAL = [state.value for state in State if state.final]
 _LESS_TOLD = {*RESERVED} - {LOSS}
 """Metrics that the table of learners shows in a column, or not at all."""
 
+_SHOWN_CHANGES = 5
+"""How many of an attempt's changed files are named."""
+
 
 def gather(session: Session, record: Record, store: RecordStore) -> dict[str, Any]:
     """Return record, plan, learners and verdict, as `--json` prints them.
@@ -61,6 +64,7 @@ def print_details(details: dict[str, Any]) -> None:
         "job directory": details["job_dir"],
         "asked": _asked(plan["resources"]) if plan else "",
         "learners": _per_attempt(details.get("attempts") or []),
+        "new code": _new_code(details.get("attempts") or []),
         "parameter server": server_line(details),
         "runs": _runs(plan["framework"]) if plan else "",
     })  # fmt: skip
@@ -113,6 +117,18 @@ def _asked(resources: dict[str, Any]) -> str:
     if resources["time_s"]:
         parts.append(f"at most {format_duration(resources['time_s'])}")
     return ", ".join(parts)
+
+
+def _new_code(attempts: list[dict[str, Any]]) -> str:
+    """Return `from attempt 2 on: train.py`, for each attempt that got other code."""
+    told = [(each["attempt"], each.get("code_changes") or []) for each in attempts]
+    parts = [
+        f"from attempt {attempt} on: {', '.join(changes[:_SHOWN_CHANGES])}"
+        + (f" and {len(changes) - _SHOWN_CHANGES} more" if len(changes) > _SHOWN_CHANGES else "")
+        for attempt, changes in told
+        if changes
+    ]
+    return "; ".join(parts)
 
 
 def _per_attempt(attempts: list[dict[str, Any]]) -> str:

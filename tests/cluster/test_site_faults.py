@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from trainings import (
@@ -299,6 +301,42 @@ def test_a_node_that_is_cut_off_for_a_moment(dlctl, cluster_site, wait_until):
     assert state_of(dlctl, training_id)["state"] == "TRAINING"
     cluster.node_heal(int(host.removeprefix("n")))
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+
+
+def test_a_job_that_was_given_up_and_wakes_up_late_changes_nothing(dlctl, cluster_site, wait_until):
+    """SIGSTOP, NODE_FAIL, resume, COMPLETED, SIGCONT: `fetch` brought the old model, exit 0."""
+    cluster = cluster_site.cluster
+    command = """\
+if [ "$DLCTL_ATTEMPT" = 1 ]; then
+  touch "$LOG_DIR/began"; while [ ! -e "$LOG_DIR/go" ]; do sleep 0.1; done
+fi
+echo "attempt $DLCTL_ATTEMPT" >"$RESULT_DIR/model.pt"
+"""
+    folder = write_training(dlctl.cwd, {"command": command})
+    training_id = submit(dlctl, cluster_site, folder)
+    job_dir = cluster_site.job_dir(training_id)
+    wait_until((job_dir / "logs/began").exists, 90)
+    host = dlctl("show", training_id, "--json", ok=True).json["learners"][0]["host"]
+    node = int(host.removeprefix("n"))
+    found = subprocess.run(["pgrep", "-f", training_id], capture_output=True, text=True)
+    frozen = [int(pid) for pid in found.stdout.split()]
+    assert len(frozen) >= 3  # the supervisor, srun, the watchdog
+    cluster.exec("pkill", "-STOP", "-x", "slurmd", node=node)
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    wait_for_state(dlctl, wait_until, training_id, "FAILED", timeout_s=150)
+    done = dlctl("resume", training_id, "--follow")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    (job_dir / "logs/go").touch()
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in frozen), 60)
+    cluster.exec("pkill", "-CONT", "-x", "slurmd", node=node)
+    verdict = contract.read_record(contract.Verdict, job_dir / contract.verdict_file(1))
+    assert verdict is None or verdict.kind == contract.VerdictKind.SUPERSEDED
+    assert state_of(dlctl, training_id)["state"] == "COMPLETED"
+    dlctl("fetch", training_id, cwd=folder, ok=True)
+    assert (folder / f"results/{training_id}/model.pt").read_text() == "attempt 2\n"
 
 
 # On the login node -------------------------------------------------------------------------------

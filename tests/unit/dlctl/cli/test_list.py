@@ -97,7 +97,7 @@ def test_offline_asks_no_site_and_says_how_old_it_is(store, asked, run):
 def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(
     store, asked, run, monkeypatch
 ):
-    monkeypatch.setattr(listing, "_LIMIT_S", 0.2)
+    monkeypatch.setattr(listing, "_LIMIT_S", 2.0)
     for name in ("dead", "hangs", "lives"):
         store.add(make_record(training_id=f"{name}-1", site=name, **OPEN))
 
@@ -111,7 +111,7 @@ def test_a_site_that_is_silent_or_refuses_leaves_the_last_that_is_known(
     done = run("list")
     release.set()
     assert done.exit_code == 0
-    assert sorted(warned) == ["dead: no route to host", "hangs: no answer within 0.2 s"]
+    assert sorted(warned) == ["dead: no route to host", "hangs: no answer within 2 s"]
     states = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
     assert "(5 h ago)" in states["dead-1"] and "(5 h ago)" in states["hangs-1"]
     assert "ago" not in states["lives-1"]
