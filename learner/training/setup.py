@@ -146,9 +146,9 @@ class TrainingJob(Seat):
         if self.rank != 0:
             return
         results = self.directory / contract.results_dir(self.attempt)
-        results.mkdir(exist_ok=True)
         learners = self.plan.resources.learners
         try:
+            results.mkdir(exist_ok=True)
             path = export_model(parts.model, results)
             export_metrics(
                 position.history, results, epochs=position.epoch, steps=position.step,

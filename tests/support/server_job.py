@@ -119,6 +119,10 @@ class ServedJob:
             server = replace(plan.parameter_server, batch_samples=batch_samples)
             self.plan = replace(plan, parameter_server=server)
         self.file(contract.attempt_dir).mkdir(parents=True, exist_ok=True)
+        link = self.directory / contract.RESULTS  # the supervisor makes it
+        link.unlink(missing_ok=True)
+        link.symlink_to(self.file(contract.results_dir))
+        link.resolve().mkdir(exist_ok=True)
         contract.write_whole(
             self.directory / contract.plan_file(attempt), contract.to_json(self.plan)
         )
