@@ -57,7 +57,7 @@ def submit(
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print the log as it grows."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
-    """Submit a training, print its id, and return at once.
+    """Submit a training and print its id; does not wait for it to run.
 
     Example: dlctl submit manifest.yml --site mycluster --learners 4 --time 4h
     """
