@@ -19,7 +19,9 @@ def delete(
         None, metavar="ID", autocompletion=complete_ids, show_default=False,
         help="Training ids; the latest training of this folder by default.",
     ),
-    yes: bool = typer.Option(False, "--yes", "-y", help="Don't ask; required without a terminal."),
+    yes: bool = typer.Option(
+        False, "--yes", "-y", help="Don't ask; needs an id; required without a terminal."
+    ),
     forget: bool = typer.Option(
         False, "--forget", help="Remove only the local record; the files on the site stay."
     ),
@@ -29,6 +31,8 @@ def delete(
 
     Example: dlctl delete digits-3k9f words-7h2m --yes
     """
+    if yes and not (training_ids and all(name.strip() for name in training_ids)):
+        raise typer.BadParameter("--yes needs the id of each training: dlctl delete ID --yes")
     store = open_record()
     records = store.find_all(training_ids or [])
     if not (yes or _confirmed(records, forget)):

@@ -39,6 +39,17 @@ def test_without_a_terminal_nothing_is_deleted_unless_told(store, run):
     assert ids(store) == []
 
 
+@pytest.mark.parametrize("ids_given", [[], [""], ["one", " "]])
+def test_yes_needs_an_id(store, run, ids_given, tmp_path, monkeypatch):
+    """A script whose variable was empty deleted the newest training of its folder."""
+    store.add(make_record(training_id="new-cccc", folder=str(tmp_path), state=State.COMPLETED))
+    monkeypatch.chdir(tmp_path)
+    done = run(*ids_given, "--forget", "--yes")
+    assert done.exit_code == 2
+    assert "--yes needs the id of each training" in " ".join(done.stderr.split())
+    assert sorted(ids(store)) == ["new-cccc", "one-aaaa", "two-bbbb"]
+
+
 @pytest.mark.parametrize(("answer", "left"), [("y", ["two-bbbb"]), ("", ["one-aaaa", "two-bbbb"])])
 def test_only_a_yes_deletes(store, run, monkeypatch, answer, left):
     monkeypatch.setattr(output, "ask", lambda text, hidden: answer)
