@@ -50,14 +50,16 @@ def download(
     destination: Path,
     on_progress: Callable[[int, int], None] | None = None,
     *,
-    before_replacing: Callable[[Path], None] | None = None,
+    place: Callable[[Path, Path], None] | None = None,
+    on_here: Callable[[Path], None] | None = None,
     idle_timeout_s: float = 300.0,
 ) -> list[Path]:
     """Download files and whole folders from below `base` to the same paths below `destination`.
 
     Args:
         paths: Relative to `base`; or a mapping of files to the sha256 that each must have.
-        before_replacing: Called with the final path of each file that has arrived.
+        place: Moves a file that has arrived to its final path; replaces what is there by default.
+        on_here: Called with the path of each file that was already here.
 
     Returns:
         All files, including those that were already here.
@@ -71,8 +73,13 @@ def download(
     try:
         destination.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(destination)
-        wanted = [file for file in files if not _is_here(destination, file)]
-        receiver = _Receiver(transport.name, wanted, destination, on_progress, before_replacing)
+        wanted = []
+        for file in files:
+            if not _is_here(destination, file):
+                wanted.append(file)
+            elif on_here:
+                on_here(destination / file.path)
+        receiver = _Receiver(transport.name, wanted, destination, on_progress, place or _replace)
         _fetch(transport, base, wanted, receiver, idle_timeout_s)
     except OSError as error:
         raise _local_failure(destination, error) from error
@@ -185,6 +192,17 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def temporary_folder(destination: Path) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for partial files; the next download removes what a killed one left."""
+    prefix = f"{_TEMPORARY_PREFIX}{os.getpid()}."
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=destination)
+
+
+def _replace(arrived: Path, final: Path) -> None:
+    final.parent.mkdir(parents=True, exist_ok=True)
+    arrived.replace(final)
+
+
 def _remove_leftovers(destination: Path) -> None:
     for folder in destination.glob(_TEMPORARY_PREFIX + "*"):
         pid = folder.name.split(".")[2]
@@ -204,8 +222,7 @@ def _fetch(
 ) -> None:
     if not wanted:
         return
-    prefix = f"{_TEMPORARY_PREFIX}{os.getpid()}."
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=receiver.destination) as temporary:
+    with temporary_folder(receiver.destination) as temporary:
         process = transport.start(_tar_script(base, wanted), idle_timeout_s=idle_timeout_s)
         try:
             receiver.receive(process, Path(temporary))
@@ -253,14 +270,14 @@ class _Receiver:
         wanted: Sequence[_Remote],
         destination: Path,
         on_progress: Callable[[int, int], None] | None,
-        before_replacing: Callable[[Path], None] | None,
+        place: Callable[[Path, Path], None],
     ) -> None:
         self._name = name
         self.missing = {file.path: file for file in wanted}
         self.destination = destination
         self._temporary = destination
         self._on_progress = on_progress
-        self._before_replacing = before_replacing
+        self._place = place
         self._done_bytes = 0
         self._total_bytes = sum(file.size_bytes for file in wanted)
 
@@ -322,7 +339,7 @@ class _Receiver:
             )
         if member.mode & 0o100:
             partial.chmod(partial.stat().st_mode | (partial.stat().st_mode & 0o444) >> 2)
-        self._finish(partial, final)
+        self._place(partial, final)
 
     def _take_link(self, member: tarfile.TarInfo, final: Path) -> None:
         target = Path(os.path.normpath(final.parent.resolve() / member.linkname))
@@ -330,7 +347,7 @@ class _Receiver:
             raise self._refused(member.name, f"is a link that points outside ({member.linkname})")
         partial = self._temporary / "link"
         partial.symlink_to(member.linkname)
-        self._finish(partial, final)
+        self._place(partial, final)
 
     def _take_hard_link(self, first: str, final: Path) -> None:
         """Take the second name of a file that arrived before."""
@@ -341,13 +358,7 @@ class _Receiver:
         partial = self._temporary / "file"
         shutil.copy2(source, partial)
         self._progress(partial.stat().st_size)
-        self._finish(partial, final)
-
-    def _finish(self, partial: Path, final: Path) -> None:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        if self._before_replacing:
-            self._before_replacing(final)
-        partial.replace(final)
+        self._place(partial, final)
 
     def _progress(self, size_bytes: int) -> None:
         self._done_bytes += size_bytes
@@ -367,10 +378,12 @@ def _chunks(content: IO[bytes]) -> Iterator[bytes]:
 
 def _local_failure(destination: Path, error: OSError) -> TransferError:
     what = error.strerror or str(error)
+    check = "that you may write there (ls -ld"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = "the disk here is full, or your quota is used up"
+        check = "the space here (df -h"
     return TransferError(
-        f"{printable(error.filename or destination)}: {what}",
-        hint=f"Check the space here (df -h {shlex.quote(printable(destination))}), then try again: "
+        f"{printable(error.filename2 or error.filename or destination)}: {what}",
+        hint=f"Check {check} {shlex.quote(printable(destination))}), then try again: "
         "what has arrived is not sent twice.",
     )

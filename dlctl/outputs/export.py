@@ -101,11 +101,13 @@ def bring(
     if output is None:
         folder = (Path("results") / record.training_id).absolute()
         fetched = FetchedFolder(folder, record)
-        path = download(
-            session.transport, base, files, folder, on_progress, before_replacing=fetched.spare
-        )[0]
-        fetched.remember([name])
-        return path
+        try:
+            return download(
+                session.transport, base, files, folder, on_progress,
+                place=fetched.place, on_here=fetched.note,
+            )[0]  # fmt: skip
+        finally:
+            fetched.remember()
     output = (output / name if output.is_dir() else output).absolute()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

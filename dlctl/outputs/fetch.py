@@ -38,7 +38,8 @@ class Fetched:
     """What `results/` on the site holds but can't be fetched: pipes, links that point outside,
     files that can't be read."""
     kept: list[str] = field(default_factory=list)
-    """The new names of files that were edited here since the last fetch."""
+    """The new names of files and folders here that did not come from an earlier fetch, or were
+    edited since, and were in the way."""
 
 
 def fetch_results(
@@ -54,15 +55,15 @@ def fetch_results(
     index = _index(transport, record, base)
     names = {f.path: f.sha256 for f in index.files} if index else _listed(transport, base)
     folder = FetchedFolder(destination, record, names)
-    here = _write_newest(transport, record, folder)
-    files = list(here)
     try:
+        here = _write_newest(transport, record, folder)
+        files = list(here)
         if names:
             files += _bring(transport, base, names, folder, on_progress)
         files += _write_logs(transport, record, folder)
         files += _write_metrics(transport, record, folder)
     finally:
-        folder.remember(files)
+        folder.remember()
     if not names and len(files) == len(here):
         raise ResultsError(
             f"{record.training_id} ({record.state}) has produced nothing to fetch yet",
@@ -83,7 +84,7 @@ def _bring(
     folder: FetchedFolder, on_progress: Progress | None,
 ) -> list[str]:  # fmt: skip
     brought = download(
-        transport, base, names, folder.path, on_progress, before_replacing=folder.spare
+        transport, base, names, folder.path, on_progress, place=folder.place, on_here=folder.note
     )
     return [str(path.relative_to(folder.path)) for path in brought]
 
@@ -105,8 +106,10 @@ def fetch_checkpoints(
         )
     folder = FetchedFolder(destination, record)
     paths = [f"{contract.CHECKPOINTS}/{name}" for name in names]
-    files = _bring(transport, record.job_dir, paths, folder, on_progress)
-    folder.remember(files)
+    try:
+        files = _bring(transport, record.job_dir, paths, folder, on_progress)
+    finally:
+        folder.remember()
     return Fetched(
         record.training_id, str(destination), files, record.state.final, kept=folder.kept
     )
@@ -159,27 +162,25 @@ def _write_newest(transport: Transport, record: Record, folder: FetchedFolder) -
 
 def _write_logs(transport: Transport, record: Record, folder: FetchedFolder) -> list[str]:
     """Write the logs as they are now: they may grow while they are read."""
-    logs = folder.path / folder.own("logs")
-    logs.mkdir(parents=True, exist_ok=True)
     written: dict[str, None] = {}
-    for piece in read(transport, LogReader(record.job_dir)):
-        name = f"attempt-{piece.attempt}-{piece.source}.log"
-        with (logs / f".{name}.part").open("ab" if name in written else "wb") as file:
-            file.write(piece.content)
-        written[name] = None
-    for name in written:
-        folder.spare(logs / name)
-        (logs / f".{name}.part").replace(logs / name)
-    if not written and not any(logs.iterdir()):
-        logs.rmdir()
-    return [folder.own(f"logs/{name}") for name in written]
+    with folder.temporary() as temporary:
+        for piece in read(transport, LogReader(record.job_dir)):
+            name = f"attempt-{piece.attempt}-{piece.source}.log"
+            with (Path(temporary) / name).open("ab") as file:
+                file.write(piece.content)
+            written[name] = None
+        names = {name: folder.own(f"logs/{name}") for name in written}
+        for name, path in names.items():
+            folder.place(Path(temporary) / name, folder.path / path, grows=True)
+    return list(names.values())
 
 
 def _write_metrics(transport: Transport, record: Record, folder: FetchedFolder) -> list[str]:
     points = read_metrics(transport, record)
     if not points:
         return []
-    return [folder.write("metrics.jsonl", b"".join(point.encode() for point in points))]
+    lines = b"".join(point.encode() for point in points)
+    return [folder.write("metrics.jsonl", lines, grows=True)]
 
 
 __all__ = ["Fetched", "TransferError", "fetch_checkpoints", "fetch_results"]

@@ -1,23 +1,30 @@
 """The folder on this machine that results are fetched into, and what earlier fetches wrote there.
 
-A file that was edited here since is never lost: it gets another name before a newer one comes.
+What is in the way and did not come unchanged from an earlier fetch is never lost: it gets another
+name before the newer file comes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Collection, Iterable
+import os
+import shutil
+import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 from dlctl import contract
 from dlctl.errors import ResultsError
+from dlctl.files.download import temporary_folder
 from dlctl.record import Record
 
 _MARK = ".dlctl-fetch"
-"""The file that names a folder's training, and the files of the last fetch; a number follows if a
+"""The file that names a folder's training, and the files of earlier fetches; a number follows if a
 result has that name."""
 _OWN = "dlctl"
 """The folder of dlctl's own files whose names results have, too."""
+_CHUNK_BYTES = 1024 * 1024
 
 
 class FetchedFolder:
@@ -35,9 +42,10 @@ class FetchedFolder:
         self._training_id = record.training_id
         self._tops = {path.partition("/")[0] for path in results}
         self.kept: list[str] = []
-        """The new names of files that were edited here."""
+        """The new names of files and folders that were in the way of newer ones."""
         try:
             self._files = self._open()
+            self._write_mark()
         except OSError as error:
             raise ResultsError(
                 f"{folder} can't be used as a folder: {error.strerror}",
@@ -47,7 +55,9 @@ class FetchedFolder:
     def _open(self) -> dict[str, list[int]]:
         """Return the files of earlier fetches; create the folder if it does not exist."""
         if self.path.is_dir() and any(self.path.iterdir()):
-            known = [self._read(mark) for mark in sorted(self.path.glob(f"{_MARK}*"))]
+            # A mark whose name a result takes now is the older one.
+            marks = sorted(self.path.glob(f"{_MARK}*"), key=lambda m: (m.name in self._tops, m))
+            known = [self._read(mark) for mark in marks]
             found = next((files for files in known if files is not None), None)
             if found is None:
                 raise ResultsError(
@@ -57,7 +67,6 @@ class FetchedFolder:
                 )
             return found
         self.path.mkdir(parents=True, exist_ok=True)
-        self._write({})
         return {}
 
     def _read(self, mark: Path) -> dict[str, list[int]] | None:
@@ -71,13 +80,22 @@ class FetchedFolder:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def _write(self, files: dict[str, list[int]]) -> None:
-        number, name = 0, _MARK
-        while name in self._tops:
+    def remember(self) -> None:
+        """Write down which files came; if that fails, the next fetch takes them for the user's."""
+        with contextlib.suppress(OSError):
+            self._write_mark()
+
+    def _write_mark(self) -> None:
+        number, mark = 0, self.path / _MARK
+        while mark.name in self._tops or (os.path.lexists(mark) and self._read(mark) is None):
             number += 1
-            name = f"{_MARK}-{number}"
+            mark = self.path / f"{_MARK}-{number}"
+        files = {name: stamp for name, stamp in self._files.items() if self._exists(name)}
         known = {"training_id": self._training_id, "files": files}
-        contract.write_whole(self.path / name, json.dumps(known) + "\n")
+        contract.write_whole(mark, json.dumps(known) + "\n")
+
+    def _exists(self, name: str) -> bool:
+        return os.path.lexists(self.path / name)
 
     def own(self, name: str) -> str:
         """Return the path of one of dlctl's own files, relative to the folder."""
@@ -88,34 +106,90 @@ class FetchedFolder:
             folder = f"_{folder}"
         return f"{folder}/{name}"
 
-    def write(self, name: str, content: bytes) -> str:
+    def write(self, name: str, content: bytes, *, grows: bool = False) -> str:
         """Write one of dlctl's own files; return its path, relative to the folder."""
         path = self.path / self.own(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.is_file() or path.read_bytes() != content:
-            self.spare(path)
-            contract.write_whole(path, content)
+        if path.is_file() and not path.is_symlink() and path.read_bytes() == content:
+            self.note(path)
+            return self.own(name)
+        with self.temporary() as temporary:
+            arrived = Path(temporary) / "own"
+            arrived.write_bytes(content)
+            self.place(arrived, path, grows=grows)
         return self.own(name)
 
-    def spare(self, path: Path) -> None:
-        """Give a file another name if it was edited here since the last fetch."""
-        known = self._files.get(str(path.relative_to(self.path)))
-        if known is None or not path.is_file() or path.is_symlink() or _stamp(path) == known:
-            return
-        number, other = 1, path.with_name(f"{path.name}.local")
-        while other.exists():
-            number += 1
-            other = path.with_name(f"{path.name}.local-{number}")
-        path.rename(other)
-        self.kept.append(str(other.relative_to(self.path)))
+    def temporary(self) -> tempfile.TemporaryDirectory[str]:
+        """Return a folder for files that have not arrived as a whole."""
+        return temporary_folder(self.path)
 
-    def remember(self, names: Iterable[str]) -> None:
-        """Note the files of this fetch as they are now."""
-        paths = ((name, self.path / name) for name in names)
-        found = {name: _stamp(path) for name, path in paths if path.is_file()}
-        self._write(self._files | found)
+    def place(self, arrived: Path, path: Path, *, grows: bool = False) -> None:
+        """Move a file that has arrived to its path, and note it.
+
+        Args:
+            grows: The file only ever gets longer, so one that it begins with is an older one.
+        """
+        self._make_folder(path.parent)
+        if os.path.lexists(path) and not _is_begin(path, arrived, whole=not grows):
+            self._make_way(path)
+        arrived.replace(path)
+        self.note(path)
+
+    def note(self, path: Path) -> None:
+        """Note a file that is as it is at the site; `remember` writes it down."""
+        self._files[str(path.relative_to(self.path))] = _stamp(path)
+
+    def _make_folder(self, folder: Path) -> None:
+        """Create a folder, and those above it, below this one; never follow a link."""
+        path = self.path
+        for part in folder.relative_to(self.path).parts:
+            path /= part
+            if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
+                self._make_way(path)
+                path.unlink(missing_ok=True)
+            path.mkdir(exist_ok=True)
+
+    def _make_way(self, path: Path) -> None:
+        """Make a path one that a file can be moved to: rename what is not as a fetch left it."""
+        if not self._is_unchanged(path):
+            number, other = 1, path.with_name(f"{path.name}.local")
+            while os.path.lexists(other):
+                number += 1
+                other = path.with_name(f"{path.name}.local-{number}")
+            path.rename(other)
+            self.kept.append(str(other.relative_to(self.path)))
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+
+    def _is_unchanged(self, path: Path) -> bool:
+        """Return whether a file, or all in a folder, is as an earlier fetch left it."""
+        if path.is_dir() and not path.is_symlink():
+            return all(self._is_unchanged(inner) for inner in path.iterdir())
+        if self._files.get(str(path.relative_to(self.path))) == _stamp(path):
+            return True
+        is_mark = path.parent == self.path and path.name.startswith(_MARK)
+        return is_mark and self._read(path) is not None
 
 
 def _stamp(path: Path) -> list[int]:
-    status = path.stat()
+    status = path.lstat()
     return [status.st_size, status.st_mtime_ns]
+
+
+def _is_begin(path: Path, longer: Path, *, whole: bool) -> bool:
+    """Return whether a file has the content, or unless `whole` the first bytes, of another."""
+    if path.is_symlink() or longer.is_symlink():
+        both = path.is_symlink() and longer.is_symlink()
+        return both and path.readlink() == longer.readlink()
+    if not path.is_file():
+        return False
+    missing_bytes = longer.stat().st_size - path.stat().st_size
+    if missing_bytes < 0 or (whole and missing_bytes):
+        return False
+    try:
+        with path.open("rb") as one, longer.open("rb") as other:
+            while chunk := one.read(_CHUNK_BYTES):
+                if chunk != other.read(len(chunk)):
+                    return False
+    except PermissionError:
+        return False
+    return True

@@ -103,6 +103,16 @@ def test_a_full_disk_here_is_one_sentence(tmp_path, monkeypatch):
     assert everything(tmp_path) == [tmp_path / "d"]
 
 
+def test_a_file_that_cannot_be_placed_here_is_named(tmp_path, monkeypatch):
+    def refuse(self, target):
+        raise OSError(errno.EACCES, "Permission denied", str(self), None, str(target))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(TransferError, match="d/f: Permission denied") as caught:
+        download(Site([(member("f"), b"abc")]), "base", ["f"], tmp_path / "d")
+    assert f"ls -ld {tmp_path}/d" in caught.value.hint
+
+
 def test_leftovers_of_a_dead_download_are_removed(tmp_path):
     dead = tmp_path / "d/.dlctl-download.999999999.abc"
     dead.mkdir(parents=True)

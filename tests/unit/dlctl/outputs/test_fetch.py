@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import shutil
 
 import pytest
 from login_side import make_record
@@ -144,6 +146,133 @@ def test_a_folder_of_an_older_version_is_known(job, tmp_path):
     (tmp_path / "to").mkdir()
     (tmp_path / "to/.dlctl-fetch").write_text("t-1\n")
     assert "a" in fetch_results(HERE, record, tmp_path / "to").files
+
+
+def test_a_file_of_the_user_s_own_is_kept(job, tmp_path):
+    """Only files that the mark lists were kept; a result of the same name replaced the others."""
+    record, folder = job
+    there = tmp_path / "to"
+    store_results(folder, {"a": b"1"})
+    fetch_results(HERE, record, there)
+    (there / "analysis.txt").write_text("my own text")
+    (there / "link").symlink_to("analysis.txt")
+    store_results(folder, {"a": b"1", "analysis.txt": b"the training's", "link": b"a file"})
+    assert fetch_results(HERE, record, there).kept == ["analysis.txt.local", "link.local"]
+    assert (there / "analysis.txt").read_text() == "the training's"
+    assert (there / "analysis.txt.local").read_text() == "my own text"
+    assert (there / "link.local").is_symlink()
+
+
+def test_files_beside_a_mark_that_lists_none_are_kept(job, tmp_path):
+    record, folder = job
+    store_results(folder, {"a": b"newer", "b": b"same"})
+    (tmp_path / "to").mkdir()
+    for name, text in ((".dlctl-fetch", "t-1\n"), ("a", "older, or edited"), ("b", "same")):
+        (tmp_path / "to" / name).write_text(text)
+    assert fetch_results(HERE, record, tmp_path / "to").kept == ["a.local"]
+    assert (tmp_path / "to/a.local").read_text() == "older, or edited"
+
+
+def test_a_fetch_that_fails_remembers_what_it_brought(job, tmp_path):
+    record, folder = job
+    there = tmp_path / "to"
+    names = ("aa.csv", "ab.csv", "zz.csv")
+    store_results(folder, dict.fromkeys(names, b"v1"))
+    (folder / "results/zz.csv").write_bytes(b"x1")
+    with pytest.raises(TransferError):
+        fetch_results(HERE, record, there)
+    with (there / "aa.csv").open("a") as file:
+        file.write("EDIT")
+    store_results(folder, dict.fromkeys(names, b"v2"))
+    assert fetch_results(HERE, record, there).kept == ["aa.csv.local"]
+    assert (there / "aa.csv.local").read_text() == "v1EDIT"
+    assert (there / "ab.csv").read_text() == (there / "aa.csv").read_text() == "v2"
+
+
+def test_an_edit_made_while_other_files_arrive_is_kept(job, tmp_path):
+    record, folder = job
+    there = tmp_path / "to"
+    store_results(folder, {"a": b"1", "b": b"1"})
+
+    def edit_first(done_bytes, total_bytes):
+        if (there / "a").exists():
+            (there / "a").write_text("my edit")
+
+    fetch_results(HERE, record, there, edit_first)
+    store_results(folder, {"a": b"2", "b": b"1"})
+    assert fetch_results(HERE, record, there).kept == ["a.local"]
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_file_becomes_a_folder_and_a_folder_a_file(job, tmp_path, edited):
+    """Each further fetch ended with "Is a directory" or "File exists"."""
+    record, folder = job
+    there = tmp_path / "to"
+    store_results(folder, {"x/deep/1": b"1", "zz": b"1"})
+    (folder / "attempts/1").mkdir(parents=True)
+    (folder / "attempts/1/learner-0.log").write_text("line\n")
+    fetch_results(HERE, record, there)
+    shutil.rmtree(folder / "results")
+    store_results(folder, {"x": b"2", "zz/deep/2": b"2", "logs": b"2", ".dlctl-fetch/a": b"2"})
+    if edited:
+        (there / "x/deep/mine").write_text("mine")
+        (there / "zz").write_text("mine")
+        (there / "logs/mine").write_text("mine")
+    for round_ in range(2):
+        kept = sorted(fetch_results(HERE, record, there).kept)
+        assert kept == (["logs.local", "x.local", "zz.local"] if edited and not round_ else [])
+    for name in ("x", "zz/deep/2", "logs", ".dlctl-fetch/a"):
+        assert (there / name).read_text() == "2"
+    if edited:
+        for name in ("x.local/deep/mine", "zz.local", "logs.local/mine"):
+            assert (there / name).read_text() == "mine"
+        return
+    shutil.rmtree(folder / "results")
+    store_results(folder, {"x/deep/1": b"1", "zz": b"1"})
+    assert fetch_results(HERE, record, there).kept == []
+    assert (there / "logs/attempt-1-learner-0.log").read_text() == "line\n"
+    assert (there / "zz").read_text() == "1"
+
+
+def test_nothing_is_written_through_a_link_in_the_way(job, tmp_path):
+    record, folder = job
+    there, outside = tmp_path / "to", tmp_path / "outside"
+    store_results(folder, {"a": b"1"})
+    fetch_results(HERE, record, there)
+    outside.mkdir()
+    (there / "logs").symlink_to(outside)
+    (folder / "attempts/1").mkdir(parents=True)
+    (folder / "attempts/1/learner-0.log").write_text("line\n")
+    assert fetch_results(HERE, record, there).kept == ["logs.local"]
+    assert list(outside.iterdir()) == []
+    assert (there / "logs/attempt-1-learner-0.log").read_text() == "line\n"
+
+
+def test_a_copy_has_no_edits(job, tmp_path):
+    """What only has another time is no edit, nor is a log that has grown at the site."""
+    record, folder = job
+    store_results(folder, {"model.txt": b"1"})
+    (folder / "results/same").symlink_to("model.txt")
+    write_metrics(folder, "1-0.jsonl", '{"step": 1}\n')
+    (folder / "attempts/1").mkdir(parents=True)
+    log = folder / "attempts/1/learner-0.log"
+    log.write_text("one\n")
+    fetch_results(HERE, record, tmp_path / "to")
+    shutil.copytree(tmp_path / "to", tmp_path / "copy", copy_function=shutil.copyfile)
+    for name in ("copy", "to"):
+        for path in (tmp_path / name).rglob("*"):
+            os.utime(path, (1, 1), follow_symlinks=False)
+        assert fetch_results(HERE, record, tmp_path / name).kept == []
+    for path in (tmp_path / "copy").rglob("*"):
+        os.utime(path, (1, 1), follow_symlinks=False)
+    log.write_text("one\ntwo\n")
+    write_metrics(folder, "1-0.jsonl", '{"step": 1}\n{"step": 2}\n')
+    assert fetch_results(HERE, record, tmp_path / "copy").kept == []
+    here = tmp_path / "copy/logs/attempt-1-learner-0.log"
+    assert here.read_text() == "one\ntwo\n"
+    here.write_text("one\nmine\n")
+    kept = fetch_results(HERE, record, tmp_path / "copy").kept
+    assert kept == ["logs/attempt-1-learner-0.log.local"]
 
 
 def test_holes_are_neither_sent_nor_written(job, tmp_path, monkeypatch):
