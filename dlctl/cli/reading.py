@@ -147,7 +147,7 @@ def fetch(
         output.warn("left out, because they are not regular files or can't be read: "
                     f"{', '.join(fetched.left_out)}")  # fmt: skip
     if fetched.kept:
-        output.warn("yours, or edited since the last fetch, and kept under another name: "
+        output.warn("your own or edited files were in the way, and have another name now: "
                     f"{', '.join(fetched.kept)}")  # fmt: skip
     if not fetched.complete:
         output.note(f"{record.training_id} is {record.state}: these are the files so far")
