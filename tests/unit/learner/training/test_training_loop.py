@@ -18,7 +18,7 @@ from server_job import resources
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dlctl.contract import CheckpointPolicy, Training
+from dlctl.contract import CheckpointPolicy, Training, attempt_dir
 from learner.data_parallel.consistency import check_same, describe
 from learner.data_parallel.optimizer import DistributedOptimizer
 from learner.errors import UserFault, explain
@@ -307,6 +307,7 @@ def test_a_model_that_cannot_be_written_is_one_sentence(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("learner.training.setup.export_model", refuse)
+    (tmp_path / attempt_dir(1)).mkdir(parents=True)
     job = TrainingJob(tmp_path, 1, make_plan(job_dir=str(tmp_path)), 0)
     with pytest.raises(UserFault, match="model can't be written to .*: No space left") as told:
         job.export(Parts(**make_parts()), Position())
