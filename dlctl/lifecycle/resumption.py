@@ -66,14 +66,15 @@ def resume(
             hint=f"dlctl show {record.training_id}",
         )
     asked = overrides or Overrides()
-    used_up, code = False, list[Tree]()
+    used_up: bool = False
+    code: list[Tree] | None = None
     if _never_arrived(session, record):
         record = remember(record, merged(pending(record, 0), asked))
         files = _bring(session, rebuild(record), record, store)
     else:
         request = rebuild(record) if new_code else None
         files, asked = _files_for(session, record, asked, request)
-        code = lacking_code(session, request) if request else []
+        code = lacking_code(session, request) if request else None
         used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
     make_environment(session, files.plan, on_line)
     if used_up or _was_begun(session, record):

@@ -109,7 +109,7 @@ def _runtime_folder(plan: contract.Plan) -> str:
 
 def ask_again(
     session: Session, files: AttemptFiles, record: Record, store: RecordStore,
-    code: Sequence[Tree] = (),
+    code: Sequence[Tree] | None = None,
 ) -> Record:  # fmt: skip
     """Send the files of a later attempt, and submit it to the scheduler.
 
@@ -117,13 +117,13 @@ def ask_again(
     files there, so that two concurrent resumptions never mix their plans and scripts.
 
     Args:
-        code: The code's folder, if the site lacks it.
+        code: New code: its folder, if the site lacks it; None: the code stays.
     """
     plan, folder = files.plan, f".sent.{secrets.token_hex(8)}"
     target = f"jobs/{record.training_id}/{contract.attempt_dir(record.attempt)}/{folder}"
-    trees = [*code, *lacking_runtime(session, plan), Tree(target, files.entries())]
+    trees = [*(code or ()), *lacking_runtime(session, plan), Tree(target, files.entries())]
     _upload(session, plan, trees, record, store)
-    return ask(session, plan, record, store, folder)
+    return ask(session, plan, record, store, folder, renews=code is not None)
 
 
 def lacking_code(session: Session, request: Request) -> list[Tree]:
@@ -154,14 +154,16 @@ def lacking_runtime(session: Session, plan: contract.Plan) -> list[Tree]:
 
 
 def ask(
-    session: Session, plan: contract.Plan, record: Record, store: RecordStore, folder: str = ""
-) -> Record:
+    session: Session, plan: contract.Plan, record: Record, store: RecordStore, folder: str = "",
+    *, renews: bool = False,
+) -> Record:  # fmt: skip
     """Submit the record's attempt to the scheduler and record the answer.
 
     Args:
         folder: In the attempt's directory, with the files of the attempt.
+        renews: Make the code what was sent, even what a program has changed in it since.
     """
-    script = _ask_script(session.scheduler, plan, record, folder)
+    script = _ask_script(session.scheduler, plan, record, folder, renews)
     try:
         end = session.transport.run(script, timeout_s=_SUBMIT_TIMEOUT_S)
     except TransportError as error:
@@ -205,30 +207,49 @@ def _accept(
 
 
 _RENEW_CODE = f"""\
-    # Other code than the last attempt's, or files that were purged since; what else is there stays.
-    if [ -f "$store/{contract.SENT_INDEX}" ]; then (
-        paths() {{ sed 's/^[^ ]* [^ ]* . //' "$1/{contract.SENT_INDEX}" 2>/dev/null; }}
-        if ! cmp -s "$store/{contract.SENT_INDEX}" {contract.CODE}/{contract.SENT_INDEX}; then
-            paths {contract.CODE} | while IFS= read -r f; do
-                [ -e "$store/$f" ] || rm -f -- "{contract.CODE}/$f"
-            done
-            rm -rf {contract.CODE}.part {contract.CODE}/{contract.SENT_INDEX}
-            # The index comes last: without it, the next attempt copies all files again.
-            cp -R "$store" {contract.CODE}.part &&
-                mv {contract.CODE}.part/{contract.SENT_INDEX} {contract.SENT_INDEX}.part &&
-                cp -Rf {contract.CODE}.part/. {contract.CODE} && rm -rf {contract.CODE}.part &&
-                mv {contract.SENT_INDEX}.part {contract.CODE}/{contract.SENT_INDEX} || exit
-        fi
-        paths {contract.CODE} | while IFS= read -r f; do
-            [ -e "{contract.CODE}/$f" ] || [ -L "{contract.CODE}/$f" ] || [ ! -e "$store/$f" ] ||
-                {{ mkdir -p -- "$(dirname "{contract.CODE}/$f")" &&
-                cp -R -- "$store/$f" "{contract.CODE}/$f"; }}
+    # New code, or files that were purged since; what else a program has written there stays.
+    code={contract.CODE}
+    there() {{ [ -e "$1" ] || [ -L "$1" ]; }}
+    each() {{ # path of a folder with an index, command: calls it with each path in the index
+        [ -f "$1/{contract.SENT_INDEX}" ] || return 0
+        sed 's/^[^ ]* [^ ]* . //' "$1/{contract.SENT_INDEX}" | while IFS= read -r line; do
+            case $line in *\\\\*) line=$(printf '%b.' "$line"); line=${{line%.}} ;; esac
+            "$2" "$line" || exit
         done
-    ) || {{ echo 'its code cannot be written' >&2; exit 72; }}; fi"""
+    }}
+    same() {{ # file, file
+        [ ! -L "$1" ] && [ ! -L "$2" ] && cmp -s "$1" "$2" &&
+            if [ -x "$1" ]; then [ -x "$2" ]; else [ ! -x "$2" ]; fi
+    }}
+    inside() {{ # path: whether all folders above it are folders, and no links; else: in_the_way
+        d='' rest=$1
+        while [ "$rest" != "${{rest#*/}}" ]; do
+            d=$d${{rest%%/*}} rest=${{rest#*/}}
+            [ -d "$code/$d" ] && [ ! -L "$code/$d" ] || {{ in_the_way=$code/$d; return 1; }}
+            d=$d/
+        done
+    }}
+    bring() {{ # never through a link; what is in the way goes
+        if inside "$1"; then ! same "$store/$1" "$code/$1" || return 0
+        else rm -rf -- "$in_the_way" || return; fi
+        mkdir -p -- "$(dirname "$code/$1")" && rm -rf -- "$code/$1" &&
+            cp -RP -- "$store/$1" "$code/$1"
+    }}
+    forget() {{ there "$store/$1" || ! inside "$1" || [ -d "$code/$1" ] || rm -f -- "$code/$1"; }}
+    restore() {{ there "$code/$1" || ! there "$store/$1" || bring "$1"; }}
+    renew() {{ # the index comes last: without it, the next attempt brings all files again
+        each "$code" forget && rm -f "$code/{contract.SENT_INDEX}" && each "$store" bring &&
+            cp "$store/{contract.SENT_INDEX}" {contract.SENT_INDEX}.part &&
+            mv {contract.SENT_INDEX}.part "$code/{contract.SENT_INDEX}"
+    }}
+    [ ! -f "$store/{contract.SENT_INDEX}" ] || {{
+        if [ -z "$renews" ] && cmp -s "$store/{contract.SENT_INDEX}" "$code/{contract.SENT_INDEX}"
+        then each "$code" restore; else renew; fi
+    }} || {{ rm -f "$begin"; echo 'its code cannot be written' >&2; exit 72; }}"""
 
 
 def _ask_script(
-    scheduler: Scheduler, plan: contract.Plan, record: Record, folder: str
+    scheduler: Scheduler, plan: contract.Plan, record: Record, folder: str, renews: bool
 ) -> str:  # fmt: skip
     n, quote = record.attempt, shlex.quote
     here, begin = contract.attempt_dir(n), contract.submit_begin(n)
@@ -256,6 +277,7 @@ if [ ! -s {answer} ]; then
     (set -C; echo {quote(contract.token(plan.training_id, n))} >{begin}) 2>/dev/null || {{
         [ -e {begin} ] && exit {_BEGUN_ALREADY}
         echo 'its files cannot be written' >&2; exit 71; }}
+    begin={begin} renews={quote("yes" if renews else "")}
     {publish}
 {_RENEW_CODE}
     rm -f {contract.HALT_REQUEST} {contract.CANCEL_REQUEST}
