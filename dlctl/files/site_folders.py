@@ -15,6 +15,7 @@ from dlctl.transport.base import Completed, Transport
 
 UNSAFE = 76
 """Exit code of a script whose `guard` refuses a folder."""
+_OPEN = "can be written by other users"
 _FOLDERS = ("jobs", "runtime", "store", "secrets", "environments")
 
 _WHOLE = rf"""
@@ -50,30 +51,33 @@ def guard(root: str, targets: Sequence[str] = ()) -> str:
 uid=$(id -u) writers='-perm -0020 -o -perm -0002'
 # A group that has the user's name has no other members.
 [ "$(id -gn 2>/dev/null)" = "$(id -un 2>/dev/null)" ] && writers='-perm -0002'
-unsafe() {{ printf '%s\\t%s\\n' "$1" "$2" >&2; exit {UNSAFE}; }}
+refused=
+unsafe() {{ printf '%s\\t%s\\n' "$1" "$2" >&2; refused=yes; }}
 guard() {{ # folder
     [ -e "$1" ] || [ -L "$1" ] || return 0
+    [ -d "$1" ] || {{ unsafe "$1" "is not a folder"; return; }}
     [ -z "$(find "$1" -prune ! -user "$uid" -print)" ] || unsafe "$1" "belongs to another user"
-    [ -d "$1" ] || unsafe "$1" "is not a folder"
-    [ -z "$(find "$1/." ! -name . -prune -o ! -user "$uid" -print)" ] ||
+    [ ! -L "$1" ] || [ -z "$(find "$1/." ! -name . -prune -o ! -user "$uid" -print)" ] ||
         unsafe "$1" "leads to a folder of another user"
     [ -z "$(find "$1/." ! -name . -prune -o \\( $writers \\) -print)" ] ||
-        unsafe "$1" "can be written by other users"
+        unsafe "$1" "{_OPEN}"
 }}
 guard {shlex.quote(root)}
 for d in {below}; do
-    [ ! -L "$d" ] || unsafe "$d" "is a link"
-    guard "$d"
-done"""
+    if [ -L "$d" ]; then unsafe "$d" "is a link"; else guard "$d"; fi
+done
+[ -z "$refused" ] || exit {UNSAFE}"""
 
 
 def refusal(name: str, end: Completed) -> RemoteCommandError:
     """Return the error of a script that ended with `UNSAFE`."""
-    folder, _, why = end.last_error_line.partition("\t")
+    lines = [line.split("\t") for line in end.error_text.splitlines() if line.count("\t") == 1]
+    told = ", ".join(f"{folder} {why}" for folder, why in lines)
+    mine = " ".join(shlex.quote(folder) for folder, why in lines if why == _OPEN)
+    chmod = f"chmod go-w {mine}, if nobody else has written there; else " if mine else ""
     return RemoteCommandError(
-        f"{name}: {folder} {why}, who could make your jobs run their code: nothing was sent",
-        hint=f"chmod go-w {shlex.quote(folder)} if it is yours, else set `root` in the site's file "
-        "to a new folder of your own",
+        f"{name}: {told}: other users could make your jobs run their code, so nothing was sent",
+        hint=f"{chmod}set `root` in the site's file to a new folder of your own",
     )
 
 

@@ -73,7 +73,7 @@ def resume(
         files = _bring(session, rebuild(record), record, store)
     else:
         request = rebuild(record) if new_code else None
-        files, asked = _files_for(session, record, asked, request)
+        files, asked = _files_for(session, record, asked, request, on_line)
         code = lacking_code(session, request) if request else None
         used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
     make_environment(session, files.plan, on_line)
@@ -115,7 +115,11 @@ def _bring(session: Session, request: Request, record: Record, store: RecordStor
 
 
 def _files_for(
-    session: Session, record: Record, asked: Overrides, request: Request | None
+    session: Session,
+    record: Record,
+    asked: Overrides,
+    request: Request | None,
+    on_line: Callable[[str], None] | None = None,
 ) -> tuple[AttemptFiles, Overrides]:
     """Return the next attempt's files, and all its changes to the previous attempt.
 
@@ -132,6 +136,12 @@ def _files_for(
         return attempts.of_request(request), asked  # the site has lost the files
     asked = merged(pending(record, before.attempt), asked)
     if request is not None:
+        first = attempts.read_all(session.transport, record)[0]
+        if on_line and first.attempt == 1 and first.manifest.decode() != request.manifest:
+            on_line(
+                f"{request.manifest_path.name} differs from the one that was submitted: resume "
+                "takes only its requirements; `dlctl submit` trains with all of it"
+            )
         again = attempts.decide_again(before, asked, session.site)
         return attempts.with_code(again, request, _sent_index(session, record)), asked
     if asked == Overrides() and runs_as_sent(session, before.plan):

@@ -61,13 +61,27 @@ def _remove_begun(folder: Path, attempt: int) -> None:
             path.unlink(missing_ok=True)
 
 
+def _make_folders(folder: Path) -> None:
+    """Make folders that are as open as the one above them: who may read a store is the store's."""
+    if not folder.is_dir():
+        _make_folders(folder.parent)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(folder.parent.stat().st_mode & 0o7777)
+
+
+def _mode_of(source: Path, folder: Path) -> int:
+    """Return the permissions of a file in a store: as open as its folder, executable if it was."""
+    mode = folder.stat().st_mode & 0o666
+    return mode | (mode & 0o444) >> 2 if source.stat().st_mode & 0o100 else mode
+
+
 def _copy(
     source: Path, target: Path, item: ResultFile, store_id: str, publication: Publication
 ) -> None:
     """Copy one file whole or not at all, and verify the copy."""
     tick, temporary = publication.tick, ""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folders(target.parent)
         descriptor, temporary = tempfile.mkstemp(
             prefix=f"{WRITING}{publication.attempt}.", dir=target.parent
         )
@@ -76,7 +90,7 @@ def _copy(
                 output.write(chunk)
                 tick()
             output.flush()
-            os.fchmod(output.fileno(), source.stat().st_mode & 0o777)
+            os.fchmod(output.fileno(), _mode_of(source, target.parent))
             os.fsync(output.fileno())
         if sha256(Path(temporary), tick) != item.sha256:
             raise OSError(0, "the copy differs from the original")

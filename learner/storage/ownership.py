@@ -25,31 +25,33 @@ def take_over(job_dir: Path, attempt: int, tick: Tick) -> Path:
     """
     own = job_dir / contract.results_dir(attempt)
     if not own.is_dir():
-        if (before := _newest_before(job_dir, attempt)) is None:
+        before, owner = _newest_before(job_dir, attempt)
+        if before is None:
             own.mkdir()
         else:
             before.rename(own)
-    if _may_be_written(job_dir, attempt):
-        _separate(own, tick)
+            if _may_be_written(job_dir, owner, attempt):
+                _separate(own, tick)
     for name, target in ((contract.RESULTS, own), (contract.RESULTS_INDEX,
                          job_dir / contract.results_index(attempt))):  # fmt: skip
         _point(job_dir / name, target)
     return own
 
 
-def _newest_before(job_dir: Path, attempt: int) -> Path | None:
-    """Return the results of the newest earlier attempt that has any."""
+def _newest_before(job_dir: Path, attempt: int) -> tuple[Path | None, int]:
+    """Return the results of the newest earlier attempt that has any, and its number."""
     for earlier in range(attempt - 1, 0, -1):
         folder = job_dir / contract.results_dir(earlier)
         if folder.is_dir():
-            return folder
-    shared = job_dir / contract.RESULTS  # of an older version
-    return shared if shared.is_dir() and not shared.is_symlink() else None
+            return folder, earlier
+    shared = job_dir / contract.RESULTS  # of an older version, for all attempts
+    return (shared if shared.is_dir() and not shared.is_symlink() else None), 1
 
 
-def _may_be_written(job_dir: Path, attempt: int) -> bool:
-    """Return whether processes of an earlier attempt may still have files there open."""
-    return attempt > 1 and not (job_dir / contract.verdict_file(attempt - 1)).exists()
+def _may_be_written(job_dir: Path, owner: int, attempt: int) -> bool:
+    """Return whether an attempt from the owner on left no verdict: it may have files open there."""
+    verdicts = (job_dir / contract.verdict_file(each) for each in range(owner, attempt))
+    return not all(verdict.exists() for verdict in verdicts)
 
 
 def _separate(folder: Path, tick: Tick) -> None:

@@ -71,7 +71,7 @@ class Keeper:
         self._plan = plan
         self._job_dir = job_dir
         self._touch_every_s = touch_every_s
-        self._touch_at = time.monotonic() + touch_every_s
+        self._touch_at = 0.0  # it may have waited in the queue for weeks
         self._restore_at = 0.0
         self._thread: threading.Thread | None = None
         self._contents: dict[Path, bytes] = {}
@@ -96,11 +96,13 @@ class Keeper:
     def touch(self) -> None:
         """Give dlctl's files the time of now: not the user's results, nor the data."""
         root, now = Path(self._plan.root), time.time()
+        attempts = (self._job_dir / contract.attempt_dir(1)).parent
         # A file of the runtime must not become newer than its index: all get the same time.
         for folder in (self._job_dir, Path(self._plan.runtime_dir), self._environment(),
                        root / "secrets" / self._plan.training_id):  # fmt: skip
             for path, folders, names in os.walk(folder) if folder else ():
-                folders[:] = [name for name in folders if name != contract.RESULTS]
+                if Path(path) == self._job_dir or Path(path).parent == attempts:
+                    folders[:] = [name for name in folders if name != contract.RESULTS]
                 for name in names:
                     with contextlib.suppress(OSError):
                         os.utime(Path(path, name), (now, now), follow_symlinks=False)

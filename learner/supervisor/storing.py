@@ -5,7 +5,6 @@ Training may have taken weeks, so what fails here never makes a later attempt tr
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +20,21 @@ from learner.supervisor.finish import attempt_folder, say
 
 
 def trained_before(plan: Plan, job_dir: Path, attempt: int) -> Outcome | None:
-    """Return the outcome of an earlier attempt that has trained this code but not stored all."""
+    """Return the outcome of an earlier attempt that has trained this code but not stored all.
+
+    If an attempt in between has run other code, the results are no longer those of this code.
+    """
     for earlier in range(attempt - 1, 0, -1):
-        with contextlib.suppress(ContractError, OSError):
+        if not (job_dir / contract.status_file(earlier, "supervisor", 0)).exists():
+            continue  # it never began
+        try:
             done = contract.read_record(Verdict, job_dir / contract.trained_file(earlier))
             before = contract.read_record(Plan, job_dir / contract.plan_file(earlier))
-            if done is None:
-                continue
-            if before is not None and before.code_digest != plan.code_digest:
-                return None
+        except (ContractError, OSError):
+            return None
+        if before is None or before.code_digest != plan.code_digest:
+            return None
+        if done is not None:
             say(f"Attempt {earlier} has trained already: its results are stored now.")
             return Outcome(done.state, VerdictKind(done.kind), done.reason, done.hint)
     return None

@@ -93,6 +93,22 @@ def test_results_arrive_whole_with_their_modes(bench):
     assert os.access(bench.root / "store/trained/t-1/run.sh", os.X_OK)
 
 
+def test_results_in_a_store_are_as_open_as_the_store(bench):
+    """The job's own umask keeps all but the user out; who may read a store is the store's."""
+    (bench.root / "store/trained").mkdir()
+    (bench.root / "store/trained").chmod(0o2750)
+    before = os.umask(0o077)
+    try:
+        storage.save(bench.plan(bench.store()), bench.job / contract.RESULTS,
+                     write_index(bench.job), bench.publication)  # fmt: skip
+    finally:
+        os.umask(before)
+    modes = {p.name: p.stat().st_mode & 0o7777 for p in (bench.root / "store/trained").rglob("*")}
+    assert modes == {
+        "t-1": 0o2750, "deep": 0o2750, "log": 0o640, "model.pt": 0o640, "run.sh": 0o750
+    }  # fmt: skip
+
+
 def test_a_store_that_takes_no_results_gets_none(bench):
     index = write_index(bench.job)
     plan = bench.plan(bench.store(training_results=None))

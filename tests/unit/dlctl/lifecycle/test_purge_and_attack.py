@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from login_side import Scene, make_site
+from login_side import MANIFEST, Scene, make_site
 from test_lifecycle import look, run_everything, send
 
 from dlctl import contract
@@ -227,8 +227,9 @@ def test_a_resumption_names_the_changes_and_sends_them_if_asked(scene):
 
     scene.scheduler.set_state(2, "NODE_FAIL")
     look(scene)
-    known = go_on(scene, new_code=True)
-    assert known.attempt == 3
+    said = []
+    known = go_on(scene, new_code=True, on_line=said.append)
+    assert (known.attempt, said) == (3, [])
     assert changed_since_sent(scene.session, known) == []
     assert (code / "train.py").read_text() == "print('mended')\n"
     assert not (code / "old.py").exists()
@@ -236,6 +237,11 @@ def test_a_resumption_names_the_changes_and_sends_them_if_asked(scene):
     attempts = details(scene.session, known)["attempts"]
     assert [attempt["code_changes"] for attempt in attempts] == [[], [], changes]
     assert len({attempt["code_digest"] for attempt in attempts}) == 2
+    scene.scheduler.set_state(3, "NODE_FAIL")
+    look(scene)
+    (scene.work / "manifest.yml").write_text(MANIFEST + "training: {epochs: 9}\n")
+    go_on(scene, new_code=True, on_line=said.append)
+    assert "manifest.yml differs from the one that was submitted" in said[0]
 
 
 def test_new_code_replaces_whatever_a_program_has_put_in_its_place(scene, tmp_path):

@@ -130,11 +130,23 @@ def test_a_training_whose_storing_was_lost_is_not_trained_again(tmp_path: Path) 
     assert (job.dir / contract.LOGS / "runs").read_text() == "x\n"
     assert index_of(job, 2) == {"y": 2}
     assert (tmp_path / "out" / job.plan.training_id / "y").read_text() == "1\n"
-    job.write_plan(code_digest="f" * 64)
-    other = dataclasses.replace(job.plan, code_digest="")
-    contract.write_whole(job.dir / contract.PLAN, contract.to_json(other))
+    plan = job.plan
+    job.plan = dataclasses.replace(plan, code_digest="f" * 64)
     assert run_attempt(job, 3).state is State.COMPLETED  # new code
     assert (job.dir / contract.LOGS / "runs").read_text() == "x\nx\n"
+    job.plan = plan  # the results are no longer those of attempt 1
+    assert run_attempt(job, 4).state is State.COMPLETED
+    assert (job.dir / contract.LOGS / "runs").read_text() == "x\nx\nx\n"
+
+
+def test_results_are_copied_if_any_attempt_since_their_owner_was_lost(tmp_path: Path) -> None:
+    for attempt in (1, 2, 3):
+        (tmp_path / contract.attempt_dir(attempt)).mkdir(parents=True)
+    with (take_over(tmp_path, 1, lambda: None) / "a").open("w") as late:
+        (tmp_path / contract.verdict_file(2)).write_text("it ended before it took anything over")
+        third = take_over(tmp_path, 3, lambda: None)
+        late.write("late")
+    assert (third / "a").read_text() == ""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root becomes a user who can't read a file")

@@ -78,11 +78,14 @@ def test_a_plan_that_was_purged_comes_back_while_the_job_runs(job: Job) -> None:
 
 def test_files_of_a_running_job_are_touched_but_not_its_results(job: Job, tmp_path: Path) -> None:
     runtime = tmp_path / "runtime" / "x"
-    (job.dir / contract.RESULTS).mkdir()
     runtime.mkdir(parents=True)
-    result = job.dir / contract.RESULTS / "model.pt"
-    files = [job.code / "train.py", job.dir / contract.PLAN, runtime / "a.py",
-             runtime / contract.SENT_INDEX]  # fmt: skip
+    (job.dir / contract.results_dir(1)).mkdir()
+    (job.code / contract.RESULTS).mkdir()
+    result = job.dir / contract.results_dir(1) / "model.pt"
+    files = [
+        job.code / contract.RESULTS / "plot.py", job.code / "train.py", job.dir / contract.PLAN,
+        runtime / "a.py", runtime / contract.SENT_INDEX,
+    ]  # fmt: skip
     for path in (*files, result):
         path.touch()
         os.utime(path, (5, 5))
@@ -92,5 +95,5 @@ def test_files_of_a_running_job_are_touched_but_not_its_results(job: Job, tmp_pa
     assert keeper._thread is not None
     keeper._thread.join()
     assert all(time.time() - path.stat().st_mtime < 60 for path in files)
-    assert files[2].stat().st_mtime == files[3].stat().st_mtime
+    assert files[3].stat().st_mtime == files[4].stat().st_mtime
     assert result.stat().st_mtime == 5
