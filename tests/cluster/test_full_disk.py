@@ -1,0 +1,95 @@
+"""A site whose disk is full, at each moment of a training."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+
+import pytest
+from trainings import change_site, run, submit, wait_for_state, write_training
+
+HELLO = {"command": "echo hello"}
+
+
+def test_a_full_disk_at_submission(dlctl, cluster_site, xdg):
+    root = cluster_site.cluster.small_disk / "root"
+    changed = change_site(cluster_site, xdg.config, root=str(root))
+    folder = write_training(dlctl.cwd, HELLO, {})
+    (folder / "data.bin").write_bytes(os.urandom(8 << 20))
+    try:
+        done = dlctl("submit", "manifest.yml", "--site", changed.name, cwd=folder)
+        assert done.exit_code == 6, done.stderr
+        assert "No space left on device" in done.stderr
+        assert "space" in done.stderr
+        assert "Traceback" not in done.stderr
+        known = dlctl("list", "--json", ok=True).json
+        assert [record["state"] for record in known] == ["QUEUED"]
+        (folder / "data.bin").unlink()
+        cluster_site.cluster.exec("rm", "-rf", str(root))
+        done = dlctl("resume", known[0]["training_id"], "--follow")
+        assert done.exit_code == 0, (done.stdout, done.stderr)
+    finally:
+        cluster_site.cluster.exec("rm", "-rf", str(root))
+
+
+def test_a_disk_that_fills_up_while_training(dlctl, cluster_site, xdg):
+    root = cluster_site.cluster.small_disk / "root"
+    changed = change_site(cluster_site, xdg.config, root=str(root))
+    command = 'dd if=/dev/zero of="$RESULT_DIR/big" bs=64k'
+    try:
+        done, training_id = run(
+            dlctl, changed, write_training(dlctl.cwd, {"command": command}, name="f")
+        )
+        assert done.exit_code == 10, (done.stdout, done.stderr)
+        shown = dlctl("show", training_id, "--json", ok=True).json
+        assert shown["state"] == "FAILED"
+        assert re.match(r"Learner 0 on n\d failed with exit code 1: ", shown["reason"])
+        assert "No space left on device" in shown["reason"]
+        assert "dlctl delete" in shown["hint"]
+    finally:
+        cluster_site.cluster.exec("rm", "-rf", str(root))
+
+
+@pytest.mark.parametrize(("verb", "state"), [("halt", "HALTED"), ("cancel", "CANCELLED")])
+def test_a_full_disk_stops_neither_halt_nor_cancel(
+    dlctl, cluster_site, xdg, wait_until, verb, state
+):
+    """Both failed with 6, and the job went on."""
+    root = cluster_site.cluster.small_disk / "root"
+    changed = change_site(cluster_site, xdg.config, root=str(root))
+    command = "trap 'exit 0' USR2; echo ready; while :; do sleep 0.1; done"
+    folder = write_training(dlctl.cwd, {"command": command}, name="f", time="1h")
+    try:
+        training_id = submit(dlctl, changed, folder)
+        wait_until(lambda: "ready" in dlctl("logs", training_id).stdout, 90, interval_s=0.5)
+        filler = shlex.quote(str(root / "filler"))
+        cluster_site.cluster.exec("sh", "-c", f"cat /dev/zero >{filler} 2>/dev/null; :")
+        dlctl(verb, training_id, ok=True)
+        wait_for_state(dlctl, wait_until, training_id, state)
+    finally:
+        cluster_site.cluster.exec("rm", "-rf", str(root))
+
+
+def test_a_verdict_names_the_disk_with_40_kilobytes_left(dlctl, cluster_site, xdg, wait_until):
+    """The program says nothing, and its files are too big for what is left."""
+    root = cluster_site.cluster.small_disk / "root"
+    changed = change_site(cluster_site, xdg.config, root=str(root))
+    command = """\
+echo ready; until [ -e "$LOG_DIR/go" ]; do sleep 0.1; done
+fallocate -l 1M "$RESULT_DIR/big" 2>/dev/null || exit 1
+"""
+    folder = write_training(dlctl.cwd, {"command": command}, name="f")
+    try:
+        training_id = submit(dlctl, changed, folder)
+        wait_until(lambda: "ready" in dlctl("logs", training_id).stdout, 90, interval_s=0.5)
+        fill = f"""
+left=$(df -Pk {shlex.quote(str(root))} | awk 'NR == 2 {{ print $4 }}')
+head -c $((left - 40))k /dev/zero >{shlex.quote(str(root / "filler"))}
+: >{shlex.quote(str(changed.job_dir(training_id) / "logs/go"))}"""
+        cluster_site.cluster.exec("sh", "-c", fill)
+        known = wait_for_state(dlctl, wait_until, training_id, "FAILED")
+        assert "No space left on device" in known["reason"]
+        assert "dlctl delete" in known["hint"]
+    finally:
+        cluster_site.cluster.exec("rm", "-rf", str(root))
