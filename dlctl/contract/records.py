@@ -126,7 +126,7 @@ class Verdict:
     guilty: Guilty | None = None
     finished_at: float = 0.0
     kind: str = ""
-    """A `VerdictKind`: the cause, for programs. Empty if nothing failed, and before 0.2."""
+    """A `VerdictKind`: the cause, for programs. Empty if nothing failed, or in older files."""
     schema_version: int = SCHEMA_VERSION
 
 

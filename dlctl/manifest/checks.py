@@ -55,11 +55,11 @@ def _nodes(manifest: Manifest) -> list[tuple[Trail, str]]:
         nearest = max(nodes, learners - learners % nodes)
         return [(
             ("nodes",),
-            f"learners, {learners}, is no multiple of {nodes}, and each node gets equally many; "
+            f"{learners} learners can't be spread evenly over {nodes} nodes; "
             f"{nearest} would do",
         )]  # fmt: skip
     if each and learners % each:
-        return [(("learners_per_node",), f"learners, {learners}, is no multiple of {each}")]
+        return [(("learners_per_node",), f"{learners} learners are not a multiple of {each}")]
     if learners > MOST_LEARNERS:
         return [(("nodes",), f"{learners} learners are too many; at most {MOST_LEARNERS} can be")]
     return []

@@ -141,7 +141,7 @@ def assert_told_per_attempt(scene):
     ({"time": "3h", "partition": "cpu"}, PlanError, "time 3h is over its limit of 2h"),
     ({"partition": "bgi"}, PlanError, "no partition 'bgi'; did you mean 'big'"),
     ({"memory": "lots"}, ManifestError, "--memory: 'lots' is not a size"),
-    ({"nodes": 3}, ManifestError, "--nodes: learners, 2, is no multiple of 3"),
+    ({"nodes": 3}, ManifestError, "--nodes: 2 learners can't be spread evenly over 3"),
 ])  # fmt: skip
 def test_a_request_that_fits_nothing_is_refused_before_anything_changes(scene, asked, error, said):
     failed(scene)

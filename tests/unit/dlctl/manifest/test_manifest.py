@@ -460,9 +460,9 @@ def test_nodes_and_learners_per_node_give_the_learners(
      "learners_per_node, 2 x 2 = 4; name two of the three"),
     ("nodes: 2\nlearners_per_node: 2", {"learners": 5}, "--learners: 5 is not nodes x"),
     ("learners: 5\nnodes: 2", {},
-     "m.yml:6:1: nodes: learners, 5, is no multiple of 2, and each node gets equally many; 4"),
-    ("learners: 5", {"learners_per_node": 2}, "--learners-per-node: learners, 5, is no multiple"),
-    ("learners: 1", {"nodes": 2}, "--nodes: learners, 1, is no multiple of 2, and"),
+     "m.yml:6:1: nodes: 5 learners can't be spread evenly over 2 nodes; 4"),
+    ("learners: 5", {"learners_per_node": 2}, "--learners-per-node: 5 learners are not a multiple"),
+    ("learners: 1", {"nodes": 2}, "--nodes: 1 learners can't be spread evenly over 2 nodes"),
     ("nodes: 0", {}, "m.yml:5:8: nodes: '0' is out of bounds; at least 1 is allowed"),
     ("nodes: 1000\nlearners_per_node: 1000", {}, "m.yml:5:1: nodes: 1000000 learners are too many"),
 ])  # fmt: skip
