@@ -28,7 +28,7 @@ EXAMPLES = REPOSITORY / "examples"
 SLOW_MANIFEST = """\
 name: slow
 learners: {learners}
-memory: 512MiB
+memory: 768MiB
 time: 5m
 framework: {{name: pytorch, job: train.py}}
 training: {{epochs: 4, batch_size: 32, seed: 3}}

@@ -48,7 +48,7 @@ def write_training(
 ) -> Path:
     """Write a manifest (JSON is YAML: any character has a form there) and its files."""
     folder.mkdir(parents=True, exist_ok=True)
-    asked = {"name": "fault", "memory": "512MiB", "time": "5m"} | keys
+    asked = {"name": "fault", "memory": "768MiB", "time": "5m"} | keys
     asked["framework"] = {"name": "pytorch", **framework}
     (folder / "manifest.yml").write_text(json.dumps(asked, ensure_ascii=True))
     for name, text in (files or {}).items():
