@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from dlctl.contract import DIGEST_LENGTH, SENT_INDEX
 from dlctl.errors import RemoteCommandError
+from dlctl.package_data import data_path
 from dlctl.transport.base import Completed, Transport
 
 UNSAFE = 76
@@ -46,27 +47,13 @@ def guard(root: str, targets: Sequence[str] = ()) -> str:
         root: Absolute, or relative to the home directory; folders that do not exist are fine.
         targets: Folders below `root` beside those of dlctl itself.
     """
-    below = " ".join(shlex.quote(f"{root}/{name}") for name in (*_FOLDERS, *targets))
+    folders = " ".join(
+        shlex.quote(path) for path in (root, *(f"{root}/{n}" for n in (*_FOLDERS, *targets)))
+    )
     return f"""\
-uid=$(id -u) writers='-perm -0020 -o -perm -0002'
-# A group that has the user's name has no other members.
-[ "$(id -gn 2>/dev/null)" = "$(id -un 2>/dev/null)" ] && writers='-perm -0002'
-refused=
-unsafe() {{ printf '%s\\t%s\\n' "$1" "$2" >&2; refused=yes; }}
-guard() {{ # folder
-    [ -e "$1" ] || [ -L "$1" ] || return 0
-    [ -d "$1" ] || {{ unsafe "$1" "is not a folder"; return; }}
-    [ -z "$(find "$1" -prune ! -user "$uid" -print)" ] || unsafe "$1" "belongs to another user"
-    [ ! -L "$1" ] || [ -z "$(find "$1/." ! -name . -prune -o ! -user "$uid" -print)" ] ||
-        unsafe "$1" "leads to a folder of another user"
-    [ -z "$(find "$1/." ! -name . -prune -o \\( $writers \\) -print)" ] ||
-        unsafe "$1" "{_OPEN}"
-}}
-guard {shlex.quote(root)}
-for d in {below}; do
-    if [ -L "$d" ]; then unsafe "$d" "is a link"; else guard "$d"; fi
-done
-[ -z "$refused" ] || exit {UNSAFE}"""
+{(data_path("templates") / "own_folders.sh").read_text(encoding="utf-8")}
+theirs=$(folders_not_own {folders})
+[ -z "$theirs" ] || {{ printf '%s\\n' "$theirs" >&2; exit {UNSAFE}; }}"""
 
 
 def refusal(name: str, end: Completed) -> RemoteCommandError:
