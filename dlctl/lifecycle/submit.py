@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from dlctl.lifecycle.watch import refresh
 from dlctl.record import Record, RecordStore
 from dlctl.request.attempts import AttemptFiles, of_request
 from dlctl.scheduler import Scheduler
+from dlctl.script_templates import render_script
 
 if TYPE_CHECKING:
     from dlctl.request.request import Request
@@ -206,90 +206,13 @@ def _accept(
     return accepted
 
 
-_RENEW_CODE = f"""\
-    # New code, or files that were purged since; what else a program has written there stays.
-    code={contract.CODE}
-    there() {{ [ -e "$1" ] || [ -L "$1" ]; }}
-    each() {{ # path of a folder with an index, command: calls it with each path in the index
-        [ -f "$1/{contract.SENT_INDEX}" ] || return 0
-        sed 's/^[^ ]* [^ ]* . //' "$1/{contract.SENT_INDEX}" | while IFS= read -r line; do
-            case $line in *\\\\*) line=$(printf '%b.' "$line"); line=${{line%.}} ;; esac
-            "$2" "$line" || exit
-        done
-    }}
-    same() {{ # file, file
-        [ ! -L "$1" ] && [ ! -L "$2" ] && cmp -s "$1" "$2" &&
-            if [ -x "$1" ]; then [ -x "$2" ]; else [ ! -x "$2" ]; fi
-    }}
-    inside() {{ # path: whether all folders above it are folders, and no links; else: in_the_way
-        d='' rest=$1
-        while [ "$rest" != "${{rest#*/}}" ]; do
-            d=$d${{rest%%/*}} rest=${{rest#*/}}
-            [ -d "$code/$d" ] && [ ! -L "$code/$d" ] || {{ in_the_way=$code/$d; return 1; }}
-            d=$d/
-        done
-    }}
-    bring() {{ # never through a link; what is in the way goes
-        if inside "$1"; then ! same "$store/$1" "$code/$1" || return 0
-        else rm -rf -- "$in_the_way" || return; fi
-        mkdir -p -- "$(dirname "$code/$1")" && rm -rf -- "$code/$1" &&
-            cp -RP -- "$store/$1" "$code/$1"
-    }}
-    forget() {{ there "$store/$1" || ! inside "$1" || [ -d "$code/$1" ] || rm -f -- "$code/$1"; }}
-    restore() {{ there "$code/$1" || ! there "$store/$1" || bring "$1"; }}
-    renew() {{ # the index comes last: without it, the next attempt brings all files again
-        each "$code" forget && rm -f "$code/{contract.SENT_INDEX}" && each "$store" bring &&
-            cp "$store/{contract.SENT_INDEX}" {contract.SENT_INDEX}.part &&
-            mv {contract.SENT_INDEX}.part "$code/{contract.SENT_INDEX}"
-    }}
-    [ ! -f "$store/{contract.SENT_INDEX}" ] || {{
-        if [ -z "$renews" ] && cmp -s "$store/{contract.SENT_INDEX}" "$code/{contract.SENT_INDEX}"
-        then each "$code" restore; else renew; fi
-    }} || {{ rm -f "$begin"; echo 'its code cannot be written' >&2; exit 72; }}"""
-
-
 def _ask_script(
     scheduler: Scheduler, plan: contract.Plan, record: Record, folder: str, renews: bool
-) -> str:  # fmt: skip
-    n, quote = record.attempt, shlex.quote
-    here, begin = contract.attempt_dir(n), contract.submit_begin(n)
-    answer = contract.submit_answer(n)
-    folders = " ".join([here, contract.CONTROL, contract.LOGS, contract.JOB_STATE, contract.METRICS,
-                        contract.CHECKPOINTS])  # fmt: skip
-    clean, publish = "", ""
-    if folder:
-        clean = f"trap 'rm -rf {here}/{folder}' EXIT"
-        publish = (f"mv {here}/{folder}/* {here} && rm -rf {here}/.sent.* ||"
-                   " { echo 'its files cannot be written' >&2; exit 71; }")  # fmt: skip
-    return f"""\
-trap '' HUP PIPE # a lost connection must not stop this between the request and the answer
-umask {plan.umask}
-cd {quote(plan.job_dir)} && mkdir -p {folders} || exit 71
-{clean}
-store={quote(plan.root)}/store/{plan.code_digest}
-if [ ! -d {contract.CODE} ]; then
-    rm -rf {contract.CODE}.part
-    cp -R "$store" {contract.CODE}.part || exit 72
-    mv {contract.CODE}.part {contract.CODE} || exit 72
-fi
-if [ ! -s {answer} ]; then
-    [ ! -s {contract.claim(n)} ] || exit {_BEGUN_ALREADY} # cancelled or halted meanwhile
-    (set -C; echo {quote(contract.token(plan.training_id, n))} >{begin}) 2>/dev/null || {{
-        [ -e {begin} ] && exit {_BEGUN_ALREADY}
-        echo 'its files cannot be written' >&2; exit 71; }}
-    begin={begin} renews={quote("yes" if renews else "")}
-    {publish}
-{_RENEW_CODE}
-    rm -f {contract.HALT_REQUEST} {contract.CANCEL_REQUEST}
-    ( {scheduler.submit_script(plan, n)}
-    ) >{here}/.out 2>{here}/.err </dev/null
-    code=$?
-    {{ echo $code; echo $(($(wc -c <{here}/.out))); cat {here}/.out {here}/.err; }} >{answer}.tmp &&
-        mv {answer}.tmp {answer}
-    rm -f {here}/.out {here}/.err
-    cat {answer}
-else
-    cat {answer}
-    exit {_ANSWERED_ALREADY}
-fi
-"""
+) -> str:
+    n = record.attempt
+    return render_script(
+        "login/submit.sh.j2", plan=plan, attempt=n, folder=folder, renews=renews,
+        here=contract.attempt_dir(n), begin=contract.submit_begin(n),
+        answer=contract.submit_answer(n), submit_command=scheduler.submit_script(plan, n),
+        begun_already=_BEGUN_ALREADY, answered_already=_ANSWERED_ALREADY,
+    )  # fmt: skip

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.errors import PlanError
-from dlctl.package_data import data_path
+from dlctl.script_templates import render_script
 from dlctl.units import format_slurm_time
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 MEBIBYTE = 1 << 20
 
 
 def render(plan: contract.Plan) -> str:
     """Return the text of job.sbatch."""
-    template = _environment().get_template("job.sbatch.j2")
-    return template.render(plan=plan, options=sbatch_options(plan), contract=contract)
+    return render_script("job.sbatch.j2", plan=plan, options=sbatch_options(plan))
 
 
 def sbatch_options(plan: contract.Plan) -> list[str]:
@@ -67,25 +62,5 @@ def _word(name: str, value: object) -> str:
     return shlex.quote(text)
 
 
-def _comment(value: object) -> str:
-    """Return text on one line; sbatch would read `#SBATCH` on a further line as an option."""
-    return "".join(c if c.isprintable() else " " for c in " ".join(str(value).split()))
-
-
 def _mebibytes(memory_bytes: int | None) -> str | None:
     return None if memory_bytes is None else f"{-(-memory_bytes // MEBIBYTE)}M"
-
-
-def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(  # noqa: S701 - shell text, not HTML; the filter `sh` quotes
-        loader=FileSystemLoader(data_path("templates")),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["sh"] = lambda value: shlex.quote(str(value))
-    environment.filters["comment"] = _comment
-    return environment

@@ -1,12 +1,11 @@
 """A site's purge of old files, damage, and other users: what was sent is checked and sent again."""
 
-import importlib
 import os
 import time
 from pathlib import Path
 
 import pytest
-from login_side import MANIFEST, Scene, make_site
+from login_side import Scene, make_site
 from test_lifecycle import look, run_everything, send
 
 from dlctl import contract
@@ -206,108 +205,3 @@ def test_only_the_user_reads_what_is_sent_unless_the_site_shares_it(
     assert (code / "run.sh").stat().st_mode & 0o777 == folder_mode
     assert (code / "train.py").stat().st_mode & 0o777 == file_mode
     assert not [p for p in ours if p.stat().st_mode & 0o007]
-
-
-# New code -----------------------------------------------------------------------------------------
-
-
-def test_a_resumption_names_the_changes_and_sends_them_if_asked(scene):
-    (scene.work / "old.py").write_text("1")
-    (scene.work / "same.py").write_text("1")
-    record = send(scene)
-    scene.scheduler.set_state(1, "NODE_FAIL")
-    look(scene)
-    (scene.work / "train.py").write_text("print('mended')\n")
-    (scene.work / "new.py").write_text("2")
-    (scene.work / "old.py").unlink()
-    changes = ["new.py (new)", "old.py (removed)", "train.py"]
-    code = Path(record.job_dir, "code")
-    (code / "written.txt").write_text("by the program")
-
-    assert go_on(scene).attempt == 2
-    assert changed_since_sent(scene.session, record) == changes
-    assert (code / "train.py").read_text() == "print('hi')\n"
-    assert plan_of(scene, 2).code_changes == []
-
-    scene.scheduler.set_state(2, "NODE_FAIL")
-    look(scene)
-    said = []
-    known = go_on(scene, new_code=True, on_line=said.append)
-    assert (known.attempt, said) == (3, [])
-    assert changed_since_sent(scene.session, known) == []
-    assert (code / "train.py").read_text() == "print('mended')\n"
-    assert not (code / "old.py").exists()
-    assert (code / "written.txt").exists()
-    attempts = details(scene.session, known)["attempts"]
-    assert [attempt["code_changes"] for attempt in attempts] == [[], [], changes]
-    assert len({attempt["code_digest"] for attempt in attempts}) == 2
-    scene.scheduler.set_state(3, "NODE_FAIL")
-    look(scene)
-    (scene.work / "manifest.yml").write_text(MANIFEST + "training: {epochs: 9}\n")
-    go_on(scene, new_code=True, on_line=said.append)
-    assert "manifest.yml differs from the one that was submitted" in said[0]
-
-
-def test_new_code_replaces_whatever_a_program_has_put_in_its_place(scene, tmp_path):
-    """It once wrote through links, and failed for good where a file had become a folder."""
-    outside = tmp_path / "shared"
-    outside.write_text("SHARED")
-    for name in ("conf.yml", "becomes_a_folder", "changed.sh", "a\nb", "c\\d"):
-        (scene.work / name).write_text("1")
-    (scene.work / "link").symlink_to("conf.yml")
-    (scene.work / "folder").mkdir()
-    (scene.work / "folder/x").write_text("1")
-    record = send(scene)
-    code = Path(record.job_dir, "code")
-    scene.scheduler.set_state(1, "NODE_FAIL")
-    look(scene)
-    (code / "conf.yml").unlink()
-    (code / "conf.yml").symlink_to(outside)
-    (code / "changed.sh").write_text("garbage")
-    for name in ("becomes_a_folder", "link", "a\nb", "c\\d", "folder/x"):
-        (scene.work / name).unlink()
-    (scene.work / "folder").rmdir()
-    (scene.work / "folder").write_text("a file now")
-    (scene.work / "becomes_a_folder").mkdir()
-    (scene.work / "becomes_a_folder/in").write_text("2")
-    (scene.work / "link").write_text("a file now")
-    (scene.work / "conf.yml").write_text("2")
-    assert go_on(scene, new_code=True).attempt == 2
-    assert outside.read_text() == "SHARED"
-    found = {str(p.relative_to(code)): p.read_text() for p in code.rglob("*") if p.is_file()}
-    found.pop(contract.SENT_INDEX)
-    assert found == {
-        "conf.yml": "2", "link": "a file now", "folder": "a file now", "changed.sh": "1",
-        "becomes_a_folder/in": "2", "train.py": "print('hi')\n",
-    }  # fmt: skip
-    assert not (code / "conf.yml").is_symlink()
-    assert not (code / "link").is_symlink()
-    assert changed_since_sent(scene.session, record) == []
-
-
-def test_code_that_cannot_be_written_uses_up_no_attempt(scene, monkeypatch):
-    record = send(scene)
-    scene.scheduler.set_state(1, "NODE_FAIL")
-    look(scene)
-    (scene.work / "train.py").write_text("print('mended')\n")
-    module = importlib.import_module("dlctl.lifecycle.submit")  # a function has its name, too
-    monkeypatch.setattr(module, "_RENEW_CODE",
-                        "rm -f $begin; echo 'its code cannot be written' >&2; exit 72")  # fmt: skip
-    with pytest.raises(RemoteCommandError, match="its code cannot be written"):
-        go_on(scene, new_code=True)
-    monkeypatch.undo()
-    assert "before the scheduler was asked" in look(scene).reason
-    assert go_on(scene, new_code=True).attempt == 2
-    assert Path(record.job_dir, "code/train.py").read_text() == "print('mended')\n"
-
-
-def test_an_attempt_after_new_code_keeps_it(scene):
-    send(scene)
-    for state in (1, 2):
-        scene.scheduler.set_state(state, "NODE_FAIL")
-        look(scene)
-        (scene.work / "train.py").write_text("print('mended')\n")
-        go_on(scene, new_code=state == 1)
-    assert plan_of(scene, 3).code_digest == plan_of(scene, 2).code_digest
-    code = Path(scene.store.all()[0].job_dir, "code")
-    assert (code / "train.py").read_text() == "print('mended')\n"

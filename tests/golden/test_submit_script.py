@@ -1,0 +1,42 @@
+"""The script that submits an attempt on a login node, for sites and files with any names."""
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from login_side import make_record
+from test_golden_scripts import CASES
+
+from dlctl.lifecycle.submit import _ask_script
+from dlctl.scheduler.slurm import Slurm
+
+_EXPECTED = "SC1091,SC2015,SC2016"
+"""Of shellcheck: files of the site, `A && B || C`, and quotes around the user's own words."""
+
+
+def script_of(case, folder, renews):
+    plan = dataclasses.replace(CASES[case](), code_digest="c0de")
+    record = make_record(attempt=2)
+    return _ask_script(Slurm(), plan, record, folder, renews)
+
+
+@pytest.mark.parametrize("renews", [False, True])
+@pytest.mark.parametrize("folder", ["", ".sent.0123"])
+@pytest.mark.parametrize("case", ["slurm-modules", "slurm-weird-characters"])
+def test_sh_and_shellcheck_find_no_fault(case, folder, renews):
+    shellcheck = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
+    for command in (["sh", "-n"], [shellcheck, "-s", "sh", "-e", _EXPECTED, "-"]):
+        done = subprocess.run(command, input=script_of(case, folder, renews), text=True,
+                              capture_output=True)  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_word_of_the_users_is_run(tmp_path):
+    """The folders don't exist, so the script ends at `cd`, once all of its words are read."""
+    script = script_of("slurm-weird-characters", ".sent.0123", True)
+    done = subprocess.run(["sh"], input=script, text=True, capture_output=True, cwd=tmp_path)
+    assert done.returncode == 71
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,139 @@
+"""`dlctl resume --code`: an attempt that trains with the user's folder as it is now."""
+
+from pathlib import Path
+
+import pytest
+from login_side import MANIFEST, Scene
+from test_lifecycle import look, send
+
+from dlctl import contract
+from dlctl.errors import RemoteCommandError
+from dlctl.lifecycle import changed_since_sent, details, resume
+from dlctl.record import RecordStore
+from dlctl.request.build import prepare_again
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene(tmp_path, RecordStore(tmp_path / "trainings.db"))
+
+
+def go_on(scene, transport=None, **asked):
+    session = scene.connect(transport) if transport else scene.session
+    return resume(session, scene.store.all()[0], scene.store,
+                  lambda r: prepare_again(r, scene.site), **asked)  # fmt: skip
+
+
+def fail_newest(scene):
+    scene.scheduler.set_state(len(scene.scheduler.jobs()), "NODE_FAIL")
+    assert look(scene).state is contract.State.FAILED
+
+
+def job_dir(scene):
+    return Path(scene.store.all()[0].job_dir)
+
+
+def plan_of(scene, attempt):
+    return contract.read_record(contract.Plan, job_dir(scene) / contract.plan_file(attempt))
+
+
+def test_a_resumption_names_the_changes_and_sends_them_if_asked(scene):
+    (scene.work / "old.py").write_text("1")
+    (scene.work / "same.py").write_text("1")
+    record = send(scene)
+    scene.scheduler.set_state(1, "NODE_FAIL")
+    look(scene)
+    (scene.work / "train.py").write_text("print('mended')\n")
+    (scene.work / "new.py").write_text("2")
+    (scene.work / "old.py").unlink()
+    changes = ["new.py (new)", "old.py (removed)", "train.py"]
+    code = Path(record.job_dir, "code")
+    (code / "written.txt").write_text("by the program")
+
+    assert go_on(scene).attempt == 2
+    assert changed_since_sent(scene.session, record) == changes
+    assert (code / "train.py").read_text() == "print('hi')\n"
+    assert plan_of(scene, 2).code_changes == []
+
+    scene.scheduler.set_state(2, "NODE_FAIL")
+    look(scene)
+    said = []
+    known = go_on(scene, new_code=True, on_line=said.append)
+    assert (known.attempt, said) == (3, [])
+    assert changed_since_sent(scene.session, known) == []
+    assert (code / "train.py").read_text() == "print('mended')\n"
+    assert not (code / "old.py").exists()
+    assert (code / "written.txt").exists()
+    attempts = details(scene.session, known)["attempts"]
+    assert [attempt["code_changes"] for attempt in attempts] == [[], [], changes]
+    assert len({attempt["code_digest"] for attempt in attempts}) == 2
+    scene.scheduler.set_state(3, "NODE_FAIL")
+    look(scene)
+    (scene.work / "manifest.yml").write_text(MANIFEST + "training: {epochs: 9}\n")
+    go_on(scene, new_code=True, on_line=said.append)
+    assert "manifest.yml differs from the one that was submitted" in said[0]
+
+
+def test_new_code_replaces_whatever_a_program_has_put_in_its_place(scene, tmp_path):
+    """It once wrote through links, and failed for good where a file had become a folder."""
+    outside = tmp_path / "shared"
+    outside.write_text("SHARED")
+    for name in ("conf.yml", "becomes_a_folder", "changed.sh", "a\nb", "c\\d"):
+        (scene.work / name).write_text("1")
+    (scene.work / "link").symlink_to("conf.yml")
+    (scene.work / "folder").mkdir()
+    (scene.work / "folder/x").write_text("1")
+    record = send(scene)
+    code = Path(record.job_dir, "code")
+    scene.scheduler.set_state(1, "NODE_FAIL")
+    look(scene)
+    (code / "conf.yml").unlink()
+    (code / "conf.yml").symlink_to(outside)
+    (code / "changed.sh").write_text("garbage")
+    for name in ("becomes_a_folder", "link", "a\nb", "c\\d", "folder/x"):
+        (scene.work / name).unlink()
+    (scene.work / "folder").rmdir()
+    (scene.work / "folder").write_text("a file now")
+    (scene.work / "becomes_a_folder").mkdir()
+    (scene.work / "becomes_a_folder/in").write_text("2")
+    (scene.work / "link").write_text("a file now")
+    (scene.work / "conf.yml").write_text("2")
+    assert go_on(scene, new_code=True).attempt == 2
+    assert outside.read_text() == "SHARED"
+    found = {str(p.relative_to(code)): p.read_text() for p in code.rglob("*") if p.is_file()}
+    found.pop(contract.SENT_INDEX)
+    assert found == {
+        "conf.yml": "2", "link": "a file now", "folder": "a file now", "changed.sh": "1",
+        "becomes_a_folder/in": "2", "train.py": "print('hi')\n",
+    }  # fmt: skip
+    assert not (code / "conf.yml").is_symlink()
+    assert not (code / "link").is_symlink()
+    assert changed_since_sent(scene.session, record) == []
+
+
+def test_code_that_cannot_be_written_uses_up_no_attempt(scene):
+    record = send(scene)
+    scene.scheduler.set_state(1, "NODE_FAIL")
+    look(scene)
+    (scene.work / "train.py").write_text("print('mended')\n")
+    index = Path(record.job_dir, contract.CODE, contract.SENT_INDEX)
+    index.unlink()
+    index.mkdir()  # not even root can replace it by a file
+    with pytest.raises(RemoteCommandError, match="its code cannot be written"):
+        go_on(scene, new_code=True)
+    index.rmdir()
+    assert "before the scheduler was asked" in look(scene).reason
+    assert go_on(scene, new_code=True).attempt == 2
+    assert Path(record.job_dir, "code/train.py").read_text() == "print('mended')\n"
+
+
+def test_an_attempt_after_new_code_keeps_it(scene):
+    send(scene)
+    for state in (1, 2):
+        scene.scheduler.set_state(state, "NODE_FAIL")
+        look(scene)
+        (scene.work / "train.py").write_text("print('mended')\n")
+        go_on(scene, new_code=state == 1)
+    assert plan_of(scene, 3).code_digest == plan_of(scene, 2).code_digest
+    code = Path(scene.store.all()[0].job_dir, "code")
+    assert (code / "train.py").read_text() == "print('mended')\n"
