@@ -68,11 +68,13 @@ def resume(
     asked = overrides or Overrides()
     used_up: bool = False
     code: list[Tree] | None = None
+    # A rebuilt request has the overrides of all resumptions so far.
+    as_asked = remember(record, merged(pending(record, 0), asked))
     if _never_arrived(session, record):
-        record = remember(record, merged(pending(record, 0), asked))
+        record = as_asked
         files = _bring(session, rebuild(record), record, store)
     else:
-        request = rebuild(record) if new_code else None
+        request = rebuild(as_asked) if new_code else None
         files, asked = _files_for(session, record, asked, request, on_line)
         code = lacking_code(session, request) if request else None
         used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
@@ -86,7 +88,7 @@ def resume(
     store.update(record := remember(record, asked))
     if record.attempt > 1:
         sent = ask_again(session, files, record, store, code)
-        if asked != Overrides():
+        if asked != Overrides() or new_code:
             _check_whose(session, files, sent)
         return sent
     send(session, files.plan.root, lacking_runtime(session, files.plan))
@@ -94,7 +96,7 @@ def resume(
 
 
 def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
-    """Raise RecordError if the attempt runs with the resources of another `dlctl resume`."""
+    """Raise RecordError if the attempt runs with what another `dlctl resume` asked for."""
     newest = attempts.read_newest(session.transport, record)
     ours, theirs = files.plan, newest.plan
     same_code = replace(theirs, runtime_dir=ours.runtime_dir, dlctl_version=ours.dlctl_version)
@@ -102,8 +104,8 @@ def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
         return
     raise RecordError(
         f"another `dlctl resume {record.training_id}` was first: attempt {record.attempt} runs "
-        "with its resources",
-        hint=f"dlctl show {record.training_id}; to change resources, halt it and resume it",
+        "with its resources and its code",
+        hint=f"dlctl show {record.training_id}; to change them, halt it and resume it",
     )
 
 
@@ -150,8 +152,14 @@ def _files_for(
 
 
 def _sent_index(session: Session, record: Record) -> bytes | None:
+    """Return the index of the code that the training has; None if it is missing or damaged."""
     path = f"{record.job_dir}/{contract.CODE}/{contract.SENT_INDEX}"
-    return read_files(session.transport, [path])[path]
+    index = read_files(session.transport, [path])[path]
+    try:
+        contract.parse_index(index or b"")
+    except ValueError:
+        return None
+    return index
 
 
 def changed_since_sent(session: Session, record: Record) -> list[str]:
@@ -170,6 +178,11 @@ def _was_begun(session: Session, record: Record) -> bool:
 
 
 def _never_arrived(session: Session, record: Record) -> bool:
-    """Return whether the files of an interrupted submission are missing at the site."""
+    """Return whether the files of an interrupted submission are missing at the site.
+
+    Those of a resumption are missing only if somebody removed them: the first attempt's arrived.
+    """
+    if record.job_id or record.attempt > 1:
+        return False
     path = f"{record.job_dir}/{contract.PLAN}"
-    return not record.job_id and read_files(session.transport, [path])[path] is None
+    return read_files(session.transport, [path])[path] is None

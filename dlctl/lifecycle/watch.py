@@ -197,7 +197,7 @@ def learner_status(session: Session, record: Record, rank: int = 0) -> contract.
 def details(session: Session, record: Record) -> dict[str, object]:
     """Return what `dlctl show` prints besides the record: plan, learners, verdict."""
     files_of = read_all(session.transport, record)
-    plan = files_of[-1].plan
+    plan, digests = files_of[-1].plan, [files.plan.code_digest for files in files_of]
     n, job_dir = record.attempt, record.job_dir
     learners = [contract.status_file(n, "learner", r) for r in range(plan.resources.learners)]
     nodes = range(plan.resources.nodes if plan.parameter_server else 0)
@@ -221,9 +221,10 @@ def details(session: Session, record: Record) -> dict[str, object]:
                 "attempt": files.attempt,
                 "resources": dataclasses.asdict(files.plan.resources),
                 "code_digest": files.plan.code_digest,
-                "code_changes": files.plan.code_changes,
+                # A plan is taken over by the attempts after it, until one gets other code.
+                "code_changes": files.plan.code_changes if digest != files.plan.code_digest else [],
             }
-            for files in files_of
+            for files, digest in zip(files_of, ["", *digests], strict=False)
         ],
         "verdict": _plain(_record(contract.Verdict, verdict)),
         "learners": statuses("learner", learners),

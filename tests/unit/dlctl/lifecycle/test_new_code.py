@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from login_side import MANIFEST, Scene
+from login_side import MANIFEST, BadTransport, Scene
 from test_lifecycle import look, send
 
 from dlctl import contract
-from dlctl.errors import RemoteCommandError
+from dlctl.errors import DlctlError, RecordError, RemoteCommandError
 from dlctl.lifecycle import changed_since_sent, details, resume
+from dlctl.manifest.overrides import Overrides
 from dlctl.record import RecordStore
 from dlctl.request.build import prepare_again
 
@@ -137,3 +138,71 @@ def test_an_attempt_after_new_code_keeps_it(scene):
     assert plan_of(scene, 3).code_digest == plan_of(scene, 2).code_digest
     code = Path(scene.store.all()[0].job_dir, "code")
     assert (code / "train.py").read_text() == "print('mended')\n"
+
+
+def test_only_the_attempt_that_brought_new_code_lists_changes(scene):
+    record = send(scene)
+    fail_newest(scene)
+    (scene.work / "train.py").write_text("print('mended')\n")
+    go_on(scene, new_code=True)
+    fail_newest(scene)
+    known = go_on(scene)
+    told = details(scene.session, known)["attempts"]
+    assert [each["code_changes"] for each in told] == [[], ["train.py"], []]
+    assert changed_since_sent(scene.session, record) == []
+
+
+@pytest.mark.parametrize("harm", ["not one\n", "x y f ../../other\n", None])
+def test_new_code_mends_a_damaged_index(scene, harm):
+    """The node's advice for a damaged index, `resume --code`, once was an internal error."""
+    record = send(scene)
+    fail_newest(scene)
+    index = job_dir(scene) / contract.CODE / contract.SENT_INDEX
+    beside = job_dir(scene).parent / "other"
+    beside.write_text("not the training's")
+    index.unlink() if harm is None else index.write_text(harm)
+    assert changed_since_sent(scene.session, record) == []
+    assert go_on(scene, new_code=True).attempt == 2
+    assert index.read_bytes() == scene.request().code.index
+    assert beside.exists()
+
+
+def test_new_code_for_purged_files_has_the_resources_asked_for(scene):
+    record = send(scene)
+    fail_newest(scene)
+    for name in (contract.PLAN, contract.MANIFEST, contract.SCRIPT):
+        Path(record.job_dir, name).unlink()
+    go_on(scene, new_code=True, overrides=Overrides(learners=2))
+    assert plan_of(scene, 2).resources.learners == 2
+
+
+def test_whoever_asks_for_new_code_hears_that_another_resumption_was_first(scene):
+    send(scene)
+    fail_newest(scene)
+    (scene.work / "train.py").write_text("print('mended')\n")
+
+    class Beside(BadTransport):
+        done = False
+
+        def start(self, script, **options):
+            if "submit.begin" in script and "mkdir" in script and not self.done:
+                self.done = True
+                go_on(scene)
+            return super().start(script, **options)
+
+    with pytest.raises(RecordError, match="was first: attempt 2 runs with its"):
+        go_on(scene, Beside(), new_code=True)
+    assert (job_dir(scene) / "code/train.py").read_text() == "print('hi')\n"
+
+
+def test_a_resumption_whose_plan_was_purged_never_takes_other_code_unasked(scene):
+    record = send(scene)
+    fail_newest(scene)
+    with pytest.raises(DlctlError):
+        go_on(scene, BadTransport(8, "before"))
+    assert look(scene).attempt == 2
+    Path(record.job_dir, contract.PLAN).unlink()
+    (scene.work / "train.py").write_text("print('mended')\n")
+    with pytest.raises(RecordError, match="can't be found any more"):
+        go_on(scene)
+    assert (job_dir(scene) / "code/train.py").read_text() == "print('hi')\n"
