@@ -70,11 +70,16 @@ def _confirmed(records: list[Record], forget: bool) -> bool:
 
 def lost_by_deletion(record: Record) -> str:
     """Return what exists nowhere else, as far as the local record knows."""
-    if record.fetched_attempt == record.attempt:
-        return "its results were fetched"
-    if record.state.value == "COMPLETED":
-        return f"its model and logs were NOT fetched (dlctl fetch {record.training_id})"
-    return f"its logs and checkpoints were NOT fetched (dlctl fetch {record.training_id})"
+    fetch = f"dlctl fetch {record.training_id}"
+    checkpoints = f"dlctl fetch checkpoints {record.training_id}"
+    fetched = record.fetched_attempt == record.attempt
+    if record.state.value != "COMPLETED":
+        if fetched:
+            return f"its results were fetched, its checkpoints were NOT ({checkpoints})"
+        return f"its logs and checkpoints were NOT fetched ({fetch}; {checkpoints})"
+    return (
+        "its results were fetched" if fetched else f"its model and logs were NOT fetched ({fetch})"
+    )
 
 
 def _delete_all(

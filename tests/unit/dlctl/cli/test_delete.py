@@ -68,6 +68,20 @@ def test_what_was_not_fetched_is_named_before(store, run, monkeypatch):
     assert "one-aaaa (COMPLETED on testbed): its results were fetched" in run("one").stderr
 
 
+def test_checkpoints_that_were_not_fetched_are_named(store, run, monkeypatch):
+    """`dlctl fetch ID`, which was advised, brings none; after it nothing was said to be lost."""
+    monkeypatch.setattr(output, "ask", lambda text, hidden: "n")
+    store.add(make_record(training_id="cut-cccc", state=State.HALTED))
+    fetching = "dlctl fetch checkpoints cut-cccc"
+    said = run("cut").stderr
+    assert "its logs and checkpoints were NOT fetched" in said
+    assert fetching in said
+    store.mark_fetched(store.find("cut-cccc"))
+    said = run("cut").stderr
+    assert "its checkpoints were NOT" in said
+    assert fetching in said
+
+
 def test_one_that_runs_keeps_the_others_from_nothing(store, run, monkeypatch):
     from dlctl import lifecycle
 
