@@ -31,7 +31,12 @@ def take_over(job_dir: Path, attempt: int, tick: Tick) -> Path:
         else:
             before.rename(own)
             if _may_be_written(job_dir, owner, attempt):
-                _separate(own, tick)
+                try:
+                    _separate(own, tick)
+                except BaseException:
+                    with contextlib.suppress(OSError):
+                        own.rename(before)  # so that the next attempt knows that it has to copy
+                    raise
     for name, target in ((contract.RESULTS, own), (contract.RESULTS_INDEX,
                          job_dir / contract.results_index(attempt))):  # fmt: skip
         _point(job_dir / name, target)

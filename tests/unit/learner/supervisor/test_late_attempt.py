@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 import signal
@@ -108,6 +109,30 @@ def test_results_of_a_lost_attempt_are_copied_so_that_it_can_t_write_into_them(
     assert not first.exists()
     with pytest.raises(FileNotFoundError):
         (first / "model.pt").write_text("late")
+
+
+def test_results_that_could_not_be_copied_are_copied_by_the_attempt_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full: attempt 2 failed with a verdict, and attempt 3 shared files with 1."""
+    for attempt in (1, 2, 3):
+        (tmp_path / contract.attempt_dir(attempt)).mkdir(parents=True)
+    first = take_over(tmp_path, 1, lambda: None)
+    with (first / "log.csv").open("w") as late:
+        late.write("1\n")
+        late.flush()
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+            patched.setattr(shutil, "copy2", full)
+            take_over(tmp_path, 2, lambda: None)
+        verdict = Verdict(2, "8", State.FAILED, "The file system is full.")
+        contract.write_whole(tmp_path / contract.verdict_file(2), contract.to_json(verdict))
+        third = take_over(tmp_path, 3, lambda: None)
+        late.write("2\n")
+    assert (third / "log.csv").read_text() == "1\n"
 
 
 def test_results_of_an_older_version_become_the_next_attempts(tmp_path: Path) -> None:
