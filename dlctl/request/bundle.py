@@ -17,7 +17,7 @@ from typing import Literal
 from dlctl import contract
 from dlctl.contract import SentFile
 from dlctl.errors import BundleError
-from dlctl.files.archive import END_OF_ARCHIVE, Entry, printable, write_entry
+from dlctl.files.archive import Entry, printable
 from dlctl.request.ignore import ALWAYS_LEFT_OUT, Ignore
 from dlctl.request.secrets_scan import secret_in_content, secret_in_name
 
@@ -109,13 +109,6 @@ def differences(before: bytes, after: bytes) -> list[str]:
     told |= {path: " (removed)" for path in old.keys() - new.keys()}
     told |= {path: "" for path in new.keys() & old.keys() if new[path] != old[path]}
     return [printable(path) + told[path] for path in sorted(told)]
-
-
-def tar_stream(bundle: Bundle, prefix: str = "") -> Iterator[bytes]:
-    """Yield a tar archive of the bundle, block by block; the same bundle gives the same bytes."""
-    for entry in bundle.entries:
-        yield from write_entry(entry, prefix)
-    yield END_OF_ARCHIVE
 
 
 def _walk(root: Path, problems: list[str]) -> Iterator[tuple[BundleFile, Ignore]]:

@@ -12,7 +12,8 @@ import pytest
 from repository import REPOSITORY
 
 from dlctl.errors import BundleError
-from dlctl.request.bundle import collect, tar_stream
+from dlctl.files.archive import END_OF_ARCHIVE, write_entry
+from dlctl.request.bundle import collect
 from dlctl.request.runtime import runtime_entries
 
 # In pieces, so that a scanner does not take this file for what it tests.
@@ -38,6 +39,12 @@ def add(root: Path, name: str, text: str = "x") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+def tar_stream(bundle, prefix=""):
+    for entry in bundle.entries:
+        yield from write_entry(entry, prefix)
+    yield END_OF_ARCHIVE
 
 
 def names(root: Path) -> list[str]:
