@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from dlctl.contract import DIGEST_LENGTH, SENT_INDEX
+from dlctl.contract import DIGEST_LENGTH, ENVIRONMENTS, SENT_INDEX
 from dlctl.errors import RemoteCommandError
 from dlctl.package_data import data_path
 from dlctl.transport.base import Completed, Transport
@@ -17,7 +17,7 @@ from dlctl.transport.base import Completed, Transport
 UNSAFE = 76
 """Exit code of a script whose `guard` refuses a folder."""
 _OPEN = "can be written by other users"
-_FOLDERS = ("jobs", "runtime", "store", "secrets", "environments")
+_FOLDERS = ("jobs", "runtime", "store", "secrets", ENVIRONMENTS)
 
 _WHOLE = rf"""
 sha256() {{ sha256sum 2>/dev/null || shasum -a 256 2>/dev/null; }}

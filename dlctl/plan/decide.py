@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dlctl import __version__
+from dlctl import __version__, contract
 from dlctl.contract import (
     Batch,
     CheckpointPolicy,
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
     from dlctl.sites.files import Partition, Site
 
-ENVIRONMENTS = "environments"
-"""Below a site's root: an environment for each list of requirements and Python of the site."""
 HALT_MARGIN_S = 120
 """How long before the time limit a training is saved and halted; short jobs get a quarter."""
 
@@ -218,4 +216,4 @@ def _own_environment(manifest: Manifest, site: Site, site_python: str) -> str:
             hint="if the image has them, leave them out: --set requirements=[]",
         )
     digest = hashlib.sha256("\0".join([site_python, *lines]).encode()).hexdigest()[:32]
-    return f"{site.root}/{ENVIRONMENTS}/{digest}"
+    return f"{site.root}/{contract.ENVIRONMENTS}/{digest}"
