@@ -7,9 +7,11 @@ may run, or wait in the queue, for longer.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from dlctl import contract
@@ -18,6 +20,8 @@ from learner.job.directives import is_gone
 from learner.job.outcome import Outcome, failed
 
 TOUCH_EVERY_S = 6 * 3600.0
+_FRESH_S = 24 * 3600.0
+"""No site removes files that are younger, and Python compiles a touched module again."""
 _RESTORE_EVERY_S = 5.0
 _SHOWN = 3
 
@@ -95,17 +99,23 @@ class Keeper:
 
     def touch(self) -> None:
         """Give dlctl's files the time of now: not the user's results, nor the data."""
-        root, now = Path(self._plan.root), time.time()
-        attempts = (self._job_dir / contract.attempt_dir(1)).parent
-        # A file of the runtime must not become newer than its index: all get the same time.
+        root = Path(self._plan.root)
         for folder in (self._job_dir, Path(self._plan.runtime_dir), self._environment(),
                        root / "secrets" / self._plan.training_id):  # fmt: skip
-            for path, folders, names in os.walk(folder) if folder else ():
-                if Path(path) == self._job_dir or Path(path).parent == attempts:
-                    folders[:] = [name for name in folders if name != contract.RESULTS]
-                for name in names:
-                    with contextlib.suppress(OSError):
-                        os.utime(Path(path, name), (now, now), follow_symlinks=False)
+            files = list(self._files(folder)) if folder else []
+            oldest, now = min(map(_changed_at, files), default=math.inf), time.time()
+            if oldest > now - _FRESH_S:
+                continue
+            for path in files:  # all the same time: no file may become newer than its index
+                with contextlib.suppress(OSError):
+                    os.utime(path, (now, now), follow_symlinks=False)
+
+    def _files(self, folder: Path) -> Iterator[Path]:
+        attempts = (self._job_dir / contract.attempt_dir(1)).parent
+        for path, folders, names in os.walk(folder):
+            if Path(path) == self._job_dir or Path(path).parent == attempts:
+                folders[:] = [name for name in folders if name != contract.RESULTS]
+            yield from (Path(path, name) for name in names)
 
     def _environment(self) -> Path | None:
         """Return the folder of the job's Python if dlctl made it for the manifest."""
@@ -114,6 +124,13 @@ class Keeper:
         if python.is_relative_to(environments):
             return environments / python.relative_to(environments).parts[0]
         return None
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return math.inf
 
 
 def _restore(path: Path, content: bytes) -> bool:

@@ -97,3 +97,18 @@ def test_files_of_a_running_job_are_touched_but_not_its_results(job: Job, tmp_pa
     assert all(time.time() - path.stat().st_mtime < 60 for path in files)
     assert files[3].stat().st_mtime == files[4].stat().st_mtime
     assert result.stat().st_mtime == 5
+
+
+def test_fresh_files_keep_their_time_so_that_python_need_not_compile_them_again(
+    job: Job, tmp_path: Path
+) -> None:
+    runtime = tmp_path / "runtime" / "x"
+    runtime.mkdir(parents=True)
+    an_hour_ago = time.time() - 3600
+    for path in (job.code / "train.py", runtime / "a.py"):
+        path.touch()
+        os.utime(path, (an_hour_ago, an_hour_ago))
+    plan = dataclasses.replace(job.plan, runtime_dir=str(runtime))
+    Keeper(plan, job.dir, 1).touch()
+    assert (runtime / "a.py").stat().st_mtime == pytest.approx(an_hour_ago)
+    assert (job.code / "train.py").stat().st_mtime == pytest.approx(an_hour_ago)
