@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from dlctl import contract
 from dlctl.contract import State
 from dlctl.errors import RecordError
 from dlctl.record_file import read_rows, write
@@ -278,8 +279,5 @@ def _row(record: Record) -> list[object]:
 
 def _record(row: dict[str, Any], more: str) -> Record:
     """Return a row as a record; raise ValueError, TypeError or KeyError if it is none."""
-    values = {name: row[name] for name in _COLUMNS} | {"state": State(row["state"])}
-    if not isinstance(row["attempt"], int) or not isinstance(row["seen_at"], float | int):
-        raise TypeError("its attempt or time is no number")
-    later = _object(more)
-    return Record(**values, **{name: later[name] for name in _MORE if name in later})
+    values = _object(more) | {name: row[name] for name in _COLUMNS}
+    return contract.from_json(Record, json.dumps(values))

@@ -206,12 +206,29 @@ def test_a_row_with_an_unknown_word_is_skipped_told_and_kept(store):
     assert [r.training_id for r in store.all()] == ["t-1"]
     store.all()
     assert len(told) == 1
-    assert "1 that this version of dlctl does not understand: t-2 ('BOGUS'" in told[0]
+    assert "1 that this version of dlctl does not understand: t-2 (Record.state: 'BOGUS'" in told[0]
     store.update(make_record(training_id="t-1", state=State.COMPLETED))
     store.add(make_record(training_id="t-3"))
     assert [r.training_id for r in store.all()] == ["t-1", "t-3"]
     rows = sqlite3.connect(store.path).execute("SELECT state FROM trainings ORDER BY training_id")
     assert rows.fetchall() == [("COMPLETED",), ("BOGUS",), ("QUEUED",)]
+
+
+@pytest.mark.parametrize("change", [
+    """UPDATE more SET fields = '{"loss": "low"}' WHERE training_id = 't-2'""",
+    """UPDATE more SET fields = '{"epochs": null}' WHERE training_id = 't-2'""",
+    "UPDATE trainings SET stale_since = 'yesterday' WHERE training_id = 't-2'",
+    "UPDATE trainings SET reason = x'00ff' WHERE training_id = 't-2'",
+])  # fmt: skip
+def test_a_value_of_another_type_skips_its_row(store, change):
+    """`dlctl list` failed later, on the value."""
+    told = []
+    for training_id in ("t-1", "t-2"):
+        store.add(make_record(training_id=training_id, loss=0.5))
+    with changed(store.path) as connection:
+        connection.execute(change)
+    assert [r.training_id for r in RecordStore(store.path, told.append).all()] == ["t-1"]
+    assert "does not understand: t-2 (" in told[0]
 
 
 def test_a_newer_record_is_read_and_never_overwritten(store):
