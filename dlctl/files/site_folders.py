@@ -1,7 +1,8 @@
 """The folders below a site's root: whose they are, and whether what was sent there is still whole.
 
 Nobody but the user may be able to write to the root or to a folder below it: another user could
-put code there that runs as the victim. What was sent can be purged or changed: its index tells.
+put code there that runs as the victim. So could any user who may rename the root because a folder
+above it is open to all. What was sent can be purged or changed: its index tells.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dlctl.transport.base import Completed, Transport
 UNSAFE = 76
 """Exit code of a script whose `guard` refuses a folder."""
 _OPEN = "can be written by other users"
+_REPLACEABLE = "lets other users replace the folders in it"
 _FOLDERS = ("jobs", "runtime", "store", "secrets", ENVIRONMENTS)
 
 _WHOLE = rf"""
@@ -51,9 +53,34 @@ def guard(root: str, targets: Sequence[str] = ()) -> str:
         shlex.quote(path) for path in (root, *(f"{root}/{n}" for n in (*_FOLDERS, *targets)))
     )
     return f"""\
-{(data_path("templates") / "own_folders.sh").read_text(encoding="utf-8")}
+{_own_folders()}
 theirs=$(folders_not_own {folders})
 [ -z "$theirs" ] || {{ printf '%s\\n' "$theirs" >&2; exit {UNSAFE}; }}"""
+
+
+def _own_folders() -> str:
+    return (data_path("templates") / "own_folders.sh").read_text(encoding="utf-8")
+
+
+def doubtful_above(transport: Transport, root: str) -> list[str]:
+    """Return a few words on each folder above a site's root in which others can rename folders.
+
+    They are the owner and the group of a project's folder: people whom the user may trust, so
+    `guard` does not refuse them.
+    """
+    script = f"""\
+LC_ALL=C; export LC_ALL
+{_own_folders()}
+private=
+case $others_write in *0020*) ;; *) private="! -group $(id -g)" ;; esac
+doubtful() {{ # folder
+    [ -z "$(find -H "$1" -prune -perm -0020 ! -perm -0002 ! -perm -1000 $private -print)" ] ||
+        echo "$1 can be written by its group"
+    [ -z "$(find -H "$1" -prune ! -user "$my_uid" ! -user 0 ! -user 65534 -print)" ] ||
+        echo "$1 belongs to another user"
+}}
+each_above_root doubtful {shlex.quote(root)}"""
+    return list(dict.fromkeys(transport.run(script).text.splitlines()))
 
 
 def refusal(name: str, end: Completed) -> RemoteCommandError:
@@ -62,9 +89,11 @@ def refusal(name: str, end: Completed) -> RemoteCommandError:
     told = ", ".join(f"{folder} {why}" for folder, why in lines)
     mine = " ".join(shlex.quote(folder) for folder, why in lines if why == _OPEN)
     chmod = f"chmod go-w {mine}, if nobody else has written there; else " if mine else ""
+    below = any(why == _REPLACEABLE for _, why in lines)
+    where = "that no other user can rename, such as one in your home" if below else "of your own"
     return RemoteCommandError(
         f"{name}: {told}: other users could make your jobs run their code, so nothing was sent",
-        hint=f"{chmod}set `root` in the site's file to a new folder of your own",
+        hint=f"{chmod}set `root` in the site's file to a new folder {where}",
     )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import DlctlError, SiteError, TransportError
-from dlctl.files.site_folders import all_damaged
+from dlctl.files.site_folders import all_damaged, doubtful_above
 from dlctl.site_admin.discovery import MINIMUM_PYTHON, Discovered, discovery_script, parse_discovery
 from dlctl.site_admin.draft import make_site
 from dlctl.site_admin.setup import environment_script, python_of, site_template, under_bash
@@ -67,7 +67,18 @@ def check_site(site: Site, transport: Transport) -> list[Check]:
     checks = [Check("connection", OK, f"{found.user} on {found.host}")]
     if site.scheduler.kind == "slurm":
         checks += check_slurm(site, found)
-    return [*checks, *check_node(site, found, transport), check_sent(site, transport)]
+    checks += check_node(site, found, transport)
+    return [*checks, *check_above(site, transport), check_sent(site, transport)]
+
+
+def check_above(site: Site, transport: Transport) -> list[Check]:
+    """Check whether some other users could replace the root because a folder above it is theirs."""
+    try:
+        found = doubtful_above(transport, site.root)
+    except DlctlError as error:
+        return [Check("above the root", FAILED, error.message, error.hint)]
+    hint = "these users could make your jobs run their code: trust them, or set root elsewhere"
+    return [Check("above the root", WARNING, ", ".join(found), hint)] if found else []
 
 
 def check_sent(site: Site, transport: Transport) -> Check:

@@ -16,7 +16,7 @@ from dlctl.lifecycle import changed_since_sent, details, resume
 from dlctl.outputs.fetch import fetch_results
 from dlctl.record import RecordStore
 from dlctl.request.build import prepare_again
-from dlctl.site_admin.doctor import check_sent
+from dlctl.site_admin.doctor import check_above, check_sent
 
 DAY_S = 86400
 
@@ -184,6 +184,90 @@ def test_a_folder_that_is_not_the_users_own_is_refused(scene, tmp_path, place, h
     assert check_sent(scene.site, scene.session.transport).seen == refused.value.message
     assert scene.scheduler.jobs() == {}
     assert scene.store.all() == []
+
+
+@pytest.mark.parametrize("named_by", ["its name", "a link", "a missing folder"])
+def test_a_root_that_any_user_can_rename_is_refused(scene, tmp_path, named_by):
+    """They put a folder of their own in its place while a job ran."""
+    shared = tmp_path / "shared"
+    (shared / "me").mkdir(parents=True)
+    shared.chmod(0o777)
+    root = shared / "me/dlctl"
+    if named_by == "a link":
+        (tmp_path / "link").symlink_to(shared / "me")
+        root = tmp_path / "link/dlctl"
+    if named_by != "a missing folder":
+        (shared / "me/dlctl").mkdir()
+    move_root(scene, root)
+    with pytest.raises(RemoteCommandError, match="nothing was sent") as refused:
+        send(scene)
+    assert f"{shared} can be written by other users" in refused.value.message
+    assert check_sent(scene.site, scene.session.transport).outcome == "failed"
+    shared.chmod(0o1777)  # as /tmp and /scratch are
+    send(scene)
+
+
+def test_a_folder_above_the_root_that_another_user_opened_to_all_is_refused(scene, tmp_path):
+    if os.geteuid():
+        pytest.skip("only root can give a folder away")
+    shared = tmp_path / "shared"
+    (shared / "me").mkdir(parents=True)
+    move_root(scene, shared / "me/dlctl")
+    os.chown(shared, 12345, 12345)
+    send(scene)  # a project's folder may be its leader's: `sites check` says so
+    assert [c.seen for c in check_above(scene.site, scene.session.transport)] == [
+        f"{shared} belongs to another user"
+    ]
+    shared.chmod(0o1777)
+    with pytest.raises(RemoteCommandError, match="lets other users replace") as refused:
+        send(scene)
+    assert "in your home" in refused.value.hint
+
+
+def test_a_folder_that_its_group_can_write_to_is_told_of_but_not_refused(
+    scene, tmp_path, monkeypatch
+):
+    (tmp_path / "project/me").mkdir(parents=True)
+    (tmp_path / "project").chmod(0o770)
+    move_root(scene, tmp_path / "project/me/dlctl")
+    monkeypatch.setenv("PATH", f"{group_with_members(tmp_path)}:{os.environ['PATH']}")
+    send(scene)
+    (check,) = check_above(scene.site, scene.session.transport)
+    assert (check.outcome, check.seen) == (
+        "warning", f"{tmp_path}/project can be written by its group",
+    )  # fmt: skip
+
+
+def test_a_root_in_a_home_that_all_can_write_to_is_accepted(scene, tmp_path, monkeypatch):
+    """A container's volume may be such a home; who can replace it needs no root of dlctl's."""
+    (tmp_path / "volume/home").mkdir(parents=True)
+    for folder in (tmp_path / "volume", tmp_path / "volume/home"):
+        folder.chmod(0o777)
+    monkeypatch.setenv("HOME", str(tmp_path / "volume/home"))
+    move_root(scene, tmp_path / "volume/home/dlctl")
+    send(scene)
+    assert check_above(scene.site, scene.session.transport) == []
+
+
+def test_a_group_of_the_users_name_that_has_members_may_not_write(scene, tmp_path, monkeypatch):
+    scene.root.chmod(0o770)
+    monkeypatch.setenv("PATH", f"{group_with_members(tmp_path)}:{os.environ['PATH']}")
+    with pytest.raises(RemoteCommandError, match="can be written by other users"):
+        send(scene)
+
+
+def group_with_members(tmp_path):
+    """Return a folder with a `getent` that knows another member of each group."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/getent").write_text('#!/bin/sh\necho "$2:x:1:mate"\n')
+    (tmp_path / "bin/getent").chmod(0o755)
+    return tmp_path / "bin"
+
+
+def move_root(scene, root):
+    scene.root = root
+    scene.site = make_site(str(root), environment=f"{{python: {scene.python}}}")
+    scene.session.site = scene.site
 
 
 @pytest.mark.parametrize(("more", "file_mode", "folder_mode"),
