@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,7 @@ def open_record() -> RecordStore:
     return RecordStore(tell=output.warn)
 
 
+_SEVERAL = 5
 _SENDING_S = 60.0
 """How long a submission may take before it counts as interrupted."""
 
@@ -281,6 +282,12 @@ def end_of_following(record: Record) -> None:
         output.hint(f"dlctl fetch results {record.training_id}")
     elif record.state is State.HALTED:
         output.hint(f"dlctl resume {record.training_id}")
+
+
+def several(names: Sequence[str]) -> str:
+    """Return `a, b, c, d, e and 7 more`."""
+    more = f" and {len(names) - _SEVERAL} more" if len(names) > _SEVERAL else ""
+    return ", ".join(names[:_SEVERAL]) + more
 
 
 def folder_name(path: Path) -> str:

@@ -18,6 +18,7 @@ from dlctl.cli.common import (
     opened,
     plain,
     print_record,
+    several,
     training,
 )  # fmt: skip
 from dlctl.cli.deleting import delete
@@ -38,9 +39,6 @@ from dlctl.cli.manifests import (
 
 if TYPE_CHECKING:
     from dlctl.record import Record
-
-_SHOWN_CHANGES = 5
-"""How many of the changed files a message names."""
 
 
 def register(app: typer.Typer) -> None:
@@ -146,15 +144,13 @@ def _tell_changes(record: Record, changes: list[str], *, sent: bool) -> None:
     """Name the files in which the user's folder differs from the code that ran before."""
     if not changes:
         return
-    more = f" and {len(changes) - _SHOWN_CHANGES} more" if len(changes) > _SHOWN_CHANGES else ""
-    names = ", ".join(changes[:_SHOWN_CHANGES]) + more
     if sent:
-        output.note(f"new code: {names}")
+        output.note(f"new code: {several(changes)}")
         return
     folder = Path(record.manifest_path).parent
-    output.warn(f"{folder} differs from what was sent: {names}; the training continues with the "
-                f"files that were sent (the new ones: dlctl halt {record.training_id}, then "
-                f"dlctl resume --code {record.training_id})")  # fmt: skip
+    output.warn(f"{folder} differs from what was sent: {several(changes)}; the training continues "
+                f"with the files that were sent (the new ones: dlctl halt {record.training_id}, "
+                f"then dlctl resume --code {record.training_id})")  # fmt: skip
 
 
 def cancel(training_id: str | None = ID, as_json: bool = JSON) -> None:

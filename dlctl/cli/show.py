@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, plain, shown_state, unix_seconds
+from dlctl.cli.common import ago, plain, several, shown_state, unix_seconds
 from dlctl.cli.show_server import print_servers, server_line, state_and_reason
 from dlctl.contract import State, attempt_dir
 from dlctl.contract.metrics import (
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 _FINAL = [state.value for state in State if state.final]
 _LESS_TOLD = {*RESERVED} - {LOSS}
 """Metrics that the table of learners shows in a column, or not at all."""
-
-_SHOWN_CHANGES = 5
-"""How many of an attempt's changed files are named."""
 
 
 def gather(session: Session, record: Record, store: RecordStore) -> dict[str, Any]:
@@ -123,10 +120,7 @@ def _new_code(attempts: list[dict[str, Any]]) -> str:
     """Return `from attempt 2 on: train.py`, for each attempt that got other code."""
     told = [(each["attempt"], each.get("code_changes") or []) for each in attempts]
     parts = [
-        f"from attempt {attempt} on: {', '.join(changes[:_SHOWN_CHANGES])}"
-        + (f" and {len(changes) - _SHOWN_CHANGES} more" if len(changes) > _SHOWN_CHANGES else "")
-        for attempt, changes in told
-        if changes
+        f"from attempt {attempt} on: {several(changes)}" for attempt, changes in told if changes
     ]
     return "; ".join(parts)
 

@@ -78,17 +78,20 @@ def resume(
         files, asked = _files_for(session, record, asked, request, on_line)
         code = lacking_code(session, request) if request else None
         used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
+    wants_changes = new_code or asked != Overrides()
     make_environment(session, files.plan, on_line)
     if used_up or _was_begun(session, record):
-        if not fence(session, record) and not record.state.final:
-            return refresh(session, [record], store)[0]  # its job has started meanwhile
+        if not fence(session, record) and not record.state.final:  # its job has started meanwhile
+            if wants_changes:
+                _check_whose(session, files, record)
+            return refresh(session, [record], store)[0]
         record = replace(record, attempt=record.attempt + 1)
     record = replace(record, state=State.QUEUED, job_id="", reason="is being submitted",
                      hint=f"dlctl resume {record.training_id}")  # fmt: skip
     store.update(record := remember(record, asked))
     if record.attempt > 1:
         sent = ask_again(session, files, record, store, code)
-        if asked != Overrides() or new_code:
+        if wants_changes:
             _check_whose(session, files, sent)
         return sent
     send(session, files.plan.root, lacking_runtime(session, files.plan))
@@ -103,7 +106,7 @@ def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:
     if newest.attempt < record.attempt or same_code == ours:
         return
     raise RecordError(
-        f"another `dlctl resume {record.training_id}` was first: attempt {record.attempt} runs "
+        f"another submission of {record.training_id} was first: attempt {record.attempt} runs "
         "with its resources and its code",
         hint=f"dlctl show {record.training_id}; to change them, halt it and resume it",
     )

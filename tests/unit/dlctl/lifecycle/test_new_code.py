@@ -7,7 +7,7 @@ from login_side import MANIFEST, BadTransport, Scene
 from test_lifecycle import look, send
 
 from dlctl import contract
-from dlctl.errors import DlctlError, RecordError, RemoteCommandError
+from dlctl.errors import DlctlError, RecordError, RemoteCommandError, SubmitUnknown
 from dlctl.lifecycle import changed_since_sent, details, resume
 from dlctl.manifest.overrides import Overrides
 from dlctl.record import RecordStore
@@ -206,3 +206,28 @@ def test_a_resumption_whose_plan_was_purged_never_takes_other_code_unasked(scene
     with pytest.raises(RecordError, match="can't be found any more"):
         go_on(scene)
     assert (job_dir(scene) / "code/train.py").read_text() == "print('hi')\n"
+
+
+@pytest.mark.parametrize("asked", [{"new_code": True}, {"overrides": Overrides(learners=2)}, {}])
+def test_a_job_that_started_after_all_is_never_taken_for_what_was_asked(scene, asked):
+    """`resume --code` showed it as if it ran the new code."""
+    scene.scheduler.mode("lost")
+    with pytest.raises(SubmitUnknown):
+        send(scene)
+    hidden = (scene.scheduler.folder / "queue/1").rename(scene.root / "hidden")
+    (scene.work / "train.py").write_text("print('mended')\n")
+
+    class Starts(BadTransport):
+        def start(self, script, **options):
+            if contract.NOBODY in script and hidden.exists():  # after the look, before the claim
+                (job_dir(scene) / contract.claim(1)).write_text("1\n")
+                hidden.rename(scene.scheduler.folder / "queue/1")
+                scene.scheduler.set_state(1, "RUNNING")
+            return super().start(script, **options)
+
+    if not asked:
+        assert go_on(scene, Starts()).job_id == "1"
+        return
+    with pytest.raises(RecordError, match="attempt 1 runs with its resources and its code"):
+        go_on(scene, Starts(), **asked)
+    assert len(scene.scheduler.jobs()) == 1
