@@ -29,6 +29,8 @@ LOGS = "logs"
 """LOG_DIR: whatever the user's program writes there."""
 ENVIRONMENTS = "environments"
 """Below a site's root: an environment for each list of requirements and Python of the site."""
+FOLDERS = ("jobs", "runtime", "store", "secrets", ENVIRONMENTS, "env", "queue")
+"""Below a site's root: all folders of dlctl. What is in them can run as the user."""
 JOB_STATE = "state"
 """JOB_STATE_DIR: shared by the learners of the training, kept over attempts."""
 WRITING = ".dlctl-writing."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from dlctl.contract import DIGEST_LENGTH, ENVIRONMENTS, SENT_INDEX
+from dlctl.contract import DIGEST_LENGTH, FOLDERS, SENT_INDEX
 from dlctl.errors import RemoteCommandError
 from dlctl.package_data import data_path
 from dlctl.transport.base import Completed, Transport
@@ -19,7 +19,6 @@ UNSAFE = 76
 """Exit code of a script whose `guard` refuses a folder."""
 _OPEN = "can be written by other users"
 _REPLACEABLE = "lets other users replace the folders in it"
-_FOLDERS = ("jobs", "runtime", "store", "secrets", ENVIRONMENTS)
 
 _WHOLE = rf"""
 sha256() {{ sha256sum 2>/dev/null || shasum -a 256 2>/dev/null; }}
@@ -50,7 +49,7 @@ def guard(root: str, targets: Sequence[str] = ()) -> str:
         targets: Folders below `root` beside those of dlctl itself.
     """
     folders = " ".join(
-        shlex.quote(path) for path in (root, *(f"{root}/{n}" for n in (*_FOLDERS, *targets)))
+        shlex.quote(path) for path in (root, *(f"{root}/{n}" for n in (*FOLDERS, *targets)))
     )
     return f"""\
 {_own_folders()}

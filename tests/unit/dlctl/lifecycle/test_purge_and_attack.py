@@ -161,7 +161,7 @@ BELOW = ["runtime", "store", "jobs", "secrets"]
 
 
 @pytest.mark.parametrize(("how", "place"), [
-    *(("others write", place) for place in ["", *BELOW]),
+    *(("others write", place) for place in ["", *BELOW, "environments", "env", "queue"]),
     *(("foreign", place) for place in ["", *BELOW]),
     *(("link", place) for place in BELOW),  # the root may be a link of the user's own
 ])  # fmt: skip

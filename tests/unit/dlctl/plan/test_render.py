@@ -216,13 +216,14 @@ def test_a_folder_that_others_can_write_does_not_run(tmp_path, place, how):
     assert job.ran() == []
 
 
-@pytest.mark.parametrize("place", ["environments", "."])
+@pytest.mark.parametrize("place", ["environments", "env", "queue", "."])
 def test_a_python_that_another_user_could_have_planted_is_never_started(tmp_path, place):
     job = Job(tmp_path)
     planted = job.root / "environments/0123/bin/python"
     planted.parent.mkdir(parents=True)
     planted.write_text('#!/bin/sh\ntouch "$0.ran"\n')
     planted.chmod(0o755)
+    (job.root / place).mkdir(exist_ok=True)
     (job.root / place).chmod(0o777)
     environment = replace(job.plan.environment, python=str(planted), site_python=str(job.python))
     assert job.run(plan=replace(job.plan, environment=environment)).returncode == 1
