@@ -45,8 +45,18 @@ def check_code(plan: Plan, job_dir: Path, attempt: int) -> tuple[Outcome | None,
         return _damaged(plan, missing, "missing"), ""
     changed = contract.changed_files(folder, files)
     if changed and attempt == 1:
+        _distrust_store(plan)
         return _damaged(plan, changed, "not what was sent"), ""
     return None, f"changed since it was sent: {_names(changed)}" if changed else ""
+
+
+def _distrust_store(plan: Plan) -> None:
+    """Make dlctl send the code again: its copy at the site may be what is damaged.
+
+    The login side compares sizes and times only, which may not show it; a missing index does.
+    """
+    with contextlib.suppress(OSError):
+        (Path(plan.root) / "store" / plan.code_digest / contract.SENT_INDEX).unlink()
 
 
 def _is_of(plan: Plan, index: bytes) -> bool:

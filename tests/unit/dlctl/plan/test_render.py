@@ -181,19 +181,39 @@ def test_a_runtime_that_is_gone_is_a_verdict(tmp_path):
 
 def test_a_runtime_that_was_changed_or_purged_in_part_does_not_run(tmp_path):
     job = Job(tmp_path)
-    program = job.runtime / "learner/a b.py"
+    program, index = job.runtime / "learner/a b.py", job.runtime / contract.SENT_INDEX
+    sent = index.read_bytes()
     program.write_text("print('ho')\n")
     assert job.run().returncode == 1
     assert "is no longer what was sent: learner/a b.py: FAILED" in job.verdict().reason
     assert job.verdict().hint == "dlctl sends it again: dlctl resume digits-abcdefgh"
     (job.dir / contract.claim(1)).unlink()
+    index.write_bytes(sent)
     program.unlink()
     assert job.run().returncode == 1
     assert "learner/a b.py: FAILED open or read" in job.verdict().reason
     (job.dir / contract.claim(1)).unlink()
-    (job.runtime / contract.SENT_INDEX).write_text("")
+    index.write_text("")
     assert job.run().returncode == 1
     assert ".dlctl-index: FAILED" in job.verdict().reason
+    assert job.ran() == []
+
+
+@pytest.mark.parametrize("harm", ["a flipped bit", "another module"])
+def test_a_damaged_runtime_is_marked_so_that_it_is_sent_again(tmp_path, harm):
+    """The login side compares sizes and times: a flipped bit once failed every later job, too."""
+    job = Job(tmp_path)
+    program = job.runtime / "learner/a b.py"
+    before = program.stat()
+    if harm == "a flipped bit":
+        program.write_bytes(bytes([program.read_bytes()[0] ^ 1]) + program.read_bytes()[1:])
+        os.utime(program, ns=(before.st_atime_ns, before.st_mtime_ns))
+    else:
+        (job.runtime / "torch.py").write_text("print('planted')\n")
+    assert job.run().returncode == 1
+    told = "learner/a b.py: FAILED" if harm == "a flipped bit" else "torch.py was not sent"
+    assert job.verdict().reason.endswith(f"is no longer what was sent: {told}")
+    assert not (job.runtime / contract.SENT_INDEX).exists()
     assert job.ran() == []
 
 
