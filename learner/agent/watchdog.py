@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dlctl.contract import State
-from dlctl.contract.metrics import PUSHES_PER_S, WAIT_SHARE
+from dlctl.contract.metrics import PUSHES_PER_S, WAIT_SHARE, finite
 from learner.errors import EXIT_HALTED
 from learner.frameworks.base import Traits
 from learner.job.directives import POLL_S, Outside, is_gone, is_there
@@ -269,22 +269,23 @@ class Watchdog:
             time.sleep(TICK_S / 2)
 
     def _progress(self) -> tuple[dict[str, Any], str]:
-        """Return the built-in loop's progress and warning; none if the file can't be read."""
+        """Return the program's progress and warning; none if the file can't be read."""
         try:
             found = json.loads(self.program.progress.read_bytes())
             quiet_s = time.time() - self.program.progress.stat().st_mtime
             numbers: dict[str, Any] = {
                 k: int(found[k]) for k in ("step", "epoch") if found.get(k) is not None
             }
-            if found.get("done") is not None:
-                numbers["done"] = min(1.0, max(0.0, float(found["done"])))
+            done = found.get("done")
+            if done is not None and finite(float(done)) is not None:
+                numbers["done"] = min(1.0, max(0.0, float(done)))
             metrics = {
-                str(k): None if v is None else float(v)
+                str(k): None if v is None else finite(float(v))
                 for k, v in (found.get("metrics") or {}).items()
             }
             _slow_down(metrics, quiet_s)
             warning = str(found.get("warning") or "")
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             numbers, metrics, warning = {}, {}, ""
         told = {**numbers, "metrics": {**metrics, **self.program.metrics}}
         return told, warning or self.program.warning

@@ -158,8 +158,11 @@ def test_a_loop_that_does_not_save_in_time_is_reported_as_too_slow(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", json.dumps({"step": "x"}), '{"done": []}', '{"metrics": 3}']
-)
+    "text",
+    ["", "[]", "{", json.dumps({"step": "x"}), '{"done": []}', '{"metrics": 3}', "[" * 100_000,
+     '{"step": Infinity}', f'{{"metrics": {{"loss": 1{"0" * 400}}}}}'],
+    ids=lambda text: text[:20],
+)  # fmt: skip
 def test_unreadable_progress_is_ignored(tmp_path, text):
     path = tmp_path / "progress.json"
     path.write_text(text)
@@ -168,6 +171,20 @@ def test_unreadable_progress_is_ignored(tmp_path, text):
     finished_file(path).touch()
     assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
     assert read_record(Status, heart.path).step is None
+
+
+def test_what_is_no_number_becomes_null_so_that_the_status_is_json(tmp_path):
+    """json.dumps of a user's program writes NaN and Infinity, which are no JSON."""
+    path = tmp_path / "progress.json"
+    path.write_text('{"metrics": {"loss": NaN, "rate": -Infinity, "top": 1}, "done": NaN}')
+    heart = Heartbeat(tmp_path, "learner", 0, 1)
+    program = Program(["true"], os.environ, tmp_path, tmp_path / "log", LOOP, path)
+    finished_file(path).touch()
+    assert Watchdog(program, heart, Silent(), HaltFlag()).run() == 0
+    assert "NaN" not in heart.path.read_text()
+    status = read_record(Status, heart.path)
+    assert status.metrics == {"loss": None, "rate": None, "top": 1.0}
+    assert status.done is None
 
 
 @pytest.mark.parametrize(
