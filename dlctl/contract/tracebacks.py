@@ -18,7 +18,7 @@ _HEADER = re.compile(
     r"(?P<head>(?:Original )?Traceback \(most recent call last\):)$"
 )
 _SPEAKER = re.compile(r"^\[(?:rank|server) \d+ on [^\]]*\] ?")
-_FRAME = re.compile(r'\s*File "(?P<path>.+)", line (?P<line>\d+)')
+_FRAME = re.compile(r'\s*File "(?P<path>.+)", line (?P<line>\d{1,9})(?!\d)')
 _IN_CODE = re.compile(rf".*/jobs/[^/]+/{CODE}/(?P<rest>.+)")
 _INSTALLED = re.compile(
     r".*/(?:site|dist)-packages/(?P<package>.+)|.*/runtime/[0-9a-f]{32}/(?P<ours>.+)"
@@ -93,11 +93,10 @@ class Traceback:
         lines += [*_count(skipped), *([self.error] if self.error else [])]
         return [self.prefix + line for line in lines]
 
-    def same_as(self, other: Traceback) -> bool:
-        """Return whether another process failed alike; numbers in its message may differ."""
-        mine, its = (re.sub(r"\d+", "#", each.error) for each in (self, other))
-        places = [[frame.place for frame in each.frames] for each in (self, other)]
-        return mine == its and places[0] == places[1]
+    @property
+    def failure(self) -> tuple[str, ...]:
+        """Return what processes that failed alike share; numbers in their messages may differ."""
+        return re.sub(r"\d+", "#", self.error), *(frame.place for frame in self.frames)
 
 
 def _count(frames: list[Frame]) -> list[str]:

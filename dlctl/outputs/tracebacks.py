@@ -16,20 +16,20 @@ def shortened(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
     has failed alike before, one line says so.
     """
     readers: dict[tuple[int, str], TracebackReader] = {}
-    shown: dict[int, list[tuple[str, Traceback]]] = {}
+    shown: dict[int, dict[tuple[str, ...], str]] = {}
     newest: dict[tuple[int, str], LogPiece] = {}
     for piece in pieces:
         key = piece.attempt, piece.source
         reader, newest[key] = readers.setdefault(key, TracebackReader()), piece
         lines = piece.content.decode(errors="surrogateescape").removesuffix("\n").split("\n")
         found = [each for line in lines for each in reader.feed(line)]
-        yield from _piece(piece, found, shown.setdefault(piece.attempt, []))
+        yield from _piece(piece, found, shown.setdefault(piece.attempt, {}))
     for key, reader in readers.items():
         yield from _piece(newest[key], reader.rest(), shown[key[0]])
 
 
 def _piece(
-    piece: LogPiece, found: list[str | Traceback], shown: list[tuple[str, Traceback]]
+    piece: LogPiece, found: list[str | Traceback], shown: dict[tuple[str, ...], str]
 ) -> Iterator[LogPiece]:
     lines: list[str] = []
     for each in found:
@@ -39,9 +39,13 @@ def _piece(
         yield replace(piece, content=content)
 
 
-def _lines(source: str, found: Traceback, shown: list[tuple[str, Traceback]]) -> list[str]:
-    for other, known in shown:
-        if other != source and found.error and found.same_as(known):
-            return [f"{found.error.partition(':')[0]}, the same as in {other}"]
-    shown.append((source, found))
+def _lines(source: str, found: Traceback, shown: dict[tuple[str, ...], str]) -> list[str]:
+    """Return what is printed of a traceback.
+
+    Args:
+        shown: The process that each failure was first shown of.
+    """
+    first = shown.setdefault(found.failure, source) if found.error else source
+    if first != source:
+        return [f"{found.error.partition(':')[0]}, the same as in {first}"]
     return replace(found, prefix="").short()  # the source names the rank
