@@ -23,6 +23,7 @@ from dlctl.files.upload import read_files, read_texts
 from dlctl.lifecycle import last_words
 from dlctl.lifecycle.observe import Observation, derive, observe, paths_to_read
 from dlctl.lifecycle.session import Session
+from dlctl.lifecycle.waiting import keep_files
 from dlctl.record import Record, RecordStore
 from dlctl.request.attempts import read_all, read_newest
 from dlctl.scheduler.base import Job
@@ -52,6 +53,7 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
     known = _explain(session, known, seen)
     if changed := [new for old, new in zip(asked, known, strict=True) if new != old]:
         store.update(*changed)
+    keep_files(session, known)
     return known
 
 

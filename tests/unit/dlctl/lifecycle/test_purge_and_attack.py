@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,24 @@ def test_what_was_sent_just_now_is_not_old(scene):
     purge(scene.root, DAY_S)
     assert {path for path in scene.root.rglob("*") if path.is_file()} == before
     assert Path(record.job_dir, contract.PLAN).exists()
+
+
+def test_files_of_a_job_that_waits_in_the_queue_are_not_old_once_dlctl_has_asked(scene):
+    """They were purged while it waited, and it failed when its turn came."""
+    record = send(scene)
+    result = Path(record.job_dir, contract.results_dir(1), "model.pt")
+    result.parent.mkdir(parents=True)
+    result.touch()
+    folders = [scene.root / name for name in ("jobs", "runtime", "store")]
+    sent = [path for folder in folders for path in folder.rglob("*")]
+    files = [path for path in sent if path.is_file() and path != result]
+    age(scene.root, 40)
+    scene.store.update(replace(record, created_at="2026-01-02T03:04:05+00:00"))
+    assert look(scene).state is State.PENDING
+    purge(scene.root, 30 * DAY_S)
+    assert all(path.exists() for path in files)
+    assert not result.exists()
+    assert check_sent(scene.site, scene.session.transport).outcome == "ok"
 
 
 def test_results_of_a_training_whose_plan_was_purged_are_fetched(scene, tmp_path):
