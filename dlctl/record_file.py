@@ -64,8 +64,16 @@ def _explained(path: Path) -> Iterator[None]:
     except (sqlite3.Error, OSError) as error:
         raise RecordError(
             f"the local record {path} can't be used: {error}",
-            hint="check space and permissions there; without the file dlctl starts afresh",
+            hint=_hint(path, str(error)),
         ) from error
+
+
+def _hint(path: Path, problem: str) -> str:
+    if "locked" in problem or "busy" in problem:
+        return f"another process holds its lock: try again later, or look for it with fuser {path}"
+    if "full" in problem or "I/O" in problem or "No space" in problem:
+        return f"make room there: df -h {path.parent}"
+    return "check the permissions there; without the file dlctl starts afresh"
 
 
 def _patiently(action: Callable[[], T], patience_s: float) -> T:

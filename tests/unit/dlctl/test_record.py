@@ -183,6 +183,28 @@ def test_what_a_site_did_is_no_error_where_it_cannot_be_written(store, monkeypat
                     "what is known is not written down"]  # fmt: skip
 
 
+@pytest.mark.parametrize(("problem", "hint"), [
+    (sqlite3.OperationalError("database is locked"), "another process holds its lock"),
+    (sqlite3.OperationalError("database or disk is full"), "make room there: df -h "),
+    (sqlite3.OperationalError("disk I/O error"), "make room there: df -h "),
+    (OSError(28, "No space left on device"), "make room there: df -h "),
+    (sqlite3.DatabaseError("file is not a database"), "without the file dlctl starts afresh"),
+])  # fmt: skip
+def test_the_hint_of_a_record_that_cannot_be_written_fits_its_problem(
+    store, monkeypatch, problem, hint
+):
+    """A locked record once advised to do without the file, which alone knows the trainings."""
+
+    def fail(*_):
+        raise problem
+
+    monkeypatch.setattr(record_file, "_WRITE_PATIENCE_S", 0.01)
+    monkeypatch.setattr(record_file, "_change", fail)
+    with pytest.raises(RecordError) as refused:
+        store.add(make_record())
+    assert hint in refused.value.hint
+
+
 def test_a_lock_that_is_held_for_a_while_is_waited_for(store):
     store.add(make_record())
     held = sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)
