@@ -231,6 +231,17 @@ def test_the_commands_print_and_fail_as_documented(tmp_path):
         assert "Example: dlctl sites " + command in run(app, [command, "--help"]).stdout
 
 
+def test_a_check_makes_no_root_that_submissions_refuse(tmp_path):
+    """With the umask 002 of many sites, others could write to the root that the check made."""
+    before = os.umask(0)
+    try:
+        site = local(tmp_path / "root", python="/no/python")
+        LocalTransport().run(node_script(site))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755
+
+
 def test_the_scripts_pass_shellcheck(tmp_path):
     checker = str(Path(sys.executable).with_name("shellcheck"))
     script = node_script(local(tmp_path, more="  modules: [m]\n  container: apptainer exec i\n"))
