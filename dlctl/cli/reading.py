@@ -87,9 +87,10 @@ def logs(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print each line as a JSON object."),
 ) -> None:  # fmt: skip
-    """Print the logs; `--follow` stays until the training ends, even if a connection is lost.
+    """Print the logs, merged by time; `--follow` stays until the training ends.
 
-    Tracebacks are shortened to the lines of your program; `--debug` and `--json` print everything.
+    A lost connection is opened again. Tracebacks are shortened to the lines of your program;
+    `--debug` and `--json` print everything.
 
     Example: dlctl logs --follow
     """

@@ -122,7 +122,7 @@ def read_appended(
     transport: Transport,
     folder: str,
     globs: Sequence[str],
-    offsets: Mapping[str, int],
+    offsets: Mapping[str, int | None],
     limit_bytes: int,
     *,
     timeout_s: float = _TIMEOUT_S,
@@ -132,43 +132,15 @@ def read_appended(
     Args:
         folder: Absolute, or relative to the home directory; need not exist yet.
         globs: Patterns below `folder` with `*`, `?` and `[…]`.
-        offsets: Path (relative to `folder`) → number of bytes already read; 0 if absent.
+        offsets: Path (relative to `folder`) → number of bytes already read, or None for a file
+            that is left alone this time; 0 if absent.
         limit_bytes: The most that is read of each file; the rest comes with the next call.
 
     Raises:
         TransferError: a file can't be read.
     """
     mark = _mark()
-    known = "\n".join(f"        {shlex.quote(p)}) o={int(n)};;" for p, n in offsets.items() if n)
-    script = f"""\
-LC_ALL=C; export LC_ALL
-cd -- {shlex.quote(folder)} 2>/dev/null || exit 0
-emit() {{ # size name
-    case "$2" in
-{known}
-        *) o=0;;
-    esac
-    [ "$1" -gt "$o" ] || return 0
-    printf '%s\\0' "$2"
-    tail -c +$((o + 1)) <"$2" | head -c {int(limit_bytes)}
-    printf '%s' '{mark}'
-}}
-set --
-for f in {" ".join(_glob(pattern) for pattern in globs)}; do
-    [ -f "$f" ] && set -- "$@" "$f"
-done
-[ $# -gt 0 ] || exit 0
-newline='
-'
-case "$*" in
-*"$newline"*) for f; do emit $(wc -c <"$f") "$f"; done;;
-*) # All sizes from one process. The last line is the total.
-    wc -c -- /dev/null "$@" | sed '$d' | while IFS= read -r line; do
-        line=${{line#"${{line%%[! ]*}}"}}
-        [ "${{line#* }}" = /dev/null ] || emit "${{line%% *}}" "${{line#* }}"
-    done;;
-esac
-exit 0"""
+    script = _appended_script(folder, globs, offsets, limit_bytes, mark)
     end = _checked(transport, transport.run(script, timeout_s=timeout_s), "read")
     news: dict[str, bytes] = {}
     for frame in _frames(transport, end.stdout, mark):
@@ -178,6 +150,76 @@ exit 0"""
         if content:
             news[name.decode("utf-8", "surrogateescape")] = content
     return news
+
+
+def _appended_script(
+    folder: str, globs: Sequence[str], offsets: Mapping[str, int | None], limit_bytes: int,
+    mark: str,
+) -> str:  # fmt: skip
+    """Return a script whose time grows with the number of files and not with its square."""
+    known = [(p, "-" if n is None else str(int(n))) for p, n in offsets.items() if n != 0]
+    table = "\n".join(f"{n} {p}" for p, n in known if "\n" not in p)
+    odd = "\n".join(f"            {shlex.quote(p)}) o={n};;" for p, n in known if "\n" in p)
+    patterns = _globs(globs)
+    return f"""\
+LC_ALL=C; export LC_ALL
+cd -- {shlex.quote(folder)} 2>/dev/null || exit 0
+newline='
+'
+emit() {{ # offset name
+    printf '%s\\0' "$2"
+    if [ "$1" = 0 ]; then head -c {int(limit_bytes)} <"$2"
+    else tail -c +$(($1 + 1)) <"$2" | head -c {int(limit_bytes)}
+    fi
+    printf '%s' '{mark}'
+}}
+{{
+    cat <<'{mark}'
+{table}
+
+{mark}
+{sizes_script(globs)}}} | awk '
+    !listed && $0 == "" {{ listed = 1; next }}
+    !listed {{ offset = $1; sub(/^[^ ]* /, ""); offsets[$0] = offset; next }}
+    {{
+        size = $1; sub(/^[0-9]* /, "")
+        offset = $0 in offsets ? offsets[$0] : "0" # a number beyond 2^31 would be printed rounded
+        if (offset != "-" && size + 0 > offset + 0) print offset, $0
+    }}' | while IFS= read -r line; do
+    emit "${{line%% *}}" "${{line#* }}"
+done
+for f in {patterns}; do
+    case "$f" in *"$newline"*)
+        case "$f" in
+{odd}
+            *) o=0;;
+        esac
+        [ ! -f "$f" ] || [ "$o" = - ] || [ $(wc -c <"$f") -le "$o" ] || emit "$o" "$f";;
+    esac
+done
+exit 0"""
+
+
+def sizes_script(globs: Sequence[str]) -> str:
+    """Return shell commands that print the size and the name of each matching file, one a line.
+
+    They take linear time and leave out names that hold a newline.
+    """
+    return f"""\
+newline='
+'
+sizes() {{ # All from one process. The last line is the total.
+    [ $# = 0 ] || wc -c -- /dev/null "$@" | sed -e '$d' -e 's/^ *//' -e '/^0 .dev.null$/d'
+}}
+set --
+for f in {_globs(globs)}; do
+    [ -f "$f" ] || continue
+    case "$f" in *"$newline"*) continue;; esac
+    set -- "$@" "$f"
+    [ $# -lt {_NAMES_AT_ONCE} ] || {{ sizes "$@"; set --; }}
+done
+sizes "$@"
+"""
 
 
 def write_file(
@@ -231,6 +273,11 @@ def _checked(transport: Transport, end: Completed, what: str) -> Completed:
             hint="Check the permissions and the space there (df -h, quota -s).",
         )
     return end
+
+
+def _globs(patterns: Sequence[str]) -> str:
+    """Quote patterns, except for their wildcards."""
+    return " ".join(_glob(pattern) for pattern in patterns)
 
 
 def _glob(pattern: str) -> str:

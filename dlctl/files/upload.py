@@ -17,12 +17,18 @@ from dlctl.errors import TransferError
 from dlctl.files.archive import END_OF_ARCHIVE, Entry, write_entry
 from dlctl.files.download import download
 from dlctl.files.site_folders import UNSAFE, guard, refusal
-from dlctl.files.small_files import read_appended, read_files, read_texts, write_file
+from dlctl.files.small_files import (
+    read_appended,
+    read_files,
+    read_texts,
+    sizes_script,
+    write_file,
+)
 from dlctl.transport.base import Completed, Transport
 
 __all__ = [
-    "Entry", "Progress", "Tree", "download", "read_appended", "read_files", "read_texts", "upload",
-    "write_file",
+    "Entry", "Progress", "Tree", "download", "read_appended", "read_files", "read_texts",
+    "sizes_script", "upload", "write_file",
 ]  # fmt: skip
 
 Progress = Callable[[int, int], None]

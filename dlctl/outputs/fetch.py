@@ -164,7 +164,7 @@ def _write_logs(transport: Transport, record: Record, folder: FetchedFolder) -> 
     """Write the logs as they are now: they may grow while they are read."""
     written: dict[str, None] = {}
     with folder.temporary() as temporary:
-        for piece in read(transport, LogReader(record.job_dir)):
+        for piece in read(transport, LogReader(record.job_dir, by_time=False)):
             name = f"attempt-{piece.attempt}-{piece.source}.log"
             with (Path(temporary) / name).open("ab") as file:
                 file.write(piece.content)

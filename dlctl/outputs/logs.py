@@ -3,37 +3,46 @@
 The reader keeps an offset for each file: a new connection continues where the old one broke, so
 that no line is lost and none is shown twice.
 
-Lines of learners have no time of day, so their order is this: one attempt after the other; in each,
-the job's lines until its results are stored or its verdict is made, then the servers' and learners'
-lines, then the rest of the job's. When following, that rest waits until a look finds no more lines
-of that attempt's other logs. A very long line comes in parts, so that it never fills the memory.
+Attempts come one after the other. In each, the lines of all logs are merged by the time at which
+they were written, as the notes beside the logs tell it. A line without a time is the newest: of
+those, the job's come first, then the servers', then the learners'. The end of the job's output,
+from the moment its results are stored or its verdict is made, comes last; when following, it waits
+until a look finds no more lines of that attempt's other logs.
+
+Memory is bounded: a look reads a part of each log, prints what all logs are known up to, and reads
+no further in a log of which enough waits. A very long line comes in parts.
 """
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import groupby
+from math import inf
+from operator import itemgetter
 
-from dlctl.contract import State
+from dlctl.contract import TIMES_SUFFIX, State
 from dlctl.errors import TransportError
-from dlctl.files.upload import read_appended
+from dlctl.files.upload import read_appended, sizes_script
+from dlctl.outputs.one_log import OneLog, is_log
 from dlctl.transport import Transport
 
 _CHUNK_BYTES = 1024 * 1024
-_LONGEST_LINE_BYTES = 1024 * 1024
-"""A line that is longer than this comes in parts."""
+"""The most that a look reads of a file."""
+_LOOK_BYTES = 64 * _CHUNK_BYTES
+"""The most that a look reads of all logs, unless that would be very little of each."""
+_LEAST_BYTES = 16 * 1024
+_MANY = 512
+"""As many logs a first look expects."""
+_NOTE_BYTES = 32
+"""A note is shorter."""
 _FASTEST_S, _SLOWEST_S = 0.2, 2.0
 """How often to look for new lines: fast while lines come, slower while none do."""
 _STATE_EVERY_S = 2.0
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-_NAME = re.compile(r"attempts/(\d+)/(?:(server|learner)-(\d+)\.log|slurm\.out)")
-_KINDS = (None, "server", "learner")
-"""In the order in which they are printed."""
-_END = re.compile(rb"^\d\d:\d\d:\d\d (?:STORING|COMPLETED|FAILED|HALTED|CANCELLED): ", re.MULTILINE)
-"""Where the end begins in the job's output: everything that the learners say was said before."""
 
 
 @dataclass(frozen=True)
@@ -54,108 +63,133 @@ class LogReader:
     learner: int | None = None
     """Only this rank."""
     first_attempt: int = 1
-    _offsets: dict[str, int] = field(default_factory=dict)
-    _open_lines: dict[str, bytes] = field(default_factory=dict)
-    _held: dict[int, bytes] = field(default_factory=dict)
-    """The end of each attempt's job output, while its learners' lines are still being read."""
-    _cut: set[str] = field(default_factory=set)
-    """Logs whose beginning is skipped."""
+    by_time: bool = True
+    """Whether to merge the logs by time; otherwise each comes as a whole, or in large parts."""
+    _logs: dict[str, OneLog] = field(default_factory=dict)
+    """By the name of the log; those of the notes are in `_by_times`."""
+    _by_times: dict[str, OneLog] = field(default_factory=dict)
+    _others: set[str] = field(default_factory=set)
+    """Files that are not shown."""
     advanced: bool = False
     """Whether the last call of `news` read anything, if only a part of a long line."""
 
     def news(self, transport: Transport) -> list[LogPiece]:
         """Return the whole lines that have arrived since the last call, of one attempt at most."""
-        found = read_appended(transport, self.job_dir, self._globs(), self._offsets, _CHUNK_BYTES)
-        self.advanced = bool(found)
-        numbers = {name: _order(name)[0] for name in found}
-        first = min([*numbers.values(), *self._held], default=0)
-        mine = {name: content for name, content in found.items() if numbers[name] == first}
-        pieces = [
-            piece for name, content in sorted(mine.items(), key=lambda item: _order(item[0]))
-            if (piece := self._whole_lines(name, content))
-        ]  # fmt: skip
-        if all(_order(name)[1] == 0 for name in mine):
-            pieces += self._let_go(first)
+        asked = self._to_read()
+        share_bytes = _LOOK_BYTES // (len(asked) or _MANY)
+        limit_bytes = min(_CHUNK_BYTES, max(_LEAST_BYTES, share_bytes))
+        offsets = self._offsets(asked, limit_bytes)
+        found = read_appended(transport, self.job_dir, self._globs(), offsets, limit_bytes)
+        for name in found:
+            self._log_of(name)
+        for log in self._logs.values():
+            notes, content = found.get(log.times_name, b""), found.get(log.name, b"")
+            if notes or offsets.get(log.times_name) is not None:
+                log.add_notes(notes, len(notes) >= limit_bytes)
+            if content or offsets.get(log.name) is not None:
+                log.add(content, len(content) >= limit_bytes)
+        mine = self._of(self._current())
+        pieces = _merged(mine)
+        others_grew = any(log.name in found and not log.is_job for log in mine)
+        if not pieces and not others_grew:
+            pieces = self._end_of(mine)
+        self.advanced = bool(found or pieces)
         return pieces
 
     def begin_at_tail(self, transport: Transport, lines: int) -> None:
-        """Skip all but the last lines of each log."""
-        globs = " ".join(self._globs())
+        """Skip all but the last lines of each log, and the notes on what came long before them."""
+        kept_bytes = _NOTE_BYTES * (lines + 50)
         script = f"""\
+LC_ALL=C; export LC_ALL
 cd -- {shlex.quote(self.job_dir)} 2>/dev/null || exit 0
-for f in {globs}; do
-    [ -f "$f" ] || continue
-    size=$(wc -c <"$f") # the log may grow meanwhile
-    printf '%s %s\\n' $((size - $(head -c $((size)) "$f" | tail -n {lines} | wc -c))) "$f"
+{{
+{sizes_script(self._globs())}}} | while IFS= read -r line; do
+    size=${{line%% *}} name=${{line#* }} # the log may grow meanwhile
+    case $name in
+        *{TIMES_SUFFIX}) [ "$size" -le {kept_bytes} ] || echo "$((size - {kept_bytes})) $name";;
+        *) echo "$((size - $(head -c "$size" <"$name" | tail -n {lines} | wc -c))) $name";;
+    esac
 done"""
         for line in transport.run(script).text.splitlines():
             skipped, _, name = line.partition(" ")
-            self._offsets[name] = int(skipped)
-            if int(skipped):
-                self._cut.add(name)
+            if (log := self._log_of(name)) is not None:
+                log.skip(name, int(skipped))
 
     def rest(self) -> list[LogPiece]:
         """Return what was held back, and last lines that never got their newline."""
-        left = [piece for attempt in sorted(self._held) for piece in self._let_go(attempt)]
-        open_lines = [(n, c + b"\n") for n, c in self._open_lines.items()]
-        self._open_lines.clear()
-        return [p for n, c in open_lines if (p := self._piece(n, c))] + left
-
-    def _whole_lines(self, name: str, content: bytes) -> LogPiece | None:
-        self._offsets[name] = self._offsets.get(name, 0) + len(content)
-        lines, end, rest = (self._open_lines.pop(name, b"") + content).rpartition(b"\n")
-        if len(rest) >= _LONGEST_LINE_BYTES:
-            cut = _character_end(rest)
-            lines, end, rest = lines + end, rest[:cut], rest[cut:]
-        if rest:
-            self._open_lines[name] = rest
-        return self._piece(name, self._before_end(name, lines + end))
-
-    def _before_end(self, name: str, content: bytes) -> bytes:
-        """Return the lines of a job's output before its end; hold back the others."""
-        attempt, kind, _ = _order(name)
-        if kind != 0 or self.learner is not None:
-            return content
-        if attempt in self._held:
-            self._held[attempt] += content
-            return b""
-        if ended := _END.search(content):
-            # Of an output without its beginning, nothing else was said before the learners' lines.
-            start = 0 if name in self._cut else ended.start()
-            self._held[attempt] = content[start:]
-            return content[:start]
-        return content
-
-    def _let_go(self, attempt: int) -> list[LogPiece]:
-        held = self._held.pop(attempt, b"")
-        return [LogPiece(attempt, "job", held)] if held and attempt >= self.first_attempt else []
+        attempts = sorted({log.attempt for log in self._logs.values()})
+        return [piece for each in attempts for piece in _rest(self._of(each))]
 
     def _globs(self) -> list[str]:
         if self.learner is not None:
             return [f"attempts/*/learner-{self.learner}.log"]
-        return [f"attempts/*/{name}" for name in ("slurm.out", "server-*.log", "learner-*.log")]
+        notes = [f"{name}{TIMES_SUFFIX}" for name in ("slurm", "server-*", "learner-*")]
+        names = ["slurm.out", "server-*.log", "learner-*.log", *(notes if self.by_time else [])]
+        return [f"attempts/*/{name}" for name in names]
 
-    def _piece(self, name: str, content: bytes) -> LogPiece | None:
-        found = _NAME.fullmatch(name)
-        if not content or not found or int(found[1]) < self.first_attempt:
+    def _log_of(self, name: str) -> OneLog | None:
+        """Return the log that a file is, or that its notes are on; None if it is not shown."""
+        log = self._logs.get(name) or self._by_times.get(name)
+        if log is None and is_log(name):
+            log = OneLog(name)
+            if log.attempt >= self.first_attempt:
+                self._logs[log.name] = self._by_times[log.times_name] = log
+                return log
+        if log is None or log.attempt < self.first_attempt:
+            self._others.add(name)
             return None
-        source = "job" if found[2] is None else f"{found[2]}-{found[3]}"
-        return LogPiece(int(found[1]), source, content)
+        return log
+
+    def _of(self, attempt: int | None) -> list[OneLog]:
+        return [log for log in self._logs.values() if log.attempt == attempt]
+
+    def _current(self) -> int | None:
+        """Return the first attempt of which something is not printed yet."""
+        return min((log.attempt for log in self._logs.values() if not log.is_done), default=None)
+
+    def _to_read(self) -> list[OneLog]:
+        """Return the known logs without those of attempts whose turn has not come."""
+        current = self._current()
+        logs = self._logs.values()
+        return [log for log in logs if current is None or log.attempt <= current]
+
+    def _offsets(self, logs: list[OneLog], limit_bytes: int) -> dict[str, int | None]:
+        offsets: dict[str, int | None] = dict.fromkeys(
+            [*self._others, *self._by_times, *self._logs]
+        )
+        for log in logs:
+            if log.waits_bytes < limit_bytes:
+                offsets[log.name] = log.offset
+            if log.needs_notes(limit_bytes):
+                offsets[log.times_name] = log.times_offset
+        return offsets
+
+    def _end_of(self, logs: list[OneLog]) -> list[LogPiece]:
+        """Return the end of an attempt of which nothing else can be printed now."""
+        others = [log for log in logs if not log.is_job]
+        if any(log.has_more or log.waits_bytes for log in others):
+            return []
+        is_over = any(log.attempt > logs[0].attempt for log in self._logs.values() if logs)
+        if any(log.is_open for log in others) and not is_over:
+            return []
+        return _rest(logs, with_open_lines=is_over and not any(log.has_more for log in logs))
 
 
-def _order(name: str) -> tuple[int, int, int]:
-    found = _NAME.fullmatch(name)
-    return (int(found[1]), _KINDS.index(found[2]), int(found[3] or 0)) if found else (0, 0, 0)
+def _merged(logs: list[OneLog]) -> list[LogPiece]:
+    """Return the lines of an attempt up to the time that all its logs are known to."""
+    until = min((log.complete_until for log in logs), default=inf)
+    sources = groupby(merge(*(log.blocks(until) for log in logs)), key=itemgetter(2))
+    return [
+        LogPiece(logs[0].attempt, source, b"".join(block[3] for block in blocks))
+        for source, blocks in sources
+    ]
 
 
-def _character_end(content: bytes) -> int:
-    """Return where the last whole character of UTF-8 ends."""
-    for back in range(1, min(4, len(content)) + 1):
-        byte = content[-back]
-        if byte & 0xC0 != 0x80:  # no continuation: here a character begins
-            length = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return len(content) if length <= back else len(content) - back
-    return len(content)
+def _rest(logs: list[OneLog], with_open_lines: bool = True) -> list[LogPiece]:
+    """Return what is left of an attempt's logs, the job's last."""
+    logs = sorted(logs, key=lambda log: (log.is_job, log.order))
+    rests = [LogPiece(log.attempt, log.source, log.rest(with_open_lines)) for log in logs]
+    return [piece for piece in rests if piece.content]
 
 
 def read(transport: Transport, reader: LogReader) -> Iterator[LogPiece]:

@@ -71,7 +71,8 @@ def main(arguments: list[str]) -> int:
     except UserFault as fault:
         print(f"dlctl: {fault.message} {fault.hint}", file=sys.stderr)
         return 1
-    heart = Heartbeat(job_dir, "learner", ranks.rank, attempt)
+    logs = [learner_log(attempt, ranks.rank)]
+    heart = Heartbeat(job_dir, "learner", ranks.rank, attempt, logs)
     per_learner = plan.resources.gpus_per_learner
     gpus = own_gpus(os.environ, _gpus_before(heart.path), per_learner, ranks.local_rank)
     heart.set(reason="starting", gpus=gpus)

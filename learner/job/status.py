@@ -1,4 +1,7 @@
-"""The `Status` file of a process, and its log. A full disk must never end a training."""
+"""The `Status` file of a process, and its log. A full disk must never end a training.
+
+The process that keeps a status also notes when its logs grow.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dlctl.contract import State, Status, status_file, to_json, write_whole
 from dlctl.contract.tracebacks import shorten
+from learner.job.log_times import LogTimes
 
 INTERVAL_S = 5.0
 LAST_LINES = 20
@@ -20,10 +25,17 @@ _TAIL_BYTES = 64 * 1024
 
 
 class Heartbeat:
-    """Rewrites a status file at every interval, and immediately when its state changes."""
+    """Rewrites a status file at every interval, and immediately when its state changes.
 
-    def __init__(self, job_dir: Path, role: str, rank: int, attempt: int) -> None:
+    Args:
+        logs: relative to `job_dir`; the times at which they grow are noted.
+    """
+
+    def __init__(
+        self, job_dir: Path, role: str, rank: int, attempt: int, logs: Sequence[str] = ()
+    ) -> None:
         self.path = job_dir / status_file(attempt, role, rank)
+        self._logs = [LogTimes(job_dir / log) for log in logs]
         self.warning = ""
         """Why the last write failed; empty if it worked."""
         self._due = 0.0
@@ -48,10 +60,18 @@ class Heartbeat:
     def beat(self, **changes: Any) -> None:
         """Change fields and write if the interval has passed."""
         self.status = dataclasses.replace(self.status, **changes)
+        for log in self._logs:
+            log.look()
         if time.monotonic() >= self._due:
             self._write()
 
     def _write(self) -> bool:
+        written = self._write_status()
+        for log in self._logs:
+            log.write(last=self.status.state.final)
+        return written
+
+    def _write_status(self) -> bool:
         self._due = time.monotonic() + INTERVAL_S
         self.status = dataclasses.replace(self.status, heartbeat_at=time.time())
         try:

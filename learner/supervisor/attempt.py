@@ -51,7 +51,10 @@ class Supervisor:
         self.attempt = attempt
         self.plan = plan
         self.control = control
-        self.heart = Heartbeat(job_dir, "supervisor", 0, attempt)
+        logs = [contract.job_output(attempt)]
+        if plan.parameter_server is not None:  # what the servers print comes through their steps
+            logs += [contract.server_log(attempt, node) for node in range(plan.resources.nodes)]
+        self.heart = Heartbeat(job_dir, "supervisor", 0, attempt, logs)
         self._known = Statuses(job_dir, attempt)
         self._keeper = Keeper(plan, job_dir, attempt)
         self._hosts: list[str] = []

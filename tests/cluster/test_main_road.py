@@ -195,8 +195,10 @@ def test_placement_does_not_change_a_bit(dlctl, cluster_site, slow, wait_until):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_learners_run_on_the_nodes_that_are_asked_for(dlctl, cluster_site, tmp_path):
-    command = 'echo "$RANK on $SLURMD_NODENAME" >"$RESULT_DIR/$RANK"'
+def test_learners_run_on_the_nodes_asked_for_and_lines_are_merged(dlctl, cluster_site, tmp_path):
+    command = """\
+echo "$RANK on $SLURMD_NODENAME" >"$RESULT_DIR/$RANK"
+[ $RANK = 0 ] || sleep 1.3; echo one; sleep 2.6; echo two"""
     folder = write_training(tmp_path / "t", {"command": command}, learners=2)
     done, training_id = run(dlctl, cluster_site, folder, "--nodes", "2")
     assert done.exit_code == 0, done.stderr
@@ -204,6 +206,11 @@ def test_learners_run_on_the_nodes_that_are_asked_for(dlctl, cluster_site, tmp_p
     assert len({(results / str(rank)).read_text()[5:] for rank in range(2)}) == 2
     shown = dlctl("show", training_id, ok=True).stdout
     assert "2 learners on 2 nodes" in shown
+    lines = dlctl("logs", training_id, ok=True).stdout.splitlines()
+    said = [line for line in lines if not line.startswith("job | ")]
+    assert said == [f"learner-{rank} | {word}" for word in ("one", "two") for rank in (0, 1)]
+    assert lines.index(said[0]) > next(n for n, line in enumerate(lines) if " TRAINING: " in line)
+    assert " COMPLETED: " in lines[-1]
 
 
 def test_submit_returns_the_id_and_list_knows_it(dlctl, site, words, wait_until):

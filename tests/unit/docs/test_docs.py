@@ -249,6 +249,12 @@ def test_the_page_of_the_job_directory_names_every_file():
         assert contract.claim(number) in named
         assert contract.job_output(number) in named
         assert contract.learner_log(number, rank) in named
+        for log in (
+            contract.job_output(number),
+            contract.learner_log(number, rank),
+            contract.server_log(number, "<node>"),
+        ):
+            assert contract.times_file(log) in named
         assert contract.status_file(number, "<role>", rank) in named
         assert contract.rulings_file(number) in named
         assert contract.preflight_file(number, rank) in named

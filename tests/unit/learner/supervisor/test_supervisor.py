@@ -86,6 +86,31 @@ def test_a_full_disk_for_the_output_changes_no_verdict(tmp_path):
     assert (verdict.state, job.code_seen) == (State.COMPLETED, 0)
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_when_logs_grow_is_noted_and_a_full_disk_for_the_notes_does_no_harm(tmp_path, full):
+    job = Job(tmp_path, "echo a; sleep 1.2; echo b")
+    logs = [job.dir / contract.job_output(1), job.dir / contract.learner_log(1, 0)]
+    notes = [job.dir / contract.times_file(str(log.relative_to(job.dir))) for log in logs]
+    logs[0].parent.mkdir(parents=True, exist_ok=True)
+    for path in notes:
+        if full:
+            path.symlink_to("/dev/full")
+    with logs[0].open("w") as output:
+        verdict = job.finish(job.start(output))
+    assert (verdict.state, job.code_seen) == (State.COMPLETED, 0)
+    if full:
+        return
+    job_notes, learner_notes = (
+        list(contract.parse_notes(path.read_bytes().splitlines())) for path in notes
+    )
+    assert job_notes[-1][1] == logs[0].stat().st_size, "the verdict is noted, too"
+    assert [size for _, size in learner_notes] == [2, 4]
+    times = [time for time, _ in learner_notes]
+    assert times[1] - times[0] > 0.9
+    started = [time for time, size in job_notes if b"TRAINING" in logs[0].read_bytes()[:size]]
+    assert started[0] < times[0] and times[1] < job_notes[-1][0]
+
+
 def test_the_preflight_stops_a_syntax_error_in_the_model_file(tmp_path):
     job = Job(tmp_path, job="train.py")
     job.write("train.py", "import os\ndef build(:\n    pass\n")
