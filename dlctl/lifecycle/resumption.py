@@ -28,7 +28,7 @@ from dlctl.record import Record, RecordStore
 from dlctl.request import attempts
 from dlctl.request.attempts import AttemptFiles
 from dlctl.request.bundle import differences
-from dlctl.request.request import merged, pending, remember
+from dlctl.request.request import is_code_pending, merged, pending, remember
 
 if TYPE_CHECKING:
     from dlctl.request.request import Request
@@ -74,8 +74,10 @@ def resume(
         record = as_asked
         files = _bring(session, rebuild(record), record, store)
     else:
-        request = rebuild(as_asked) if new_code else None
-        files, asked = _files_for(session, record, asked, request, on_line)
+        files, asked, request = _files_for(
+            session, record, asked, lambda: rebuild(as_asked), new_code, on_line
+        )
+        new_code = request is not None
         code = lacking_code(session, request) if request else None
         used_up = files.attempt == 0 and record.attempt == 1  # the files of attempt 1 are final
     wants_changes = new_code or asked != Overrides()
@@ -88,7 +90,7 @@ def resume(
         record = replace(record, attempt=record.attempt + 1)
     record = replace(record, state=State.QUEUED, job_id="", reason="is being submitted",
                      hint=f"dlctl resume {record.training_id}")  # fmt: skip
-    store.update(record := remember(record, asked))
+    store.update(record := remember(record, asked, new_code=new_code))
     if record.attempt > 1:
         sent = ask_again(session, files, record, store, code)
         if wants_changes:
@@ -123,24 +125,29 @@ def _files_for(
     session: Session,
     record: Record,
     asked: Overrides,
-    request: Request | None,
-    on_line: Callable[[str], None] | None = None,
-) -> tuple[AttemptFiles, Overrides]:
+    rebuild: Callable[[], Request],
+    new_code: bool,
+    on_line: Callable[[str], None] | None,
+) -> tuple[AttemptFiles, Overrides, Request | None]:
     """Return the next attempt's files, and all its changes to the previous attempt.
 
-    This includes the changes of a resumption that was interrupted.
-
-    Args:
-        request: Rebuilt from the user's folder, for its code and requirements.
+    This includes the changes of a resumption that was interrupted. With new code it also returns
+    the request that was rebuilt from the user's folder, for its code and requirements.
     """
     try:
         before = attempts.read_newest(session.transport, record)
     except RecordError:
-        if request is None:
+        if not new_code:
             raise
-        return attempts.of_request(request), asked  # the site has lost the files
+        request = rebuild()
+        return attempts.of_request(request), asked, request  # the site has lost the files
     asked = merged(pending(record, before.attempt), asked)
-    if request is not None:
+    if not new_code and is_code_pending(record, before.attempt):
+        new_code = True
+        if on_line:
+            on_line("`dlctl resume --code` was interrupted before: sends your folder as it is now")
+    if new_code:
+        request = rebuild()
         first = attempts.read_all(session.transport, record)[0]
         if on_line and first.attempt == 1 and first.manifest.decode() != request.manifest:
             on_line(
@@ -148,10 +155,10 @@ def _files_for(
                 "takes only its requirements; `dlctl submit` trains with all of it"
             )
         again = attempts.decide_again(before, asked, session.site)
-        return attempts.with_code(again, request, _sent_index(session, record)), asked
+        return attempts.with_code(again, request, _sent_index(session, record)), asked, request
     if asked == Overrides() and runs_as_sent(session, before.plan):
-        return before, asked
-    return attempts.decide_again(before, asked, session.site), asked
+        return before, asked, None
+    return attempts.decide_again(before, asked, session.site), asked, None
 
 
 def _sent_index(session: Session, record: Record) -> bytes | None:

@@ -65,7 +65,7 @@ def this_machine(site: Site) -> Partition | None:
 
 
 _RESUME = "resume"
-"""The key in `Record.overrides` for the newest resumption's overrides and their attempt."""
+"""The key in `Record.overrides` for what the newest resumption asked for, and its attempt."""
 
 
 def submitted_with(record: Record) -> Overrides:
@@ -81,12 +81,19 @@ def pending(record: Record, base_attempt: int) -> Overrides:
     return Overrides(**values["asked"]) if values.get("attempt", 0) > base_attempt else Overrides()
 
 
-def remember(record: Record, overrides: Overrides) -> Record:
+def is_code_pending(record: Record, base_attempt: int) -> bool:
+    """Return whether an interrupted resumption was to send new code that no attempt has."""
+    values = json.loads(record.overrides).get(_RESUME) or {}
+    return bool(values.get("attempt", 0) > base_attempt and values.get("code"))
+
+
+def remember(record: Record, overrides: Overrides, *, new_code: bool = False) -> Record:
     """Return the record with the overrides of its attempt, if there are any."""
     asked = {k: v for k, v in dataclasses.asdict(overrides).items() if v not in (None, ())}
-    if not asked:
+    if not asked and not new_code:
         return record
-    kept = json.loads(record.overrides) | {_RESUME: {"attempt": record.attempt, "asked": asked}}
+    resumption = {"attempt": record.attempt, "asked": asked} | ({"code": True} if new_code else {})
+    kept = json.loads(record.overrides) | {_RESUME: resumption}
     return replace(record, overrides=json.dumps(kept))
 
 

@@ -7,7 +7,13 @@ from login_side import MANIFEST, BadTransport, Scene
 from test_lifecycle import look, send
 
 from dlctl import contract
-from dlctl.errors import DlctlError, RecordError, RemoteCommandError, SubmitUnknown
+from dlctl.errors import (
+    ConnectionLost,
+    DlctlError,
+    RecordError,
+    RemoteCommandError,
+    SubmitUnknown,
+)
 from dlctl.lifecycle import changed_since_sent, details, resume
 from dlctl.manifest.overrides import Overrides
 from dlctl.record import RecordStore
@@ -176,9 +182,11 @@ def test_new_code_for_purged_files_has_the_resources_asked_for(scene):
     assert plan_of(scene, 2).resources.learners == 2
 
 
-def test_whoever_asks_for_new_code_hears_that_another_resumption_was_first(scene):
+def test_new_code_that_comes_second_is_told_that_another_resumption_was_first(scene, tmp_path):
     send(scene)
     fail_newest(scene)
+    elsewhere = RecordStore(tmp_path / "another home.db")
+    elsewhere.add(scene.store.all()[0])
     (scene.work / "train.py").write_text("print('mended')\n")
 
     class Beside(BadTransport):
@@ -187,7 +195,7 @@ def test_whoever_asks_for_new_code_hears_that_another_resumption_was_first(scene
         def start(self, script, **options):
             if "submit.begin" in script and "mkdir" in script and not self.done:
                 self.done = True
-                go_on(scene)
+                resume(scene.session, elsewhere.all()[0], elsewhere, lambda _: None)
             return super().start(script, **options)
 
     with pytest.raises(RecordError, match="was first: attempt 2 runs with its"):
@@ -231,3 +239,30 @@ def test_a_job_that_started_after_all_is_never_taken_for_what_was_asked(scene, a
     with pytest.raises(RecordError, match="attempt 1 runs with its resources and its code"):
         go_on(scene, Starts(), **asked)
     assert len(scene.scheduler.jobs()) == 1
+
+
+def test_new_code_that_was_cut_off_on_its_way_is_sent_by_the_next_resumption(scene):
+    """Its hint, `dlctl resume`, went on with the old code."""
+    record = send(scene)
+    fail_newest(scene)
+    (scene.work / "train.py").write_text("print('mended')\n")
+
+    class Cut(BadTransport):
+        def start(self, script, **options):
+            if "tar -xmof" in script and "attempts/2" in script:
+                raise ConnectionLost("the connection was lost")
+            return super().start(script, **options)
+
+    with pytest.raises(ConnectionLost):
+        go_on(scene, Cut(), new_code=True, overrides=Overrides(memory="2GiB"))
+    assert (job_dir(scene) / "code/train.py").read_text() == "print('hi')\n"
+    said = []
+    assert go_on(scene, on_line=said.append).attempt == 2
+    assert "--code" in said[0]
+    assert (job_dir(scene) / "code/train.py").read_text() == "print('mended')\n"
+    assert plan_of(scene, 2).resources.memory_bytes_per_learner == 2 << 30
+    assert changed_since_sent(scene.session, record) == []
+    fail_newest(scene)
+    (scene.work / "train.py").write_text("print('not asked for')\n")
+    assert go_on(scene).attempt == 3
+    assert (job_dir(scene) / "code/train.py").read_text() == "print('mended')\n"
