@@ -38,6 +38,7 @@ from dlctl.cli.manifests import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
     from dlctl.record import Record
 
 
@@ -116,7 +117,6 @@ def resume(
 
     Example: dlctl resume digits-3k9f --learners 2 --time 2h
     """
-    from dlctl.lifecycle import changed_since_sent, read_plan
     from dlctl.lifecycle import resume as go_on
     from dlctl.outputs.logs import LogReader
     from dlctl.request.build import prepare_again
@@ -127,17 +127,29 @@ def resume(
     with training(training_id) as (session, record, store):
         known = go_on(session, record, store, lambda r: prepare_again(r, session.site), overrides,
                       new_code=code, on_line=output.note)  # fmt: skip
-        plan = read_plan(session, known)
-        changes = plan.code_changes if code else changed_since_sent(session, known)
-        _tell_changes(known, changes, sent=code)
-        if learners not in (None, plan.resources.learners):
-            output.warn("another dlctl has resumed it in the meantime: learners is now "
-                        f"{plan.resources.learners}")  # fmt: skip
+        _tell_what_runs(session, known, learners, code)
         output.report(plain(known), as_json, lambda _: print_record(known))
         if stay:
             reader = LogReader(known.job_dir, first_attempt=known.attempt)
             return end_of_following(follow(session, known, store, reader))
     return output.hint(f"dlctl logs --follow {known.training_id}")
+
+
+def _tell_what_runs(session: Session, record: Record, learners: int | None, new_code: bool) -> None:
+    """Say how the attempt differs from what the user may expect; only warn if that is unknown."""
+    from dlctl.errors import DlctlError
+    from dlctl.lifecycle import changed_since_sent, read_plan
+
+    try:
+        plan = read_plan(session, record)
+        changes = plan.code_changes if new_code else changed_since_sent(session, record)
+    except DlctlError as error:  # the job is submitted nevertheless
+        return output.warn(f"can't compare your folder with what was sent: {error.message}")
+    _tell_changes(record, changes, sent=new_code)
+    if learners not in (None, plan.resources.learners):
+        output.warn("another dlctl has resumed it in the meantime: learners is now "
+                    f"{plan.resources.learners}")  # fmt: skip
+    return None
 
 
 def _tell_changes(record: Record, changes: list[str], *, sent: bool) -> None:
