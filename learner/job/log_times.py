@@ -8,7 +8,7 @@ from pathlib import Path
 from dlctl.contract import note_line, times_file
 
 EVERY_S = 1.0
-"""How often to look at the log's size."""
+"""How often to look at the size between two writes."""
 FREE_BYTES = 64 * 1024
 SHARE = 4
 """Beyond `FREE_BYTES` the notes take at most a quarter of the space that the log takes."""
