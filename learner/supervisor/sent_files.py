@@ -53,10 +53,10 @@ def check_code(plan: Plan, job_dir: Path, attempt: int) -> tuple[Outcome | None,
 def _distrust_store(plan: Plan) -> None:
     """Make dlctl send the code again: its copy at the site may be what is damaged.
 
-    The login side compares sizes and times only, which may not show it; a missing index does.
+    The login side compares sizes and times only, which may not show it; an empty index does.
     """
     with contextlib.suppress(OSError):
-        (Path(plan.root) / "store" / plan.code_digest / contract.SENT_INDEX).unlink()
+        os.truncate(Path(plan.root, "store", plan.code_digest, contract.SENT_INDEX), 0)
 
 
 def _is_of(plan: Plan, index: bytes) -> bool:

@@ -57,10 +57,10 @@ def test_changed_code_is_refused_at_first_and_told_later(job: Job) -> None:
     job.write("train.py", "print(2)")
     stored = Path(job.plan.root, "store", job.plan.code_digest, contract.SENT_INDEX)
     stored.parent.mkdir(parents=True)
-    stored.touch()
+    stored.write_text("index")
     outcome, _ = check_code(job.plan, job.dir, 1)
     assert outcome is not None
-    assert not stored.exists(), "the site's own copy may be damaged: dlctl has to send it again"
+    assert stored.read_bytes() == b"", "the site's copy may be damaged: dlctl sends it again"
     assert "'train.py'" in outcome.reason
     assert check_code(job.plan, job.dir, 2) == (None, "changed since it was sent: 'train.py'")
     assert check_code(dataclasses.replace(job.plan, code_digest="0" * 64), job.dir, 1)[0] is None
