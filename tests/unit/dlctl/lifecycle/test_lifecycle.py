@@ -315,3 +315,16 @@ def test_a_job_directory_that_can_t_be_written_stops_neither_cancel_nor_halt(sce
     assert (scene.scheduler.folder / "signalled-1").exists()
     assert cancel(scene.session, record, scene.store).state is State.CANCELLED
     assert scene.scheduler.jobs()[1][1] == "CANCELLED"
+
+
+def test_an_answer_that_can_not_be_written_down_at_the_site_is_told_all_the_same(scene):
+    """On a full disk a job that was queued was told as "can't prepare the job directory"."""
+    record = send(scene)
+    scene.scheduler.set_state(1, "NODE_FAIL")
+    look(scene)
+    in_the_way = Path(record.job_dir, contract.submit_answer(2) + ".tmp")
+    in_the_way.mkdir(parents=True)
+    again = go_on(scene)
+    assert (again.attempt, again.job_id, again.state) == (2, "2", State.PENDING)
+    assert not list(in_the_way.parent.glob(".out"))
+    assert look(scene).job_id == "2"
