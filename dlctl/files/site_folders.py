@@ -22,8 +22,9 @@ _REPLACEABLE = "lets other users replace the folders in it"
 
 _WHOLE = rf"""
 sha256() {{ sha256sum 2>/dev/null || shasum -a 256 2>/dev/null; }}
-files() {{ # of a sent folder, without the index and what Python leaves there
-    find . -type f ! -name {SENT_INDEX} ! -path '*/__pycache__/*' ! -path '*\\*' ! -name '*
+files() {{ # of a sent folder, without the index and what Python and NFS leave there
+    find . -type f ! -name {SENT_INDEX} ! -name '.nfs*' ! -path '*/__pycache__/*' \
+        ! -path '*\\*' ! -name '*
 *' "$@"
 }}
 listed() {{ files -exec sh -c 'stat -c "%s %n" -- "$@" 2>/dev/null || stat -f "%z %N" -- "$@"' \

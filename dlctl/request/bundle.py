@@ -18,7 +18,7 @@ from dlctl import contract
 from dlctl.contract import SentFile
 from dlctl.errors import BundleError
 from dlctl.files.archive import Entry, printable
-from dlctl.request.ignore import ALWAYS_LEFT_OUT, Ignore
+from dlctl.request.ignore import Ignore, is_left_out
 from dlctl.request.secrets_scan import secret_in_content, secret_in_name
 
 DEFAULT_LIMIT_BYTES = 512 * 1024 * 1024
@@ -124,7 +124,7 @@ def _walk(root: Path, problems: list[str]) -> Iterator[tuple[BundleFile, Ignore]
         for item in items:
             path = prefix + item.name
             is_folder = item.is_dir(follow_symlinks=False)
-            if item.name in ALWAYS_LEFT_OUT or (not prefix and item.name == "results"):
+            if is_left_out(item.name) or (not prefix and item.name == "results"):
                 continue
             if ignore.leaves_out(path, is_folder):
                 continue

@@ -12,7 +12,7 @@ import pathspec
 
 from dlctl.contract import SENT_INDEX
 
-ALWAYS_LEFT_OUT = frozenset(
+_ALWAYS_LEFT_OUT = frozenset(
     {
         ".git", ".hg", ".svn", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache",
         ".ruff_cache", ".hypothesis", ".ipynb_checkpoints", ".tox", ".nox", ".eggs",
@@ -21,6 +21,11 @@ ALWAYS_LEFT_OUT = frozenset(
 )  # fmt: skip
 """Names that are never sent, at any level. Virtual environments and `results/` aren't, either.
 An index of dlctl's own would be replaced."""
+
+
+def is_left_out(name: str) -> bool:
+    """Return whether a file or folder of this name is never sent."""
+    return name in _ALWAYS_LEFT_OUT or name.startswith(".nfs")  # open files that NFS has renamed
 
 
 @dataclass(frozen=True)

@@ -164,6 +164,7 @@ def test_odd_names_are_no_damage(scene):
     for name in ("a\nb", "c\\d", "ü", "e  f", "-g", "h'\"$(i)"):
         (scene.work / name).write_text(name)
     (scene.work / "link").symlink_to("train.py")
+    (scene.work / ".nfs0000000000a1b2c300000001").write_text("an open file, removed, on NFS")
     record = send(scene)
     target = f"store/{scene.request().plan.code_digest}"
     assert not damaged(scene.session.transport, str(scene.root), [target])

@@ -218,6 +218,15 @@ def test_a_damaged_runtime_is_marked_so_that_it_is_sent_again(tmp_path, harm):
     assert job.ran() == []
 
 
+def test_what_python_and_nfs_leave_in_a_runtime_is_no_damage(tmp_path):
+    job = Job(tmp_path)
+    (job.runtime / "learner/__pycache__").mkdir()
+    for name in ("learner/__pycache__/a.pyc", "learner/.nfs0000000000a1b2c300000001"):
+        (job.runtime / name).write_text("a file that is removed while it is open")
+    assert job.run().returncode == 0
+    assert len(job.ran()) == 1
+
+
 @pytest.mark.parametrize("place", [".", "runtime", "jobs", "learner", "learner/a b.py"])
 @pytest.mark.parametrize("how", ["chmod", "chown"])
 def test_a_folder_that_others_can_write_does_not_run(tmp_path, place, how):
