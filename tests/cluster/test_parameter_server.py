@@ -142,7 +142,7 @@ def test_rounds_with_a_schedule_give_the_same_bits(dlctl, cluster_site, wait_unt
     append(folder, "")
     runs = [submit(dlctl, cluster_site, folder) for _ in range(2)]
     for training_id in runs:
-        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+        wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=180)
         assert len(homes_of(cluster_site.job_dir(training_id)).shard_nodes) == 2
     a, b = (
         torch.load(cluster_site.job_dir(training_id) / contract.RESULTS / "model.pt")
