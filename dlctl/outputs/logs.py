@@ -73,12 +73,16 @@ class LogReader:
     advanced: bool = False
     """Whether the last call of `news` read anything, if only a part of a long line."""
 
-    def news(self, transport: Transport) -> list[LogPiece]:
-        """Return the whole lines that have arrived since the last call, of one attempt at most."""
+    def news(self, transport: Transport, once: bool = False) -> list[LogPiece]:
+        """Return the whole lines that have arrived since the last call, of one attempt at most.
+
+        Args:
+            once: whether to leave a log alone that was read to its end, even if it has grown.
+        """
         asked = self._to_read()
         share_bytes = _LOOK_BYTES // (len(asked) or _MANY)
         limit_bytes = min(_CHUNK_BYTES, max(_LEAST_BYTES, share_bytes))
-        offsets = self._offsets(asked, limit_bytes)
+        offsets = self._offsets(asked, limit_bytes, once)
         found = read_appended(transport, self.job_dir, self._globs(), offsets, limit_bytes)
         for name in found:
             self._log_of(name)
@@ -153,11 +157,13 @@ done"""
         logs = self._logs.values()
         return [log for log in logs if current is None or log.attempt <= current]
 
-    def _offsets(self, logs: list[OneLog], limit_bytes: int) -> dict[str, int | None]:
+    def _offsets(self, logs: list[OneLog], limit_bytes: int, once: bool) -> dict[str, int | None]:
         offsets: dict[str, int | None] = dict.fromkeys(
             [*self._others, *self._by_times, *self._logs]
         )
         for log in logs:
+            if once and log.is_read:
+                continue
             if log.waits_bytes < limit_bytes:
                 offsets[log.name] = log.offset
             if log.needs_notes(limit_bytes):
@@ -193,10 +199,10 @@ def _rest(logs: list[OneLog], with_open_lines: bool = True) -> list[LogPiece]:
 
 
 def read(transport: Transport, reader: LogReader) -> Iterator[LogPiece]:
-    """Yield all lines that exist now."""
-    yield from reader.news(transport)
+    """Yield all lines that exist now, however fast the logs grow."""
+    yield from reader.news(transport, once=True)
     while reader.advanced:
-        yield from reader.news(transport)
+        yield from reader.news(transport, once=True)
     yield from reader.rest()
 
 

@@ -43,6 +43,7 @@ class OneLog:
         self.has_more = False
         """Whether the last look left a part of the log unread."""
         self._has_more_notes = False
+        self._is_read = False
         self._is_cut = False
         """Whether the log is not read from its beginning."""
         self._text = b""
@@ -68,6 +69,11 @@ class OneLog:
     def is_done(self) -> bool:
         """Return whether everything that was found of the log has been printed."""
         return not self.has_more and self._shown == len(self._text)
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether a look read the log and its notes to their end."""
+        return self._is_read and not self._has_more_notes
 
     @property
     def is_open(self) -> bool:
@@ -102,6 +108,7 @@ class OneLog:
         """Take in the next bytes of the log, after their notes."""
         self.offset += len(content)
         self.has_more = has_more
+        self._is_read = not has_more
         if content:
             self._text = self._text[self._shown :] + content
             self._shown = 0

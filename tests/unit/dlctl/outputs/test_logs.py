@@ -231,3 +231,33 @@ def test_the_tail_of_each_log_of_the_newest_attempt(job):
     ]
     write(job, "learner-0.log", b"four\n", attempt=2)
     assert collected(reader.news(LocalTransport())) == {(2, "learner-0"): b"four\n"}
+
+
+class Growing(LocalTransport):
+    """Each look finds that the program has printed more."""
+
+    def __init__(self, job):
+        super().__init__()
+        self.job, self.looks = job, 0
+
+    def run(self, *arguments, **options):
+        end = super().run(*arguments, **options)
+        self.looks += 1
+        assert self.looks < 20, "the reader runs after the log"
+        for name in ("learner-0.log", "learner-1.log"):
+            write(self.job, name, b"more\n")
+        write(self.job, "learner-0.times", b"%d.000 5\n" % self.looks)
+        return end
+
+
+@pytest.mark.parametrize("tail", [None, 2])
+def test_what_exists_is_read_to_its_end_while_the_logs_grow(job, monkeypatch, tail):
+    monkeypatch.setattr(logs, "_CHUNK_BYTES", 100)
+    write(job, "learner-0.log", b"one\n" * 100)
+    write(job, "learner-1.log", b"two\n")
+    reader, transport = LogReader(str(job)), Growing(job)
+    if tail is not None:
+        reader.begin_at_tail(transport, tail)
+    found = collected(read(transport, reader))
+    assert found[1, "learner-0"].count(b"one\n") == (100 if tail is None else tail)
+    assert found[1, "learner-1"].startswith(b"two\n")
