@@ -79,7 +79,7 @@ def submit(
             record = send(session, request, store := open_record(), on_progress)
         output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
         if stay:
-            return end_of_following(follow(session, record, store))
+            return end_of_following(follow(session, record, store, as_json=as_json))
     return output.hint(f"dlctl logs --follow {record.training_id}")
 
 
@@ -131,7 +131,7 @@ def resume(
         output.report(plain(known), as_json, lambda _: print_record(known))
         if stay:
             reader = LogReader(known.job_dir, first_attempt=known.attempt)
-            return end_of_following(follow(session, known, store, reader))
+            return end_of_following(follow(session, known, store, reader, as_json))
     return output.hint(f"dlctl logs --follow {known.training_id}")
 
 

@@ -106,7 +106,9 @@ def logs(
             end_of_following(follow(session, record, store, reader, as_json=as_json))
         else:
             if not print_pieces(read(session.transport, reader), as_json) and tail != 0:
-                output.note(f"{record.training_id} ({record.state}) has printed nothing yet")
+                who = "" if learner is None else f"learner {learner} of "
+                yet = "" if record.state.final else " yet"
+                output.note(f"{who}{record.training_id} ({record.state}) has printed nothing{yet}")
 
 
 _RESULTS, _CHECKPOINTS = "results", "checkpoints"

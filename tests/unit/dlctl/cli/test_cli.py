@@ -171,6 +171,24 @@ def test_a_local_training_to_its_end(dlctl, local_site, command, code, state):
     assert not local_site.job_dir(training_id).exists()
 
 
+def test_what_is_followed_is_json_as_well(dlctl, local_site):
+    """`dlctl submit --follow --json | jq` stopped at the first line of the log."""
+    for command in (["submit", manifest(dlctl, "echo hello; exit 3")], ["resume"]):
+        done = dlctl(*command, "--follow", "--json")
+        assert done.exit_code == 10, done
+        record, *lines = re.split(r"\n(?=\{)", done.stdout)
+        assert json.loads(record)["state"]
+        lines = [json.loads(line) for line in lines]
+        assert "hello" in [each["line"] for each in lines if each["source"] == "learner-0"]
+
+
+def test_a_learner_that_printed_nothing_is_named(dlctl, local_site):
+    training_id = dlctl("submit", manifest(dlctl), ok=True).stdout.strip()
+    end(dlctl, training_id)
+    said = dlctl("logs", "--learner", "0", ok=True).stderr
+    assert said == f"learner 0 of {training_id} (COMPLETED) has printed nothing\n"
+
+
 def test_a_reader_that_leaves_is_exit_code_141(dlctl, local_site):
     """Of very much output, and of output that is still in a buffer when the command ends."""
     training_id = dlctl("submit", manifest(dlctl, "seq 100000"), ok=True).stdout.strip()
