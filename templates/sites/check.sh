@@ -27,7 +27,8 @@ try:
     import mpi4py
     mpi4py.rc.initialize = False
     from mpi4py import MPI
-    out.write("mpi %s\n" % MPI.Get_library_version().strip().splitlines()[0].strip("\0"))
+    version = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
+    out.write("mpi %s\n" % version.split(",")[0])  # Open MPI adds who built it, and when
 except Exception as error:
     out.write("no-mpi %s\n" % " ".join(str(error).split()))
 PYTHON

@@ -242,6 +242,19 @@ def test_a_check_makes_no_root_that_submissions_refuse(tmp_path):
     assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755
 
 
+def test_the_name_of_the_mpi_library_is_short(tmp_path):
+    """Who built Open MPI, and when, filled the table beyond the width of a terminal."""
+    told = "Open MPI v5.0.11, package: Open MPI builder@host Distribution, ident: 5.0.11\0"
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py/__init__.py").write_text("class rc: pass\n")
+    (tmp_path / "mpi4py/MPI.py").write_text(f"Get_library_version = lambda: {told!r}\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    end = LocalTransport().run(node_script(local(tmp_path / "root", python=str(python))))
+    assert "mpi Open MPI v5.0.11\n" in end.text
+
+
 def test_the_scripts_pass_shellcheck(tmp_path):
     checker = str(Path(sys.executable).with_name("shellcheck"))
     script = node_script(local(tmp_path, more="  modules: [m]\n  container: apptainer exec i\n"))
