@@ -33,6 +33,7 @@ _KEPT = ("h5py", "mpi4py", "numpy", "torch", "watchdog")
 _ABANDONED_S = 86400.0
 """Parts of environments that are older than this are left by processes that were killed."""
 _NO_SPACE = re.compile(r"No space left|Disk quota exceeded")
+_CAUSE = re.compile(r"(fatal|\w*[Ee]rror): (?!subprocess-exited|metadata-generation)")
 _NO_NETWORK = re.compile(
     r"NewConnectionError|Name or service not known|Temporary failure in name resolution"
     r"|Network is unreachable|Connection refused|ConnectTimeout|timed out|ProxyError"
@@ -182,7 +183,7 @@ def _pips_environment(part: Path) -> dict[str, str]:
 
 def _explained(said: str, log: Path) -> UserFault:
     errors = [line.strip() for line in said.splitlines() if line.startswith("ERROR:")]
-    last = (errors or said.strip().splitlines() or ["it printed nothing"])[-1][:300]
+    last = (errors[-1] if errors else _cause(said))[:300]
     if re.search(r"No module named '?(pip|ensurepip)\b", said):
         return UserFault(f"{sys.executable} has no pip, and can't install one itself",
                          hint="install pip for it, or run `dlctl sites setup`")  # fmt: skip
@@ -202,6 +203,14 @@ def _explained(said: str, log: Path) -> UserFault:
         f"pip could not install them: {last.removeprefix('ERROR: ')}",
         hint=f"correct `requirements` in the manifest; the whole log is {log} on the site",
     )
+
+
+def _cause(said: str) -> str:
+    """Return the line that says why a program that pip started has failed; pip says no more."""
+    lines = [line.strip() for line in said.strip().splitlines()] or ["it printed nothing"]
+    if "[end of output]" in lines[1:]:  # of the build of a package
+        return lines[lines.index("[end of output]") - 1]
+    return next((line for line in lines if _CAUSE.match(line)), lines[-1])
 
 
 def _name_interpreter(part: Path, folder: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from repository import REPOSITORY
 from wheels import make_wheel
 
+from learner.requirements import _explained
+
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
@@ -118,6 +120,7 @@ def test_two_at_a_time_and_a_killed_one_leave_one_whole_environment(site, wait_u
     (["nothing-of-this-name"], "No matching distribution found for nothing-of-this-name"),
     (["eager"], "The site has torch==2.12."),
     (["torch==2.13"], "The site has torch==2.12."),
+    (["git+file:///no/such"], "fatal: '/no/such' does not appear to be a git repository"),
 ])  # fmt: skip
 def test_what_pip_refuses_is_one_sentence_and_leaves_nothing(site, lines, said):
     assert site.install(*lines) is None
@@ -126,6 +129,26 @@ def test_what_pip_refuses_is_one_sentence_and_leaves_nothing(site, lines, said):
     assert said in error[0]
     assert str(site.folder.with_suffix(".log")) in error[1]
     assert {path.name for path in site.folder.parent.iterdir()} == {"abc.log"}
+
+
+def test_a_package_that_does_not_build_is_told_with_its_own_error(tmp_path):
+    """The last line that pip prints is `hint: See above for details.`"""
+    said = """\
+  error: subprocess-exited-with-error
+  \xd7 python setup.py egg_info did not run successfully.
+  \u2570\u2500> [2 lines of output]
+      Traceback (most recent call last):
+      ModuleNotFoundError: No module named 'nothing_here'
+      [end of output]
+  note: This error originates from a subprocess, and is likely not a problem with pip.
+error: metadata-generation-failed
+
+\xd7 Encountered error while generating package metadata.
+\u2570\u2500> See above for output.
+hint: See above for details.
+"""
+    told = _explained(said, tmp_path / "log").message
+    assert told == "pip could not install them: ModuleNotFoundError: No module named 'nothing_here'"
 
 
 def test_an_index_that_cannot_be_reached_is_told_with_the_way_without_it(site):
