@@ -89,8 +89,8 @@ def logs(
 ) -> None:  # fmt: skip
     """Print the logs, merged by time; `--follow` stays until the training ends.
 
-    A lost connection is opened again. Tracebacks are shortened to the lines of your program;
-    `--debug` and `--json` print everything.
+    A lost connection is opened again. Tracebacks are shortened to the lines of
+    your program; `--debug` and `--json` print everything.
 
     Example: dlctl logs --follow
     """
