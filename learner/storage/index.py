@@ -102,7 +102,9 @@ def _is_file(path: Path, inside: Path) -> bool:
 
 def tell_index(index: ResultsIndex) -> list[str]:
     """Return one line about the files in the index, and one about the files left out."""
-    lines = [f"{len(index.files)} files, {sum(file.size_bytes for file in index.files)} bytes"]
+    count = len(index.files)
+    total_bytes = sum(file.size_bytes for file in index.files)
+    lines = [f"{count} file{'s' * (count != 1)}, {total_bytes} bytes"]
     if left := index.left_out:
         more = ", …" if len(left) > _TOLD else ""
         lines.append(f"left out: {len(left)}: {', '.join(map(repr, left[:_TOLD]))}{more}")

@@ -38,6 +38,8 @@ def test_a_link_that_stays_inside_counts_as_its_target(results):
     assert {file.sha256 for file in index.files} == {sha256(results / "sub/model")}
     assert index.left_out == []
     assert tell_index(index) == ["2 files, 4 bytes"]
+    (results / "best").unlink()
+    assert tell_index(index_of(results)) == ["1 file, 2 bytes"]
 
 
 def test_a_name_that_is_no_utf8_is_indexed(results):
