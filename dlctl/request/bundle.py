@@ -6,6 +6,7 @@ content: paths, executable bits and bytes, never times or owners. Knows nothing 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -144,10 +145,21 @@ def _examine(root: Path, source: Path, path: str, problems: list[str]) -> Bundle
     except OSError as error:
         problems.append(f"{printable(path)}: can't be read: {error.strerror}")
         return None
+    if _is_own_output(status):
+        return None
     if not stat.S_ISREG(status.st_mode):
         problems.append(f"{printable(path)}: a socket, pipe or device can't be sent. {_LEAVE_OUT}.")
         return None
     return BundleFile(path, source, status.st_size, bool(status.st_mode & 0o100))
+
+
+def _is_own_output(status: os.stat_result) -> bool:
+    """Return whether this process prints into the file, which then changes while it is sent."""
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # closed
+            if os.path.samestat(status, os.fstat(descriptor)):
+                return True
+    return False
 
 
 def _examine_link(root: Path, source: Path, path: str, problems: list[str]) -> BundleFile | None:

@@ -51,6 +51,19 @@ def names(root: Path) -> list[str]:
     return [file.path for file in collect(root).files]
 
 
+def test_the_file_that_dlctls_own_output_goes_to_is_not_sent(folder):
+    """`dlctl submit > log.txt 2>&1`: a warning before the upload made the file change during it."""
+    kept = os.dup(2)
+    with (folder / "log.txt").open("w") as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            assert names(folder) == ["train.py"]
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+    assert names(folder) == ["log.txt", "train.py"]
+
+
 def test_files_are_sorted_and_measured(folder):
     add(folder, "lib/a.py", "12345")
     bundle = collect(folder)
