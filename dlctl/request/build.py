@@ -130,9 +130,19 @@ def _from_file(name: str, path: Path) -> str:
 
 
 def prepare_again(record: Record, site: Site) -> Request:
-    """Return the request of an interrupted submission, rebuilt from the user's folder."""
+    """Return the request of an interrupted submission, rebuilt from the user's folder.
+
+    Raises:
+        ManifestError, PlanError, SiteError
+    """
+    manifest = Path(record.manifest_path)
+    if not manifest.exists():
+        raise ManifestError(
+            f"{manifest}: does not exist, and {record.training_id} was submitted from there",
+            hint="put the folder back, or submit a new training from where it is now",
+        )
     overrides = merged(submitted_with(record), pending(record, 0))
-    return prepare(Path(record.manifest_path), overrides, site, record.training_id)
+    return prepare(manifest, overrides, site, record.training_id)
 
 
 def _check_sent(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:

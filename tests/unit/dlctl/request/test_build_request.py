@@ -3,13 +3,13 @@
 import os
 
 import pytest
-from login_side import make_site
+from login_side import make_record, make_site
 from repository import MANIFESTS
 
 from dlctl.errors import ManifestError, PlanError
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
-from dlctl.request.build import new_training_id, prepare
+from dlctl.request.build import new_training_id, prepare, prepare_again
 from dlctl.request.request import check_can_run, this_machine
 
 SECRET = "hunter2-hunter2-hunter2"
@@ -90,6 +90,13 @@ def test_the_job_file_may_be_named_in_other_ways(tmp_path, job):
     (tmp_path / "train.py").write_text("")
     (tmp_path / "m.yml").write_text(f"name: a\nframework: {{name: pytorch, job: {job}}}\n")
     assert prepare(tmp_path / "m.yml", Overrides(), make_site()).plan.framework.job == job
+
+
+def test_a_folder_that_was_moved_is_not_taken_for_one_to_create(tmp_path):
+    record = make_record(manifest_path=str(tmp_path / "moved/manifest.yml"))
+    with pytest.raises(ManifestError, match="was submitted from there") as missing:
+        prepare_again(record, make_site())
+    assert "put the folder back" in missing.value.hint
 
 
 def test_a_job_file_that_is_excluded_is_an_error(tmp_path):
