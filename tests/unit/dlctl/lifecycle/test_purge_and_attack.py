@@ -234,11 +234,13 @@ def test_a_folder_above_the_root_that_another_user_opened_to_all_is_refused(scen
     (shared / "me").mkdir(parents=True)
     move_root(scene, shared / "me/dlctl")
     os.chown(shared, 12345, 12345)
-    send(scene)  # a project's folder may be its leader's: `sites check` says so
-    assert [c.seen for c in check_above(scene.site, scene.session.transport)] == [
-        f"{shared} belongs to another user"
-    ]
-    shared.chmod(0o1777)
+    for mode in (0o755, 0o1777):  # of a project's leader, or a scratch of a service account
+        shared.chmod(mode)
+        send(scene)
+        assert [c.seen for c in check_above(scene.site, scene.session.transport)] == [
+            f"{shared} belongs to another user"
+        ]
+    shared.chmod(0o777)
     with pytest.raises(RemoteCommandError, match="lets other users replace") as refused:
         send(scene)
     assert "in your home" in refused.value.hint
