@@ -243,7 +243,6 @@ def _whole_log(details: dict[str, Any], guilty: dict[str, Any]) -> str:
     """Return where all lines of a process are, and the command that prints them."""
     attempt, rank, role = details["attempt"], guilty["rank"], guilty["role"]
     only = f" --learner {rank}" if role == "learner" else ""
-    return (
-        f"all lines: dlctl logs {details['training_id']}{only} --debug\n"
-        f"at the site: {details['job_dir']}/{attempt_dir(attempt)}/{role}-{rank}.log"
-    )
+    command = f"dlctl logs {details['training_id']}{only} --debug"
+    place = f"at the site: {details['job_dir']}/{attempt_dir(attempt)}/{role}-{rank}.log"
+    return place if command in details["hint"] else f"all lines: {command}\n{place}"

@@ -163,9 +163,11 @@ def save(*_):
     sys.exit(0)
 signal.signal(signal.SIGUSR2, save)
 print("pid", os.getpid(), "ready", flush=True)
-time.sleep(600)
+while True:
+    time.sleep(0.2)
 """
-"""A program that knows of the signal."""
+"""A program that knows of the signal. It sleeps in short naps: a signal that comes between Python's
+last check and a long sleep would wait for the end of that sleep."""
 
 SLEEPER = "import os, time; print('pid', os.getpid(), 'ready', flush=True); time.sleep(600)"
 

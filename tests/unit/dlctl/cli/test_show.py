@@ -99,6 +99,10 @@ def test_the_last_words_are_short_and_say_where_all_are(capsys):
         "all lines: dlctl logs t-1 --learner 1 --debug",
         "at the site: /h/jobs/t-1/attempts/2/learner-1.log",
     ]
+    hint = "See its whole log: dlctl logs t-1 --learner 1 --debug"
+    print_details({**known, "hint": hint, "verdict": {"guilty": guilty}})
+    told = capsys.readouterr()
+    assert "dlctl logs" not in told.out and told.err.count(hint) == 1, "the command stands once"
 
 
 def test_a_narrow_terminal_breaks_no_word_of_the_metrics():

@@ -45,6 +45,11 @@ def test_a_traceback_that_learners_share_is_shown_once():
     ]  # fmt: skip
 
 
+def test_two_tracebacks_of_one_failure_are_told_of_once():
+    lines = shown(*(LogPiece(1, f"learner-{rank}", said(rank) * 2) for rank in (0, 1)))
+    assert lines[8:] == [("learner-1", "RuntimeError, the same as in learner-0")]
+
+
 def test_a_traceback_that_comes_in_parts_is_one():
     first, second = said(0).split(b"    return self", 1)
     begin, rest = first.rpartition(b"\n")[0] + b"\n", b"[rank 0 on n1]     return self" + second
