@@ -11,6 +11,7 @@ This package exports everything: `from dlctl import contract` is all that caller
 from __future__ import annotations
 
 from dlctl.contract.files import *  # noqa: F403
+from dlctl.contract.lifecycle import *  # noqa: F403
 from dlctl.contract.log_times import *  # noqa: F403
 from dlctl.contract.names import *  # noqa: F403
 from dlctl.contract.plan import *  # noqa: F403

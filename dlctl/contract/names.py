@@ -11,6 +11,9 @@ PLAN = "plan.json"
 """A `Plan`."""
 SCRIPT = "job.sbatch"
 """The batch script; its one argument is the attempt number."""
+SUBMIT_NEXT = "next.sh"
+"""Shell that submits an attempt after the first, with `NEXT` in place of the attempt's number."""
+NEXT = "@NEXT@"
 CODE = "code"
 """The files that the user sent, and nothing else."""
 DATA = "data"
@@ -42,8 +45,8 @@ def shared_memory(user: int | str, training_id: str, attempt: int | str) -> str:
     return f"/dev/shm/dlctl-{user}-{training_id}.{attempt}"  # noqa: S108
 
 
-def attempt_dir(attempt: int) -> str:
-    """Return the directory of one attempt (the first is 1)."""
+def attempt_dir(attempt: int | str) -> str:
+    """Return the directory of one attempt (the first is 1); `NEXT` stands for a number."""
     return f"attempts/{attempt}"
 
 
@@ -75,12 +78,12 @@ def plan_file(attempt: int) -> str:
     return _of_attempt(attempt, PLAN)
 
 
-def script_file(attempt: int) -> str:
+def script_file(attempt: int | str) -> str:
     """Return the batch script of one attempt."""
     return _of_attempt(attempt, SCRIPT)
 
 
-def _of_attempt(attempt: int, name: str) -> str:
+def _of_attempt(attempt: int | str, name: str) -> str:
     """Return the place of a file of an attempt; the first attempt's files are at the top."""
     return name if attempt == 1 else f"{attempt_dir(attempt)}/{name}"
 
@@ -110,7 +113,7 @@ NOBODY = "nobody"
 """Content of a claim that dlctl made itself, so that no job ever runs that attempt."""
 
 
-def job_output(attempt: int) -> str:
+def job_output(attempt: int | str) -> str:
     """Return the output of the batch script and the supervisor."""
     return f"{attempt_dir(attempt)}/slurm.out"
 
@@ -150,7 +153,7 @@ def metrics_file(attempt: int, rank: int) -> str:
     return f"{METRICS}/{attempt}-{rank}.jsonl"
 
 
-def token(training_id: str, attempt: int) -> str:
+def token(training_id: str, attempt: int | str) -> str:
     """Return the job's name and comment, which identify a job if the answer to sbatch was lost."""
     return f"{training_id}.{attempt}"
 

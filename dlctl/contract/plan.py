@@ -6,6 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
+from dlctl.contract.lifecycle import Lifecycle
 from dlctl.contract.records import SCHEMA_VERSION
 
 
@@ -48,6 +49,8 @@ class Batch:
     """The whole GRES request of one node, GPUs included, in Slurm's words."""
     extra: list[str] = field(default_factory=list)
     """Further sbatch options, passed through as they are."""
+    exclude: list[str] = field(default_factory=list)
+    """Hosts on which this attempt must not run."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +253,8 @@ class Plan:
     """Variable → reference (`env:NAME` or `file:PATH`), resolved on the node only."""
     evaluation_metrics: dict[str, Any] | None = None
     requirements: list[str] = field(default_factory=list)
-    retries: int = 0
+    lifecycle: Lifecycle | None = None
+    """None in plans of older versions: a person starts each attempt."""
     not_in_this_version: list[str] = field(default_factory=list)
     """What the manifest asks for and this version, or the site, does not do: a sentence each."""
     code_changes: list[str] = field(default_factory=list)

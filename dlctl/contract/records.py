@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dlctl.contract.lifecycle import Action
 from dlctl.contract.states import State
 
 SCHEMA_VERSION = 1
@@ -127,6 +128,16 @@ class Verdict:
     finished_at: float = 0.0
     kind: str = ""
     """A `VerdictKind`: the cause, for programs. Empty if nothing failed, or in older files."""
+    action: Action | None = None
+    """What is done about it; None in files of older versions, which did nothing."""
+    progress: int = -1
+    """How far the newest checkpoint is: its step, or when the program's own was written, in Unix
+    seconds; -1 without any."""
+    step: int = -1
+    """The last step that any learner has reported; -1 without any."""
+    used_s: float = 0.0
+    """How much of the training's time this attempt has used: work that a fault lost is not
+    counted."""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -214,5 +214,6 @@ def _ask_script(
         "login/submit.sh.j2", plan=plan, attempt=n, folder=folder, renews=renews,
         here=contract.attempt_dir(n), begin=contract.submit_begin(n),
         answer=contract.submit_answer(n), submit_command=scheduler.submit_script(plan, n),
+        submit_next=scheduler.submit_script(plan, contract.NEXT),
         begun_already=_BEGUN_ALREADY, answered_already=_ANSWERED_ALREADY,
     )  # fmt: skip

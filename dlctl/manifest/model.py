@@ -22,6 +22,7 @@ from pydantic import (
 from dlctl import contract
 from dlctl.contract.stores import MOUNTED_STORES, USABLE_STORES
 from dlctl.manifest.intervals import AUTO, parse_every, parse_steps
+from dlctl.manifest.lifecycle import RetrySection
 from dlctl.manifest.parameter_server import ParameterServerSection
 from dlctl.manifest.parts import (
     CheckpointSection,
@@ -115,7 +116,13 @@ class Manifest(Section):
     env: dict[VariableName, Value] = Field(
         default_factory=dict, description="Environment variables of the learners."
     )
-    retries: Count = Field(0, ge=0, le=1000, description="Restarts after an infrastructure fault.")
+    retries: Count | None = Field(
+        None, ge=0, le=1000, description="Restarts after faults of the infrastructure."
+    )
+    retry: RetrySection = Field(
+        default_factory=lambda: RetrySection.model_validate({}),
+        description="How the next attempt differs from the one that failed.",
+    )
     requirements: Requirements = Field(
         default_factory=list, description="pip requirements: a list, or the path of a file."
     )

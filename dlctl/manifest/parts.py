@@ -32,7 +32,8 @@ from dlctl.yaml_source import FloatText, IntText, plain
 _NUMBER_OR_TEXT = {"type": ["string", "number"]}
 
 
-def _as_written(value: Any) -> Any:
+def as_written(value: Any) -> Any:
+    """Return a number as the text that stands in the file; refuse a boolean."""
     if isinstance(value, bool):
         word = str(value).lower()
         raise ValueError(f"{word} is a boolean here; quote it ('{word}') to make it text")
@@ -76,11 +77,11 @@ def _checked(parse: Any) -> Any:
 
 
 Text = Annotated[
-    str, BeforeValidator(_as_written), AfterValidator(_no_null), WithJsonSchema(_NUMBER_OR_TEXT)
+    str, BeforeValidator(as_written), AfterValidator(_no_null), WithJsonSchema(_NUMBER_OR_TEXT)
 ]
 Line = Annotated[
     str,
-    BeforeValidator(_as_written),
+    BeforeValidator(as_written),
     AfterValidator(_one_line),
     Field(min_length=1),
     WithJsonSchema({**_NUMBER_OR_TEXT, "minLength": 1}),
@@ -114,10 +115,10 @@ Description = Annotated[
     Text, _at_most(10_000), WithJsonSchema({**_NUMBER_OR_TEXT, "maxLength": 10_000})
 ]
 Size = Annotated[
-    str, BeforeValidator(_as_written), _checked(parse_size), WithJsonSchema({"type": "string"})
+    str, BeforeValidator(as_written), _checked(parse_size), WithJsonSchema({"type": "string"})
 ]
 Duration = Annotated[
-    str, BeforeValidator(_as_written), _checked(parse_duration), WithJsonSchema({"type": "string"})
+    str, BeforeValidator(as_written), _checked(parse_duration), WithJsonSchema({"type": "string"})
 ]
 Count = Annotated[int, BeforeValidator(_no_boolean)]
 Real = Annotated[float, BeforeValidator(_no_boolean), AllowInfNan(False)]

@@ -24,6 +24,7 @@ from dlctl.contract import (
 )
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import PlanError
+from dlctl.manifest.lifecycle import lifecycle
 from dlctl.manifest.requirements import named_file
 from dlctl.plan.parameter_server import (
     alone_on_server,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 HALT_MARGIN_S = 120
 """How long before the time limit a training is saved and halted; short jobs get a quarter."""
+START_S = 10
+"""What a link of a chain takes to start, for the estimate of how many it takes."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         },
         evaluation_metrics=manifest.evaluation_metrics,
         requirements=list(manifest.requirements),
-        retries=manifest.retries,
+        lifecycle=_lifecycle(manifest, site, placement),
         not_in_this_version=[*notes, *_without_slurm(manifest, site)],
     )
 
@@ -121,7 +124,7 @@ def _without_slurm(manifest: Manifest, site: Site) -> list[str]:
 
 def _resources(manifest: Manifest, placement: Placement) -> Resources:
     fullest = max(placement.learners_per_node)
-    cpus, memory, time_s = manifest.cpus_per_learner(), manifest.memory_bytes, manifest.time_s
+    cpus, memory, time_s = manifest.cpus_per_learner(), manifest.memory_bytes, placement.time_s
     on_node = None if memory is None else memory * fullest + server_memory_bytes(manifest)
     return Resources(
         learners=manifest.learners,
@@ -134,9 +137,25 @@ def _resources(manifest: Manifest, placement: Placement) -> Resources:
         memory_bytes_per_node=on_node,
         gpus_per_node=manifest.gpus * fullest,
         time_s=time_s,
-        halt_margin_s=HALT_MARGIN_S if time_s is None else max(5, min(HALT_MARGIN_S, time_s // 4)),
+        halt_margin_s=HALT_MARGIN_S if time_s is None else _margin_s(time_s),
         first_ranks=list(itertools.accumulate(placement.learners_per_node[:-1], initial=0)),
     )
+
+
+def _lifecycle(manifest: Manifest, site: Site, placement: Placement) -> contract.Lifecycle:
+    """Return what happens after the first attempt: the manifest's wishes, the site's means."""
+    total_s, each_s = manifest.time_s, placement.time_s
+    links = 1
+    if total_s is not None and each_s is not None and each_s < total_s:
+        links = -(-total_s // max(1, each_s - _margin_s(each_s) - START_S))
+    return replace(
+        lifecycle(manifest.retries, manifest.retry), total_time_s=total_s, links=links,
+        starters=list(site.scheduler.next_attempt),
+    )  # fmt: skip
+
+
+def _margin_s(time_s: int) -> int:
+    return max(5, min(HALT_MARGIN_S, time_s // 4))
 
 
 def _batch(manifest: Manifest, site: Site, placement: Placement) -> Batch:

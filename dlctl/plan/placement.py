@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.errors import PlanError
 from dlctl.plan.parameter_server import server_memory_bytes
-from dlctl.units import format_duration, format_size
+from dlctl.units import format_size
 
 if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
@@ -24,6 +24,8 @@ class Placement:
 
     partition: str | None
     learners_per_node: list[int]
+    time_s: int | None = None
+    """The time limit of one job; a longer training takes a chain of them."""
 
 
 def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> Placement:
@@ -47,15 +49,26 @@ def place(manifest: Manifest, site: Site, machine: Partition | None = None) -> P
         why_not = _machine_refusals(manifest, machine) if machine else []
         if why_not:
             raise _no_fit(site, [f"this machine: {'; '.join(why_not)}"])
-        return Placement(named if has_slurm else None, wished)
+        return Placement(named if has_slurm else None, wished, manifest.time_s)
     reasons: list[str] = []
-    for name in _candidates(named, site):
+    for name in _whole_first(_candidates(named, site), site, manifest.time_s or 0):
         limits = site.partitions[name]
         why_not = _refusals(manifest, limits, manifest.asked_per_node or 1)
         if not why_not:
-            return Placement(name, _per_node(manifest, _most_per_node(manifest, limits)))
+            per_node = _per_node(manifest, _most_per_node(manifest, limits))
+            return Placement(name, per_node, _shorter(manifest.time_s, limits.max_time_s))
         reasons.append(f"{name}: {'; '.join(why_not)}")
     raise _no_fit(site, reasons)
+
+
+def _whole_first(names: list[str], site: Site, time_s: int) -> list[str]:
+    """Sort partitions: those in which one job is enough, then the longest limit first."""
+
+    def lacking_s(name: str) -> int:
+        limit_s = site.partitions[name].max_time_s
+        return 0 if limit_s is None else max(0, time_s - limit_s)
+
+    return sorted(names, key=lacking_s)
 
 
 def _no_fit(site: Site, reasons: list[str]) -> PlanError:
@@ -102,9 +115,6 @@ def _refusals(manifest: Manifest, limits: Partition, together: int) -> list[str]
     if gpus > limits.gpus_per_node:
         needed_gpus = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
         reasons.append(f"{need} {needed_gpus}, a node has {limits.gpus_per_node}")
-    if limits.max_time_s is not None and (manifest.time_s or 0) > limits.max_time_s:
-        asked, limit = format_duration(manifest.time_s or 0), format_duration(limits.max_time_s)
-        reasons.append(f"time {asked} is over its limit of {limit}")
     if not reasons:
         needed = len(_per_node(manifest, _most_per_node(manifest, limits)))
         most = min((n for n in (limits.nodes, limits.max_nodes) if n is not None), default=needed)
@@ -113,6 +123,11 @@ def _refusals(manifest: Manifest, limits: Partition, together: int) -> list[str]
                 f"{manifest.learners} learners need {needed} nodes, a job may have {most}"
             )
     return reasons
+
+
+def _shorter(asked_s: int | None, limit_s: int | None) -> int | None:
+    """Return the time limit of one job: what was asked for, or the partition's if that is less."""
+    return asked_s if asked_s is None or limit_s is None else min(asked_s, limit_s)
 
 
 def _machine_refusals(manifest: Manifest, machine: Partition) -> list[str]:

@@ -36,6 +36,7 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
         "qos": batch.qos,
         "constraint": batch.constraint,
         "gres": batch.gres,
+        "exclude": ",".join(batch.exclude) or None,
         "signal": f"B:USR2@{resources.halt_margin_s}",
     }
     given = {name: value for name, value in chosen.items() if value is not None}

@@ -69,8 +69,12 @@ class Scheduler(Protocol):
 
     kind: str
 
-    def submit_script(self, plan: Plan, attempt: int) -> str:
-        """Return the script that submits `job.sbatch <attempt>` and prints the answer."""
+    def submit_script(self, plan: Plan, attempt: int | str) -> str:
+        """Return the script that submits `job.sbatch <attempt>` and prints the answer.
+
+        Args:
+            attempt: a number, or `contract.NEXT` for one that is put in its place later.
+        """
         ...
 
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:

@@ -27,7 +27,7 @@ class LocalQueue:
     """The CPUs that the jobs share; all of the machine's by default."""
     kind = "local"
 
-    def submit_script(self, plan: contract.Plan, attempt: int) -> str:
+    def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         """Return the queue's submit call; submitting a token again returns the first job's id."""
         resources = plan.resources
         options = {

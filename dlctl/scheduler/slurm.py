@@ -86,7 +86,7 @@ class Slurm:
     accounting: bool = True
     kind = "slurm"
 
-    def submit_script(self, plan: contract.Plan, attempt: int) -> str:
+    def submit_script(self, plan: contract.Plan, attempt: int | str) -> str:
         """Return the sbatch call; options that don't depend on the attempt are in the script."""
         token = contract.token(plan.training_id, attempt)
         arguments = [

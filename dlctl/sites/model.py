@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from dlctl.contract import STARTERS
 from dlctl.contract.launchers import SITE_LAUNCHERS
 from dlctl.sbatch_options import refusal
 from dlctl.units import parse_duration, parse_size
@@ -118,6 +119,8 @@ class SchedulerSettings(_Settings):
     """Further sbatch options of every job."""
     accounting: bool = True
     """Whether sacct answers here."""
+    next_attempt: list[Literal[STARTERS]] = list(STARTERS)  # type: ignore[valid-type]
+    """Who may start the next attempt of a training, in order of preference."""
     cpus: int | None = Field(default=None, ge=1)
     """Kind local: how many CPUs all jobs together may use; None: all of the machine's."""
 

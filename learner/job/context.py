@@ -14,6 +14,8 @@ from learner.errors import UserFault
 
 JOB_VARIABLE = "DLCTL_JOB_DIR"
 ATTEMPT_VARIABLE = "DLCTL_ATTEMPT"
+ENDS_AT_VARIABLE = "DLCTL_JOB_ENDS_AT"
+"""When a job ends, in Unix seconds, for the attempts after the first that run in it."""
 
 
 @dataclass(frozen=True)

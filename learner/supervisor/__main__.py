@@ -14,7 +14,7 @@ from dlctl import contract
 from dlctl.contract import ContractError, Plan
 from learner.errors import UserFault
 from learner.job.outcome import fault_outcome
-from learner.supervisor.finish import crash_outcome, leave
+from learner.supervisor.finish import crash_outcome, leave, say
 from learner.system.signals import HaltFlag
 
 MINIMUM_PYTHON = (3, 10)
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     except BaseException as error:  # the last resort: no attempt ends without a verdict
         traceback.print_exc()
         outcome = crash_outcome(error)
-    return leave(job_dir, attempt, outcome)
+    return leave(job_dir, attempt, outcome).code
 
 
 def _check_python(job_dir: Path) -> None:
@@ -61,6 +61,7 @@ def _site(job_dir: Path) -> str:
 
 def _supervise(job_dir: Path, attempt: int) -> int:
     from learner.job.context import read_plan
+    from learner.lifecycle.manager import follow, run_here
     from learner.supervisor.attempt import Supervisor
     from learner.supervisor.control import Control
     from learner.system.segments import remove_segment_folder
@@ -73,11 +74,13 @@ def _supervise(job_dir: Path, attempt: int) -> int:
             outcome = supervisor.run()
         except UserFault as fault:
             outcome = supervisor.ended_early() or fault_outcome(fault)
-        code = leave(job_dir, attempt, outcome)
+        leaving = leave(job_dir, attempt, outcome, plan, control.left_s())
         # After the verdict: a final state without a verdict would look like a crash.
         supervisor.heart.set(state=outcome.state, reason=outcome.reason)
         remove_segment_folder(plan.training_id, attempt)  # an interrupted preflight may leave one
-        return code
+    if leaving.following and follow(leaving.following, say):
+        run_here(leaving.following)
+    return leaving.code
 
 
 if __name__ == "__main__":

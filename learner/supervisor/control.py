@@ -18,6 +18,7 @@ from watchdog.observers.polling import PollingObserver
 
 from dlctl import contract
 from dlctl.contract import Plan, State, VerdictKind
+from learner.job.context import ENDS_AT_VARIABLE
 from learner.job.directives import is_there, refresh
 from learner.system.signals import HaltFlag
 
@@ -108,6 +109,10 @@ class Control:
             self._request = replace(self._request, terminated=True)
         return self._request
 
+    def left_s(self) -> float | None:
+        """Return how long the job may still run; None: no limit is known."""
+        return None if self._ends_at is None else self._ends_at - self._clock()
+
     def cancelled(self) -> bool:
         """Return whether the job directory holds a cancel request now."""
         return self._there(contract.CANCEL_REQUEST)
@@ -197,7 +202,8 @@ class _Wake(FileSystemEventHandler):  # type: ignore[misc, unused-ignore]
 def _deadline(plan: Plan, now: float) -> float | None:
     """Return when the job ends, on the clock of `now`: at the plan's or Slurm's limit."""
     limits = [] if plan.resources.time_s is None else [now + plan.resources.time_s]
-    end = os.environ.get("SLURM_JOB_END_TIME", "")
-    if end.isdecimal() and int(end) > time.time():
-        limits.append(now + int(end) - time.time())
+    for name in ("SLURM_JOB_END_TIME", ENDS_AT_VARIABLE):
+        end = os.environ.get(name, "")
+        if end.isdecimal() and int(end) > time.time():
+            limits.append(now + int(end) - time.time())
     return min(limits, default=None)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
@@ -14,6 +15,7 @@ from learner.job.directives import is_gone, is_there
 from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, verdict_of
 from learner.job.status import write_patiently
+from learner.lifecycle.manager import Following, conclude
 from learner.system.disk_reserve import FULL
 
 
@@ -22,22 +24,41 @@ def say(text: str) -> None:
     tell(f"{time.strftime('%H:%M:%S')} {text}")
 
 
-def leave(job_dir: Path, attempt: int, outcome: Outcome) -> int:
-    """Write and print the verdict; return the supervisor's exit code."""
+@dataclass(frozen=True)
+class Leaving:
+    """How a supervisor leaves: its exit code, and what follows its attempt."""
+
+    code: int
+    following: Following | None = None
+
+
+def leave(
+    job_dir: Path, attempt: int, outcome: Outcome, plan: Plan | None = None,
+    left_s: float | None = None,
+) -> Leaving:  # fmt: skip
+    """Write and print the verdict.
+
+    Args:
+        plan: the attempt's; None if it can't be read, then nothing follows.
+        left_s: how long the job may still run; None: no limit is known.
+    """
     if is_gone(attempt_folder(job_dir, attempt)):
-        return 1  # somebody removed the job directory: don't create it again
+        return Leaving(1)  # somebody removed the job directory: don't create it again
     verdict = dataclasses.replace(verdict_of(job_dir, attempt, outcome), finished_at=time.time())
+    following = None
+    if plan is not None:
+        verdict, following = conclude(job_dir, plan, verdict, left_s)
     path = job_dir / contract.verdict_file(verdict.attempt)
     with contextlib.suppress(OSError):
         reserve_file(job_dir, verdict.attempt).unlink()
     say(f"{verdict.state}: {verdict.reason}")
-    if verdict.hint:
+    if verdict.hint and not following:
         say(f"  {verdict.hint}")
     _print_last_lines(job_dir, verdict)
     if not write_patiently(path, to_json(verdict)):
         say(f"The verdict can't be written to {str(path)!r}: the disk is full or read-only.")
-        return 1
-    return 0 if verdict.state in (State.COMPLETED, State.HALTED) else 1
+        return Leaving(1)
+    return Leaving(0 if verdict.state in (State.COMPLETED, State.HALTED) else 1, following)
 
 
 def _print_last_lines(job_dir: Path, verdict: Verdict) -> None:

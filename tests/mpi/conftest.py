@@ -106,7 +106,7 @@ def make_plan(directory: Path, learners: int, arguments: dict[str, Any]) -> cont
     return contract.Plan(
         training_id=f"t-{os.getpid()}", name="test", version="1", description="", site="local",
         root=str(directory), job_dir=str(directory), runtime_dir=str(REPOSITORY), code_digest="",
-        created_at="2026-01-01T00:00:00Z", dlctl_version="0", retries=0,
+        created_at="2026-01-01T00:00:00Z", dlctl_version="0",
         resources=contract.Resources(
             learners=learners, nodes=1, learners_per_node=[learners], first_ranks=[0],
             cpus_per_learner=1,

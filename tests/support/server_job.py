@@ -264,7 +264,7 @@ def make_served_job(
     plan = contract.Plan(
         training_id=f"t-{secrets.token_hex(4)}", name="test", version="1", description="",
         site="local", root=str(directory), job_dir=str(directory), runtime_dir=str(REPOSITORY),
-        code_digest="", created_at="2026-01-01T00:00:00Z", dlctl_version="0", retries=0,
+        code_digest="", created_at="2026-01-01T00:00:00Z", dlctl_version="0",
         resources=resources(learners), batch=contract.Batch("local"),
         launch=contract.Launch("direct", [], step_per_learner=True),
         environment=contract.Environment(sys.executable),

@@ -138,7 +138,6 @@ def assert_told_per_attempt(scene):
 
 @pytest.mark.parametrize(("asked", "error", "said"), [
     ({"learners": 500, "cpus": 4, "partition": "cpu"}, PlanError, "500 learners need 500 nodes"),
-    ({"time": "3h", "partition": "cpu"}, PlanError, "time 3h is over its limit of 2h"),
     ({"partition": "bgi"}, PlanError, "no partition 'bgi'; did you mean 'big'"),
     ({"memory": "lots"}, ManifestError, "--memory: 'lots' is not a size"),
     ({"nodes": 3}, ManifestError, "--nodes: 2 learners can't be spread evenly over 3"),

@@ -284,7 +284,7 @@ def test_weights_may_be_in_the_training_data(tmp_path: Path) -> None:
 
 def test_what_only_lacks_a_convenience_can_run() -> None:
     loaded = manifest(
-        SMALL + "parameter_server: {staleness: 2}\nretries: 1\nlearners: 1\n"
+        SMALL + "parameter_server: {staleness: 2}\nstorage: 1GiB\nlearners: 1\n"
         "data_stores: [{id: a, type: s3_datastore}]\n"
     )
     assert can_not_run(loaded) == []

@@ -96,7 +96,6 @@ def test_a_refusal_has_a_reason_for_each_partition():
         plan_of(site=SITE, cpus=32, gpus=8, memory="100GiB", time="2h")
     said = refused.value.message
     assert "small: a learner needs 32 CPUs, a node has 4; a learner needs 100GiB" in said
-    assert "time 2h is over its limit of 1h" in said
     assert "big: a learner needs 32 CPUs, a node has 16" in said
     assert "needs 8 GPUs, a node has 4" in said
     assert refused.value.exit_code == 5
@@ -320,3 +319,23 @@ def test_servers_can_not_talk_mpi_where_mpirun_starts_worlds():
     site = make_site(more=TWO, launcher="{kind: mpirun}")
     with pytest.raises(PlanError, match="transport mpi needs srun; the site testbed uses mpirun"):
         plan_of(MPI, site=site, learners=5, cpus=8)
+
+
+def test_a_training_that_is_longer_than_a_partition_takes_a_chain_of_jobs():
+    limits = "partitions:\n  day: {nodes: 9, max_time: 4h}\n  hour: {nodes: 9, max_time: 1h}\n"
+    plan = plan_of(site=make_site(more=limits), time="14d")
+    assert (plan.batch.partition, plan.resources.time_s) == ("day", 4 * 3600)
+    assert plan.lifecycle.total_time_s == 14 * 86400
+    assert plan.lifecycle.links == 85  # each loses two minutes for saving, and ten seconds to start
+    short = plan_of(site=make_site(more=limits), time="30m")
+    assert (short.batch.partition, short.resources.time_s, short.lifecycle.links) == (
+        "day",
+        1800,
+        1,
+    )
+
+
+def test_a_partition_in_which_one_job_is_enough_comes_first():
+    limits = "partitions:\n  a: {nodes: 9, max_time: 1h, default: true}\n  b: {max_time: 7d}\n"
+    assert plan_of(site=make_site(more=limits), time="2d").batch.partition == "b"
+    assert plan_of(site=make_site(more=limits), time="30m").batch.partition == "a"

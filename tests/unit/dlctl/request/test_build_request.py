@@ -137,7 +137,7 @@ def test_a_request_that_cannot_run_is_planned_but_not_sent(tmp_path):
 
 
 def test_a_request_that_can_run_may_be_sent(tmp_path):
-    request = prepared(tmp_path, extra="retries: 3\n")
+    request = prepared(tmp_path, extra="storage: 1GiB\n")
     assert len(request.plan.not_in_this_version) == 1
     check_can_run(request)
 

@@ -35,7 +35,9 @@ def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
     with redirect_stdout(FullDisk()), redirect_stderr(FullDisk()):
         say("learner 1 was killed by signal 9: restarting it in 0.5 s.")
         to_standard_error("waits for learner 1")
-        assert leave(tmp_path, 1, failed(VerdictKind.UNKNOWN, "It failed.", "Look.", guilty)) == 1
+        assert (
+            leave(tmp_path, 1, failed(VerdictKind.UNKNOWN, "It failed.", "Look.", guilty)).code == 1
+        )
     assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
 
 

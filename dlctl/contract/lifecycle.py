@@ -1,0 +1,89 @@
+"""What happens after an attempt has ended: the plan's policy, and the action in a verdict."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class Next(str, enum.Enum):
+    """What follows an attempt."""
+
+    NOTHING = "nothing"
+    """The training completed, or a person ended it."""
+    CONTINUE = "continue"
+    """The next link of the chain: a time limit or a preemption ended the attempt."""
+    RETRY = "retry"
+    """Another attempt after a fault."""
+    STOP = "stop"
+    """Another attempt would not help: a person decides."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class StarterKind(str, enum.Enum):
+    """Who starts the next attempt, the cheapest first."""
+
+    IN_ALLOCATION = "in_allocation"
+    """The supervisor, on the nodes that the job has."""
+    JOB = "job"
+    """The ending job, which submits the next one."""
+    SUCCESSOR = "successor"
+    """A job that was submitted beforehand and waits for this one's end."""
+    REQUEUE = "requeue"
+    """Slurm, which runs the same job again."""
+    CLIENT = "client"
+    """The next dlctl command that looks."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+STARTERS = tuple(kind.value for kind in StarterKind)
+
+
+@dataclass(frozen=True)
+class Action:
+    """What is done after an attempt has ended, and why."""
+
+    kind: Next
+    why: str
+    """One sentence."""
+    attempt: int = 0
+    """The number of the next attempt; 0: there is none."""
+    starter: str = ""
+    """A `StarterKind`; empty if there is no next attempt."""
+    not_before: float = 0.0
+    """When the next attempt may start, in Unix seconds: exponential back-off."""
+    exclude: list[str] = field(default_factory=list)
+    """Hosts on which the next attempts must not run."""
+    memory_factor: float = 1.0
+    """By how much the next attempt asks for more memory than this one."""
+    time_s: int | None = None
+    """The time limit of the next attempt's job; None: that of this one."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether another attempt follows."""
+        return self.kind in (Next.CONTINUE, Next.RETRY)
+
+
+@dataclass(frozen=True)
+class Lifecycle:
+    """What the plan decides about the attempts after the first."""
+
+    retries: int | None = None
+    """How many faults of the infrastructure are retried; None: 3 if there is a checkpoint."""
+    memory_factor: float | None = None
+    """How much more memory the one retry after the host's memory ran out asks for; None: none."""
+    backoff_s: float | None = None
+    """The first delay, which doubles with each fault; None: by the kind of fault."""
+    min_learners: int | None = None
+    """With how few learners an attempt may go on if nodes are lost; None: only with all."""
+    total_time_s: int | None = None
+    """The time of the whole training; None: no limit but each job's own."""
+    links: int = 1
+    """How many jobs the whole training is expected to take."""
+    starters: list[str] = field(default_factory=lambda: list(STARTERS))
+    """The `StarterKind`s that the site allows, in order of preference."""

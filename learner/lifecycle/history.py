@@ -1,0 +1,71 @@
+"""Read how earlier attempts have ended, and how far the training has come."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import Plan, State, Status, Verdict
+from learner.checkpoint_files.layout import directory_name, steps_present
+from learner.job.directives import is_there
+from learner.lifecycle.policy import Requests
+
+
+def verdicts_before(job_dir: Path, attempt: int) -> list[Verdict]:
+    """Return the verdicts of the attempts before this one; those without any are left out."""
+    found = []
+    for number in range(1, attempt):
+        with contextlib.suppress(contract.ContractError, OSError):
+            verdict = contract.read_record(Verdict, job_dir / contract.verdict_file(number))
+            found += [verdict] if verdict else []
+    return found
+
+
+def requests(job_dir: Path) -> Requests:
+    """Return what people have asked for."""
+    return Requests(
+        is_there(job_dir / contract.HALT_REQUEST), is_there(job_dir / contract.CANCEL_REQUEST)
+    )
+
+
+def measured(job_dir: Path, plan: Plan, verdict: Verdict) -> Verdict:
+    """Return a verdict with how far its attempt has come, and how much time that took."""
+    mark, written_at = newest_checkpoint(job_dir)
+    began_at = _status(job_dir, verdict.attempt, "supervisor", 0).started_at
+    ended_at = verdict.finished_at or time.time()
+    if verdict.state is State.FAILED:  # what was done after the checkpoint is lost
+        ended_at = max(began_at, min(ended_at, written_at))
+    ranks = range(plan.resources.learners)
+    statuses = [_status(job_dir, verdict.attempt, "learner", rank) for rank in ranks]
+    steps = [status.step for status in statuses if status.step is not None]
+    return replace(
+        verdict, progress=mark, step=max(steps, default=-1),
+        used_s=max(0.0, ended_at - began_at) if began_at else 0.0,
+    )  # fmt: skip
+
+
+def newest_checkpoint(job_dir: Path) -> tuple[int, float]:
+    """Return how far the newest checkpoint is, and when it was written, in Unix seconds.
+
+    The first is the step of a checkpoint of the built-in loop, or else when a program last wrote to
+    CHECKPOINT_DIR, in Unix seconds; -1 without any.
+    """
+    root = job_dir / contract.CHECKPOINTS
+    with contextlib.suppress(OSError):
+        if steps := steps_present(root):
+            return steps[0], (root / directory_name(steps[0])).stat().st_mtime
+        times = [path.stat().st_mtime for path in root.iterdir() if path.name[:1] != "."]
+        if times:
+            return int(max(times)), max(times)
+    return -1, 0.0
+
+
+def _status(job_dir: Path, attempt: int, role: str, rank: int) -> Status:
+    path = job_dir / contract.status_file(attempt, role, rank)
+    with contextlib.suppress(contract.ContractError, OSError):
+        if status := contract.read_record(Status, path):
+            return status
+    return Status(role, rank, attempt, State.DEPLOYING)

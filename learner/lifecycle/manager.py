@@ -1,0 +1,93 @@
+"""What a supervisor does after its attempt: decide what follows, and start it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dlctl.contract import Plan, StarterKind, Verdict, VerdictKind
+from learner.lifecycle import history, policy
+from learner.lifecycle.next_attempt import begin, changed_plan, claim, withdraw
+from learner.lifecycle.starters import Situation, Starter, candidates
+from learner.lifecycle.starters.base import CanNotStart
+from learner.lifecycle.starters.in_allocation import InAllocation
+
+
+@dataclass(frozen=True)
+class Following:
+    """The next attempt, and who may start it."""
+
+    situation: Situation
+    starters: list[Starter]
+
+
+def conclude(
+    job_dir: Path, plan: Plan, verdict: Verdict, left_s: float | None, *, in_job: bool = True
+) -> tuple[Verdict, Following | None]:
+    """Return the verdict with its action, and the next attempt if there is one."""
+    verdict = history.measured(job_dir, plan, verdict)
+    verdicts = [*history.verdicts_before(job_dir, verdict.attempt), verdict]
+    asked = history.requests(job_dir)
+    action = policy.decide(plan.lifecycle, verdicts, asked, time.time())
+    if not action.goes_on:
+        return replace(verdict, action=action), None
+    situation = Situation(
+        job_dir, verdict.attempt, changed_plan(plan, action), VerdictKind(verdict.kind), action,
+        verdict.job_id, left_s, in_job,
+    )  # fmt: skip
+    starters = candidates(situation)
+    action = replace(action, starter=str(starters[0].kind))
+    return replace(verdict, action=action), Following(replace(situation, action=action), starters)
+
+
+def follow(following: Following, say: Callable[[str], None]) -> bool:
+    """Start the next attempt; return whether it runs in the place of this process.
+
+    Otherwise a new job runs it, somebody else has begun it, or the login side will start it.
+    """
+    situation = following.situation
+    number = situation.attempt + 1
+    say(f"Attempt {number} follows: {situation.action.why}.")
+    for starter in following.starters:
+        if starter.kind is StarterKind.CLIENT:
+            say("The next dlctl command that looks at the training starts it.")
+            return False
+        if not _waited(situation, starter):
+            say("A person ended the training.")
+            return False
+        if not begin(situation.job_dir, situation.attempt, situation.plan, situation.action):
+            say(f"Somebody else has begun attempt {number}.")
+            return False
+        try:
+            job_id = starter.start(situation)
+        except CanNotStart as error:
+            withdraw(situation.job_dir, number)
+            say(f"It can't be started by {starter.kind}: {error}")
+            continue
+        if starter.runs_here:
+            claim(situation.job_dir, number, job_id)
+        say(f"It is job {job_id or '(not known yet)'}.")
+        return starter.runs_here
+    return False
+
+
+def run_here(following: Following) -> None:
+    """Replace this process by the supervisor of the next attempt."""
+    InAllocation.run(following.situation)
+
+
+def _waited(situation: Situation, starter: Starter) -> bool:
+    """Wait until the attempt may start; return False if a person ended the training meanwhile.
+
+    Slurm waits by itself for a job that it has not started yet.
+    """
+    waits = starter.runs_here or situation.plan.batch.scheduler != "slurm"
+    while True:
+        if history.requests(situation.job_dir) != policy.Requests():
+            return False
+        left_s = situation.action.not_before - time.time()
+        if left_s <= 0 or not waits:
+            return True
+        time.sleep(min(left_s, 0.5))

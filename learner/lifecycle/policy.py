@@ -1,0 +1,178 @@
+"""Decide what follows an attempt that has ended. Pure.
+
+Faults of the infrastructure are retried while the checkpoint advances, with exponential back-off
+and jitter; a time limit and a preemption are no faults. A user's error is never retried.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dlctl.contract import Action, Lifecycle, Next, State, Verdict, VerdictKind
+
+RETRIES = 3
+"""Retries of a training that has a checkpoint, if its manifest does not say how many."""
+WITHOUT_PROGRESS = 3
+"""After this many attempts whose checkpoint did not advance, a person decides."""
+LONGEST_DELAY_S = 600.0
+JITTER = 0.25
+LEAST_TIME_S = 30.0
+"""A shorter rest of the training's time is not worth a job."""
+
+_NOT_FAULTS = {VerdictKind.TIME_LIMIT, VerdictKind.PREEMPTED}
+_BY_A_PERSON = {VerdictKind.REQUESTED, VerdictKind.CANCELLED, VerdictKind.SUPERSEDED}
+_NEVER = {
+    VerdictKind.USER_ERROR: "an error in the program, its data or the manifest would happen again",
+    VerdictKind.NOT_A_NUMBER: "the loss would become NaN again",
+    VerdictKind.GPU_OUT_OF_MEMORY: "a GPU's memory would run out again",
+}
+_FIRST_DELAY_S = {
+    VerdictKind.DISK_FULL: 60.0,
+    VerdictKind.NETWORK: 10.0,
+    VerdictKind.SITE: 30.0,
+    VerdictKind.SCHEDULER: 10.0,
+    VerdictKind.INTERNAL: 10.0,
+}
+_SHORT_DELAY_S = 1.0
+_NODES_FAULT = {VerdictKind.NODE_LOST, VerdictKind.GPU_ERROR}
+"""The host of the evidence is to blame, and is avoided from then on."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What people have asked for, by the files in `control/`."""
+
+    halt: bool = False
+    cancel: bool = False
+
+
+def decide(
+    lifecycle: Lifecycle | None,
+    verdicts: Sequence[Verdict],
+    requests: Requests,
+    now: float,
+    chance: float | None = None,
+) -> Action:
+    """Return what follows the newest verdict.
+
+    Args:
+        verdicts: of all attempts, the oldest first; the last one has no action yet.
+        now: Unix seconds.
+        chance: from 0 to 1, for the jitter; None: random.
+    """
+    newest = verdicts[-1]
+    kind = _kind(newest)
+    if newest.state is State.COMPLETED:
+        return Action(Next.NOTHING, "the training completed")
+    if kind in _BY_A_PERSON or requests.halt or requests.cancel:
+        return Action(Next.NOTHING, "a person ended the training, or it was taken over")
+    if lifecycle is None:
+        return Action(Next.STOP, "its plan was made by an older dlctl, which starts no attempts")
+    objection = _NEVER.get(kind, "") or _used_up(lifecycle, verdicts) or _stuck(verdicts)
+    if objection:
+        return Action(Next.STOP, objection)
+    following = Action(
+        Next.CONTINUE, "the training continues from its newest checkpoint", newest.attempt + 1,
+        not_before=now, exclude=_avoided(verdicts), time_s=_rest_s(lifecycle, verdicts),
+    )  # fmt: skip
+    if kind in _NOT_FAULTS:
+        return following
+    chance = random.random() if chance is None else chance  # noqa: S311 - no secret
+    return _retry(lifecycle, verdicts, following, chance)
+
+
+def _kind(verdict: Verdict) -> VerdictKind:
+    try:
+        return VerdictKind(verdict.kind)
+    except ValueError:
+        return VerdictKind.UNKNOWN
+
+
+def _retry(
+    lifecycle: Lifecycle, verdicts: Sequence[Verdict], following: Action, chance: float
+) -> Action:
+    """Return the retry of a fault, or why there is none."""
+    newest, kind = verdicts[-1], _kind(verdicts[-1])
+    factor = 1.0
+    if kind is VerdictKind.OUT_OF_MEMORY:
+        if lifecycle.memory_factor is None:
+            why = "memory would run out again; `retry: {memory: 1.5x}` would ask for more once"
+            return Action(Next.STOP, why)
+        if any(each.action and each.action.memory_factor > 1 for each in verdicts[:-1]):
+            return Action(Next.STOP, "memory ran out again after it was raised once")
+        factor = lifecycle.memory_factor
+    done = sum(1 for each in verdicts[:-1] if each.action and each.action.kind is Next.RETRY)
+    allowed = lifecycle.retries
+    if allowed is None:
+        allowed = RETRIES if newest.progress >= 0 else 0
+        if not allowed:
+            why = "there is no checkpoint to go on from; `retries: 3` would begin again"
+            return Action(Next.STOP, why)
+    if done >= allowed:
+        how_many = "no retries are" if not allowed else f"all {allowed} retries have been"
+        return Action(Next.STOP, f"{how_many} {'allowed' if not allowed else 'used'}")
+    delay_s = _delay_s(lifecycle, kind, done, chance)
+    why = f"retry {done + 1} of {allowed}, from the newest checkpoint"
+    if newest.progress < 0:
+        why = f"retry {done + 1} of {allowed}, from the beginning: there is no checkpoint"
+    return replace(
+        following, kind=Next.RETRY, why=why, memory_factor=factor,
+        not_before=following.not_before + delay_s,
+    )  # fmt: skip
+
+
+def _delay_s(lifecycle: Lifecycle, kind: VerdictKind, done: int, chance: float) -> float:
+    """Return the exponential back-off with jitter: many trainings may have failed at once."""
+    first_s = lifecycle.backoff_s
+    if first_s is None:
+        first_s = _FIRST_DELAY_S.get(kind, _SHORT_DELAY_S)
+    delay_s = min(LONGEST_DELAY_S, first_s * 2.0 ** min(done, 30))
+    return delay_s * (1 + JITTER * (2 * chance - 1))
+
+
+def _used_up(lifecycle: Lifecycle, verdicts: Sequence[Verdict]) -> str:
+    left_s = _rest_s(lifecycle, verdicts)
+    if left_s is None or left_s >= LEAST_TIME_S:
+        return ""
+    return "the training's `time` is used up: dlctl resume --time gives it more"
+
+
+def _rest_s(lifecycle: Lifecycle, verdicts: Sequence[Verdict]) -> int | None:
+    """Return how much of the training's time is left; None if it has no limit."""
+    if lifecycle.total_time_s is None:
+        return None
+    return max(0, lifecycle.total_time_s - round(sum(each.used_s for each in verdicts)))
+
+
+def _stuck(verdicts: Sequence[Verdict]) -> str:
+    """Return why another attempt would come no further, or an empty text."""
+    newest = verdicts[-1]
+    before = verdicts[-2] if len(verdicts) > 1 else None
+    if (
+        before is not None and before.state is State.FAILED and newest.state is State.FAILED
+        and newest.step >= 0 and before.step == newest.step and _error(before) == _error(newest)
+    ):  # fmt: skip
+        return f"attempts {before.attempt} and {newest.attempt} failed alike at step {newest.step}"
+    if len(verdicts) > WITHOUT_PROGRESS:
+        reached = [each.progress for each in verdicts[-WITHOUT_PROGRESS - 1 :]]
+        if max(reached[1:]) <= reached[0]:
+            return f"the checkpoint has not advanced in {WITHOUT_PROGRESS} attempts"
+    return ""
+
+
+def _error(verdict: Verdict) -> tuple[str, str]:
+    """Return what identifies an error: numbers differ from attempt to attempt."""
+    words = verdict.guilty.last_lines[-1:] if verdict.guilty else []
+    return verdict.kind, re.sub(r"\d+", "#", words[0] if words else "")
+
+
+def _avoided(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the hosts that a fault was blamed on, in the order of the faults."""
+    blamed = [
+        each.guilty.host for each in verdicts
+        if each.guilty and each.guilty.host and _kind(each) in _NODES_FAULT
+    ]  # fmt: skip
+    return list(dict.fromkeys(blamed))

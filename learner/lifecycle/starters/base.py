@@ -1,0 +1,51 @@
+"""The interface of those who start the next attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from dlctl.contract import Action, Plan, StarterKind, VerdictKind
+
+
+class CanNotStart(Exception):
+    """The next attempt could not be started this way; the message gives the reason."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """An attempt that has ended, and what is to follow."""
+
+    job_dir: Path
+    attempt: int
+    """The attempt that has ended."""
+    plan: Plan
+    """The next attempt's."""
+    kind: VerdictKind
+    """Why the attempt has ended."""
+    action: Action
+    job_id: str
+    """The job that asks."""
+    left_s: float | None
+    """How long the job may still run; None: no limit is known."""
+    in_job: bool = True
+    """Whether the caller is the job's supervisor, on the job's first node."""
+
+
+class Starter(Protocol):
+    """One way to start the next attempt."""
+
+    kind: StarterKind
+    runs_here: bool
+    """Whether the attempt runs in the process that starts it, which is then replaced."""
+
+    def objection(self, situation: Situation) -> str:
+        """Return why this way is not open, in a few words; empty if it is."""
+
+    def start(self, situation: Situation) -> str:
+        """Start the attempt, whose files are there; return the id of its job.
+
+        Raises:
+            CanNotStart: nothing was started.
+        """

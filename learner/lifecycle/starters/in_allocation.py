@@ -1,0 +1,64 @@
+"""Start the next attempt on the nodes that the job has: no queue, no new job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from dlctl import contract
+from dlctl.contract import StarterKind, VerdictKind
+from learner.job.context import ENDS_AT_VARIABLE
+from learner.lifecycle.starters.base import Situation
+
+_LEAST_S = 60.0
+"""With less time than this beside the margin for saving, a new job comes further."""
+_OTHER_NODES = {VerdictKind.NODE_LOST, VerdictKind.GPU_ERROR}
+_NOT_HERE = {
+    VerdictKind.TIME_LIMIT, VerdictKind.PREEMPTED, VerdictKind.SCHEDULER, VerdictKind.CANCELLED,
+}  # fmt: skip
+
+
+class InAllocation:
+    """Replaces the supervisor by that of the next attempt."""
+
+    kind = StarterKind.IN_ALLOCATION
+    runs_here = True
+
+    def objection(self, situation: Situation) -> str:
+        """Return why the job's nodes can't be used again."""
+        action, plan = situation.action, situation.plan
+        if not situation.in_job:
+            return "the job has ended"
+        if situation.kind in _NOT_HERE:
+            return "the scheduler ends the job"
+        if situation.kind in _OTHER_NODES:
+            return "a node is to be avoided"
+        if action.memory_factor > 1:
+            return "the job has too little memory"
+        margin_s = plan.resources.halt_margin_s
+        if situation.left_s is not None and situation.left_s < margin_s + _LEAST_S:
+            return "the job has too little time left"
+        return ""
+
+    def start(self, situation: Situation) -> str:
+        """Return this job's id; `run` then starts the attempt."""
+        return situation.job_id
+
+    @staticmethod
+    def run(situation: Situation) -> None:
+        """Replace this process by the supervisor of the next attempt. Does not return.
+
+        Signals are blocked until it can handle them, so that none gets lost or kills it.
+        """
+        number = situation.attempt + 1
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP])
+        log = situation.job_dir / contract.job_output(number)
+        output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        for stream in (1, 2):
+            os.dup2(output, stream)
+        if situation.left_s is not None:
+            os.environ[ENDS_AT_VARIABLE] = str(int(time.time() + situation.left_s))
+        program = ["-u", "-m", "learner.supervisor", str(situation.job_dir), str(number)]
+        os.execv(sys.executable, [sys.executable, *program])  # noqa: S606

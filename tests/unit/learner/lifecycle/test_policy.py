@@ -1,0 +1,130 @@
+"""What follows an attempt that has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlctl.contract import Action, Guilty, Lifecycle, Next, State, Verdict, VerdictKind
+from learner.lifecycle.policy import Requests, decide
+
+NOW = 1000.0
+RETRY = Action(Next.RETRY, "")
+
+
+def ended(attempt: int, kind: VerdictKind, progress: int = 5, **more: Any) -> Verdict:
+    state = more.pop("state", State.FAILED)
+    action = None if more.pop("newest", False) else RETRY
+    return Verdict(
+        attempt, "7", state, "why", kind=kind, progress=progress,
+        **{"action": action, "step": attempt * 10, **more},
+    )  # fmt: skip
+
+
+def after(
+    *verdicts: Verdict, requests: Requests | None = None, chance: float = 0.5, **lifecycle: Any
+) -> Action:
+    policy = Lifecycle(**lifecycle)
+    return decide(policy, verdicts, requests or Requests(), NOW, chance)
+
+
+@pytest.mark.parametrize("kind", [
+    VerdictKind.NODE_LOST, VerdictKind.NETWORK, VerdictKind.GPU_ERROR, VerdictKind.HUNG,
+    VerdictKind.DISK_FULL, VerdictKind.SCHEDULER, VerdictKind.SITE, VerdictKind.UNKNOWN,
+])  # fmt: skip
+def test_a_fault_of_the_infrastructure_is_retried_while_there_is_a_checkpoint(kind):
+    action = after(ended(1, kind))
+    assert (action.kind, action.attempt, action.why) == (
+        Next.RETRY, 2, "retry 1 of 3, from the newest checkpoint",
+    )  # fmt: skip
+    assert after(ended(1, kind, progress=-1)).kind is Next.STOP
+    begins_again = after(ended(1, kind, progress=-1), retries=1)
+    assert begins_again.why == "retry 1 of 1, from the beginning: there is no checkpoint"
+
+
+@pytest.mark.parametrize("kind", [
+    VerdictKind.USER_ERROR, VerdictKind.NOT_A_NUMBER, VerdictKind.GPU_OUT_OF_MEMORY,
+])  # fmt: skip
+def test_what_would_happen_again_is_never_retried(kind):
+    assert after(ended(1, kind), retries=9).kind is Next.STOP
+
+
+@pytest.mark.parametrize("kind", [VerdictKind.TIME_LIMIT, VerdictKind.PREEMPTED])
+def test_the_end_of_a_job_is_no_fault(kind):
+    many = [ended(n, kind, n, state=State.HALTED) for n in range(1, 50)]
+    action = after(*many, retries=0)
+    assert (action.kind, action.attempt, action.not_before) == (Next.CONTINUE, 50, NOW)
+
+
+def test_retries_are_counted_over_all_attempts():
+    faults = [ended(n, VerdictKind.NODE_LOST, n) for n in range(1, 5)]
+    assert after(*faults[:3]).why == "retry 3 of 3, from the newest checkpoint"
+    assert after(*faults).why == "all 3 retries have been used"
+    assert after(*faults, retries=4).kind is Next.RETRY
+    assert after(faults[0], retries=0).why == "no retries are allowed"
+
+
+def test_the_delay_grows_exponentially_with_jitter():
+    faults = [ended(n, VerdictKind.NETWORK, n) for n in range(1, 10)]
+    delays = [after(*faults[:n], retries=99).not_before - NOW for n in range(1, 10)]
+    assert delays == [10, 20, 40, 80, 160, 320, 600, 600, 600]
+    assert after(faults[0], chance=0.0).not_before == NOW + 7.5
+    assert after(faults[0], chance=1.0).not_before == NOW + 12.5
+    assert after(faults[0], backoff_s=60.0).not_before == NOW + 60
+
+
+def test_the_same_error_at_the_same_step_twice_ends_it():
+    said = Guilty("learner", 0, "n1", 1, None, ["broken at 0x7f12"])
+    again = Guilty("learner", 0, "n2", 1, None, ["broken at 0x9f34"])
+    first = ended(1, VerdictKind.NETWORK, 5, step=12, guilty=said)
+    action = after(first, ended(2, VerdictKind.NETWORK, 6, step=12, guilty=again))
+    assert action == Action(Next.STOP, "attempts 1 and 2 failed alike at step 12")
+    other = Guilty("learner", 0, "n1", 1, None, ["something else"])
+    assert after(first, ended(2, VerdictKind.NETWORK, 6, step=12, guilty=other)).goes_on
+    assert after(first, ended(2, VerdictKind.NETWORK, 6, step=13, guilty=again)).goes_on
+
+
+@pytest.mark.parametrize("kind", [VerdictKind.NODE_LOST, VerdictKind.TIME_LIMIT])
+def test_three_attempts_without_progress_end_it(kind):
+    stuck = [ended(n, kind, 5) for n in range(1, 5)]
+    assert after(*stuck[:3], retries=9).goes_on
+    assert after(*stuck, retries=9).why == "the checkpoint has not advanced in 3 attempts"
+    assert after(*stuck[:3], ended(4, kind, 6), retries=9).goes_on
+
+
+def test_memory_is_raised_once_if_the_manifest_says_so():
+    out = ended(1, VerdictKind.OUT_OF_MEMORY)
+    assert after(out).kind is Next.STOP
+    action = after(out, memory_factor=1.5)
+    assert (action.kind, action.memory_factor) == (Next.RETRY, 1.5)
+    raised = ended(1, VerdictKind.OUT_OF_MEMORY, action=action)
+    again = after(raised, ended(2, VerdictKind.OUT_OF_MEMORY, 6), memory_factor=1.5)
+    assert again.why == "memory ran out again after it was raised once"
+
+
+@pytest.mark.parametrize("asked", [Requests(halt=True), Requests(cancel=True)])
+def test_a_person_ends_the_chain_for_good(asked):
+    assert after(ended(1, VerdictKind.NODE_LOST), requests=asked).kind is Next.NOTHING
+    assert after(ended(1, VerdictKind.TIME_LIMIT), requests=asked).kind is Next.NOTHING
+    assert after(ended(1, VerdictKind.REQUESTED, state=State.HALTED)).kind is Next.NOTHING
+    assert after(ended(1, VerdictKind.CANCELLED, state=State.CANCELLED)).kind is Next.NOTHING
+
+
+def test_the_nodes_that_were_blamed_are_avoided_from_then_on():
+    lost = ended(1, VerdictKind.NODE_LOST, guilty=Guilty("learner", 1, "n2", None, None))
+    broken = ended(2, VerdictKind.GPU_ERROR, 6, guilty=Guilty("learner", 0, "n1", 1, None))
+    bug = ended(3, VerdictKind.NETWORK, 7, guilty=Guilty("learner", 0, "n3", 1, None))
+    assert after(lost, broken, bug, retries=9).exclude == ["n2", "n1"]
+
+
+def test_the_time_of_the_whole_training_ends_it():
+    links = [ended(n, VerdictKind.TIME_LIMIT, n, state=State.HALTED, used_s=100) for n in (1, 2, 3)]
+    assert after(*links, total_time_s=360).time_s == 60
+    used_up = after(*links, total_time_s=329)
+    assert used_up.kind is Next.STOP and "`time` is used up" in used_up.why
+    assert after(*links).time_s is None
+
+
+def test_a_plan_of_an_older_version_starts_nothing():
+    assert decide(None, [ended(1, VerdictKind.NODE_LOST)], Requests(), NOW).kind is Next.STOP
