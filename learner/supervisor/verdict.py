@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dlctl.contract import Guilty, Plan, State, Status, VerdictKind
 from dlctl.contract.lone_program import starts_processes_itself
+from dlctl.contract.metrics import MEMORY_BYTES
 from dlctl.contract.tracebacks import place_before
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
@@ -102,7 +104,7 @@ def _failed(plan: Plan, seen: Evidence) -> Outcome:
         return _cut_short(plan, seen, spoke[0])
     if failed:
         first = min(failed, key=lambda status: status.heartbeat_at)
-        return explain(plan, first)
+        return explain(plan, first, seen.launcher_words)
     if lost:
         return _vanished(plan, seen, min(lost, key=lambda s: s.heartbeat_at))
     return _launcher_failed(plan, seen)
@@ -161,7 +163,7 @@ def _launcher_failed(plan: Plan, seen: Evidence) -> Outcome:
     return failed(VerdictKind.SITE, reason, hint, guilty)
 
 
-def explain(plan: Plan, status: Status) -> Outcome:
+def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> Outcome:
     """Return the outcome of an attempt that this learner's failure ended."""
     who, guilty = _who(status), _guilty(status)
     if status.reason == UNFINISHED:
@@ -176,17 +178,18 @@ def explain(plan: Plan, status: Status) -> Outcome:
         hint = "Raise the time limit, or checkpoint more often."
         return failed(VerdictKind.TIME_LIMIT, f"{who} {UNSAVED}.", hint, guilty)
     if status.signal is not None:
-        return _killed(plan, status, status.signal)
+        return _killed(plan, status, status.signal, launcher_words)
     kind, what, hint = read_words(plan, status.last_lines, status.exit_code, status.rank)
     return failed(kind, f"{who} failed with exit code {status.exit_code}: {what}", hint, guilty)
 
 
-def _killed(plan: Plan, status: Status, number: int) -> Outcome:
+def _killed(plan: Plan, status: Status, number: int, launcher_words: Sequence[str]) -> Outcome:
     who, guilty = _who(status), _guilty(status)
     if number == signal.SIGKILL:
-        memory = f"probably by its memory limit ({_memory(plan)})"
-        reason = f"{who} was killed by signal 9, {memory}."
-        return failed(VerdictKind.OUT_OF_MEMORY, reason, _memory_hint(plan), guilty)
+        sure = says_full(list(launcher_words)) or _is_near_its_limit(plan, status)
+        memory = f"{'' if sure else 'perhaps '}by its memory limit ({_memory(plan)})"
+        kind = VerdictKind.OUT_OF_MEMORY if sure else VerdictKind.UNKNOWN
+        return failed(kind, f"{who} was killed by signal 9, {memory}.", _memory_hint(plan), guilty)
     rule = SIGNALS.get(number, OTHER_SIGNAL)
     reason = f"{who} was killed by signal {number} ({rule.words})."
     return failed(
@@ -194,6 +197,7 @@ def _killed(plan: Plan, status: Status, number: int) -> Outcome:
     )
 
 
+_NEAR_LIMIT = 0.8
 _OUR_ERROR = re.compile(r"(learner\.(?:errors|faults)|psrv\.errors)\.\w+: ")
 """Precedes the message in a traceback that Python printed, in a user's own program."""
 _SPEAKER = re.compile(r"\[(?:rank|server) \d+ on [^\]]*\] ?")
@@ -257,6 +261,12 @@ def _placed(lines: list[str], line: str) -> str:
     """Return an error that Python printed, after the user's line that raised it, if any."""
     place = place_before(lines, line)
     return f"{place}: {line.strip()}" if place else line.strip()
+
+
+def _is_near_its_limit(plan: Plan, status: Status) -> bool:
+    """Return whether the memory that the learner last reported explains that it was killed."""
+    limit, used = plan.resources.memory_bytes_per_learner, status.metrics.get(MEMORY_BYTES)
+    return limit is not None and used is not None and used > _NEAR_LIMIT * limit
 
 
 def _who(status: Status) -> str:

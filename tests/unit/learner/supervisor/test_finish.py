@@ -69,7 +69,7 @@ def test_a_brief_file_system_failure_is_neither_a_request_nor_an_end(
         assert not outside.expelled() and not outside.abandoned()
         assert not is_there(tmp_path) and not is_gone(tmp_path)
     with no_answer(tmp_path, number, times=3):
-        assert leave(tmp_path, 1, Outcome(State.COMPLETED, VerdictKind.NONE, "It ended.")) == 0
+        assert leave(tmp_path, 1, Outcome(State.COMPLETED, VerdictKind.NONE, "It ended.")).code == 0
     assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
     assert is_there(tmp_path) and is_gone(tmp_path / "other")
 

@@ -50,7 +50,7 @@ def test_completes_with_indexed_results(tmp_path):
         ),
         (f"{PY} -c 'open(\"/no/such\")'", "FileNotFoundError", "DATA_DIR"),
         (f"{PY} -c 'raise MemoryError'", "MemoryError", "--memory"),
-        ("kill -9 $$", "signal 9, probably by its memory limit (1 GiB", "--memory"),
+        ("kill -9 $$", "signal 9, perhaps by its memory limit (1 GiB", "--memory"),
         (f"{PY} -c 'import os; os.kill(os.getpid(), 9)'; exit $?", "signal 9", "--memory"),
     ],
 )
