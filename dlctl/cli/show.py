@@ -230,18 +230,18 @@ def _learner(status: dict[str, Any]) -> list[str]:
 
 
 def _print_last_words(details: dict[str, Any]) -> None:
-    guilty = (details.get("verdict") or {}).get("guilty")
-    if guilty and guilty["last_lines"]:
-        where = f" on {guilty['host']}" if guilty["host"] else ""  # one that never began
-        output.line(f"\nlast lines of {guilty['role']} {guilty['rank']}{where}:")
-        for text in shorten(guilty["last_lines"]):
+    evidence = (details.get("verdict") or {}).get("evidence")
+    if evidence and evidence["role"] and evidence["last_lines"]:
+        where = f" on {evidence['host']}" if evidence["host"] else ""  # one that never began
+        output.line(f"\nlast lines of {evidence['role']} {evidence['rank']}{where}:")
+        for text in shorten(evidence["last_lines"]):
             output.line(f"  {without_speaker(text)}")
-        output.line(_whole_log(details, guilty))
+        output.line(_whole_log(details, evidence))
 
 
-def _whole_log(details: dict[str, Any], guilty: dict[str, Any]) -> str:
+def _whole_log(details: dict[str, Any], evidence: dict[str, Any]) -> str:
     """Return where all lines of a process are, and the command that prints them."""
-    attempt, rank, role = details["attempt"], guilty["rank"], guilty["role"]
+    attempt, rank, role = details["attempt"], evidence["rank"], evidence["role"]
     only = f" --learner {rank}" if role == "learner" else ""
     command = f"dlctl logs {details['training_id']}{only} --debug"
     place = f"at the site: {details['job_dir']}/{attempt_dir(attempt)}/{role}-{rank}.log"

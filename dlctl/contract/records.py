@@ -102,15 +102,20 @@ class Directive:
 
 
 @dataclass(frozen=True)
-class Guilty:
-    """The process that ended an attempt."""
+class Evidence:
+    """What a verdict rests on: the process that ended the attempt, and what the scheduler says."""
 
-    role: str
-    rank: int
-    host: str
-    exit_code: int | None
-    signal: int | None
+    role: str = ""
+    """Empty if no process is to blame; then the fields up to `last_lines` say nothing."""
+    rank: int = 0
+    host: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
     last_lines: list[str] = field(default_factory=list)
+    scheduler_state: str = ""
+    """The scheduler's word for the job's state at its end; empty if it was not asked."""
+    scheduler_reason: str = ""
+    """The scheduler's own words about it."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class Verdict:
     """One sentence: what was seen."""
     hint: str = ""
     """One sentence: what to do next."""
-    guilty: Guilty | None = None
+    evidence: Evidence | None = None
     finished_at: float = 0.0
     kind: str = ""
     """A `VerdictKind`: the cause, for programs. Empty if nothing failed, or in older files."""

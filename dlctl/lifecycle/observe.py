@@ -181,12 +181,13 @@ def _gone(record: Record, seen: Observation, wall_s: float) -> Record:
 
 
 def _why(verdict: Verdict) -> str:
-    guilty, told = verdict.guilty, verdict.reason.lower()
-    if not guilty or guilty.role not in ("learner", "server"):
+    evidence, told = verdict.evidence, verdict.reason.lower()
+    if not evidence or evidence.role not in ("learner", "server"):
         return verdict.reason
-    name = f"{guilty.role} {guilty.rank}"
+    name = f"{evidence.role} {evidence.rank}"
     named = re.search(rf"\b{name}\b", told)
-    where = f" on {guilty.host}" if guilty.host else ""  # a learner that never began has no host
+    # A learner that never began has no host.
+    where = f" on {evidence.host}" if evidence.host else ""
     return verdict.reason if named else f"{verdict.reason} ({name}{where})"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlctl.contract import Guilty, State, Verdict, VerdictKind
+from dlctl.contract import Evidence, State, Verdict, VerdictKind
 from learner.errors import UserFault
 from learner.job.context import job_id
 
@@ -21,20 +21,22 @@ class Outcome:
     """One sentence: what happened."""
     hint: str = ""
     """One sentence: what to do next."""
-    guilty: Guilty | None = None
+    evidence: Evidence | None = None
 
     @property
     def failed_rank(self) -> int | None:
         """The rank of the learner whose failure ended the attempt, if any."""
-        guilty = self.guilty
-        if self.state is not State.FAILED or guilty is None or guilty.role != "learner":
+        evidence = self.evidence
+        if self.state is not State.FAILED or evidence is None or evidence.role != "learner":
             return None
-        return guilty.rank
+        return evidence.rank
 
 
-def failed(kind: VerdictKind, reason: str, hint: str = "", guilty: Guilty | None = None) -> Outcome:
+def failed(
+    kind: VerdictKind, reason: str, hint: str = "", evidence: Evidence | None = None
+) -> Outcome:
     """Return the outcome of an attempt that failed."""
-    return Outcome(State.FAILED, kind, reason, hint, guilty)
+    return Outcome(State.FAILED, kind, reason, hint, evidence)
 
 
 def fault_outcome(fault: UserFault) -> Outcome:
@@ -50,6 +52,6 @@ def verdict_of(job_dir: Path, attempt: int, outcome: Outcome) -> Verdict:
         state=outcome.state,
         reason=outcome.reason,
         hint=outcome.hint,
-        guilty=outcome.guilty,
+        evidence=outcome.evidence,
         kind=outcome.kind,
     )

@@ -165,14 +165,14 @@ def _stuck(verdicts: Sequence[Verdict]) -> str:
 
 def _error(verdict: Verdict) -> tuple[str, str]:
     """Return what identifies an error: numbers differ from attempt to attempt."""
-    words = verdict.guilty.last_lines[-1:] if verdict.guilty else []
+    words = verdict.evidence.last_lines[-1:] if verdict.evidence else []
     return verdict.kind, re.sub(r"\d+", "#", words[0] if words else "")
 
 
 def _avoided(verdicts: Sequence[Verdict]) -> list[str]:
     """Return the hosts that a fault was blamed on, in the order of the faults."""
     blamed = [
-        each.guilty.host for each in verdicts
-        if each.guilty and each.guilty.host and _kind(each) in _NODES_FAULT
+        each.evidence.host for each in verdicts
+        if each.evidence and each.evidence.host and _kind(each) in _NODES_FAULT
     ]  # fmt: skip
     return list(dict.fromkeys(blamed))

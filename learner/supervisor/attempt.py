@@ -233,7 +233,7 @@ class Supervisor:
 
     def _conclude(self, step: Running, words: list[str], lost: dict[int, str]) -> Outcome:
         """Judge how the learners ended, close their statuses, store the results."""
-        from learner.supervisor.evidence import Evidence
+        from learner.supervisor.observed import Observed
         from learner.supervisor.verdict import decide
 
         if self.control.removed():
@@ -241,7 +241,7 @@ class Supervisor:
         statuses = [status for status in self._statuses() if status.rank not in lost]
         if any(status.state not in (State.COMPLETED, State.HALTED) for status in statuses):
             self._is_terminated()  # waits for a SIGTERM that may be on its way
-        seen = Evidence(
+        seen = Observed(
             statuses,
             step.exit_code,
             words,

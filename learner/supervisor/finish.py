@@ -62,14 +62,14 @@ def leave(
 
 
 def _print_last_lines(job_dir: Path, verdict: Verdict) -> None:
-    """Print the name of the guilty learner's log, or its last lines if it has no log."""
-    if verdict.guilty is None:
+    """Print the log of the learner at fault, or its last lines if it has none."""
+    if verdict.evidence is None:
         return
-    log = job_dir / contract.learner_log(verdict.attempt, verdict.guilty.rank)
-    if verdict.guilty.role == "learner" and is_there(log):
+    log = job_dir / contract.learner_log(verdict.attempt, verdict.evidence.rank)
+    if verdict.evidence.role == "learner" and is_there(log):
         say(f"  its whole log is {log}")
         return
-    for line in verdict.guilty.last_lines:
+    for line in verdict.evidence.last_lines:
         tell(f"  | {line}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dlctl.contract import MPI_PENDING, Guilty, Plan, Preflight, VerdictKind
+from dlctl.contract import MPI_PENDING, Evidence, Plan, Preflight, VerdictKind
 from dlctl.contract.launchers import LAUNCHERS
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
@@ -47,11 +47,14 @@ def _judge_sizes(plan: Plan, findings: Findings) -> Outcome | None:
                 f"The plan has {learners} learners, but {plan.launch.kind} started "
                 f"{report.launcher_size} processes.",
                 "Check `launcher` in the site file: it must start one process per learner.",
-                _guilty(findings, report),
+                _evidence(findings, report),
             )
         if report.mpi_size is not None and report.mpi_size != learners:
             return failed(
-                VerdictKind.SITE, _worlds(plan, report), _pmi_hint(plan), _guilty(findings, report)
+                VerdictKind.SITE,
+                _worlds(plan, report),
+                _pmi_hint(plan),
+                _evidence(findings, report),
             )
     return None
 
@@ -61,7 +64,7 @@ def _judge_problems(findings: Findings) -> Outcome | None:
         if report.problems:
             what, _, hint = report.problems[0].partition("\n")
             where = _where(findings.reports, report)
-            return failed(VerdictKind.SITE, what + where, hint, _guilty(findings, report))
+            return failed(VerdictKind.SITE, what + where, hint, _evidence(findings, report))
     return None
 
 
@@ -71,10 +74,10 @@ def _judge_loss(plan: Plan, findings: Findings) -> Outcome | None:
     late = [*_silent(plan, findings), *(report.rank for report in _pending(findings))]
     if not lost or not late:
         return None
-    guilty = Guilty("learner", late[0], "", findings.exit_code, None, findings.words)
+    evidence = Evidence("learner", late[0], "", findings.exit_code, None, findings.words)
     hint = f"Start again, on other nodes: dlctl resume {plan.training_id}"
     reason = f"A node was lost during the preflight: {lost}"
-    return failed(VerdictKind.NODE_LOST, reason, hint, guilty)
+    return failed(VerdictKind.NODE_LOST, reason, hint, evidence)
 
 
 def _judge_mpi_start(plan: Plan, findings: Findings) -> Outcome | None:
@@ -85,7 +88,7 @@ def _judge_mpi_start(plan: Plan, findings: Findings) -> Outcome | None:
         VerdictKind.SITE,
         f"MPI_Init {how} on {pending[0].host} (learner {pending[0].rank}).",
         _pmi_hint(plan),
-        _guilty(findings, pending[0]),
+        _evidence(findings, pending[0]),
     )
 
 
@@ -103,7 +106,7 @@ def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
         f"The preflight got no report from learner {silent[0]}, one of {learners}, {how}{detail}",
         "Check that every node has the site's Python and sees its root folder: "
         f"dlctl sites check {plan.site}",
-        Guilty("learner", silent[0], "", code, None, findings.words),
+        Evidence("learner", silent[0], "", code, None, findings.words),
     )
 
 
@@ -117,9 +120,9 @@ def _pending(findings: Findings) -> list[Preflight]:
     return [report for report in findings.reports if report.mpi_library == MPI_PENDING]
 
 
-def _guilty(findings: Findings, report: Preflight) -> Guilty:
+def _evidence(findings: Findings, report: Preflight) -> Evidence:
     code = findings.exit_code
-    return Guilty("learner", report.rank, report.host, code, None, findings.words)
+    return Evidence("learner", report.rank, report.host, code, None, findings.words)
 
 
 def _worlds(plan: Plan, report: Preflight) -> str:

@@ -1,6 +1,6 @@
 """Judge how an attempt ended from what the watchdogs wrote. Pure.
 
-The guilty learner is the one that failed first. Learners that the launcher ended because of it
+The learner at fault is the one that failed first. Learners that the launcher ended because of it
 have the status CANCELLED, which the verdict ignores. Which line means which kind of failure is
 data, in `learner.supervisor.verdict_rules`.
 """
@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dlctl.contract import Guilty, Plan, State, Status, VerdictKind
+from dlctl.contract import Evidence, Plan, State, Status, VerdictKind
 from dlctl.contract.lone_program import starts_processes_itself
 from dlctl.contract.metrics import MEMORY_BYTES
 from dlctl.contract.tracebacks import place_before
@@ -20,7 +20,7 @@ from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_full
 from learner.job.status import UNFINISHED, UNSAVED, has_saved
-from learner.supervisor.evidence import Evidence
+from learner.supervisor.observed import Observed
 from learner.supervisor.verdict_rules import (
     EXIT_CODES,
     GO_ON,
@@ -33,7 +33,7 @@ from learner.supervisor.verdict_rules import (
 )
 
 
-def decide(plan: Plan, seen: Evidence) -> Outcome:
+def decide(plan: Plan, seen: Observed) -> Outcome:
     """Return the outcome of an attempt whose learners have run."""
     states = [status.state for status in seen.statuses]
     complete = len(states) + len(seen.lost) == plan.resources.learners
@@ -81,7 +81,7 @@ def _describe_lost(lost: dict[int, str]) -> str:
     return "".join(parts)
 
 
-def _halted(seen: Evidence, complete: bool) -> bool:
+def _halted(seen: Observed, complete: bool) -> bool:
     states = {status.state for status in seen.statuses}
     fine = {State.COMPLETED, State.HALTED}
     if seen.request is not None:
@@ -96,7 +96,7 @@ def _halted(seen: Evidence, complete: bool) -> bool:
     )
 
 
-def _failed(plan: Plan, seen: Evidence) -> Outcome:
+def _failed(plan: Plan, seen: Observed) -> Outcome:
     failed = [status for status in seen.statuses if status.state is State.FAILED]
     lost = [status for status in seen.statuses if not status.state.final]
     spoke = [status for status in lost if _spoke(status, seen.logs.get(status.rank, []))]
@@ -115,25 +115,25 @@ def _spoke(status: Status, lines: list[str]) -> bool:
     return any(line.startswith(f"[rank {status.rank} on ") for line in _own_words(lines))
 
 
-def _cut_short(plan: Plan, seen: Evidence, status: Status) -> Outcome:
+def _cut_short(plan: Plan, seen: Observed, status: Status) -> Outcome:
     # On MPI_Abort Slurm kills the whole step at once: the watchdog may die before it reports.
     words = seen.logs[status.rank]
     kind, what, hint = read_words(plan, words, None, status.rank)
-    guilty = Guilty("learner", status.rank, status.host, None, None, words)
-    return failed(kind, f"{_who(status)} failed: {what}", hint, guilty)
+    evidence = Evidence("learner", status.rank, status.host, None, None, words)
+    return failed(kind, f"{_who(status)} failed: {what}", hint, evidence)
 
 
-def _vanished(plan: Plan, seen: Evidence, status: Status) -> Outcome:
+def _vanished(plan: Plan, seen: Observed, status: Status) -> Outcome:
     words = [*seen.logs.get(status.rank, []), *seen.launcher_words][-20:]
-    guilty = Guilty("learner", status.rank, status.host, status.exit_code, status.signal, words)
+    evidence = Evidence("learner", status.rank, status.host, status.exit_code, status.signal, words)
     if found := first_match(LAUNCHER_LINES, seen.launcher_words):
         rule, line = found
         hint = rule.hint.format(id=plan.training_id, site=plan.site) or _memory_hint(plan)
-        return failed(rule.kind, f"{rule.reason}: {line.strip()}", hint, guilty)
+        return failed(rule.kind, f"{rule.reason}: {line.strip()}", hint, evidence)
     last = seen.launcher_words[-1:]
     output = f" {launcher_name(plan)} reported: {last[0]}" if last else ""
     reason = f"{_who(status)} vanished with its watchdog; killed from outside.{output}"
-    return failed(VerdictKind.UNKNOWN, reason, _memory_hint(plan), guilty)
+    return failed(VerdictKind.UNKNOWN, reason, _memory_hint(plan), evidence)
 
 
 def see_log(plan: Plan, rank: int) -> str:
@@ -146,7 +146,7 @@ def go_on(plan: Plan) -> str:
     return GO_ON.format(id=plan.training_id)
 
 
-def _launcher_failed(plan: Plan, seen: Evidence) -> Outcome:
+def _launcher_failed(plan: Plan, seen: Observed) -> Outcome:
     words = seen.launcher_words
     output = f": {words[-1]}" if words else "."
     started = len(seen.statuses)
@@ -155,45 +155,48 @@ def _launcher_failed(plan: Plan, seen: Evidence) -> Outcome:
         f"{plan.resources.learners} learners had started{output}"
     )
     first = seen.statuses[0] if seen.statuses else None
-    guilty = Guilty(
+    evidence = Evidence(
         "learner", first.rank if first else 0, first.host if first else "",
         seen.launcher_exit, None, words,
     )  # fmt: skip
     hint = f"See the launcher's log, and check the site: dlctl sites check {plan.site}"
-    return failed(VerdictKind.SITE, reason, hint, guilty)
+    return failed(VerdictKind.SITE, reason, hint, evidence)
 
 
 def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> Outcome:
     """Return the outcome of an attempt that this learner's failure ended."""
-    who, guilty = _who(status), _guilty(status)
+    who, evidence = _who(status), _evidence(status)
     if status.reason == UNFINISHED:
         hint = "Let `build` return, and let the loop end the process: don't exit in the program."
-        return failed(VerdictKind.USER_ERROR, f"{who} {UNFINISHED}.", hint, guilty)
+        return failed(VerdictKind.USER_ERROR, f"{who} {UNFINISHED}.", hint, evidence)
     if status.exit_code is None and status.signal is None or not status.last_lines:
         reason = status.reason or "failed"
         if status.signal is None and status.exit_code not in EXIT_CODES:
             kind = VerdictKind.UNKNOWN if status.exit_code is None else VerdictKind.USER_ERROR
-            return failed(kind, f"{who}: {reason.rstrip('.')}.", see_log(plan, status.rank), guilty)
+            return failed(
+                kind, f"{who}: {reason.rstrip('.')}.", see_log(plan, status.rank), evidence
+            )
     if status.reason == UNSAVED:
         hint = "Raise the time limit, or checkpoint more often."
-        return failed(VerdictKind.TIME_LIMIT, f"{who} {UNSAVED}.", hint, guilty)
+        return failed(VerdictKind.TIME_LIMIT, f"{who} {UNSAVED}.", hint, evidence)
     if status.signal is not None:
         return _killed(plan, status, status.signal, launcher_words)
     kind, what, hint = read_words(plan, status.last_lines, status.exit_code, status.rank)
-    return failed(kind, f"{who} failed with exit code {status.exit_code}: {what}", hint, guilty)
+    return failed(kind, f"{who} failed with exit code {status.exit_code}: {what}", hint, evidence)
 
 
 def _killed(plan: Plan, status: Status, number: int, launcher_words: Sequence[str]) -> Outcome:
-    who, guilty = _who(status), _guilty(status)
+    who, evidence = _who(status), _evidence(status)
     if number == signal.SIGKILL:
         sure = says_full(list(launcher_words)) or _is_near_its_limit(plan, status)
         memory = f"{'' if sure else 'perhaps '}by its memory limit ({_memory(plan)})"
         kind = VerdictKind.OUT_OF_MEMORY if sure else VerdictKind.UNKNOWN
-        return failed(kind, f"{who} was killed by signal 9, {memory}.", _memory_hint(plan), guilty)
+        reason = f"{who} was killed by signal 9, {memory}."
+        return failed(kind, reason, _memory_hint(plan), evidence)
     rule = SIGNALS.get(number, OTHER_SIGNAL)
     reason = f"{who} was killed by signal {number} ({rule.words})."
     return failed(
-        rule.kind, reason, rule.hint.format(id=plan.training_id, rank=status.rank), guilty
+        rule.kind, reason, rule.hint.format(id=plan.training_id, rank=status.rank), evidence
     )
 
 
@@ -288,8 +291,8 @@ def _memory_hint(plan: Plan) -> str:
     )
 
 
-def _guilty(status: Status) -> Guilty:
-    return Guilty(
+def _evidence(status: Status) -> Evidence:
+    return Evidence(
         "learner", status.rank, status.host, status.exit_code, status.signal, status.last_lines
     )
 

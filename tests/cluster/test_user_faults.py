@@ -56,16 +56,16 @@ def test_an_import_error_on_one_rank_names_that_rank(dlctl, cluster_site):
     files = {"train.py": TRAIN.format(line=line)}
     folder = write_training(dlctl.cwd, {"job": "train.py"}, files, cpus=2, learners=2)
     shown = fails(dlctl, cluster_site, folder)
-    guilty = shown["verdict"]["guilty"]
-    assert guilty["rank"] == 1
+    evidence = shown["verdict"]["evidence"]
+    assert evidence["rank"] == 1
     hosts = {status["rank"]: status["host"] for status in shown["learners"]}
-    assert guilty["host"] == hosts[1]
+    assert evidence["host"] == hosts[1]
     assert hosts[0] != hosts[1]
     assert f"Learner 1 on {hosts[1]}" in shown["reason"]
     assert "No module named 'not_there_42'" in shown["reason"]
     assert "requirements" in shown["hint"]
     assert f"last lines of learner 1 on {hosts[1]}" in text_of(dlctl, shown)
-    assert any("not_there_42" in words for words in guilty["last_lines"])
+    assert any("not_there_42" in words for words in evidence["last_lines"])
 
 
 def test_an_exit_code_on_rank_1(dlctl, site):
@@ -73,7 +73,7 @@ def test_an_exit_code_on_rank_1(dlctl, site):
         dlctl.cwd, {"command": ON_RANK_1 + "echo 'no cheese today'; exit 3"}, learners=2
     )
     shown = fails(dlctl, site, folder)
-    assert shown["verdict"]["guilty"]["rank"] == 1
+    assert shown["verdict"]["evidence"]["rank"] == 1
     assert re.search(r"Learner 1 on \S+ failed with exit code 3: no cheese today", shown["reason"])
     assert "no cheese today" in text_of(dlctl, shown).split("last lines of learner 1")[1]
 
@@ -81,7 +81,7 @@ def test_an_exit_code_on_rank_1(dlctl, site):
 def test_a_killed_rank(dlctl, site):
     folder = write_training(dlctl.cwd, {"command": ON_RANK_1 + "kill -9 $$"}, learners=2)
     shown = fails(dlctl, site, folder)
-    assert shown["verdict"]["guilty"]["rank"] == 1
+    assert shown["verdict"]["evidence"]["rank"] == 1
     assert re.search(r"Learner 1 on \S+ was killed by signal 9", shown["reason"])
     assert "--memory" in shown["hint"]
 

@@ -59,31 +59,31 @@ def test_import_error_on_one_rank_only(tmp_path):
         "time.sleep(600)\n",
     )  # fmt: skip
     verdict = job.run()
-    assert (verdict.state, verdict.guilty.rank) == (State.FAILED, 1), job.output
+    assert (verdict.state, verdict.evidence.rank) == (State.FAILED, 1), job.output
     assert "train.py:2: ModuleNotFoundError: No module named 'nope_nope'" in verdict.reason
     assert job.status(0).state is State.CANCELLED
 
 
-def test_killed_learner_is_the_guilty_one(tmp_path):
+def test_killed_learner_is_the_one_at_fault(tmp_path):
     job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
     job.write("train.py", SAVER)
     process = job.start()
     other, victim = printed_pid(job, 0), printed_pid(job, 1)
     kill(victim)
     verdict = job.finish(process)
-    assert (verdict.state, verdict.guilty.rank) == (State.FAILED, 1), job.output
-    assert verdict.guilty.signal == 9
+    assert (verdict.state, verdict.evidence.rank) == (State.FAILED, 1), job.output
+    assert verdict.evidence.signal == 9
     assert not alive(other)
 
 
-def test_killed_mpi_process_is_the_guilty_one(tmp_path):
+def test_killed_mpi_process_is_the_one_at_fault(tmp_path):
     job = Job.on_mpi(tmp_path, 2, f"{PY} train.py")
     job.write("train.py", "from mpi4py import MPI\nMPI.COMM_WORLD.barrier()\n" + SAVER)
     process = job.start()
     other, victim = printed_pid(job, 0), printed_pid(job, 1)
     kill(victim)
     verdict = job.finish(process)
-    assert (verdict.state, verdict.guilty.rank) == (State.FAILED, 1), job.output
+    assert (verdict.state, verdict.evidence.rank) == (State.FAILED, 1), job.output
     assert not alive(other)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlctl.contract import Guilty, Plan, Status, VerdictKind
+from dlctl.contract import Evidence, Plan, Status, VerdictKind
 from learner.errors import EXIT_NO_RESTART
 from learner.job.outcome import Outcome, failed
 from learner.supervisor.verdict import explain, go_on, read_words, see_log
@@ -28,9 +28,9 @@ def learner_failure(
         code, number, words = status.exit_code, status.signal, status.last_lines
         outcome = explain(plan, status)
         kind, hint = outcome.kind, outcome.hint
-    guilty = Guilty("learner", learner.rank, learner.host, code, number, words)
+    evidence = Evidence("learner", learner.rank, learner.host, code, number, words)
     name = learner.name[:1].upper() + learner.name[1:]
-    return failed(kind, f"{name} {learner.lost}: {why}.", hint, guilty)
+    return failed(kind, f"{name} {learner.lost}: {why}.", hint, evidence)
 
 
 def server_failure(
@@ -47,11 +47,11 @@ def server_failure(
     if status is not None and not why:  # several servers share one step; one of them failed
         node, host, words = status.rank, status.host, status.last_lines
         name = f"The server on {host}"
-    guilty = Guilty("server", node, host, code, None, words)
+    evidence = Evidence("server", node, host, code, None, words)
     training = plan.training_id
     if why:
         reason = f"{name.rstrip(',')}, can't continue: {why}."
-        return failed(VerdictKind.SITE, reason, go_on(plan), guilty)
+        return failed(VerdictKind.SITE, reason, go_on(plan), evidence)
     kind, what, hint = read_words(plan, words, code)
     if hint == see_log(plan, 0):
         hint = (
@@ -62,4 +62,4 @@ def server_failure(
     times = f" {server.restarts.limit} times in a row, {within}"
     times = "" if code == EXIT_NO_RESTART else times
     reason = f"{name} failed{times} with exit code {code}: {what}"
-    return failed(kind, reason, hint, guilty)
+    return failed(kind, reason, hint, evidence)

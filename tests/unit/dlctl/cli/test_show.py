@@ -88,9 +88,9 @@ def test_the_last_words_are_short_and_say_where_all_are(capsys):
         '[rank 1 on n2]   File "/h/jobs/t-1/code/train.py", line 14, in forward',
         "[rank 1 on n2] RuntimeError: wrong shape",
     ]
-    guilty = {"role": "learner", "rank": 1, "host": "n2", "last_lines": words}
+    evidence = {"role": "learner", "rank": 1, "host": "n2", "last_lines": words}
     known = {**KNOWN, "training_id": "t-1", "job_dir": "/h/jobs/t-1", "attempt": 2}
-    print_details({**known, "verdict": {"guilty": guilty}})
+    print_details({**known, "verdict": {"evidence": evidence}})
     assert capsys.readouterr().out.splitlines()[-6:] == [
         "last lines of learner 1 on n2:",
         "  Traceback (most recent call last):",
@@ -100,7 +100,7 @@ def test_the_last_words_are_short_and_say_where_all_are(capsys):
         "at the site: /h/jobs/t-1/attempts/2/learner-1.log",
     ]
     hint = "See its whole log: dlctl logs t-1 --learner 1 --debug"
-    print_details({**known, "hint": hint, "verdict": {"guilty": guilty}})
+    print_details({**known, "hint": hint, "verdict": {"evidence": evidence}})
     told = capsys.readouterr()
     assert "dlctl logs" not in told.out and told.err.count(hint) == 1, "the command stands once"
 
@@ -211,8 +211,8 @@ def test_learners_that_are_not_at_work_say_why(capsys):
 
 
 def test_the_last_words_of_a_learner_that_never_began_are_of_no_node(capsys):
-    guilty = {"role": "learner", "rank": 1, "host": "", "last_lines": ["srun: no"]}
-    print_details(with_server(verdict={"guilty": guilty}))
+    evidence = {"role": "learner", "rank": 1, "host": "", "last_lines": ["srun: no"]}
+    print_details(with_server(verdict={"evidence": evidence}))
     assert "last lines of learner 1:\n  srun: no" in capsys.readouterr().out
 
 

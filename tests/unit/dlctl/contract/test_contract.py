@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from login_side import plan_of
 
 from dlctl import contract
-from dlctl.contract import ContractError, Guilty, State, Status, Verdict, metrics
+from dlctl.contract import ContractError, Evidence, State, Status, Verdict, metrics
 from dlctl.contract.metrics import make_line, parse_line
 from learner.checkpoint_files.disk import Disk
 from learner.job.metrics import MetricsFile
@@ -21,7 +21,7 @@ from learner.storage.index import write_index
 RECORDS = [
     plan_of(learners=3, memory="2GiB", time="1h"),
     Status("learner", 1, 2, State.TRAINING, metrics={"loss": 0.5}, last_lines=["é \u2028"]),
-    Verdict(1, "7", State.FAILED, "why", guilty=Guilty("learner", 0, "n1", None, 9, ["end"])),
+    Verdict(1, "7", State.FAILED, "why", evidence=Evidence("learner", 0, "n1", None, 9, ["end"])),
     contract.Rulings([Status("server", 0, 2, State.FAILED, reason="was lost with node n1")]),
     contract.Preflight(0, "n1", "3.11", 2, None, None, problems=["p"]),
     contract.Directive("halt", "asked", 1.0, 2.0),
@@ -56,8 +56,8 @@ def test_fields_that_an_older_version_lacks_get_their_default():
     ('{"attempt": true}', "Verdict.attempt: True is not of the type"),
     ('{"attempt": 1, "job_id": "7", "state": "DANCING"}', "'DANCING' is no State"),
     ('{"attempt": 1, "job_id": "7", "state": []}', "is no State"),
-    ('{"attempt": 1, "job_id": "7", "state": "FAILED", "reason": "", "guilty": 3}',
-     "Verdict.guilty: 3 is no object"),
+    ('{"attempt": 1, "job_id": "7", "state": "FAILED", "reason": "", "evidence": 3}',
+     "Verdict.evidence: 3 is no object"),
 ])  # fmt: skip
 def test_an_invalid_record_is_a_contract_error(text, seen):
     with pytest.raises(ContractError, match=seen):

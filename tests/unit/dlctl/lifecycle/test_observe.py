@@ -8,7 +8,7 @@ import pytest
 from login_side import make_record
 
 from dlctl import contract
-from dlctl.contract import Guilty, State, Status, Verdict
+from dlctl.contract import Evidence, State, Status, Verdict
 from dlctl.lifecycle.observe import Observation, derive, observe, parse_answer, paths_to_read
 from dlctl.scheduler.base import Job, JobState
 
@@ -60,9 +60,9 @@ TABLE = [
     ({"verdict": verdict(), "job": RUNNING}, {}, State.COMPLETED, "All went well."),
     ({"verdict": verdict(State.HALTED), "job": FAILED}, {}, State.HALTED, ""),
     ({"verdict": verdict(), "queue_answered": False}, {}, State.COMPLETED, ""),
-    ({"verdict": verdict(State.FAILED, guilty=Guilty("learner", 3, "n2", 1, None))}, {},
+    ({"verdict": verdict(State.FAILED, evidence=Evidence("learner", 3, "n2", 1, None))}, {},
      State.FAILED, "(learner 3 on n2)"),
-    ({"verdict": verdict(State.FAILED, guilty=Guilty("server", 1, "n2", 3, None))}, {},
+    ({"verdict": verdict(State.FAILED, evidence=Evidence("server", 1, "n2", 3, None))}, {},
      State.FAILED, "(server 1 on n2)"),
     # the job is over, and there is no verdict
     ({"job": FAILED}, {}, State.FAILED, "exit code 1:0"),
@@ -128,14 +128,14 @@ def test_what_is_seen_gives_the_state(look, known, state, reason):
     ("Learner 01 failed.", " (learner 0 on n1)"), ("No PMI.", " (learner 0 on n1)"),
 ])  # fmt: skip
 def test_the_learner_at_fault_is_named_once(told, more):
-    guilty = Guilty("learner", 0, "n1", 1, None)
-    look = seen(verdict=Verdict(1, "7", State.FAILED, told, "", guilty))
+    evidence = Evidence("learner", 0, "n1", 1, None)
+    look = seen(verdict=Verdict(1, "7", State.FAILED, told, "", evidence))
     assert derive(record(), look, NOW).reason == told + more
 
 
-def test_a_guilty_learner_that_never_began_is_nowhere():
-    guilty = Guilty("learner", 1, "", 233, None)
-    look = seen(verdict=Verdict(1, "7", State.FAILED, "No answer.", "", guilty))
+def test_a_learner_that_never_began_is_nowhere():
+    evidence = Evidence("learner", 1, "", 233, None)
+    look = seen(verdict=Verdict(1, "7", State.FAILED, "No answer.", "", evidence))
     assert derive(record(), look, NOW).reason == "No answer. (learner 1)"
 
 

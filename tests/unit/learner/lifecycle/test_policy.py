@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dlctl.contract import Action, Guilty, Lifecycle, Next, State, Verdict, VerdictKind
+from dlctl.contract import Action, Evidence, Lifecycle, Next, State, Verdict, VerdictKind
 from learner.lifecycle.policy import Requests, decide
 
 NOW = 1000.0
@@ -75,14 +75,14 @@ def test_the_delay_grows_exponentially_with_jitter():
 
 
 def test_the_same_error_at_the_same_step_twice_ends_it():
-    said = Guilty("learner", 0, "n1", 1, None, ["broken at 0x7f12"])
-    again = Guilty("learner", 0, "n2", 1, None, ["broken at 0x9f34"])
-    first = ended(1, VerdictKind.NETWORK, 5, step=12, guilty=said)
-    action = after(first, ended(2, VerdictKind.NETWORK, 6, step=12, guilty=again))
+    said = Evidence("learner", 0, "n1", 1, None, ["broken at 0x7f12"])
+    again = Evidence("learner", 0, "n2", 1, None, ["broken at 0x9f34"])
+    first = ended(1, VerdictKind.NETWORK, 5, step=12, evidence=said)
+    action = after(first, ended(2, VerdictKind.NETWORK, 6, step=12, evidence=again))
     assert action == Action(Next.STOP, "attempts 1 and 2 failed alike at step 12")
-    other = Guilty("learner", 0, "n1", 1, None, ["something else"])
-    assert after(first, ended(2, VerdictKind.NETWORK, 6, step=12, guilty=other)).goes_on
-    assert after(first, ended(2, VerdictKind.NETWORK, 6, step=13, guilty=again)).goes_on
+    other = Evidence("learner", 0, "n1", 1, None, ["something else"])
+    assert after(first, ended(2, VerdictKind.NETWORK, 6, step=12, evidence=other)).goes_on
+    assert after(first, ended(2, VerdictKind.NETWORK, 6, step=13, evidence=again)).goes_on
 
 
 @pytest.mark.parametrize("kind", [VerdictKind.NODE_LOST, VerdictKind.TIME_LIMIT])
@@ -112,9 +112,9 @@ def test_a_person_ends_the_chain_for_good(asked):
 
 
 def test_the_nodes_that_were_blamed_are_avoided_from_then_on():
-    lost = ended(1, VerdictKind.NODE_LOST, guilty=Guilty("learner", 1, "n2", None, None))
-    broken = ended(2, VerdictKind.GPU_ERROR, 6, guilty=Guilty("learner", 0, "n1", 1, None))
-    bug = ended(3, VerdictKind.NETWORK, 7, guilty=Guilty("learner", 0, "n3", 1, None))
+    lost = ended(1, VerdictKind.NODE_LOST, evidence=Evidence("learner", 1, "n2", None, None))
+    broken = ended(2, VerdictKind.GPU_ERROR, 6, evidence=Evidence("learner", 0, "n1", 1, None))
+    bug = ended(3, VerdictKind.NETWORK, 7, evidence=Evidence("learner", 0, "n3", 1, None))
     assert after(lost, broken, bug, retries=9).exclude == ["n2", "n1"]
 
 

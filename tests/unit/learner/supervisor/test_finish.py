@@ -14,7 +14,7 @@ import pytest
 from scheduler_plan import make_plan
 
 from dlctl import contract
-from dlctl.contract import Guilty, State, Verdict, VerdictKind
+from dlctl.contract import Evidence, State, Verdict, VerdictKind
 from learner.job.directives import Outside, is_gone, is_there
 from learner.job.outcome import Outcome, failed
 from learner.supervisor.control import Control
@@ -31,12 +31,13 @@ class FullDisk(io.StringIO):
 def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
     """A failed print of "restarting it" is no reason for the supervisor to end all learners."""
     (tmp_path / contract.attempt_dir(1)).mkdir(parents=True)
-    guilty = Guilty("learner", 1, "n1", 1, None, ["no space left"])
+    evidence = Evidence("learner", 1, "n1", 1, None, ["no space left"])
     with redirect_stdout(FullDisk()), redirect_stderr(FullDisk()):
         say("learner 1 was killed by signal 9: restarting it in 0.5 s.")
         to_standard_error("waits for learner 1")
         assert (
-            leave(tmp_path, 1, failed(VerdictKind.UNKNOWN, "It failed.", "Look.", guilty)).code == 1
+            leave(tmp_path, 1, failed(VerdictKind.UNKNOWN, "It failed.", "Look.", evidence)).code
+            == 1
         )
     assert contract.read_record(Verdict, tmp_path / contract.verdict_file(1)) is not None
 

@@ -19,7 +19,7 @@ def test_a_node_lost_in_the_preflight_is_no_fault_of_the_site(tmp_path, mpi):
     assert objection is not None
     assert objection.reason == f"A node was lost during the preflight: {words[0]}"
     assert objection.hint == f"Start again, on other nodes: dlctl resume {plan.training_id}"
-    assert objection.guilty.rank == (0 if mpi else 1)
+    assert objection.evidence.rank == (0 if mpi else 1)
     told = judge(plan, Findings(reports, 1, words[1:]))
     assert told is not None and "dlctl resume" not in told.hint
 

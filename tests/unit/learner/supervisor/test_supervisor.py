@@ -60,8 +60,8 @@ def test_failure_names_cause_and_hint(tmp_path, command, reason, hint):
     assert (verdict.state, job.code_seen) == (State.FAILED, 1)
     assert reason in verdict.reason
     assert hint in verdict.hint
-    assert verdict.guilty.rank == 0
-    assert verdict.guilty.last_lines == [x for x in job.log().splitlines() if x]
+    assert verdict.evidence.rank == 0
+    assert verdict.evidence.last_lines == [x for x in job.log().splitlines() if x]
     assert "Traceback" not in verdict.reason
     assert f"its whole log is {job.dir}/attempts/1/learner-0.log" in job.output
     assert "  | " not in job.output
@@ -73,7 +73,7 @@ def test_a_command_fails_at_its_users_line_not_in_a_package(tmp_path):
     job.write("train.py", "import net\nnet.read()\n")
     verdict = job.run()
     assert ": net.py:3: json.decoder.JSONDecodeError: Expecting" in verdict.reason
-    shown = "\n".join(verdict.guilty.last_lines)
+    shown = "\n".join(verdict.evidence.last_lines)
     assert 'File "net.py", line 3, in read' in shown and "decoder.py" in job.log()
     assert "  … 3 calls in packages, the last at json/decoder.py:" in shown
 
@@ -341,7 +341,9 @@ def test_the_learner_that_failed_first_is_named(tmp_path):
     job = Job.on_fake_srun(tmp_path, 1, "echo boom; exit 4")
     verdict = job.run()
     assert "Learner 0 on" in verdict.reason
-    assert json.loads((job.dir / contract.verdict_file(1)).read_text())["guilty"]["exit_code"] == 4
+    assert (
+        json.loads((job.dir / contract.verdict_file(1)).read_text())["evidence"]["exit_code"] == 4
+    )
 
 
 def test_an_attempt_that_was_given_up_stops_when_its_successor_begins(tmp_path):

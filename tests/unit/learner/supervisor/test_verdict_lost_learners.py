@@ -20,7 +20,7 @@ from dlctl.contract import (
 )
 from learner.errors import UserFault, explain
 from learner.job.status import UNFINISHED
-from learner.supervisor.evidence import Evidence
+from learner.supervisor.observed import Observed
 from learner.supervisor.statuses import Statuses
 from learner.supervisor.verdict import decide
 
@@ -39,13 +39,13 @@ def plan(tmp_path: Path):
 
 
 def judge(plan, statuses, words, logs):
-    return decide(plan, Evidence(statuses, 137, words, None, logs))
+    return decide(plan, Observed(statuses, 137, words, None, logs))
 
 
 def test_the_learner_that_printed_an_error_is_named_not_the_one_killed_with_it(plan):
     words = ["srun: error: n1: task 0: Killed"]
     verdict = judge(plan, [status(0), status(1)], words, {0: ["epoch 1"], 1: SPOKE})
-    assert (verdict.guilty.rank, verdict.guilty.host) == (1, "n2")
+    assert (verdict.evidence.rank, verdict.evidence.host) == (1, "n2")
     assert verdict.reason.startswith("Learner 1 on n2 failed: ")
     assert "No module named 'gone'" in verdict.reason
     assert "requirements" in verdict.hint
@@ -54,13 +54,13 @@ def test_the_learner_that_printed_an_error_is_named_not_the_one_killed_with_it(p
 def test_a_printed_error_overrides_a_learner_that_failed_in_consequence(plan):
     victim = status(0, State.FAILED, exit_code=1, last_lines=["connection lost"])
     verdict = judge(plan, [victim, status(1)], [], {1: SPOKE})
-    assert verdict.guilty.rank == 1
+    assert verdict.evidence.rank == 1
 
 
 def test_a_failed_learner_that_printed_its_own_error_is_named(plan):
     first = status(0, State.FAILED, exit_code=1, last_lines=["[rank 0 on n1] ValueError: no"])
     verdict = judge(plan, [first, status(1)], [], {1: SPOKE})
-    assert verdict.guilty.rank == 0
+    assert verdict.evidence.rank == 0
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_the_reason_and_hint_are_those_of_the_loops_error(plan, capsys, said, no
     verdict = judge(plan, [status(0, State.CANCELLED), failed], [], {})
     assert verdict.reason == f"Learner 1 on n2 failed with exit code 1: {said.message}"
     assert verdict.hint == hint.replace("ID", TRAINING_ID)
-    assert verdict.guilty.last_lines == lines
+    assert verdict.evidence.last_lines == lines
 
 
 @pytest.mark.parametrize("line", [

@@ -109,8 +109,8 @@ def test_a_learner_that_dies_without_progress_is_given_up(tmp_path, rank, least,
     assert verdict.state is state, job.output
     assert words in verdict.reason
     if state is State.FAILED:
-        assert verdict.guilty.rank == rank
-        assert verdict.guilty.signal == 9
+        assert verdict.evidence.rank == rank
+        assert verdict.evidence.signal == 9
         assert "--memory" in verdict.hint
         assert "Traceback" not in job.output
 
@@ -121,7 +121,7 @@ def test_a_user_error_ends_all_learners(tmp_path):
     verdict = job.finish(job.start())
     assert verdict.state is State.FAILED
     assert "ValueError: so it goes" in verdict.reason
-    assert (verdict.guilty.role, verdict.guilty.rank) == ("learner", 1)
+    assert (verdict.evidence.role, verdict.evidence.rank) == ("learner", 1)
     assert [job.status(rank).state for rank in (0, 2)] == [State.CANCELLED] * 2
 
 
@@ -151,7 +151,7 @@ def test_shared_memory_of_a_server_killed_at_the_end_is_removed(tmp_path):
 
 
 @pytest.mark.parametrize(("code", "times"), [(3, 1), (1, 5)])
-def test_a_server_that_cannot_run_is_named_guilty(tmp_path, code, times):
+def test_a_server_that_cannot_run_is_named(tmp_path, code, times):
     job = WorkerGroupJob(tmp_path, 2)
     (job.dir / "bad-server-0").write_text(str(code))
     verdict = job.finish(job.start())
@@ -160,7 +160,7 @@ def test_a_server_that_cannot_run_is_named_guilty(tmp_path, code, times):
     assert "it is all wrong" in verdict.reason
     assert ("5 times in a row" in verdict.reason) == (times == 5)
     assert verdict.hint == "make it right"
-    assert (verdict.guilty.role, verdict.guilty.rank) == ("server", 0)
+    assert (verdict.evidence.role, verdict.evidence.rank) == ("server", 0)
     log = (job.dir / contract.server_log(1, 0)).read_text()
     assert log.count("it is all wrong") == times
     assert "  | [server 0 on h] it is all wrong" in job.output

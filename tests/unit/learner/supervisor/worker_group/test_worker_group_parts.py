@@ -11,7 +11,7 @@ from node_job import Job, status
 from worker_group_job import WorkerGroupJob
 
 from dlctl import contract
-from dlctl.contract import Directive, Guilty, Homes, State, VerdictKind
+from dlctl.contract import Directive, Evidence, Homes, State, VerdictKind
 from learner.agent.preflight import wants_mpi
 from learner.errors import UserFault
 from learner.job.directives import HaltTime, Outside
@@ -20,7 +20,7 @@ from learner.job.ranks import Ranks, find_ranks
 from learner.job.slurm import job_hosts, says_lost
 from learner.job.status import UNSAVED
 from learner.supervisor.control import EndRequest
-from learner.supervisor.evidence import Evidence
+from learner.supervisor.observed import Observed
 from learner.supervisor.statuses import Statuses
 from learner.supervisor.verdict import decide
 from learner.supervisor.worker_group.restart_policy import (
@@ -183,7 +183,7 @@ def plan(tmp_path):
 
 def ending(states, lost, **more):
     statuses = [status(rank, state) for rank, state in enumerate(states)]
-    return Evidence(statuses, 0, [], more.pop("request", None), {}, lost, **more)
+    return Observed(statuses, 0, [], more.pop("request", None), {}, lost, **more)
 
 
 LOST = {2: "was lost with node n2", 3: "was lost with node n2"}
@@ -214,11 +214,11 @@ def test_a_halted_training_reports_its_lost_learners(plan):
 def test_a_program_that_was_killed_has_not_saved(tmp_path, ends, saved):
     plan = Job(tmp_path, "python train.py").plan
     halted = [status(0, State.HALTED, **ends)]
-    verdict = decide(plan, Evidence(halted, 0, [], EndRequest("halt", "halted on request", 9.0)))
+    verdict = decide(plan, Observed(halted, 0, [], EndRequest("halt", "halted on request", 9.0)))
     assert verdict.state is State.HALTED
     assert verdict.reason == f"Halted on request{'' if saved else ', before all was saved'}."
     assert ("newest checkpoint" in verdict.hint) is not saved
-    verdict = decide(plan, Evidence(halted, 0, [], EndRequest("halt", "on request", 9.0),
+    verdict = decide(plan, Observed(halted, 0, [], EndRequest("halt", "on request", 9.0),
                                           checkpoints=False))  # fmt: skip
     assert ("no checkpoint yet; start again: dlctl resume" in verdict.hint) is not saved
 
@@ -240,7 +240,7 @@ def test_a_cancelled_step_is_not_out_of_memory(tmp_path):
     plan = Job(tmp_path, "python train.py").plan
     words = ["slurmstepd-n1: error: *** STEP 65.1 ON n1 CANCELLED AT 2026-11-22T14:40:10 ***",
              "srun: error: n1: task 0: Killed"]  # fmt: skip
-    verdict = decide(plan, Evidence([status(0, State.TRAINING)], 137, words, None))
+    verdict = decide(plan, Observed([status(0, State.TRAINING)], 137, words, None))
     assert verdict.state is State.FAILED
     assert verdict.reason.startswith("Slurm ended the learners' step: ")
     assert verdict.hint == f"Resume from the newest checkpoint: dlctl resume {plan.training_id}"
@@ -253,7 +253,7 @@ def test_a_cancelled_step_is_not_out_of_memory(tmp_path):
 def test_out_of_memory_is_reported_even_as_the_job_is_being_ended(tmp_path, line, state):
     plan = Job(tmp_path, "python train.py").plan
     request = EndRequest("halt", "the scheduler ended the job", 9.0, terminated=True)
-    verdict = decide(plan, Evidence([status(0, State.TRAINING)], 137, [line], request))
+    verdict = decide(plan, Observed([status(0, State.TRAINING)], 137, [line], request))
     assert verdict.state is state
 
 
@@ -278,10 +278,13 @@ def test_a_learner_that_ends_with_the_whole_job_has_not_failed(plan, terminated,
 
 def test_a_known_failure_overrides_its_consequences(plan):
     failure = failure_of(
-        VerdictKind.UNKNOWN, "The server on n1 failed.", "Look.", Guilty("server", 0, "n1", 1, None)
+        VerdictKind.UNKNOWN,
+        "The server on n1 failed.",
+        "Look.",
+        Evidence("server", 0, "n1", 1, None),
     )
     states = [State.FAILED, State.CANCELLED, State.COMPLETED]
     verdict = decide(plan, ending(states, {3: "vanished"}, failure=failure))
-    assert (verdict.state, verdict.reason, verdict.guilty) == (
-        State.FAILED, failure.reason, failure.guilty,
+    assert (verdict.state, verdict.reason, verdict.evidence) == (
+        State.FAILED, failure.reason, failure.evidence,
     )  # fmt: skip

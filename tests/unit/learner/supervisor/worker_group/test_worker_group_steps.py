@@ -215,7 +215,7 @@ def test_the_failed_server_of_one_mpi_world_is_named(play):
     assert len(job.steps["server 0"]) == 1  # no restart helps
     assert failure.reason == f"The server on n1 failed with exit code 3: {words[0]}"
     assert failure.hint == "use more nodes"
-    assert failure.guilty == contract.Guilty("server", 1, "n1", 3, None, words)
+    assert failure.evidence == contract.Evidence("server", 1, "n1", 3, None, words)
     ends = [(seen.state, seen.reason) for seen in (job.status("server", n) for n in (0, 1))]
     assert ends == [(State.CANCELLED, "ended with the others"), (State.FAILED, words[0])]
 

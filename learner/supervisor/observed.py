@@ -1,4 +1,4 @@
-"""The evidence about an attempt whose launcher has ended; the verdict rests on nothing else."""
+"""What was observed of an attempt whose launcher has ended; its verdict rests on nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from learner.supervisor.control import EndRequest
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Observed:
     """What the supervisor observed about the learners and their launcher."""
 
     statuses: list[Status]
