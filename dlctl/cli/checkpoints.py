@@ -1,4 +1,4 @@
-"""Commands that look at checkpoints: checkpoints list, show, verify, diff."""
+"""Commands about checkpoints: checkpoints list, show, save, verify, diff."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import ID, JSON, ago, training
+from dlctl.cli.control import save
 
 STEP = typer.Argument(None, metavar="STEP", help="Step; the newest complete checkpoint by default.")
 STEPS = typer.Argument(None, metavar="STEP…", help="Steps; all by default.")
@@ -19,9 +20,11 @@ ON_NODE = typer.Option(
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(no_args_is_help=True, help="Look at the checkpoints of a training.")
+    group = typer.Typer(
+        no_args_is_help=True, help="Look at the checkpoints of a training, or save one."
+    )
     group.command("list")(list_)
-    for command in (show, verify, diff):
+    for command in (show, save, verify, diff):
         group.command()(command)
     app.add_typer(group, name="checkpoints")
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 STEP, EPOCH, TIME = "step", "epoch", "time"
+EVENT = "event"
+"""Words instead of values: what happened after the step, as an order of `dlctl tune`."""
 
 LOSS = "loss"
 LEARNING_RATE = "learning_rate"
@@ -39,7 +41,7 @@ RESTARTS = "restarts"
 STEP_PARTS = {EXCHANGE_S: "exchange", DATA_WAIT_S: "data", CHECKPOINT_STALL_S: "checkpoint"}
 """Parts of `step_s`, with the word that people read."""
 SERVER_METRICS = (STALENESS, PUSHES, PUSHES_PER_S, WAIT_SHARE, BATCHES, RESTARTS)
-RESERVED = (STEP, EPOCH, TIME, LOSS, LEARNING_RATE, SAMPLES_PER_S, STEP_S, MEMORY_BYTES,
+RESERVED = (STEP, EPOCH, TIME, EVENT, LOSS, LEARNING_RATE, SAMPLES_PER_S, STEP_S, MEMORY_BYTES,
             *STEP_PARTS, *SERVER_METRICS)  # fmt: skip
 """Names that a user's own metric can't have."""
 
@@ -52,11 +54,14 @@ class MetricsLine:
     epoch: int | None = None
     time: float | None = None
     values: dict[str, float | None] = field(default_factory=dict)
+    event: str = ""
+    """What happened at this step, in words; then there are no values."""
 
-    def plain(self) -> dict[str, float | int | None]:
+    def plain(self) -> dict[str, float | int | str | None]:
         """Return the line as one flat object, as it stands in the file."""
         head = {STEP: self.step, EPOCH: self.epoch, TIME: self.time}
-        return {k: v for k, v in head.items() if v is not None} | self.values
+        known = {k: v for k, v in head.items() if v is not None}
+        return known | ({EVENT: self.event} if self.event else {}) | self.values
 
     def encode(self) -> bytes:
         """Return the line, newline included."""
@@ -78,11 +83,13 @@ def parse_line(text: str) -> MetricsLine | None:
     if not isinstance(found, dict) or not _is_whole(step := found.pop(STEP, None)):
         return None
     epoch, time = found.pop(EPOCH, None), found.pop(TIME, None)
+    event = found.pop(EVENT, "")
     return MetricsLine(
         step=step,
         epoch=epoch if _is_whole(epoch) else None,
         time=float(time) if isinstance(time, (int, float)) else None,
         values={name: value for name, value in found.items() if _is_value(value)},
+        event=event if isinstance(event, str) else "",
     )
 
 

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
+from dlctl.contract.control import StopRules
 from dlctl.contract.lifecycle import Lifecycle
 from dlctl.contract.records import SCHEMA_VERSION
 
@@ -255,6 +256,8 @@ class Plan:
     requirements: list[str] = field(default_factory=list)
     lifecycle: Lifecycle | None = None
     """None in plans of older versions: a person starts each attempt."""
+    stop: StopRules | None = None
+    """The manifest's guards, if it has any."""
     not_in_this_version: list[str] = field(default_factory=list)
     """What the manifest asks for and this version, or the site, does not do: a sentence each."""
     code_changes: list[str] = field(default_factory=list)

@@ -45,6 +45,7 @@ from dlctl.manifest.parts import (
     inside_the_folder,
     whole_cpus,
 )
+from dlctl.manifest.stop import StopSection
 from dlctl.units import parse_duration, parse_size
 from dlctl.yaml_source import (
     Trail,
@@ -123,6 +124,7 @@ class Manifest(Section):
         default_factory=lambda: RetrySection.model_validate({}),
         description="How the next attempt differs from the one that failed.",
     )
+    stop: StopSection | None = Field(None, description="Guards that end the training.")
     requirements: Requirements = Field(
         default_factory=list, description="pip requirements: a list, or the path of a file."
     )

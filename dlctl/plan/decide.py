@@ -26,6 +26,7 @@ from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import PlanError
 from dlctl.manifest.lifecycle import lifecycle
 from dlctl.manifest.requirements import named_file
+from dlctl.manifest.stop import stop_rules
 from dlctl.plan.parameter_server import (
     alone_on_server,
     learner_argv,
@@ -109,6 +110,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         evaluation_metrics=manifest.evaluation_metrics,
         requirements=list(manifest.requirements),
         lifecycle=_lifecycle(manifest, site, placement),
+        stop=stop_rules(manifest.stop),
         not_in_this_version=[*notes, *_without_slurm(manifest, site)],
     )
 

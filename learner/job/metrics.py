@@ -15,7 +15,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from dlctl.contract.metrics import MEMORY_BYTES, SAMPLES_PER_S, STEP_S, finite, make_line
+from dlctl.contract.metrics import (
+    MEMORY_BYTES,
+    SAMPLES_PER_S,
+    STEP_S,
+    MetricsLine,
+    finite,
+    make_line,
+)
 
 PROGRESS_INTERVAL_S = 0.5
 
@@ -48,14 +55,20 @@ class MetricsFile:
 
     def append(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """Append one line; NaN and infinity become null."""
-        line = make_line(step, epoch, self._clock(), values)
+        self._append(make_line(step, epoch, self._clock(), values))
+
+    def tell(self, step: int, epoch: int, event: str) -> None:
+        """Append a line that says what happened at a step."""
+        self._append(MetricsLine(step, epoch, round(self._clock(), 3), event=event))
+
+    def _append(self, line: MetricsLine) -> None:
         try:
             self._write(line.encode())
         except OSError as error:
             if not self._warned:
                 self._warned = True
                 self._warn(
-                    f"WARNING: metrics are lost from step {step} on, as long as {self._path} "
+                    f"WARNING: metrics are lost from step {line.step} on, as long as {self._path} "
                     f"can't be written: {error.strerror or error}"
                 )
 

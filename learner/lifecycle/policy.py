@@ -27,6 +27,8 @@ _BY_A_PERSON = {VerdictKind.REQUESTED, VerdictKind.CANCELLED, VerdictKind.SUPERS
 _NEVER = {
     VerdictKind.USER_ERROR: "an error in the program, its data or the manifest would happen again",
     VerdictKind.NOT_A_NUMBER: "the loss would become NaN again",
+    VerdictKind.PLATEAU: "the manifest's `stop.plateau` ended the training",
+    VerdictKind.BUDGET: "the manifest's limit on hours ended the training",
     VerdictKind.GPU_OUT_OF_MEMORY: "a GPU's memory would run out again",
 }
 _FIRST_DELAY_S = {

@@ -49,6 +49,9 @@ class Schedule(Protocol):
     def after_epoch(self, loss: float) -> None:
         """Note the end of an epoch; `loss` is the validation loss, or else the training loss."""
 
+    def set_rate(self, rate: float) -> None:
+        """Set the first group's rate, and scale the others', from the next step on."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
 
@@ -81,6 +84,10 @@ class ManifestSchedule:
     def after_epoch(self, loss: float) -> None:
         """Do nothing: the factor depends on the step alone."""
 
+    def set_rate(self, rate: float) -> None:
+        """Set the rates that the factor multiplies."""
+        self._base = _scaled(self._base, rate)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the base rates."""
         return {"base": self._base}
@@ -107,6 +114,16 @@ class UserSchedule:
         else:
             self._scheduler.step()
 
+    def set_rate(self, rate: float) -> None:
+        """Set the optimizer's rates, and those that the scheduler begins from."""
+        groups = self._scheduler.optimizer.param_groups
+        first = float(groups[0]["lr"])
+        for group, new in zip(groups, _scaled([float(g["lr"]) for g in groups], rate), strict=True):
+            set_learning_rate(group, new)
+        if first and hasattr(self._scheduler, "base_lrs"):
+            ratio = rate / first
+            self._scheduler.base_lrs = [base * ratio for base in self._scheduler.base_lrs]
+
     def state_dict(self) -> dict[str, Any]:
         """Return the scheduler's state."""
         return dict(self._scheduler.state_dict())
@@ -114,6 +131,11 @@ class UserSchedule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the scheduler's state."""
         self._scheduler.load_state_dict(state)
+
+
+def _scaled(rates: list[float], first: float) -> list[float]:
+    """Return rates with another first one and the same ratios."""
+    return [first * (rate / rates[0]) if rates[0] else first for rate in rates]
 
 
 def set_learning_rate(group: dict[str, Any], rate: float) -> None:

@@ -21,6 +21,7 @@ from learner.supervisor.finish import (
     reserve_file,
     say,
 )
+from learner.supervisor.guards import Overseer, guarded
 from learner.supervisor.sent_files import Keeper, check_code
 from learner.supervisor.statuses import Statuses
 from learner.system.disk_reserve import Reserve
@@ -57,6 +58,7 @@ class Supervisor:
         self.heart = Heartbeat(job_dir, "supervisor", 0, attempt, logs)
         self._known = Statuses(job_dir, attempt)
         self._keeper = Keeper(plan, job_dir, attempt)
+        self._overseer = Overseer(plan, job_dir, attempt)
         self._hosts: list[str] = []
         self._silent: dict[int, tuple[float, float]] = {}
         self._warned = ""
@@ -119,6 +121,7 @@ class Supervisor:
 
     def _early_end(self) -> Outcome | None:
         """Return the outcome if a request ends the attempt before the learners have started."""
+        self._oversee()
         request = self.control.request()
         if request is None:
             return None
@@ -252,7 +255,7 @@ class Supervisor:
             any_checkpoints(self.job_dir),
             left_undone(self.plan, self.job_dir, self.attempt),
         )
-        outcome = decide(self.plan, seen)
+        outcome = guarded(decide(self.plan, seen), self.job_dir, self.attempt)
         self._known.close(self.plan.resources.learners, outcome.failed_rank)
         return self._store(outcome)
 
@@ -265,6 +268,7 @@ class Supervisor:
         while step.exit_code is None:
             self.control.wait(TICK_S)
             now = time.monotonic()
+            self._oversee()
             request = self.control.request()
             step.poll(request, silent=bool(self.heart.status.reason))
             if request is not None and request.action != delivered:
@@ -286,6 +290,10 @@ class Supervisor:
                 look_at = now + 5
                 self._look_for_silence(now)
             self._beat()
+
+    def _oversee(self) -> None:
+        if (ending := self._overseer.look(self._statuses)) is not None:
+            self.control.end(ending)
 
     def _direct(self, action: str, reason: str, grace_s: float) -> bool:
         """Write a directive for the watchdogs; return whether it could be written."""

@@ -109,6 +109,12 @@ class Control:
             self._request = replace(self._request, terminated=True)
         return self._request
 
+    def end(self, action: EndRequest) -> None:
+        """End the attempt for a reason of the supervisor's, unless somebody asked before."""
+        if self._request is None:
+            grace_s = action.grace_s or self._grace_s()
+            self._request = replace(action, grace_s=grace_s)
+
     def left_s(self) -> float | None:
         """Return how long the job may still run; None: no limit is known."""
         return None if self._ends_at is None else self._ends_at - self._clock()

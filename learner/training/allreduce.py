@@ -21,6 +21,7 @@ from learner.training.checkpoints import Trained
 from learner.training.loop import Trainer
 from learner.training.optimizer_state import OptimizerState
 from learner.training.setup import TrainingJob
+from learner.training.steering import steering
 
 
 def _check_rank(exchange: Exchange, rank: int) -> None:
@@ -62,7 +63,9 @@ def _train(job: TrainingJob, exchange: Exchange, halt: HaltFlag, writer: WriterP
     keeper = job.keeper(parts, exchange, writer)
     keeper.check(trained)
     position = job.start(keeper, trained)
-    trainer = Trainer(settings, trained, optimizer, exchange, keeper, job.reports(), halt)
+    steered = steering(job.directory, job.attempt, job.rank, job.plan.stop)
+    reports = job.reports()
+    trainer = Trainer(settings, trained, optimizer, exchange, keeper, reports, halt, steered)
     finished = trainer.run(position)
     if not finished:
         job.say_halted(position, saved=keeper.save(trained, position, final=True))

@@ -45,7 +45,12 @@ class Position:
     """The values of every finished epoch."""
     done: list[tuple[int, int]] = field(default_factory=list)
     """The ranges of positions that learners of a parameter server have done in the current epoch
-    and later ones, with gaps between them; see psrv.cursor.base."""
+    and later ones, with gaps between them; see psrv.cursor.base. Also what was done before batches
+    got another size."""
+    orders: int = 0
+    """The number of the newest order of a person that took effect."""
+    tuned: dict[str, float] = field(default_factory=dict)
+    """The loop's settings that orders have changed."""
 
 
 class ShardedState(Protocol):

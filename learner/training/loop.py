@@ -31,6 +31,7 @@ from learner.system.signals import HaltFlag
 from learner.training.checkpoints import CheckpointKeeper, Position, Trained
 from learner.training.epoch_table import EpochTable
 from learner.training.evaluation import Evaluation, HaltedInValidation, LossWatch, sum_in_order
+from learner.training.steering import Helm, Steering
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,15 @@ class Reports:
     progress: Progress
     metrics: MetricsFile | None
     """Set on rank 0 only: the values cover all learners."""
+
+
+@dataclass(frozen=True)
+class _After:
+    """What is due after a step."""
+
+    halt: bool
+    save: bool
+    newest_order: int
 
 
 class Trainer:
@@ -56,7 +66,9 @@ class Trainer:
         keeper: CheckpointKeeper,
         reports: Reports,
         halt: HaltFlag,
+        steering: Steering | None = None,
     ) -> None:
+        self._helm = Helm(steering or Steering(), settings, exchange)
         self._settings = settings
         self._trained = trained
         self._parts = trained.parts
@@ -69,14 +81,16 @@ class Trainer:
         self._evaluation = Evaluation(self._parts, trained.device)
         self._names = self._evaluation.names
         self._steps = 0
-        """How many steps the current epoch has."""
+        """How many steps the current epoch has, or what is left of it."""
+        self._share_before = 0.0
+        """The share of the current epoch that those steps leave out."""
         validated = self._parts.validation is not None
         self._table = EpochTable(settings.epochs, self._names, validated=validated)
         self._watch = LossWatch(reports.say)
         self.position = Position()
 
     def run(self, position: Position) -> bool:
-        """Train from a position; return False if a halt came before the end of the last epoch."""
+        """Train from a position; return False if a halt came before the end."""
         self.position = position
         self._table.begin(position.epoch)
         self._times.begin()
@@ -86,6 +100,8 @@ class Trainer:
                     return False
             except HaltedInValidation:
                 return False
+            if position.batch == 0 and self._helm.reached_plateau(position):
+                break
         self.share_buffers()
         self._keeper.save(self._trained, position, final=True)
         return True
@@ -101,24 +117,31 @@ class Trainer:
         samples = len(self._parts.train)
         left = places_left(samples, position.epoch, position.done)
         order = epoch_order(samples, settings.seed, position.epoch)[left]
-        self._steps = batch_count(len(order), settings.batch_size)
+        self._steps = batch_count(len(order), self._helm.batch_size(position))
+        self._share_before = 1 - len(order) / max(1, samples)
         started_at, trained_before = time.monotonic(), position.samples
         self._parts.model.train()
         first = position.batch
         halt = save_due = False
         with self._prefetched(self._parts.train, self._shares(order, first)) as batches:
             for share in self._shares(order, first):
-                now_halt, overdue = self._step(share, batches)
+                after = self._step(share, batches)
                 self._keeper.prepare(self._trained, position)
-                halt = halt or now_halt
-                save_due = save_due or overdue or self._keeper.due_after_step(position.step)
+                halt = halt or after.halt
+                save_due = save_due or after.save or self._keeper.due_after_step(position.step)
                 if not self._optimizer.settled or position.batch == self._steps:
                     continue  # local SGD: weights differ between learners until they are averaged
                 if halt:
                     return False
+                resized = False
+                if after.newest_order > position.orders:
+                    save, resized = self._obey(after.newest_order)
+                    save_due = save_due or save
                 if save_due:  # if postponed, it becomes overdue as soon as the writer is free
                     self._keeper.save(self._trained, position)
                     save_due = False
+                if resized:
+                    return True  # the rest of the epoch has other batches
         elapsed_s = time.monotonic() - started_at
         done = position.samples - trained_before
         self._optimizer.settle()
@@ -130,7 +153,8 @@ class Trainer:
 
     def _shares(self, order: NDArray[np.int64], first: int) -> Iterator[Share]:
         """Yield this learner's share of each batch, beginning with batch `first`."""
-        size, rank, learners = self._settings.batch_size, self._exchange.rank, self._exchange.size
+        rank, learners = self._exchange.rank, self._exchange.size
+        size = self._helm.batch_size(self.position)
         for batch in range(first, self._steps):
             yield share_of_batch(order, batch, size, rank, learners)
 
@@ -169,15 +193,16 @@ class Trainer:
 
     # One step -----------------------------------------------------------------------------------
 
-    def _step(self, share: Share, batches: Prefetcher) -> tuple[bool, bool]:
-        """Take one optimizer step; return whether to halt and whether a checkpoint is overdue."""
+    def _step(self, share: Share, batches: Prefetcher) -> _After:
+        """Take one optimizer step; return what is due after it."""
         self._optimizer.zero_grad()
         sums = self._backward(share, batches)
         self._optimizer.finish()
         flags = [float(self._halt.is_set), float(self._keeper.overdue())]
-        rows = self._exchange.gather([*sums, *flags])
+        rows = self._exchange.gather([*sums, *flags, float(self._helm.newest(self.position))])
         totals = sum_in_order(rows[:, : len(sums)])
-        halts, overdue = rows[:, len(sums)], rows[0, len(sums) + 1]
+        halts, overdue, newest = rows[:, -3], rows[0, -2], rows[0, -1]
+        self._helm.heed_loss(totals[0] / share.batch_samples, self.position.step + 1)
         self._update()
         self._times.add(
             share.batch_samples,
@@ -186,7 +211,18 @@ class Trainer:
             checkpoint_stall_s=self._keeper.stall_s,
         )
         self._count(totals, share.batch_samples)
-        return bool(halts.any()), bool(overdue)
+        return _After(bool(halts.any()), bool(overdue), int(newest))
+
+    def _obey(self, newest: int) -> tuple[bool, bool]:
+        """Obey orders; return whether to save, and whether batches have another size now."""
+        position = self.position
+
+        def tell(event: str) -> None:
+            self._reports.say(f"step {position.step}: {event}")
+            if self._reports.metrics is not None:
+                self._reports.metrics.tell(position.step, position.epoch + 1, event)
+
+        return self._helm.obey(newest, self._trained, position, tell)
 
     def _backward(self, share: Share, batches: Prefetcher) -> list[float]:
         """Compute the gradient of the share; return its sums of loss and metrics."""
@@ -200,7 +236,7 @@ class Trainer:
         return self._evaluation.sums(loss, outputs, targets, len(share.indices))
 
     def _update(self) -> None:
-        limit = self._settings.clip_gradient_norm
+        limit = self._helm.clip_gradient_norm(self.position)
         if limit is not None:
             torch.nn.utils.clip_grad_norm_(self._parts.model.parameters(), limit)
         self._trained.schedule.before_step(self.position.step)
@@ -231,7 +267,7 @@ class Trainer:
         """Return loss and metrics of the validation data."""
         self.share_buffers()
         return self._evaluation.validate(
-            self._settings.batch_size, self._exchange, lambda: self._halt.is_set
+            self._helm.batch_size(self.position), self._exchange, lambda: self._halt.is_set
         )
 
     # Reports ------------------------------------------------------------------------------------
@@ -247,7 +283,9 @@ class Trainer:
             self._reports.metrics.append(position.step, epoch, values)
 
     def _share_done(self) -> float:
-        epochs = self.position.epoch + self.position.batch / max(1, self._steps)
+        share = self.position.batch / max(1, self._steps) if self.position.batch else 0.0
+        before = self._share_before if self.position.samples else 0.0
+        epochs = self.position.epoch + before + (1 - before) * share
         return epochs / self._settings.epochs
 
     def _learning_rate(self) -> float:

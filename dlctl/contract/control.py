@@ -1,0 +1,84 @@
+"""Control while a training runs: orders of people, and the manifest's guards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dlctl.contract.names import CONTROL, attempt_dir
+
+TUNABLE = ("lr", "batch_size", "clip_gradient_norm", "momentum", "weight_decay")
+"""What `dlctl tune` changes."""
+
+
+def order_file(number: int | str) -> str:
+    """Return an `Order`, created exclusively; counted from 1 over the whole training."""
+    return f"{CONTROL}/order-{number}.json"
+
+
+def order_answer(number: int | str) -> str:
+    """Return the `OrderAnswer` of an order, written by learner 0 once it took effect."""
+    return f"{CONTROL}/order-{number}.done.json"
+
+
+def stopped_file(attempt: int) -> str:
+    """Return the `Stopped` of an attempt that a guard of the manifest ended."""
+    return f"{attempt_dir(attempt)}/stopped.json"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a person asks of the learners while they train."""
+
+    save: bool = False
+    """Save a checkpoint now."""
+    values: dict[str, float] = field(default_factory=dict)
+    """New values of settings in `TUNABLE`."""
+    asked_at: float = 0.0
+    """Unix seconds."""
+
+
+@dataclass(frozen=True)
+class OrderAnswer:
+    """When an order took effect. An attempt that repeats the step obeys at the same one."""
+
+    attempt: int
+    step: int
+    """The order took effect after this step."""
+    problem: str = ""
+    """Why it had no effect; empty if it had one."""
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """A metric that has to improve, or the training ends."""
+
+    metric: str
+    patience: int
+    """How many epochs (of a program of one's own: reports) may pass without improvement."""
+    better: str = "lower"
+    """`lower` or `higher`."""
+
+
+@dataclass(frozen=True)
+class StopRules:
+    """The guards that end a training by themselves."""
+
+    not_a_number: bool = False
+    """End it as soon as the loss is NaN or infinite."""
+    plateau: Plateau | None = None
+    loss_spike: float | None = None
+    """Roll back if the loss of a step is this many times the median of the last ones."""
+    max_node_hours: float | None = None
+    """Of all attempts together."""
+    max_gpu_hours: float | None = None
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """How a guard ended an attempt."""
+
+    kind: str
+    """A `VerdictKind`."""
+    step: int
+    reason: str
+    hint: str = ""

@@ -1,0 +1,133 @@
+"""Orders to learners that train: change a setting, save now. Files in `control/`, in order."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dlctl import contract
+from dlctl.contract import Order, OrderAnswer, State
+from dlctl.errors import RecordError, RemoteCommandError
+from dlctl.files.upload import read_files
+from dlctl.lifecycle.session import Session
+from dlctl.lifecycle.watch import read_plan, refresh
+from dlctl.record import Record, RecordStore
+
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """An order that the learners of a training will find."""
+
+    training_id: str
+    number: int
+    state: State
+    """The training's, when the order was given."""
+    values: dict[str, float]
+    save: bool
+    answer: OrderAnswer | None = None
+    """What learner 0 answered; None if it has not answered yet."""
+
+
+def parse_settings(words: list[str]) -> dict[str, float]:
+    """Return the values of `lr=0.01 batch_size=64`.
+
+    Raises:
+        RecordError: a word is not a setting that can be tuned, or has no such value.
+    """
+    found = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        name = {"learning_rate": "lr"}.get(name, name)
+        if name not in contract.TUNABLE or not equals:
+            allowed = ", ".join(contract.TUNABLE)
+            raise RecordError(f"{word!r} is no setting that can be tuned",
+                              hint=f"write NAME=VALUE; the names are {allowed}")  # fmt: skip
+        found[name] = _number(name, text)
+    return found
+
+
+def _number(name: str, text: str) -> float:
+    least = 0.0 if name in ("momentum", "weight_decay", "lr") else None
+    try:
+        value = float(int(text)) if name == "batch_size" else float(text)
+    except ValueError:
+        value = float("nan")
+    fits = value >= least if least is not None else value > 0
+    if not fits or value == float("inf"):
+        kind = "a whole number above 0" if name == "batch_size" else "a number above 0"
+        raise RecordError(f"{name}={text} is not allowed", hint=f"write {name}= and {kind}")
+    return value
+
+
+def give_order(
+    session: Session, record: Record, store: RecordStore, values: Mapping[str, float],
+    *, save: bool = False, wait_s: float = 0.0,
+) -> Ordered:  # fmt: skip
+    """Give the learners an order; it takes effect at the end of the same step on all of them.
+
+    Args:
+        wait_s: how long to wait for the answer of learners that train.
+
+    Raises:
+        RecordError: the training has ended for good, or its program takes no orders.
+    """
+    record = refresh(session, [record], store)[0]
+    verb = "save" if save else "tune"
+    gone = (State.COMPLETED, State.CANCELLED)
+    if record.state in gone or (save and record.state.final):
+        raise RecordError(
+            f"there is nothing to {verb}: {record.training_id} is {record.state}",
+            hint=f"dlctl show {record.training_id}",
+        )
+    plan = read_plan(session, record)
+    if plan.framework.job is None or plan.parameter_server is not None:
+        whose = "with a parameter server" if plan.parameter_server else "by framework.command"
+        raise RecordError(
+            f"{record.training_id} trains {whose}, which takes no orders",
+            hint="dlctl halt saves and stops it; the built-in loop (framework.job) takes orders",
+        )
+    order = Order(save, dict(values), time.time())
+    number = _write(session, record, contract.to_json(order))
+    waits = wait_s if record.state is State.TRAINING else 0.0
+    answer = _answer(session, record, number, waits)
+    return Ordered(record.training_id, number, record.state, dict(values), save, answer)
+
+
+def _write(session: Session, record: Record, content: str) -> int:
+    """Write an order under the next free number, and return it."""
+    here = shlex.quote(f"{record.job_dir}/{contract.CONTROL}")
+    script = f"""\
+umask 077
+[ -d {shlex.quote(record.job_dir)} ] && mkdir -p {here} && cd {here} || exit 71
+t=.dlctl-order.$$; trap 'rm -f $t' EXIT
+printf '%s' {shlex.quote(content)} >$t || exit 71
+n=1
+until ln $t order-$n.json 2>/dev/null; do # exclusive, and whole at once
+    [ -e order-$n.json ] || exit 71
+    n=$((n+1))
+done
+echo $n"""
+    end = session.transport.run(script)
+    if end.exit_code or not end.text.strip().isdecimal():
+        raise RemoteCommandError(
+            f"{session.transport.name}: the order can't be written to {record.job_dir} "
+            f"(exit code {end.exit_code})",
+            hint="check the space and the permissions there",
+        )
+    return int(end.text)
+
+
+def _answer(session: Session, record: Record, number: int, wait_s: float) -> OrderAnswer | None:
+    path = f"{record.job_dir}/{contract.order_answer(number)}"
+    until = time.monotonic() + wait_s
+    while True:
+        content = read_files(session.transport, [path])[path]
+        if content is not None:
+            return contract.from_json(OrderAnswer, content)
+        if time.monotonic() >= until:
+            return None
+        time.sleep(_POLL_S)

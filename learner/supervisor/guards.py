@@ -1,0 +1,134 @@
+"""The guards as the supervisor applies them: hours, and the metrics that learners report.
+
+The built-in loop of synchronous learners looks at its own losses, at every step; for other programs
+the supervisor looks at what they report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import ContractError, Plan, State, Status, Stopped, StopRules, VerdictKind
+from dlctl.contract.metrics import LOSS
+from learner.job.guards import Guards, read_stopped, write_stopped
+from learner.job.outcome import Outcome
+from learner.supervisor.control import EndRequest
+
+LOOK_S = 1.0
+STOP_GRACE_S = 10.0
+RAISE_LIMIT = "The training can't go on with this limit: submit it anew with a higher one."
+
+
+class Overseer:
+    """Looks at the hours and at what the learners report, and says when a guard ends the attempt.
+
+    Args:
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self, plan: Plan, job_dir: Path, attempt: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        rules = plan.stop or StopRules()
+        self._job_dir, self._attempt, self._clock = job_dir, attempt, clock
+        self._ends = _ends_of_hours(plan, rules, job_dir, attempt, clock())
+        looks_itself = plan.framework.job is not None and plan.parameter_server is None
+        self._guards = None if looks_itself or plan.stop is None else Guards(rules)
+        self._seen: dict[int, object] = {}
+        self._reports: list[float | None] = []
+        self._look_at = 0.0
+
+    def look(self, statuses: Callable[[], list[Status]]) -> EndRequest | None:
+        """Return the request to end the attempt, once a guard asks for it."""
+        if self._clock() < self._look_at:
+            return None
+        self._look_at = self._clock() + LOOK_S
+        for ends_at, reason in self._ends:
+            if self._clock() >= ends_at:
+                return EndRequest("halt", reason, 0.0, VerdictKind.BUDGET)
+        stopped = self._heed(statuses()) if self._guards else None
+        if stopped is None:
+            return None
+        write_stopped(self._job_dir, self._attempt, stopped)
+        kind = VerdictKind(stopped.kind)
+        if kind is VerdictKind.PLATEAU:
+            return EndRequest("halt", stopped.reason, 0.0, kind)
+        return EndRequest("stop", stopped.reason, STOP_GRACE_S, kind)
+
+    def _heed(self, statuses: list[Status]) -> Stopped | None:
+        """Return why the learners' newest reports end the training, if they do."""
+        assert self._guards is not None
+        for status in statuses:
+            report = (status.step, status.epoch, dict(status.metrics))
+            if not status.metrics or self._seen.get(status.rank) == report:
+                continue
+            self._seen[status.rank] = report
+            step = status.step if status.step is not None else -1
+            if LOSS in status.metrics:
+                loss = status.metrics[LOSS]
+                loss = float("nan") if loss is None else loss
+                if stopped := self._guards.after_loss(loss, step):
+                    return stopped
+            name = self._guards.metric
+            if status.rank == 0 and name in status.metrics:
+                self._reports.append(status.metrics[name])
+                if stopped := self._guards.after_report(self._reports, step):
+                    return stopped
+        return None
+
+
+def _ends_of_hours(
+    plan: Plan, rules: StopRules, job_dir: Path, attempt: int, now: float
+) -> list[tuple[float, str]]:
+    """Return when each limit on hours is reached, in Unix seconds, with the reason to end."""
+    resources, ends = plan.resources, []
+    node_s, gpu_s = held_before_s(job_dir, attempt)
+    gpus = resources.gpus_per_learner * resources.learners
+    for name, limit_h, used_s, count in (
+        ("max_node_hours", rules.max_node_hours, node_s, resources.nodes),
+        ("max_gpu_hours", rules.max_gpu_hours, gpu_s, gpus),
+    ):
+        if limit_h is not None and count:
+            left_s = (limit_h * 3600 - used_s) / count
+            ends.append((now + left_s, f"stop.{name} ({limit_h:g}) is used up"))
+    return ends
+
+
+def held_before_s(job_dir: Path, attempt: int) -> tuple[float, float]:
+    """Return for how many seconds earlier attempts have held nodes, and GPUs, together."""
+    node_s = gpu_s = 0.0
+    for number in range(1, attempt):
+        with contextlib.suppress(ContractError, OSError):
+            plan = contract.read_record(Plan, job_dir / contract.plan_file(number))
+            status = job_dir / contract.status_file(number, "supervisor", 0)
+            known = contract.read_record(Status, status)
+            if plan is None or known is None:
+                continue
+            held_s = max(0.0, known.heartbeat_at - known.started_at)
+            node_s += held_s * plan.resources.nodes
+            gpu_s += held_s * plan.resources.gpus_per_learner * plan.resources.learners
+    return node_s, gpu_s
+
+
+def guarded(outcome: Outcome, job_dir: Path, attempt: int) -> Outcome:
+    """Return the outcome of an attempt, in a guard's words if a guard ended it."""
+    if outcome.kind is VerdictKind.BUDGET:
+        return dataclasses.replace(outcome, hint=RAISE_LIMIT)
+    stopped = read_stopped(job_dir, attempt)
+    if stopped is None:
+        return outcome
+    kind, reason = VerdictKind(stopped.kind), f"{stopped.reason[:1].upper()}{stopped.reason[1:]}."
+    if kind is VerdictKind.PLATEAU:
+        if outcome.state is State.COMPLETED:
+            return dataclasses.replace(outcome, kind=kind, reason=f"Ended early: {stopped.reason}.")
+        return outcome
+    if outcome.state is State.FAILED or outcome.kind is kind:
+        return dataclasses.replace(
+            outcome, state=State.FAILED, kind=kind, reason=reason, hint=stopped.hint
+        )
+    return outcome

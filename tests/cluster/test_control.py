@@ -1,0 +1,119 @@
+"""Control while it runs: orders and guards, on this machine and on a real Slurm."""
+
+from __future__ import annotations
+
+import json
+
+from test_main_road import SLOW_TRAIN
+from trainings import WITHOUT_COMPILER, run, submit, wait_for_file, wait_for_state, write_training
+
+from dlctl import contract
+
+NAN_AT_7 = (
+    SLOW_TRAIN.replace("PAUSE_S = arguments", "PAUSE_S = 0; arguments")
+    .replace("def build", "STEPS = [0]\ndef loss(outputs, targets):\n"
+             "    STEPS[0] += 1\n"
+             "    value = torch.nn.functional.cross_entropy(outputs, targets)\n"
+             "    return value * float('nan') if STEPS[0] == 7 else value\n\ndef build")
+    .replace('"loss": torch.nn.functional.cross_entropy', '"loss": loss')
+)  # fmt: skip
+
+
+def slow_training(folder, **keys):
+    training = {"epochs": 4, "batch_size": 32, "seed": 3, "log_every_steps": 1}
+    files = {"train.py": WITHOUT_COMPILER + SLOW_TRAIN}
+    return write_training(folder, {"job": "train.py"}, files, learners=2, training=training, **keys)
+
+
+def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site, wait_until):
+    folder = slow_training(dlctl.cwd)
+    training_id = submit(dlctl, site, folder)
+    wait_for_state(dlctl, wait_until, training_id, "TRAINING")
+    job_dir = site.job_dir(training_id)
+    wait_for_file(wait_until, job_dir / contract.metrics_file(1, 0))
+    done = dlctl("tune", training_id, "lr=0.003", "batch_size=64", "--json", ok=True).json
+    step = done["answer"]["step"]
+    assert done["number"] == 1 and step >= 1 and not done["answer"]["problem"]
+    saved = dlctl("checkpoints", "save", training_id, "--json", ok=True).json
+    assert saved["number"] == 2 and saved["answer"]["step"] >= step
+    refused = dlctl("tune", training_id, "colour=red")
+    assert refused.exit_code == 8 and "is no setting that can be tuned" in refused.stderr
+    dlctl("halt", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    dlctl("tune", training_id, "lr=0.001", ok=True)
+    (job_dir / contract.JOB_STATE / "hurry").touch()
+    dlctl("resume", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    dlctl("fetch", "results", training_id, "--to", folder / "got", ok=True)
+    lines = [json.loads(line) for line in (folder / "got/metrics.jsonl").read_text().splitlines()]
+    events = {line["event"]: line["step"] for line in lines if "event" in line}
+    assert events["order 1: tuned lr=0.003, batch_size=64"] == step
+    assert "order 2: asked for a checkpoint" in events
+    third = events["order 3: tuned lr=0.001"]
+    rates = {line["step"]: line["learning_rate"] for line in lines if "learning_rate" in line}
+    assert {rates[n] for n in rates if n <= step} == {0.01}
+    assert {rates[n] for n in rates if step < n <= third} == {0.003}
+    assert {rates[n] for n in rates if n > third} == {0.001}
+    assert max(rates) < 4 * 16, "larger batches: fewer steps"
+    assert dlctl("tune", training_id, "lr=1").exit_code == 8
+
+
+def test_a_loss_that_is_no_number_is_named_with_its_step_and_not_retried(dlctl, site):
+    files = {"train.py": WITHOUT_COMPILER + NAN_AT_7}
+    folder = write_training(
+        dlctl.cwd, {"job": "train.py"}, files, learners=2, stop={"not_a_number": True},
+        training={"epochs": 2, "batch_size": 32},
+    )  # fmt: skip
+    done, training_id = run(dlctl, site, folder)
+    assert done.exit_code == 10
+    verdict = dlctl("show", training_id, "--json", ok=True).json["verdict"]
+    assert (verdict["kind"], verdict["reason"]) == ("not_a_number", "The loss is nan at step 7.")
+    assert verdict["action"]["kind"] == "stop"
+
+
+def test_a_plateau_ends_a_training_early_with_its_results(dlctl, site):
+    files = {"train.py": WITHOUT_COMPILER + SLOW_TRAIN.replace("lr=0.01", "lr=0.0")}
+    folder = write_training(
+        dlctl.cwd, {"job": "train.py", "arguments": {"pause_s": 0}}, files,
+        stop={"plateau": {"metric": "loss", "patience": 2}},
+        training={"epochs": 50, "batch_size": 64},
+    )  # fmt: skip
+    done, training_id = run(dlctl, site, folder)
+    assert done.exit_code == 0, done.stderr
+    verdict = dlctl("show", training_id, "--json", ok=True).json["verdict"]
+    assert (verdict["state"], verdict["kind"]) == ("COMPLETED", "plateau")
+    assert "loss has not improved in 2 reports" in verdict["reason"]
+    assert (site.job_dir(training_id) / "results/model.pt").exists()
+
+
+SAYS_NAN = """\
+import json, os, time
+for step in range(1, 200):
+    loss = float("nan") if step > 3 else 1.0
+    with open(os.environ["DLCTL_PROGRESS_FILE"] + ".new", "w") as file:
+        json.dump({"step": step, "metrics": {"loss": loss}}, file)
+    os.replace(file.name, os.environ["DLCTL_PROGRESS_FILE"])
+    time.sleep(0.2)
+"""
+
+
+def test_a_program_of_ones_own_is_ended_by_what_it_reports(dlctl, local_site):
+    folder = write_training(
+        dlctl.cwd, {"command": "python3 train.py"}, {"train.py": SAYS_NAN},
+        stop={"not_a_number": True},
+    )  # fmt: skip
+    done, training_id = run(dlctl, local_site, folder)
+    assert done.exit_code == 10
+    verdict = dlctl("show", training_id, "--json", ok=True).json["verdict"]
+    assert (verdict["state"], verdict["kind"]) == ("FAILED", "not_a_number")
+    assert "The loss is nan at step" in verdict["reason"]
+
+
+def test_hours_that_are_used_up_halt_the_training(dlctl, local_site):
+    folder = slow_training(dlctl.cwd, stop={"max_node_hours": 2 / 3600})
+    done, training_id = run(dlctl, local_site, folder)
+    assert done.exit_code == 0, done.stderr
+    verdict = dlctl("show", training_id, "--json", ok=True).json["verdict"]
+    assert (verdict["state"], verdict["kind"]) == ("HALTED", "budget")
+    assert verdict["action"]["kind"] == "stop"
+    assert "max_node_hours" in verdict["reason"]

@@ -1,0 +1,209 @@
+"""Orders of people and the manifest's guards, in the built-in loop of one learner."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_training_loop import dataset, make_parts
+from torch import nn
+
+from dlctl import contract
+from dlctl.contract import CheckpointPolicy, Order, Plateau, StopRules, Training
+from learner.data_parallel.optimizer import DistributedOptimizer
+from learner.errors import UserFault
+from learner.exchange.single import SingleExchange
+from learner.job.guards import Guards
+from learner.job.metrics import MetricsFile, Progress
+from learner.job.orders import Orders
+from learner.model.lr_schedule import ManifestSchedule
+from learner.model.user_model import Parts
+from learner.system.signals import HaltFlag
+from learner.training.checkpoints import CheckpointKeeper, Position, Trained
+from learner.training.loop import Reports, Trainer
+from learner.training.steering import Steering
+
+
+class Run:
+    """One attempt of a training of 24 samples in batches of 4."""
+
+    def __init__(self, folder: Path, attempt: int = 1, rules: StopRules | None = None,
+                 epochs: int = 2, **parts: Any) -> None:  # fmt: skip
+        (folder / contract.CONTROL).mkdir(parents=True, exist_ok=True)
+        (folder / contract.attempt_dir(attempt)).mkdir(parents=True)
+        torch.manual_seed(0)
+        self.folder = folder
+        self.parts = Parts(**make_parts(train=dataset(24), **parts))
+        settings = Training(epochs=epochs, batch_size=4, log_every_steps=1, seed=1)
+        exchange = SingleExchange()
+        schedule = ManifestSchedule(
+            self.parts.optimizer, settings.learning_rate_schedule, 6, settings.epochs
+        )
+        self.trained = Trained(self.parts, schedule, torch.device("cpu"))
+        self.keeper = CheckpointKeeper(
+            folder / "checkpoints", CheckpointPolicy(every_steps=100), {"batch_size": 4}, exchange,
+            lambda _: None,
+        )  # fmt: skip
+        self.metrics = folder / f"metrics-{attempt}.jsonl"
+        reports = Reports(lambda _: None, Progress(None), MetricsFile(self.metrics))
+        optimizer = DistributedOptimizer(self.parts.optimizer, exchange, average=False,
+                                         at_end=False)  # fmt: skip
+        self.stopped: list[contract.Stopped] = []
+        self.orders = Orders(folder, attempt, clock=iter(range(10**6)).__next__)
+        self.trainer = Trainer(
+            settings, self.trained, optimizer, exchange, self.keeper, reports, HaltFlag(),
+            Steering(self.orders, rules, self.stopped.append),
+        )  # fmt: skip
+
+    def at_step(self, step: int, act: Any) -> None:
+        """Do something after this many forward passes."""
+
+        forwards = list[int]()
+
+        def hook(*_: Any) -> None:
+            forwards.append(1)
+            if len(forwards) == step:
+                act()
+
+        self.parts.model.register_forward_hook(hook)
+
+    def order(self, number: int, **fields: Any) -> None:
+        path = self.folder / contract.order_file(number)
+        contract.write_whole(path, contract.to_json(Order(**fields)))
+
+    def run(self, position: Position | None = None) -> bool:
+        return self.trainer.run(position or Position())
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.metrics.read_text().splitlines()]
+
+    def answer(self, number: int) -> contract.OrderAnswer:
+        found = contract.read_record(contract.OrderAnswer,
+                                     self.folder / contract.order_answer(number))  # fmt: skip
+        assert found is not None
+        return found
+
+
+def test_a_rate_is_tuned_at_a_step_and_noted_in_the_metrics(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.at_step(3, lambda: run.order(1, values={"lr": 0.025, "weight_decay": 0.5}))
+    assert run.run()
+    answer = run.answer(1)
+    assert (answer.attempt, answer.step, answer.problem) == (1, 3, "")
+    events = [line for line in run.lines() if "event" in line]
+    assert [(e["step"], e["event"]) for e in events] == [
+        (3, "order 1: tuned lr=0.025, weight_decay=0.5")
+    ]
+    rates = {line["step"]: line["learning_rate"] for line in run.lines() if "loss" in line}
+    assert [rates[3], rates[4], rates[12]] == [0.1, 0.025, 0.025]
+    assert run.parts.optimizer.param_groups[0]["weight_decay"] == 0.5
+
+
+@pytest.mark.parametrize("size", [2, 9])
+def test_another_batch_size_leaves_out_no_sample_and_repeats_none(
+    tmp_path: Path, size: int
+) -> None:
+    class Numbered(torch.utils.data.Dataset):  # type: ignore[type-arg]
+        seen: list[int] = []  # noqa: RUF012
+
+        def __len__(self) -> int:
+            return 24
+
+        def __getitem__(self, index: int) -> Any:
+            return torch.full((4,), float(index)), torch.zeros(2)
+
+    run = Run(tmp_path)
+    run.parts.train = Numbered()
+    batches: list[list[int]] = []
+    run.parts.model.register_forward_hook(
+        lambda _, inputs, __: batches.append([int(v) for v in inputs[0][:, 0]])
+    )
+    run.at_step(2, lambda: run.order(1, values={"batch_size": size}))
+    assert run.run()
+    first = batches[: next(n for n in range(len(batches)) if sum(map(len, batches[:n])) == 24)]
+    assert sorted(sum(first, [])) == list(range(24))
+    assert [len(b) for b in first][:3] == [4, 4, size]
+    assert sum(map(len, batches)) == 48
+    assert run.trainer.position.tuned == {"batch_size": size}
+
+
+def test_an_attempt_that_repeats_the_step_obeys_at_the_same_one(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.at_step(5, lambda: run.order(1, values={"lr": 0.01, "batch_size": 6}))
+    assert run.run()
+    again = Run(tmp_path, attempt=2)
+    assert again.run()
+    assert run.answer(1).attempt == 1
+    pairs = zip(run.parts.model.parameters(), again.parts.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_tuned_values_survive_a_restart_from_a_checkpoint(tmp_path: Path, wait_until: Any) -> None:
+    run = Run(tmp_path)
+    engine = run.keeper._engine
+
+    def saved() -> bool:
+        engine.poll()
+        return engine.saved_step is not None
+
+    run.at_step(2, lambda: run.order(1, values={"lr": 0.02, "batch_size": 6}))
+    run.at_step(3, lambda: wait_until(engine.ready, 20, what="a writer"))
+    run.at_step(4, lambda: run.order(2, save=True))
+    run.at_step(5, lambda: wait_until(saved, 20, what="the checkpoint that was asked for"))
+    assert run.run()
+    (final,) = (tmp_path / "checkpoints").glob("step-*[!4]")
+    shutil.rmtree(final)
+    again = Run(tmp_path, attempt=2)
+    position = again.keeper.load(again.trained)
+    assert position is not None and position.step == 4
+    assert (position.orders, position.tuned) == (2, {"batch_size": 6})
+    assert again.run(position)
+    pairs = zip(run.parts.model.parameters(), again.parts.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_setting_that_the_optimizer_lacks_is_refused(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    adam = torch.optim.Adam(model.parameters())
+    run = Run(tmp_path, model=model, optimizer=adam)
+    run.order(1, values={"momentum": 0.9})
+    assert run.run()
+    assert run.answer(1).problem == "the optimizer Adam has no momentum"
+
+
+def test_a_loss_that_is_no_number_ends_the_attempt_before_its_update(tmp_path: Path) -> None:
+    run = Run(tmp_path, rules=StopRules(not_a_number=True))
+    weights = run.parts.model
+
+    def poison() -> None:
+        weights.register_forward_hook(lambda *a: a[2] * float("nan"))
+
+    run.at_step(3, poison)
+    with pytest.raises(UserFault, match="the loss is nan at step 4"):
+        run.run()
+    assert [s.kind for s in run.stopped] == ["not_a_number"]
+    assert all(torch.isfinite(p).all() for p in weights.parameters())
+
+
+def test_a_metric_that_stays_as_it_is_ends_the_training_early(tmp_path: Path) -> None:
+    rules = StopRules(plateau=Plateau("loss", 2))
+    run = Run(tmp_path, rules=rules, epochs=20)
+    run.order(1, values={"lr": 0.0})
+    assert run.run()
+    assert run.trainer.position.epoch < 8
+    assert run.stopped[0].reason.startswith("loss has not improved in 2 reports (best ")
+
+
+def test_guards_compare_with_the_last_losses() -> None:
+    guards = Guards(StopRules(loss_spike=3.0))
+    assert not any(guards.after_loss(loss, n) for n, loss in enumerate([9.0, 1, 1, 1, 1, 2.9]))
+    spike = guards.after_loss(3.1, 7)
+    assert spike is not None and spike.kind == "loss_spike"
+    assert spike.reason == "the loss jumped to 3.1 at step 7, 3.1 times the usual"
+    higher = Guards(StopRules(plateau=Plateau("accuracy", 2, "higher")))
+    assert higher.after_report([0.1, 0.5, 0.4], 3) is None
+    assert higher.after_report([0.1, 0.5, 0.4, None], 4) is not None
