@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from learner.errors import EXIT_HALTED, explain
 from learner.exchange import Exchange
+from learner.job.stacks import register
 from learner.parameter_server.builtin import train_on_server
 from learner.system.signals import HaltFlag
 from learner.training.allreduce import train_together
@@ -33,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_USAGE
     rank = int(os.environ.get("RANK", "0"))
     joined: list[Exchange] = []
+    register()
     try:
         halt = HaltFlag().install()
         job = open_job(Path(arguments[0]), int(arguments[1]), rank)

@@ -143,6 +143,11 @@ def directive_file(attempt: int) -> str:
     return f"{attempt_dir(attempt)}/directive.json"
 
 
+def stacks_file(attempt: int, rank: int) -> str:
+    """Return where the stacks of a learner's processes are saved, if the learners hang."""
+    return f"{attempt_dir(attempt)}/stacks/{rank}.txt"
+
+
 def verdict_file(attempt: int) -> str:
     """Return the `Verdict`: how the attempt ended."""
     return f"{attempt_dir(attempt)}/verdict.json"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlctl.contract.control import StopRules
+from dlctl.contract.health import HangPolicy
 from dlctl.contract.lifecycle import Lifecycle
 from dlctl.contract.records import SCHEMA_VERSION
 
@@ -258,6 +259,8 @@ class Plan:
     """None in plans of older versions: a person starts each attempt."""
     stop: StopRules | None = None
     """The manifest's guards, if it has any."""
+    hang: HangPolicy | None = None
+    """None: nobody looks for hangs."""
     not_in_this_version: list[str] = field(default_factory=list)
     """What the manifest asks for and this version, or the site, does not do: a sentence each."""
     code_changes: list[str] = field(default_factory=list)

@@ -37,6 +37,8 @@ class Status:
     """Slurm's numbers of a learner's GPUs, separated by commas, if Slurm gave any."""
     done: float | None = None
     """The share of the training that is done, from 0 to 1, if the learner tells."""
+    progressed_at: float = 0.0
+    """When the learner last reported progress: a step, or a batch of the validation."""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -92,9 +94,10 @@ class Preflight:
 
 @dataclass(frozen=True)
 class Directive:
-    """What the supervisor asks of the learners: `halt` or `stop`."""
+    """What the supervisor asks of the learners: `halt`, `stop` or `stacks`."""
 
     action: str
+    """With `stacks` the watchdogs only save the stacks of their learners."""
     reason: str
     issued_at: float
     grace_s: float

@@ -21,6 +21,7 @@ from pydantic import (
 
 from dlctl import contract
 from dlctl.contract.stores import MOUNTED_STORES, USABLE_STORES
+from dlctl.manifest.hang import HangSection
 from dlctl.manifest.intervals import AUTO, parse_every, parse_steps
 from dlctl.manifest.lifecycle import RetrySection
 from dlctl.manifest.parameter_server import ParameterServerSection
@@ -125,6 +126,10 @@ class Manifest(Section):
         description="How the next attempt differs from the one that failed.",
     )
     stop: StopSection | None = Field(None, description="Guards that end the training.")
+    hang: HangSection = Field(
+        default_factory=lambda: HangSection.model_validate({}),
+        description="When learners that make no step are taken for hung.",
+    )
     requirements: Requirements = Field(
         default_factory=list, description="pip requirements: a list, or the path of a file."
     )

@@ -24,6 +24,7 @@ from dlctl.contract import (
 )
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import PlanError
+from dlctl.manifest.hang import hang_policy
 from dlctl.manifest.lifecycle import lifecycle
 from dlctl.manifest.requirements import named_file
 from dlctl.manifest.stop import stop_rules
@@ -111,6 +112,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         requirements=list(manifest.requirements),
         lifecycle=_lifecycle(manifest, site, placement),
         stop=stop_rules(manifest.stop),
+        hang=hang_policy(manifest.hang, own_program=manifest.framework.command is not None),
         not_in_this_version=[*notes, *_without_slurm(manifest, site)],
     )
 

@@ -27,9 +27,11 @@ from dlctl.contract import (
     VerdictKind,
     learner_log,
     preflight_file,
+    stacks_file,
 )
 from dlctl.contract.launchers import LAUNCHERS, Ranks
 from dlctl.contract.metrics import RESTARTS
+from learner.agent.stacks import Stacks
 from learner.agent.watchdog import Program, Watchdog
 from learner.errors import UserFault
 from learner.frameworks import framework_of
@@ -46,6 +48,7 @@ from learner.job.gpu_visibility import own_gpus, visible_devices
 from learner.job.outcome import failed, verdict_of
 from learner.job.ranks import find_ranks
 from learner.job.slurm import beside, first_node_is_lost
+from learner.job.stacks import STACKS_FILE
 from learner.job.status import Heartbeat
 from learner.system import processes
 from learner.system.segments import make_segment_folder, remove_segment_folder
@@ -119,6 +122,7 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch:
         env.update(make_segment_folder(plan.training_id, attempt))
     env.update(quiet_mpi(env))
     env[PROGRESS_FILE] = str(scratch / "progress.json")
+    env[STACKS_FILE] = str(scratch / "stacks.txt")
     env |= {JOB_VARIABLE: str(job_dir), ATTEMPT_VARIABLE: str(attempt)}
     return Program(
         argv=framework.argv(plan, job_dir, attempt),
@@ -131,6 +135,7 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch:
         secrets=list(secrets.values()),
         metrics=_restarts(),
         warning=framework.warning(plan, job_dir) if ranks.rank == 0 else "",
+        stacks=Stacks(scratch / "stacks.txt", job_dir / stacks_file(attempt, ranks.rank)),
     )
 
 

@@ -20,9 +20,10 @@ from typing import Any
 
 from dlctl.contract import State
 from dlctl.contract.metrics import PUSHES_PER_S, WAIT_SHARE, finite
+from learner.agent.stacks import Stacks
 from learner.errors import EXIT_HALTED
 from learner.frameworks.base import Traits
-from learner.job.directives import POLL_S, Outside, is_gone, is_there
+from learner.job.directives import POLL_S, STACKS, Outside, is_gone, is_there
 from learner.job.metrics import finished_file
 from learner.job.status import UNFINISHED, UNSAVED, Heartbeat, last_lines
 from learner.system import processes
@@ -69,6 +70,8 @@ class Program:
     """Metrics that the status file holds beside the learner's own."""
     warning: str = ""
     """Written to the log at the start, and shown unless the learner has a warning of its own."""
+    stacks: Stacks | None = None
+    """Where the learner's stacks are found if the supervisor asks for them."""
 
 
 def decode_exit(returncode: int, traits: Traits) -> tuple[int | None, int | None]:
@@ -132,6 +135,8 @@ class Watchdog:
         self._term_at = self._kill_at = float("inf")
         self._expelled = False
         self._look_at = 0.0
+        self._stacks_of = 0.0
+        """When the supervisor asked for the stacks that were saved last."""
 
     def run(self) -> int:
         """Run the program; return the exit code for the launcher.
@@ -203,10 +208,17 @@ class Watchdog:
             self._halt(Stop.ENDED, self.program.ended_grace_s, why)
         if self.stop is Stop.CANCEL or (directive := self.outside.directive()) is None:
             return
-        if directive.action == Stop.CANCEL.value:
+        if directive.action == STACKS:
+            self._save_stacks(directive.issued_at)
+        elif directive.action == Stop.CANCEL.value:
             self._cancel(directive.grace_s, directive.reason)
         elif self.stop is Stop.NONE:
             self._halt(Stop.HALT, directive.grace_s, directive.reason)
+
+    def _save_stacks(self, asked_at: float) -> None:
+        if self.program.stacks is not None and asked_at != self._stacks_of:
+            self._stacks_of = asked_at
+            self.program.stacks.save(self._everyone(), self.program.secrets)
 
     def _halt(self, stop: Stop, grace_s: float, reason: str) -> None:
         """Ask the program to save and stop within the grace period."""
@@ -272,10 +284,12 @@ class Watchdog:
         """Return the program's progress and warning; none if the file can't be read."""
         try:
             found = json.loads(self.program.progress.read_bytes())
-            quiet_s = time.time() - self.program.progress.stat().st_mtime
+            changed_at = self.program.progress.stat().st_mtime
+            quiet_s = time.time() - changed_at
             numbers: dict[str, Any] = {
                 k: int(found[k]) for k in ("step", "epoch") if found.get(k) is not None
             }
+            numbers["progressed_at"] = changed_at
             done = found.get("done")
             if done is not None and finite(float(done)) is not None:
                 numbers["done"] = min(1.0, max(0.0, float(done)))

@@ -23,6 +23,8 @@ SUPERVISOR_LOST_S = 120.0
 """After this long without the supervisor's heartbeat, nobody would read a result: stop."""
 SUPERVISOR_FRESH_S = 12.0
 """More than two intervals of its heartbeat, and less than Slurm's time from SIGTERM to SIGKILL."""
+STACKS = "stacks"
+"""The action of a directive that ends nothing: the watchdogs save their learners' stacks."""
 GIVEN_UP, ENDED = "its node was given up", "the training has ended"
 SUPERVISOR_LOST_VARIABLE = "DLCTL_SUPERVISOR_LOST_S"
 
@@ -70,7 +72,8 @@ class HaltTime:
         now = time.monotonic()
         if self._grace_s == float("inf") and now >= self._look_at:
             self._look_at = now + POLL_S
-            if (directive := read_directive(self._directive)) is not None:
+            directive = read_directive(self._directive)
+            if directive is not None and directive.action != STACKS:
                 self._began_at = now - max(0.0, time.time() - directive.issued_at)
                 self._grace_s = directive.grace_s
         return now >= self._began_at + share * self._grace_s

@@ -126,6 +126,14 @@ class Progress:
             temporary.write_text(json.dumps(content, allow_nan=False))
             temporary.replace(self._path)
 
+    def touch(self) -> None:
+        """Report that the learner is at work where there is no step to report."""
+        now = self._clock()
+        if self._path is not None and now - self._written_at >= PROGRESS_INTERVAL_S:
+            self._written_at = now
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+
 
 class StepTimes:
     """Where the time of a step goes: means over the steps since the last `read`.

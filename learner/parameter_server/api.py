@@ -35,6 +35,7 @@ from learner.errors import UserFault
 from learner.job.context import Seat, find_seat
 from learner.job.directives import HaltTime
 from learner.job.metrics import PROGRESS_INTERVAL_S, Progress
+from learner.job.stacks import register
 from learner.parameter_server.model import ModelOnServers
 from learner.parameter_server.rendezvous import (
     has_begun,
@@ -190,6 +191,7 @@ class Server(AbstractContextManager["Server"]):
         self._reported_at = 0.0
         progress = os.environ.get("DLCTL_PROGRESS_FILE")
         self._progress = Progress(Path(progress) if progress else None)
+        register()
         self._server_model.join()
 
     # Training -----------------------------------------------------------------------------------

@@ -246,11 +246,15 @@ class Coordinator:
         self._server_model.join()
         try:
             with self._server_model.as_on_server():
-                return self._evaluation.validate(
-                    self._settings.batch_size, SingleExchange(), lambda: self._halt.is_set
-                )
+                size = self._settings.batch_size
+                return self._evaluation.validate(size, SingleExchange(), self._halted)
         finally:
             self._trained.parts.model.train()
+
+    def _halted(self) -> bool:
+        """Return whether a halt has come; called at each batch, which is progress."""
+        self._reports.progress.touch()
+        return self._halt.is_set
 
     def _record(self, step: int, values: dict[str, float], *, epoch: int | None = None) -> None:
         epoch = self.position.epoch + 1 if epoch is None else epoch

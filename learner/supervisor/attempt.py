@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import Directive, Plan, State, Status, VerdictKind, to_json
+from learner.job.directives import STACKS
 from learner.job.outcome import Outcome, failed
 from learner.job.status import Heartbeat, last_lines
 from learner.supervisor.finish import (
@@ -22,6 +23,7 @@ from learner.supervisor.finish import (
     say,
 )
 from learner.supervisor.guards import Overseer, guarded
+from learner.supervisor.hang import HangCheck
 from learner.supervisor.sent_files import Keeper, check_code
 from learner.supervisor.statuses import Statuses
 from learner.system.disk_reserve import Reserve
@@ -62,6 +64,7 @@ class Supervisor:
         self._hosts: list[str] = []
         self._silent: dict[int, tuple[float, float]] = {}
         self._warned = ""
+        self._hang = HangCheck(plan.hang, job_dir, attempt, plan.training_id, self._direct)
 
     def run(self) -> Outcome:
         """Run the attempt through its states; return its outcome."""
@@ -269,7 +272,7 @@ class Supervisor:
             self.control.wait(TICK_S)
             now = time.monotonic()
             self._oversee()
-            request = self.control.request()
+            request = self.control.request() or self._hang.request
             step.poll(request, silent=bool(self.heart.status.reason))
             if request is not None and request.action != delivered:
                 if request.action != asked:
@@ -289,6 +292,8 @@ class Supervisor:
             if now >= look_at:
                 look_at = now + 5
                 self._look_for_silence(now)
+                if request is None:
+                    step.failure = self._hang.look(now, self._statuses()) or step.failure
             self._beat()
 
     def _oversee(self) -> None:
@@ -305,7 +310,8 @@ class Supervisor:
             # The space that is kept for the verdict is enough for both.
             reserve_file(self.job_dir, self.attempt).unlink(missing_ok=True)
             return False
-        say(f"{action}: {reason}; the learners have {grace_s:.0f} s.")
+        saves = action == STACKS
+        say(f"{action}: {reason}" + ("." if saves else f"; the learners have {grace_s:.0f} s."))
         return True
 
     def _beat(self) -> None:

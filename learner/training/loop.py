@@ -266,9 +266,13 @@ class Trainer:
     def _validate(self) -> dict[str, float]:
         """Return loss and metrics of the validation data."""
         self.share_buffers()
-        return self._evaluation.validate(
-            self._helm.batch_size(self.position), self._exchange, lambda: self._halt.is_set
-        )
+        size = self._helm.batch_size(self.position)
+        return self._evaluation.validate(size, self._exchange, self._halted)
+
+    def _halted(self) -> bool:
+        """Return whether a halt has come; called at each batch, which is progress."""
+        self._reports.progress.touch()
+        return self._halt.is_set
 
     # Reports ------------------------------------------------------------------------------------
 

@@ -1,0 +1,27 @@
+"""How a learner shows where it is: on a signal it writes the stacks of all its threads to a file.
+
+The signal's handler is C code of `faulthandler`: it works even in a process that is blocked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+
+STACKS_FILE = "DLCTL_STACKS_FILE"
+"""Variable that names the file, on the node's own disk."""
+SIGNAL = int(signal.SIGRTMIN) + 11
+"""A real-time signal that neither MPI nor NCCL nor Python's libraries use."""
+
+
+def register() -> None:
+    """Write the stacks of this process to its file whenever `SIGNAL` comes."""
+    path = os.environ.get(STACKS_FILE)
+    if not path:
+        return
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        # Kept open as long as the process lives.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        faulthandler.register(SIGNAL, file=descriptor, all_threads=True)

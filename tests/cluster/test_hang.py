@@ -1,0 +1,64 @@
+"""A learner that blocks for ever on the cluster: the attempt is ended, explained and retried."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from trainings import WITHOUT_COMPILER, submit, wait_for_file, write_training
+
+from dlctl import contract
+
+TRAIN = """\
+import os, threading
+from pathlib import Path
+import torch
+
+class Points(torch.utils.data.Dataset):
+    def __len__(self):
+        return 3000
+    def __getitem__(self, index):
+        return torch.ones(4) * (index % 7), torch.tensor(index % 2)
+
+def wait_for_ever():
+    threading.Event().wait()
+
+class Net(torch.nn.Linear):
+    steps = 0
+    def forward(self, x):
+        Net.steps += 1
+        once = Path(os.environ["JOB_STATE_DIR"], "hung")
+        if os.environ["RANK"] == "1" and Net.steps == 60 and not once.exists():
+            once.touch()
+            wait_for_ever()
+        return super().forward(x)
+
+def build(arguments):
+    model = Net(4, 2)
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
+        "loss": torch.nn.functional.cross_entropy,
+        "train": Points(),
+    }
+"""
+
+
+def test_a_learner_that_blocks_is_named_and_the_attempt_retried(dlctl, cluster_site, wait_until):
+    folder = write_training(
+        dlctl.cwd / "job", {"job": "train.py"}, {"train.py": WITHOUT_COMPILER + TRAIN},
+        learners=3, nodes=3, training={"batch_size": 30, "epochs": 1},
+        checkpoint={"every": "20 steps"}, hang={"floor": "15s"},
+    )  # fmt: skip
+    training_id = submit(dlctl, cluster_site, folder)
+    job = cluster_site.root / "jobs" / training_id
+    first = json.loads(wait_for_file(wait_until, job / contract.verdict_file(1)))
+    assert first["kind"] == "hung", first
+    assert "learner 1 on n2 was waited for, at train.py:" in first["reason"]
+    assert "in wait_for_ever (the others are in the exchange)." in first["reason"]
+    assert (first["action"]["kind"], first["action"]["attempt"]) == ("retry", 2)
+    second = json.loads(wait_for_file(wait_until, job / contract.verdict_file(2)))
+    assert second["state"] == "COMPLETED", second
+    stacks = [Path(job, contract.stacks_file(1, rank)).read_text() for rank in range(3)]
+    assert "in wait_for_ever" in stacks[1]
+    assert all("/learner/exchange/" in stacks[rank] for rank in (0, 2)), stacks
