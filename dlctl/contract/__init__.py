@@ -16,6 +16,7 @@ from dlctl.contract.health import *  # noqa: F403
 from dlctl.contract.lifecycle import *  # noqa: F403
 from dlctl.contract.log_times import *  # noqa: F403
 from dlctl.contract.names import *  # noqa: F403
+from dlctl.contract.notices import *  # noqa: F403
 from dlctl.contract.plan import *  # noqa: F403
 from dlctl.contract.records import *  # noqa: F403
 from dlctl.contract.sent_files import *  # noqa: F403

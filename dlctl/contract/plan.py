@@ -9,6 +9,7 @@ from typing import Any
 from dlctl.contract.control import StopRules
 from dlctl.contract.health import HangPolicy
 from dlctl.contract.lifecycle import Lifecycle
+from dlctl.contract.notices import Notify
 from dlctl.contract.records import SCHEMA_VERSION
 
 
@@ -261,6 +262,8 @@ class Plan:
     """The manifest's guards, if it has any."""
     hang: HangPolicy | None = None
     """None: nobody looks for hangs."""
+    notify: Notify | None = None
+    """Who is told what happens, if anybody."""
     not_in_this_version: list[str] = field(default_factory=list)
     """What the manifest asks for and this version, or the site, does not do: a sentence each."""
     code_changes: list[str] = field(default_factory=list)

@@ -21,6 +21,7 @@ from dlctl.errors import (
 )
 from dlctl.files.upload import read_files, read_texts
 from dlctl.lifecycle import last_words
+from dlctl.lifecycle.notices import tell
 from dlctl.lifecycle.observe import Observation, derive, observe, paths_to_read
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.waiting import keep_files
@@ -53,6 +54,8 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
     known = _explain(session, known, seen)
     if changed := [new for old, new in zip(asked, known, strict=True) if new != old]:
         store.update(*changed)
+    states = {record.training_id: record.state for record in asked}
+    tell(session, [new for new in known if new.state is not states[new.training_id]])
     keep_files(session, known)
     return known
 

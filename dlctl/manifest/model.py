@@ -24,6 +24,7 @@ from dlctl.contract.stores import MOUNTED_STORES, USABLE_STORES
 from dlctl.manifest.hang import HangSection
 from dlctl.manifest.intervals import AUTO, parse_every, parse_steps
 from dlctl.manifest.lifecycle import RetrySection
+from dlctl.manifest.notify import NotifySection
 from dlctl.manifest.parameter_server import ParameterServerSection
 from dlctl.manifest.parts import (
     CheckpointSection,
@@ -130,6 +131,7 @@ class Manifest(Section):
         default_factory=lambda: HangSection.model_validate({}),
         description="When learners that make no step are taken for hung.",
     )
+    notify: NotifySection | None = Field(None, description="Notices to people.")
     requirements: Requirements = Field(
         default_factory=list, description="pip requirements: a list, or the path of a file."
     )
@@ -218,9 +220,17 @@ class Manifest(Section):
         """Return the environment variables whose value is a reference."""
         return [name for name, value in self.env.items() if isinstance(value, Reference)]
 
+    def sent_names(self) -> list[str]:
+        """Return the names of the references whose values go to the site."""
+        return self.secret_names() + list(self.notify.references() if self.notify else ())
+
     def references(self) -> dict[str, Reference]:
-        """Return every reference by name: a variable, or `data_stores.<position>.<key>`."""
+        """Return every reference by name.
+
+        A name is a variable, `notify.<key>` or `data_stores.<position>.<key>`.
+        """
         found = {name: v for name, v in self.env.items() if isinstance(v, Reference)}
+        found |= self.notify.references() if self.notify else {}
         for position, store in enumerate(self.data_stores):
             for key, value in store.connection.items():
                 if isinstance(value, Reference):

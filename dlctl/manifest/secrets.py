@@ -1,7 +1,7 @@
 """Find credentials in a manifest's raw tree, before anything is validated, shown, stored or sent.
 
-In `env` and `data_stores[].connection`, where credentials belong, a reference replaces the
-value. Anywhere else a credential is a problem, which is reported without the value.
+In `env`, `notify` and `data_stores[].connection`, where credentials belong, a reference replaces
+the value. Anywhere else a credential is a problem, which is reported without the value.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ def extract(data: Any) -> dict[str, str]:
         return found
     if isinstance(data.get("env"), dict):
         _replace(data["env"], "", found, is_credential)
+    if isinstance(notify := data.get("notify"), dict):
+        _replace(notify, "notify.", found, lambda key, _: key == "webhook")
+        if isinstance(smtp := notify.get("smtp"), dict):
+            _replace(smtp, "notify.smtp.", found, lambda key, _: key == "password")
     stores = data.get("data_stores")
     for position, store in enumerate(stores if isinstance(stores, list) else []):
         if isinstance(store, dict) and isinstance(store.get("connection"), dict):

@@ -26,6 +26,7 @@ from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import PlanError
 from dlctl.manifest.hang import hang_policy
 from dlctl.manifest.lifecycle import lifecycle
+from dlctl.manifest.notify import notify_plan
 from dlctl.manifest.requirements import named_file
 from dlctl.manifest.stop import stop_rules
 from dlctl.plan.parameter_server import (
@@ -113,6 +114,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         lifecycle=_lifecycle(manifest, site, placement),
         stop=stop_rules(manifest.stop),
         hang=hang_policy(manifest.hang, own_program=manifest.framework.command is not None),
+        notify=notify_plan(manifest.notify, f"{site.root}/secrets/{identity.training_id}"),
         not_in_this_version=[*notes, *_without_slurm(manifest, site)],
     )
 

@@ -39,6 +39,7 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
         "exclude": ",".join(batch.exclude) or None,
         "signal": f"B:USR2@{resources.halt_margin_s}",
     }
+    chosen |= _mails(plan.notify)
     given = {name: value for name, value in chosen.items() if value is not None}
     options = [f"--{name}={_word(name, value)}" for name, value in given.items()]
     extra = [_word("extra", option) for option in batch.extra]
@@ -46,6 +47,15 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
     # would restart the attempt after a node's loss, beside the processes that still run.
     spared = ["--no-kill"] if plan.parameter_server else []
     return [*options, "--no-requeue", *spared, "--open-mode=append", *extra]
+
+
+def _mails(notify: contract.Notify | None) -> dict[str, str]:
+    """Return the options by which Slurm sends mails, if there is no other server for them."""
+    if notify is None or notify.email is None or notify.smtp is not None:
+        return {}
+    kinds = {"started": "BEGIN", "failed": "FAIL", "finished": "END", "plateau": "END"}
+    types = dict.fromkeys(kinds[event] for event in notify.on)
+    return {"mail-user": notify.email, "mail-type": ",".join(types)}
 
 
 def _word(name: str, value: object) -> str:

@@ -18,6 +18,7 @@ from dlctl.errors import DlctlError, ManifestError
 from dlctl.manifest.checks import check_files, named_files
 from dlctl.manifest.load import load_manifest
 from dlctl.manifest.model import Manifest
+from dlctl.manifest.notify import WEBHOOK
 from dlctl.manifest.overrides import Overrides
 from dlctl.manifest.requirements import requirement_lines
 from dlctl.manifest.unsupported import can_not_run, not_in_this_version
@@ -93,12 +94,12 @@ def _secrets(manifest: Manifest, literal: dict[str, str], folder: Path) -> dict[
         ManifestError: a reference names a variable or a file that does not exist here.
     """
     values = {}
-    for name in manifest.secret_names():
+    for name in manifest.sent_names():
         reference = manifest.references()[name]
         if reference.from_secret:
             if reference.from_secret not in literal:
                 raise ManifestError(
-                    f"env.{name}: from_secret is what dlctl stores in place of a credential; "
+                    f"{_key(name)}: from_secret is what dlctl stores in place of a credential; "
                     f"the value of {reference.from_secret!r} is not known here",
                     hint="give the value itself, from_env: VARIABLE, or from_file: PATH",
                 )
@@ -107,14 +108,20 @@ def _secrets(manifest: Manifest, literal: dict[str, str], folder: Path) -> dict[
             values[name] = _from_environment(name, reference.from_env)
         elif reference.from_file:
             values[name] = _from_file(name, folder / Path(reference.from_file).expanduser())
+    if not values.get(WEBHOOK, "http://").startswith(("http://", "https://")):
+        raise ManifestError(f"{WEBHOOK}: is no URL", hint="write https://… or a reference to one")
     return values
+
+
+def _key(name: str) -> str:
+    return name if "." in name else f"env.{name}"
 
 
 def _from_environment(name: str, variable: str) -> str:
     if variable in os.environ:
         return os.environ[variable]
     raise ManifestError(
-        f"env.{name}: the variable {variable} is not set in this shell",
+        f"{_key(name)}: the variable {variable} is not set in this shell",
         hint=f"export {variable}=…, then try again",
     )
 
@@ -124,7 +131,7 @@ def _from_file(name: str, path: Path) -> str:
         return path.read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(
-            f"env.{name}: the file {path} can't be read: {error}",
+            f"{_key(name)}: the file {path} can't be read: {error}",
             hint="the file must contain only the credential, as text",
         ) from error
 

@@ -215,8 +215,10 @@ class Supervisor:
                 say(f"  {line}")
 
     def _train(self) -> Outcome:
+        from learner.notices.tell import tell_started
         from learner.supervisor.steps import step_log, whole_step
 
+        tell_started(self.job_dir, self.plan, self.attempt, say)
         self._enter(State.TRAINING, self.plan.framework.command or str(self.plan.framework.job))
         if self.plan.launch.step_per_learner:
             return self._train_each()

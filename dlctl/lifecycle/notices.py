@@ -1,0 +1,100 @@
+"""Notices that no node could send: this dlctl, which sees the end, sends them from here.
+
+Slurm's mails and the user's command are left to the site.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Sequence
+
+from dlctl import contract
+from dlctl.contract import Notice, NotSent, Plan, State, Verdict
+from dlctl.errors import DlctlError
+from dlctl.files.upload import read_files
+from dlctl.lifecycle.session import Session
+from dlctl.record import Record
+
+_FROM_HERE = ("email", "webhook")
+
+
+def tell(session: Session, records: Sequence[Record]) -> None:
+    """Tell what nobody has told yet of trainings whose state has changed.
+
+    What can't be told is no error.
+    """
+    for record in records:
+        if record.state is not State.TRAINING and not record.state.final:
+            continue
+        with contextlib.suppress(DlctlError, contract.ContractError):
+            _tell(session, record)
+
+
+def _tell(session: Session, record: Record) -> None:
+    n = record.attempt
+    names = [contract.plan_file(n), contract.verdict_file(n), contract.submit_begin(n + 1)]
+    files = read_files(session.transport, [f"{record.job_dir}/{name}" for name in names])
+    plan_text, verdict_text, next_one = files.values()
+    plan = None if plan_text is None else contract.from_json(Plan, plan_text)
+    if plan is None or plan.notify is None or next_one is not None:
+        return
+    if record.state.final:
+        known = None if verdict_text is None else contract.from_json(Verdict, verdict_text)
+        verdict = known or _without_verdict(record)
+        notice = contract.notice_of_end(verdict, record.training_id, plan.name, record.site)
+    else:
+        notice = contract.notice_of_start(
+            record.training_id, plan.name, record.site, n, plan.resources.learners
+        )
+    ways = [way for way in plan.notify.ways if way in _FROM_HERE]
+    if notice.event not in plan.notify.on or not ways:
+        return
+    for way in _claim(session, record, notice, ways):
+        try:
+            _send(session, plan, notice, way)
+        except (NotSent, DlctlError):
+            _give_back(session, record, notice, way)
+
+
+def _without_verdict(record: Record) -> Verdict:
+    """Return a verdict on an attempt that left none; its nodes may be gone."""
+    asked = record.state if record.state is not State.HALTED else State.CANCELLED
+    return Verdict(record.attempt, record.job_id, asked, record.reason, record.hint)
+
+
+def _claim(session: Session, record: Record, notice: Notice, ways: list[str]) -> list[str]:
+    """Claim a notice in each way; return the ways in which this dlctl has to send it."""
+    lines = [f"mkdir -p {shlex.quote(record.job_dir)}/{contract.NOTICES} || exit 0"]
+    lines += [f"cd {shlex.quote(record.job_dir)} || exit 0", "umask 077"]
+    for way in ways:
+        file = contract.notice_file(notice.attempt, notice.event, way)
+        lines.append(
+            f"mv {file}.unsent {file} 2>/dev/null && echo {way} || "
+            f"{{ (set -C; echo 'claimed by dlctl' >{file}) 2>/dev/null && echo {way}; }}"
+        )
+    return session.transport.run("\n".join([*lines, ":"])).text.split()
+
+
+def _give_back(session: Session, record: Record, notice: Notice, way: str) -> None:
+    file = contract.notice_file(notice.attempt, notice.event, way)
+    session.transport.run(f"cd {shlex.quote(record.job_dir)} && mv {file} {file}.unsent")
+
+
+def _send(session: Session, plan: Plan, notice: Notice, way: str) -> None:
+    notify = plan.notify
+    assert notify is not None
+    if way == "webhook":
+        contract.send_webhook(_secret(session, str(notify.webhook)), notice)
+    elif notify.smtp is not None:
+        password = notify.smtp.password
+        known = None if password is None else _secret(session, password)
+        contract.send_mail(notify.smtp, known, str(notify.email), notice)
+
+
+def _secret(session: Session, reference: str) -> str:
+    path = reference.removeprefix("file:")
+    content = read_files(session.transport, [path])[path]
+    if content is None:
+        raise NotSent("its secret is gone from the site")
+    return content.decode(errors="replace").rstrip("\n")

@@ -1,0 +1,105 @@
+"""The manifest's `notify`: who is told what happens to the training, and how."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+
+from dlctl import contract
+from dlctl.contract import BY_DEFAULT, EVENTS
+from dlctl.manifest.parts import Line, Reference, Section, Text
+
+_ADDRESS = re.compile(r"[^\s@<>,;\"]+@[^\s@<>,;\"]+")
+WEBHOOK, PASSWORD = "notify.webhook", "notify.smtp.password"  # noqa: S105 - names
+_SERVER = re.compile(r"([A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_PORTS = {"starttls": 587, "tls": 465, "none": 25}
+
+
+def _address(text: str) -> str:
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError(f"{text!r} is not a mail address; one such as me@example.org is allowed")
+    return text
+
+
+def _server(text: str) -> str:
+    if not _SERVER.fullmatch(text):
+        raise ValueError(f"{text!r} is no mail server; write mail.example.org or HOST:PORT")
+    return text
+
+
+def _events(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Address = Annotated[Line, AfterValidator(_address)]
+Events = Annotated[
+    list[Literal[EVENTS]],  # type: ignore[valid-type]
+    BeforeValidator(_events),
+    WithJsonSchema({"type": "array", "items": {"enum": list(EVENTS)}}),
+]
+
+
+class SmtpSection(Section, title="Smtp"):
+    """The server that mails are sent through."""
+
+    server: Annotated[Line, AfterValidator(_server)] = Field(description="HOST or HOST:PORT.")
+    tls: Literal["starttls", "tls", "none"] = Field("starttls", description="How it is encrypted.")
+    sender: Address | None = Field(None, description="Default: the address in `email`.")
+    user: Line | None = Field(None, description="To log in as.")
+    password: Reference | None = Field(None, description="{from_env: NAME} or {from_file: PATH}.")
+
+    @model_validator(mode="after")
+    def _encrypted_password(self) -> SmtpSection:
+        if self.password is not None and self.tls == "none":
+            raise ValueError("tls: none sends the password readable; starttls or tls is allowed")
+        return self
+
+
+class NotifySection(Section, title="Notify"):
+    """Notices to people."""
+
+    email: Address | None = Field(None, description="A mail address; without `smtp` Slurm mails.")
+    smtp: SmtpSection | None = Field(None, description="The server that mails are sent through.")
+    webhook: Reference | None = Field(
+        None, description="A URL that gets JSON by POST; dlctl keeps it as a secret."
+    )
+    command: Text | None = Field(None, min_length=1, description="Shell text, run on a node.")
+    on: Events = Field(default_factory=lambda: list(BY_DEFAULT), description="What is told.")
+
+    @model_validator(mode="after")
+    def _a_way_is_set(self) -> NotifySection:
+        if not (self.email or self.webhook or self.command):
+            raise ValueError("has no way to tell; set email, webhook or command")
+        if self.smtp and not self.email:
+            raise ValueError("smtp is set without email, the address that mails go to")
+        return self
+
+    def references(self) -> dict[str, Reference]:
+        """Return the references by name."""
+        found = {WEBHOOK: self.webhook, PASSWORD: self.smtp.password if self.smtp else None}
+        return {name: reference for name, reference in found.items() if reference is not None}
+
+
+def notify_plan(section: NotifySection | None, secrets: str) -> contract.Notify | None:
+    """Return who is told what, for the plan.
+
+    Args:
+        secrets: the folder with the values of references, at the site.
+    """
+    if section is None:
+        return None
+    known = {name: f"file:{secrets}/{name}" for name in section.references()}
+    smtp = None
+    if section.smtp is not None:
+        asked = section.smtp
+        match = _SERVER.fullmatch(asked.server)
+        assert match is not None and section.email is not None
+        smtp = contract.Smtp(
+            match[1], int(match[2] or _PORTS[asked.tls]), asked.sender or section.email, asked.tls,
+            asked.user, known.get(PASSWORD),
+        )  # fmt: skip
+    return contract.Notify(
+        list(section.on), section.email, smtp, known.get(WEBHOOK), section.command
+    )

@@ -1,0 +1,63 @@
+"""The manifest's `notify` and `stop`: what is kept secret, what is refused, what Slurm is told."""
+
+import pytest
+from login_side import make_manifest, plan_of
+
+from dlctl import contract
+from dlctl.errors import ManifestError
+from dlctl.plan.render import sbatch_options
+
+TEXT = "name: x\nframework: {name: pytorch, job: train.py}\n"
+
+
+def test_a_webhook_is_kept_as_a_secret():
+    text = TEXT + "notify: {webhook: https://hooks.example.org/T0/B1, on: [failed]}\n"
+    manifest, secrets = make_manifest(text).extract_secrets()
+    assert secrets == {"notify.webhook": "https://hooks.example.org/T0/B1"}
+    assert "hooks.example.org" not in manifest.to_yaml()
+    plan = plan_of(text)
+    assert plan.notify.webhook == f"file:{plan.root}/secrets/{plan.training_id}/notify.webhook"
+    assert plan.notify.on == ["failed"] and plan.secret_env == {}
+    assert make_manifest(manifest.to_yaml()).notify.webhook.from_secret == "notify.webhook"
+
+
+def test_a_mail_server_and_its_password():
+    text = TEXT + (
+        "notify: {email: me@example.org, smtp: {server: 'smtp.example.org', user: me,"
+        " password: {from_env: P}}}\n"
+    )
+    smtp = plan_of(text).notify.smtp
+    assert (smtp.server, smtp.port, smtp.tls) == ("smtp.example.org", 587, "starttls")
+    assert smtp.sender == "me@example.org" and smtp.password.endswith("/notify.smtp.password")
+    assert not any("mail" in option for option in sbatch_options(plan_of(text)))
+
+
+def test_without_a_mail_server_slurm_sends_mails():
+    options = sbatch_options(plan_of(TEXT + "notify: {email: me@example.org}\n"))
+    assert "--mail-user=me@example.org" in options and "--mail-type=FAIL,END" in options
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("notify: {on: [failed]}", "has no way to tell"),
+        ("notify: {email: nobody}", "'nobody' is not a mail address"),
+        ("notify: {email: a@b.c, on: [eaten]}", "eaten"),
+        ("notify: {webhook: {from_env: A}, smtp: {server: s}}", "smtp is set without email"),
+        ("notify: {email: a@b.c, smtp: {server: s, tls: none, password: p4ssw0rd}}", "readable"),
+        ("stop: {}", "is empty"),
+        ("stop: {plateau: {metric: loss}}", "patience"),
+        ("stop: {loss_spike: {factor: 1}}", "factor"),
+    ],
+)
+def test_what_is_refused(section, said):
+    with pytest.raises(ManifestError) as caught:
+        make_manifest(TEXT + section + "\n")
+    assert said in str(caught.value) and "p4ssw0rd" not in str(caught.value)
+
+
+def test_guards_are_in_the_plan():
+    text = "stop: {not_a_number, plateau: {patience: 3}, loss_spike: {factor: 4}, max_gpu_hours: 8}"
+    assert plan_of(TEXT + text).stop == contract.StopRules(
+        True, contract.Plateau("validation_loss", 3), 4.0, None, 8.0
+    )

@@ -1,0 +1,141 @@
+"""Notices from the node: each once, in each way, and never in the way of the job."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from people import mail_server, webhook
+from scheduler_plan import make_plan
+
+from dlctl import contract
+from dlctl.contract import Action, Next, Notify, Smtp, State, Verdict, VerdictKind
+from learner.notices import tell
+
+FAILED = Verdict(
+    2, "17", State.FAILED, "Learner 1 on n3 failed.\nBadly.", "See the log.",
+    kind="user_error", action=Action(Next.STOP, "it would happen again"),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(tell, "PAUSE_S", 0.0)
+
+
+class Job:
+    def __init__(self, folder: Path, notify: Notify | None, verdict: Verdict | None = None) -> None:
+        self.dir = folder
+        self.plan = replace(make_plan(), notify=notify, root=str(folder))
+        self.said: list[str] = []
+        for name in (contract.attempt_dir(2), contract.CODE):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        if verdict is not None:
+            path = folder / contract.verdict_file(2)
+            contract.write_whole(path, contract.to_json(verdict))
+
+    def end(self) -> None:
+        tell.tell_end(self.dir, self.plan, 2, self.said.append)
+
+    @property
+    def files(self) -> list[str]:
+        folder = self.dir / contract.NOTICES
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def secret(folder: Path, value: str) -> str:
+    path = folder / "hook"
+    path.write_text(value + "\n")
+    path.chmod(0o600)
+    return f"file:{path}"
+
+
+def test_a_failure_reaches_a_webhook_once_with_its_verdict(tmp_path: Path) -> None:
+    with webhook() as hook:
+        job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url)), FAILED)
+        job.end()
+        job.end()
+        assert len(hook.got) == 1 and hook.asked == 1
+    (got,) = hook.got
+    assert (got["event"], got["kind"], got["attempt"]) == ("failed", "user_error", 2)
+    assert got["action"] == "it would happen again"
+    assert got["text"].startswith(f"{job.plan.training_id} FAILED: Learner 1 on n3 failed.")
+    assert job.files == ["2-failed.webhook"] and not job.said
+
+
+def test_what_a_webhook_refuses_is_tried_again_and_then_left_to_others(tmp_path: Path) -> None:
+    with webhook() as hook:
+        job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url)), FAILED)
+        hook.answers = [500]
+        job.end()
+        assert (hook.asked, len(hook.got)) == (2, 1)
+    (tmp_path / contract.NOTICES / "2-failed.webhook").unlink()
+    job.end()  # nobody listens any more
+    assert job.files == ["2-failed.webhook.unsent"]
+    assert "Connection refused" in job.said[0] and "secret-token" not in job.said[0]
+
+
+def test_a_silent_webhook_does_not_hold_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tell, "LONGEST_S", 0.2)
+    released = threading.Event()
+    monkeypatch.setattr(tell, "_send", lambda *_: released.wait(10))
+    job = Job(tmp_path, Notify(webhook="file:x"), FAILED)
+    began = time.monotonic()
+    job.end()
+    assert time.monotonic() - began < 5
+    released.set()
+
+
+def test_a_mail_comes_by_smtp(tmp_path: Path) -> None:
+    with mail_server() as (port, mails):
+        smtp = Smtp("127.0.0.1", port, "dlctl@example.org", tls="none")
+        Job(tmp_path, Notify(email="me@example.org", smtp=smtp), FAILED).end()
+        (mail,) = mails
+    assert (mail["To"], mail["From"]) == ("me@example.org", "dlctl@example.org")
+    assert mail["Subject"].endswith("failed: Learner 1 on n3 failed. Badly.")
+    assert "kind: user_error" in str(mail.get_payload())
+
+
+def test_a_command_gets_the_notice(tmp_path: Path) -> None:
+    job = Job(tmp_path, Notify(command='cat >"../$DLCTL_EVENT"; exit 3'), FAILED)
+    job.end()
+    assert json.loads((tmp_path / "failed").read_text())["state"] == "FAILED"
+    assert job.said == ["Warning: no notice by command: the command ended with exit code 3: "
+                        "it printed nothing"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verdict", "event"),
+    [
+        ({"action": Action(Next.RETRY, "", 3)}, ""),
+        ({"action": None}, "failed"),
+        ({"state": State.COMPLETED}, "finished"),
+        ({"state": State.COMPLETED, "kind": str(VerdictKind.PLATEAU)}, "plateau"),
+        ({"state": State.HALTED, "action": Action(Next.NOTHING, "a person")}, ""),
+        ({"state": State.HALTED}, "failed"),
+        ({"state": State.CANCELLED}, ""),
+    ],
+)
+def test_what_is_told(verdict: dict[str, Any], event: str) -> None:
+    assert contract.event_of(replace(FAILED, **verdict)) == event
+
+
+def test_the_start_is_told_once_for_all_attempts(tmp_path: Path) -> None:
+    with webhook() as hook:
+        job = Job(tmp_path, Notify(on=["started"], webhook=secret(tmp_path, hook.url)), FAILED)
+        for attempt in (1, 2):
+            tell.tell_started(job.dir, job.plan, attempt, job.said.append)
+        until = time.monotonic() + 10
+        while not hook.got and time.monotonic() < until:
+            time.sleep(0.01)
+        job.end()
+    assert [got["event"] for got in hook.got] == ["started"]
+    assert job.files == ["0-started.webhook"]
