@@ -23,6 +23,10 @@ class UserFault(Exception):
         return f"{self.message}\n  HINT: {self.hint}" if self.hint else self.message
 
 
+class SiteFault(UserFault):
+    """Something at the site is wrong, not in what the user sent: it may work elsewhere or later."""
+
+
 def explain(error: BaseException, rank: int) -> int:
     """Print to standard error why this learner ends; return its exit code.
 

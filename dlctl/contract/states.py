@@ -69,6 +69,8 @@ class VerdictKind(str, enum.Enum):
     """The time limit is near, or saving took longer than there was time."""
     PREEMPTED = "preempted"
     """The scheduler gave the nodes to another job."""
+    TRY_AGAIN = "try_again"
+    """The program asked for another attempt, by its exit code 75."""
     SCHEDULER = "scheduler"
     """The scheduler ended the job or a step, and it is not known why."""
     SITE = "site"

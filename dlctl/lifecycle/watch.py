@@ -139,8 +139,8 @@ def _explain(session: Session, records: list[Record], seen: dict[str, Observatio
     ]  # fmt: skip
     explained = {}
     for record, lines in zip(unclear, _last_lines(session, unclear), strict=False):
-        if told := last_words.explain(lines, record.training_id):
-            explained[record.training_id] = replace(record, reason=told[0], hint=told[1])
+        if told := last_words.explain(lines, record.training_id, record.site):
+            explained[record.training_id] = replace(record, reason=told.reason, hint=told.hint)
     return [explained.get(record.training_id, record) for record in records]
 
 

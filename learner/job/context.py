@@ -10,7 +10,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import Plan
 from dlctl.contract.launchers import LAUNCHERS
-from learner.errors import UserFault
+from learner.errors import SiteFault
 
 JOB_VARIABLE = "DLCTL_JOB_DIR"
 ATTEMPT_VARIABLE = "DLCTL_ATTEMPT"
@@ -33,14 +33,14 @@ def read_plan(directory: Path, attempt: int) -> contract.Plan:
     """Return the plan of an attempt.
 
     Raises:
-        UserFault: the plan is missing or can't be read.
+        SiteFault: the plan is missing or can't be read.
     """
     try:
         plan = contract.read_record(contract.Plan, directory / contract.plan_file(attempt))
     except (contract.ContractError, OSError) as error:
-        raise UserFault(f"The plan in {str(directory)!r} can't be read: {error}.") from error
+        raise SiteFault(f"The plan in {str(directory)!r} can't be read: {error}.") from error
     if plan is None:
-        raise UserFault(
+        raise SiteFault(
             f"There is no {contract.plan_file(attempt)} in the job directory {str(directory)!r}.",
             hint="Check that the site's root folder is on a file system that all nodes share.",
         )

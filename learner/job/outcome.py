@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl.contract import Evidence, State, Verdict, VerdictKind
-from learner.errors import UserFault
+from dlctl.contract.verdict_rules import Place, first_match
+from learner.errors import SiteFault, UserFault
 from learner.job.context import job_id
 
 
@@ -41,7 +42,10 @@ def failed(
 
 def fault_outcome(fault: UserFault) -> Outcome:
     """Return the outcome of an attempt ended by an error in the user's file, data or site."""
-    return failed(VerdictKind.USER_ERROR, fault.message, fault.hint)
+    kind = VerdictKind.SITE if isinstance(fault, SiteFault) else VerdictKind.USER_ERROR
+    if found := first_match(Place.JOB, [fault.message]):  # a full disk, for instance
+        kind = found[0].kind
+    return failed(kind, fault.message, fault.hint)
 
 
 def verdict_of(job_dir: Path, attempt: int, outcome: Outcome) -> Verdict:

@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 from dlctl.contract import Plan
-from learner.errors import UserFault
+from dlctl.contract.verdict_rules import OVER_MEMORY
+from learner.errors import SiteFault, UserFault
 
 HOSTS_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 20.0
@@ -17,7 +18,6 @@ _AWAY = re.compile(
     r"Unable to contact slurm controller|Socket timed out on send/recv operation", re.IGNORECASE
 )
 _BUSY = re.compile(r"Memory required by task is not available", re.IGNORECASE)
-OVER_MEMORY = re.compile(r"exceeded (job )?memory limit|oom.?kill|out of memory", re.IGNORECASE)
 _LOST = re.compile(r"node fail(ure)?\b", re.IGNORECASE)
 
 
@@ -25,7 +25,7 @@ def job_hosts(plan: Plan) -> list[str]:
     """Return the host of each node; the first is this one, which runs the job script.
 
     Raises:
-        UserFault: Slurm does not list them, or gave the job fewer nodes than the plan has.
+        SiteFault: Slurm does not list them, or gave the job fewer nodes than the plan has.
     """
     wanted = plan.resources.nodes
     if not plan.launch.argv:
@@ -38,7 +38,7 @@ def job_hosts(plan: Plan) -> list[str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         hosts, error_text = [], str(error)
     if len(hosts) < wanted:
-        raise UserFault(
+        raise SiteFault(
             f"The plan has {wanted} nodes, but the job's list {names!r} has {len(hosts)}. "
             f"{error_text}",
             hint=f"Check that scontrol works on the nodes: dlctl sites check {plan.site}",

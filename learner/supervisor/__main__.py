@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import ContractError, Plan
-from learner.errors import UserFault
+from learner.errors import SiteFault, UserFault
 from learner.job.outcome import fault_outcome
 from learner.supervisor.finish import crash_outcome, leave, say
 from learner.system.signals import HaltFlag
@@ -38,14 +38,14 @@ def main(arguments: list[str]) -> int:
 def _check_python(job_dir: Path) -> None:
     if sys.version_info < MINIMUM_PYTHON:
         version = ".".join(map(str, sys.version_info[:2]))
-        raise UserFault(
+        raise SiteFault(
             f"The node's Python {sys.executable!r} is {version}; dlctl needs 3.10 or newer.",
             hint="Set a newer one in the site file (`environment`), or run: dlctl sites setup",
         )
     try:
         import watchdog  # noqa: F401
     except ModuleNotFoundError as error:
-        raise UserFault(
+        raise SiteFault(
             f"The node's Python {sys.executable!r} lacks the module watchdog.",
             hint="Install a complete environment there: dlctl sites setup " + _site(job_dir),
         ) from error

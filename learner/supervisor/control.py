@@ -133,7 +133,8 @@ class Control:
         if self._removed():
             return EndRequest("stop", "its job directory is gone", 0.0, VerdictKind.SUPERSEDED)
         if self.cancelled():
-            return EndRequest("stop", "cancelled on request", CANCEL_GRACE_S)
+            kind = VerdictKind.CANCELLED
+            return EndRequest("stop", "cancelled on request", CANCEL_GRACE_S, kind)
         if self.superseded():
             # After a network partition this node may still run an attempt that was given up.
             reason = "a later attempt has taken over"

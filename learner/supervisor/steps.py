@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dlctl.contract import Plan, attempt_dir, server_log
-from learner.errors import UserFault
+from learner.errors import SiteFault
 from learner.job.context import RESTARTS_VARIABLE, TAKES_OVER, is_one_world
 from learner.job.gpu_visibility import SHARED_VARIABLE
 from learner.job.ranks import RANK_VARIABLE, ranks_of
@@ -95,7 +95,7 @@ class Step:
                     preexec_fn=processes.end_with_parent,
                 )
         except OSError as error:
-            raise UserFault(
+            raise SiteFault(
                 f"The launcher {argv[0]!r} can't be started on the first node: {error.strerror}.",
                 hint=f"Check `launcher` and `environment` in the site file of {plan.site}.",
             ) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ContractError, Plan, State, Verdict, VerdictKind, to_json
 from learner import storage
-from learner.errors import UserFault
+from learner.errors import SiteFault, UserFault
 from learner.job.outcome import Outcome, fault_outcome, verdict_of
 from learner.storage.index import tell_index, write_index
 from learner.supervisor.control import Control
@@ -53,7 +53,7 @@ class Storing:
     def store(self, outcome: Outcome) -> Outcome:
         """Index the results; if the training completed, copy them to its stores."""
         if self.control.cancelled() and outcome.state is not State.COMPLETED:
-            outcome = Outcome(State.CANCELLED, VerdictKind.REQUESTED, "Cancelled on request.")
+            outcome = Outcome(State.CANCELLED, VerdictKind.CANCELLED, "Cancelled on request.")
         folder = attempt_folder(self.job_dir, self.attempt)
         try:
             if outcome.state is State.COMPLETED:
@@ -94,13 +94,13 @@ class Storing:
             return Outcome(State.CANCELLED, VerdictKind.SUPERSEDED, reason)
         reason = "Cancelled on request, while the results were being copied to a data store."
         hint = "The job directory still has all of them: dlctl fetch results"
-        return Outcome(State.CANCELLED, VerdictKind.REQUESTED, reason, hint)
+        return Outcome(State.CANCELLED, VerdictKind.CANCELLED, reason, hint)
 
     def _not_stored(self, outcome: Outcome, error: Exception) -> Outcome:
         say(f"Warning: {error}")
         if outcome.state is not State.COMPLETED:
             return outcome
-        fault = error if isinstance(error, UserFault) else UserFault(
+        fault = error if isinstance(error, UserFault) else SiteFault(
             f"Training ended well, but its results can't be indexed: {error}.",
             hint=f"Free space on the site's file system, then run: "
             f"dlctl resume {self.plan.training_id} (it does not train again)",

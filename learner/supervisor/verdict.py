@@ -2,7 +2,7 @@
 
 The learner at fault is the one that failed first. Learners that the launcher ended because of it
 have the status CANCELLED, which the verdict ignores. Which line means which kind of failure is
-data, in `learner.supervisor.verdict_rules`.
+data, in `dlctl.contract.verdict_rules`.
 """
 
 from __future__ import annotations
@@ -10,27 +10,33 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from dlctl.contract import Evidence, Plan, State, Status, VerdictKind
 from dlctl.contract.lone_program import starts_processes_itself
 from dlctl.contract.metrics import MEMORY_BYTES
 from dlctl.contract.tracebacks import place_before
+from dlctl.contract.verdict_rules import (
+    AGAIN,
+    CONSEQUENCES,
+    EXIT_CODES,
+    GO_ON,
+    NEVER,
+    OTHER_SIGNAL,
+    SEE_LOG,
+    SENT_ON_PURPOSE,
+    SIGNALS,
+    Place,
+    blamed_host,
+    first_match,
+    signal_in,
+)
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_full
 from learner.job.status import UNFINISHED, UNSAVED, has_saved
 from learner.supervisor.observed import Observed
-from learner.supervisor.verdict_rules import (
-    EXIT_CODES,
-    GO_ON,
-    LAUNCHER_LINES,
-    LEARNER_LINES,
-    OTHER_SIGNAL,
-    SEE_LOG,
-    SIGNALS,
-    first_match,
-)
 
 
 def decide(plan: Plan, seen: Observed) -> Outcome:
@@ -103,11 +109,20 @@ def _failed(plan: Plan, seen: Observed) -> Outcome:
     if spoke and not any(_spoke(status, status.last_lines) for status in failed):
         return _cut_short(plan, seen, spoke[0])
     if failed:
-        first = min(failed, key=lambda status: status.heartbeat_at)
-        return explain(plan, first, seen.launcher_words)
+        failed.sort(key=lambda status: status.heartbeat_at)
+        outcomes = [_explain(plan, seen, status) for status in failed]
+        # Whoever waited for a learner that failed may end before it does.
+        return next((each for each in outcomes if each.kind not in CONSEQUENCES), outcomes[0])
     if lost:
-        return _vanished(plan, seen, min(lost, key=lambda s: s.heartbeat_at))
+        return _vanished(plan, seen, sorted(lost, key=lambda status: status.heartbeat_at))
     return _launcher_failed(plan, seen)
+
+
+def _explain(plan: Plan, seen: Observed, status: Status) -> Outcome:
+    outcome = explain(plan, status, seen.launcher_words)
+    if status.reason == UNSAVED and seen.request is not None:
+        return replace(outcome, kind=seen.request.kind)
+    return outcome
 
 
 def _spoke(status: Status, lines: list[str]) -> bool:
@@ -123,17 +138,38 @@ def _cut_short(plan: Plan, seen: Observed, status: Status) -> Outcome:
     return failed(kind, f"{_who(status)} failed: {what}", hint, evidence)
 
 
-def _vanished(plan: Plan, seen: Observed, status: Status) -> Outcome:
-    words = [*seen.logs.get(status.rank, []), *seen.launcher_words][-20:]
-    evidence = Evidence("learner", status.rank, status.host, status.exit_code, status.signal, words)
-    if found := first_match(LAUNCHER_LINES, seen.launcher_words):
+def _vanished(plan: Plan, seen: Observed, lost: list[Status]) -> Outcome:
+    """Judge learners that were killed with their watchdogs; the first vanished first."""
+    found = first_match(Place.LAUNCHER, seen.launcher_words)
+    host = blamed_host(*found) if found else ""
+    status = next((each for each in lost if each.host == host), lost[0])
+    evidence = _last_seen(seen, status)
+    if found is None or found[0].kind is VerdictKind.SCHEDULER:
+        # A learner's own words say more than that its step was ended.
+        for each in lost:
+            if spoke := first_match(Place.LEARNER, seen.logs.get(each.rank, [])):
+                kind, what, hint = read_words(plan, seen.logs[each.rank], None, each.rank)
+                if spoke[0].kind not in CONSEQUENCES:
+                    return failed(
+                        kind, f"{_who(each)} failed: {what}", hint, _last_seen(seen, each)
+                    )
+    if found is not None:
         rule, line = found
-        hint = rule.hint.format(id=plan.training_id, site=plan.site) or _memory_hint(plan)
-        return failed(rule.kind, f"{rule.reason}: {line.strip()}", hint, evidence)
+        hint = rule.hint.format(id=plan.training_id, site=plan.site)
+        if rule.kind is VerdictKind.OUT_OF_MEMORY:
+            hint = _memory_hint(plan)
+        evidence = replace(evidence, host=host or evidence.host)
+        return failed(rule.kind, f"{rule.sentence}: {line.strip()}", hint, evidence)
     last = seen.launcher_words[-1:]
     output = f" {launcher_name(plan)} reported: {last[0]}" if last else ""
     reason = f"{_who(status)} vanished with its watchdog; killed from outside.{output}"
     return failed(VerdictKind.UNKNOWN, reason, _memory_hint(plan), evidence)
+
+
+def _last_seen(seen: Observed, status: Status) -> Evidence:
+    """Return the evidence about a learner whose watchdog left no word."""
+    words = [*seen.logs.get(status.rank, []), *seen.launcher_words][-20:]
+    return replace(_evidence(status), last_lines=words)
 
 
 def see_log(plan: Plan, rank: int) -> str:
@@ -179,10 +215,14 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
     if status.reason == UNSAVED:
         hint = "Raise the time limit, or checkpoint more often."
         return failed(VerdictKind.TIME_LIMIT, f"{who} {UNSAVED}.", hint, evidence)
-    if status.signal is not None:
-        return _killed(plan, status, status.signal, launcher_words)
+    number = status.signal or signal_in(status.exit_code)
+    if number in SENT_ON_PURPOSE or number and not first_match(Place.LEARNER, status.last_lines):
+        return _killed(plan, status, number, launcher_words)
     kind, what, hint = read_words(plan, status.last_lines, status.exit_code, status.rank)
-    return failed(kind, f"{who} failed with exit code {status.exit_code}: {what}", hint, evidence)
+    how = f"failed with exit code {status.exit_code}"
+    if number:  # such as the abort by which torch ends a process that has lost the others
+        how = f"was killed by signal {number} ({SIGNALS.get(number, OTHER_SIGNAL).words})"
+    return failed(kind, f"{who} {how}: {what}", hint, evidence)
 
 
 def _killed(plan: Plan, status: Status, number: int, launcher_words: Sequence[str]) -> Outcome:
@@ -229,15 +269,17 @@ def read_words(plan: Plan, lines: list[str], exit_code: int | None, rank: int = 
     lines = [_TORCH_RANK.sub("", line) for line in lines]
     mistake = _user_mistake(lines)
     if mistake is not None:
-        return Reading(VerdictKind.USER_ERROR, *mistake)
+        known = first_match(Place.LEARNER, [mistake[0]])
+        return Reading(known[0].kind if known else VerdictKind.USER_ERROR, *mistake)
     if exit_code in EXIT_CODES:
-        what, hint = EXIT_CODES[exit_code]
-        if exit_code == 127:
-            what += f": {lines[-1]}" if lines else "."
-        return Reading(VerdictKind.USER_ERROR, what, hint)
-    if found := first_match(LEARNER_LINES, lines):
+        told = EXIT_CODES[exit_code]
+        what = told.sentence
+        what += f": {lines[-1].strip()}" if lines and exit_code in (AGAIN, NEVER, 127) else "."
+        return Reading(told.kind, what, told.hint.format(id=plan.training_id, rank=rank))
+    if found := first_match(Place.LEARNER, lines):
         rule, line = found
-        kind, hint = rule.kind, rule.hint.format(site=plan.site, id=plan.training_id)
+        hint = rule.hint.format(site=plan.site, id=plan.training_id, rank=rank)
+        kind = rule.kind
         if kind is VerdictKind.NETWORK and starts_processes_itself(plan.framework.command):
             # Each learner's torchrun listens at the same port, 29500 by default.
             kind = VerdictKind.USER_ERROR

@@ -17,7 +17,7 @@ from learner.system.disk_reserve import SIZE_BYTES, Reserve, is_full
         (
             "slurmstepd-n1: error: StepId=1.batch exceeded memory limit (529694720 > 209715200), "
             "being killed",
-            "more memory than it asked for (505 MiB; asked for 200 MiB)",
+            "more memory than it had asked for (505 MiB; asked for 200 MiB)",
             "--memory",
         ),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.", "more memory", "--memory"),
@@ -27,19 +27,21 @@ from learner.system.disk_reserve import SIZE_BYTES, Reserve, is_full
     ],
 )  # fmt: skip
 def test_slurms_words_are_understood(line, reason, hint):
-    told = explain(["12:00:00 TRAINING: train.py", line, "12:00:01 the last line"], "t-1")
+    told = explain(["12:00:00 TRAINING: train.py", line, "12:00:01 the last line"], "t-1", "here")
     assert told is not None
-    assert reason in told[0]
-    assert hint in told[1]
-    assert "dlctl resume t-1" in told[1]
+    assert reason in told.reason
+    assert hint in told.hint
+    assert "dlctl resume t-1" in told.hint
 
 
 def test_words_without_a_cause_explain_nothing():
     assert (
-        explain(["12:00:00 TRAINING: train.py", "slurmstepd: *** JOB 7 CANCELLED ***"], "t-1")
+        explain(
+            ["12:00:00 TRAINING: train.py", "slurmstepd: *** JOB 7 CANCELLED ***"], "t-1", "here"
+        )
         is None
     )
-    assert explain([], "t-1") is None
+    assert explain([], "t-1", "here") is None
 
 
 def test_a_reserve_takes_space_until_it_is_freed(tmp_path):

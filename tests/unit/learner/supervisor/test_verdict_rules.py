@@ -1,66 +1,148 @@
-"""Each line that real failures left means one kind of failure, and has a hint."""
+"""Each failure that was recorded has its kind and a hint, and each row of the table is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+from node_job import Job, status
 
-from dlctl.contract import VerdictKind
-from learner.supervisor.verdict_rules import (
+from dlctl.contract import Launch, State, VerdictKind
+from dlctl.contract.verdict_rules import (
     EXIT_CODES,
-    LAUNCHER_LINES,
-    LEARNER_LINES,
+    RULES,
     SIGNALS,
+    Place,
     first_match,
+    rules_for,
 )
+from dlctl.lifecycle.last_words import explain as explain_job
+from learner.job.status import last_lines
+from learner.supervisor.observed import Observed
+from learner.supervisor.verdict import decide
 
 K = VerdictKind
-SEEN_IN_LEARNERS = [
-    ("ModuleNotFoundError: No module named 'boto3'", K.USER_ERROR),
-    ("ImportError: cannot import name 'x' from 'y'", K.USER_ERROR),
-    ("    SyntaxError: invalid syntax", K.USER_ERROR),
-    ("FileNotFoundError: [Errno 2] No such file or directory: 'a.csv'", K.USER_ERROR),
-    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", K.OUT_OF_MEMORY),
-    ("MemoryError", K.OUT_OF_MEMORY),
-    ("fork: Cannot allocate memory", K.OUT_OF_MEMORY),
-    ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
-     "dataloader's workers are out of shared memory.", K.OUT_OF_MEMORY),
-    ("OSError: [Errno 28] No space left on device", K.DISK_FULL),
-    ("OSError: [Errno 122] Disk quota exceeded", K.DISK_FULL),
-    ("RuntimeError: The server socket has failed to bind: Address already in use", K.NETWORK),
-    ("torch.distributed.DistNetworkError: port: 29500, code: -98, name: EADDRINUSE", K.NETWORK),
-]  # fmt: skip
-SEEN_FROM_SRUN = [
-    ("slurmstepd: error: Job 7 exceeded memory limit (9 > 4), being killed", K.OUT_OF_MEMORY),
-    ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0", K.OUT_OF_MEMORY),
-    ("srun: error: Node failure on n2", K.NODE_LOST),
-    ("slurmstepd: error: *** STEP 7.1 ON n1 CANCELLED AT 2026-11-23T10:00:00 ***", K.SCHEDULER),
+RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.txt"))
+PLACES = {"learner": Place.LEARNER, "launcher": Place.LAUNCHER, "job": Place.JOB}
+
+
+@dataclass
+class Recording:
+    """One file of `recorded/`: a head of `key: value` lines, an empty line, the text."""
+
+    text: str
+    head: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Place:
+        return PLACES[self.head["place"]]
+
+    def number(self, key: str) -> int | None:
+        return int(self.head[key]) if key in self.head else None
+
+
+def read(file: Path) -> Recording:
+    head, _, text = file.read_text().partition("\n\n")
+    return Recording(text, dict(line.split(": ", 1) for line in head.splitlines()))
+
+
+@pytest.fixture
+def plan(tmp_path):
+    launch = Launch("srun", ["srun"])
+    return Job(tmp_path, None, job="train.py", launch=launch, resources={"learners": 2}).plan
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
+def test_a_recorded_failure_has_its_kind(plan, tmp_path, file):
+    seen, log = read(file), tmp_path / "log"
+    assert seen.head["source"]
+    log.write_text(seen.text)
+    lines = last_lines(log)
+    if seen.place is Place.JOB:
+        told = explain_job(lines, "t-1", "here")
+        assert told is not None and (str(told.kind), bool(told.hint)) == (seen.head["kind"], True)
+        return
+    if seen.place is Place.LEARNER:
+        end = {name: seen.number(name) for name in ("exit_code", "signal")}
+        failed = status(0, State.FAILED, last_lines=lines, **end)
+        outcome = decide(plan, Observed([failed, status(1, State.CANCELLED)], 1, [], None))
+    else:
+        outcome = decide(plan, Observed([status(0), status(1)], 137, lines, None))
+    assert (outcome.kind, outcome.state) == (seen.head["kind"], State.FAILED), outcome.reason
+    assert outcome.hint and "{" not in outcome.hint
+    assert outcome.evidence.host == seen.head.get("host", outcome.evidence.host)
+
+
+OTHERS = [
+    "ImportError: cannot import name 'x' from 'y'",
+    "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
+    "dataloader's workers are out of shared memory.",
+    "RuntimeError: CUDA error: no kernel image is available for execution on the device",
 ]
+"""Lines of failures that were seen by themselves, without the rest of a log."""
 
 
-@pytest.mark.parametrize(("line", "kind"), SEEN_IN_LEARNERS)
-def test_a_learners_last_lines_decide_the_kind(line, kind):
-    found = first_match(LEARNER_LINES, ["epoch 1", line, "  at the very end"])
-    assert found is not None and (found[0].kind, found[1]) == (kind, line)
+def test_every_row_recognizes_a_recorded_failure():
+    used = {id(first_match(Place.LEARNER, [line])[0]) for line in OTHERS}
+    for seen in map(read, RECORDED):
+        if found := first_match(seen.place, seen.text.splitlines()):
+            used.add(id(found[0]))
+    assert [rule.pattern.pattern for rule in RULES if id(rule) not in used] == []
 
 
-@pytest.mark.parametrize(("line", "kind"), SEEN_FROM_SRUN)
-def test_lines_of_srun_decide_the_kind(line, kind):
-    found = first_match(LAUNCHER_LINES, [line, "srun: the end"])
-    assert found is not None and (found[0].kind, found[1]) == (kind, line)
-    assert found[0].reason
-
-
-def test_every_rule_matches_a_line_of_a_real_failure():
-    used = {id(first_match(LEARNER_LINES, [line])[0]) for line, _ in SEEN_IN_LEARNERS}
-    used |= {id(first_match(LAUNCHER_LINES, [line])[0]) for line, _ in SEEN_FROM_SRUN}
-    assert used == {id(rule) for rule in (*LEARNER_LINES, *LAUNCHER_LINES)}
+def test_every_row_of_the_launcher_and_the_job_says_what_its_line_means():
+    rules = [*rules_for(Place.LAUNCHER), *rules_for(Place.JOB)]
+    assert all(rule.sentence for rule in rules if Place.LAUNCHER in rule.places)
 
 
 def test_hints_have_placeholders_only_for_training_site_and_rank():
-    hints = [rule.hint for rule in (*LEARNER_LINES, *LAUNCHER_LINES, *SIGNALS.values())]
-    hints += [hint for _, hint in EXIT_CODES.values()]
+    hints = [rule.hint for rule in (*RULES, *SIGNALS.values(), *EXIT_CODES.values())]
     for hint in hints:
         assert "{" not in hint.format(id="t-1", site="here", rank=0)
 
 
-def test_meaningless_lines_match_no_rule():
-    assert first_match(LEARNER_LINES, ["epoch 1", "loss 0.3"]) is None
-    assert first_match(LEARNER_LINES, []) is None
+def test_meaningless_lines_match_no_row():
+    for place in Place:
+        assert first_match(place, ["epoch 1", "loss 0.3", "a loss of NaN-free data"]) is None
+        assert first_match(place, []) is None
+
+
+def judge(plan, *statuses, words=(), logs=None):
+    return decide(plan, Observed(list(statuses), 1, list(words), None, logs or {}))
+
+
+def test_a_learners_own_fault_counts_more_than_that_another_has_lost_it(plan):
+    lost = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:49369"
+    first = status(1, State.FAILED, exit_code=1, last_lines=[lost])
+    second = status(0, State.FAILED, exit_code=1, last_lines=["ValueError: no"])
+    assert first.heartbeat_at < second.heartbeat_at
+    outcome = judge(plan, second, first)
+    assert (outcome.kind, outcome.evidence.rank) == (K.USER_ERROR, 0)
+    assert judge(plan, status(0, State.CANCELLED), first).kind == K.NETWORK
+
+
+def test_last_words_count_more_than_that_slurm_ended_the_step(plan):
+    ended = "slurmstepd: error: *** STEP 7.1 ON n1 CANCELLED AT 2026-11-23T10:00:00 ***"
+    broken = ["RuntimeError: CUDA error: uncorrectable ECC error encountered"]
+    outcome = judge(plan, status(0), status(1), words=[ended], logs={1: broken})
+    assert (outcome.kind, outcome.evidence.rank) == (K.GPU_ERROR, 1)
+    lost = "srun: error: Node failure on n1"
+    assert judge(plan, status(0), status(1), words=[lost], logs={1: broken}).kind == K.NODE_LOST
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "reason"),
+    [
+        (75, K.TRY_AGAIN, "exit code 75: the program asks for another attempt: no licence"),
+        (78, K.USER_ERROR, "exit code 78: the program says that another attempt would fail, too: "
+         "no licence"),
+        (139, K.USER_ERROR, "was killed by signal 11 (segmentation fault)."),
+        (3, K.USER_ERROR, "exit code 3: no licence"),
+    ],
+)  # fmt: skip
+def test_an_exit_code_says_what_it_means(plan, code, kind, reason):
+    failed = status(0, State.FAILED, exit_code=code, last_lines=["no licence"])
+    outcome = judge(plan, failed, status(1, State.CANCELLED))
+    assert outcome.kind == kind
+    assert outcome.reason.endswith(reason)

@@ -1,0 +1,261 @@
+"""Which line, signal or exit code means which kind of failure: one table, read from the top.
+
+To recognize another failure, add a row to `RULES`. `{id}` and `{site}` in a hint are the training's
+id and its site; `{rank}` is the rank of the learner that failed. Real lines that each row has to
+recognize are in `tests/unit/dlctl/contract/recorded/`.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dlctl.contract.states import VerdictKind
+
+SEE_LOG = "See its whole log: dlctl logs {id} --learner {rank} --debug"
+GO_ON = "Resume from the newest checkpoint: dlctl resume {id}"
+CHECK_SITE = "Check the site, then resume: dlctl sites check {site}; dlctl resume {id}"
+
+
+class Place(enum.Flag):
+    """Where a line is looked for."""
+
+    LEARNER = enum.auto()
+    """The last lines of a learner that ended with an exit code, or crashed."""
+    LAUNCHER = enum.auto()
+    """The lines of srun or mpirun, when a whole step was killed with its watchdogs."""
+    JOB = enum.auto()
+    """The last lines of the output of a job that left no verdict; the login side reads them."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a line means that contains `pattern`; a group `host` in it names the node to blame."""
+
+    pattern: re.Pattern[str]
+    places: Place
+    kind: VerdictKind
+    hint: str
+    sentence: str = ""
+    """Printed before the line; empty if the line speaks for itself."""
+
+
+def _rule(pattern: str, places: Place, kind: VerdictKind, hint: str, sentence: str = "") -> Rule:
+    return Rule(re.compile(pattern), places, kind, hint, sentence)
+
+
+LEARNER, LAUNCHER, JOB = Place
+KIND = VerdictKind
+OVER_MEMORY = re.compile(r"(?i)exceeded (?:job )?memory limit|oom.?kill|out of memory")
+"""How Slurm says that it killed a step for its memory."""
+
+RULES = (
+    # What Slurm prints when it ends a job or a step.
+    _rule(
+        r"DUE TO TIME LIMIT", LAUNCHER | JOB, KIND.TIME_LIMIT,
+        "Resume from the newest checkpoint, with more time: dlctl resume {id} --time 8h",
+        "The time limit ended it before it could save",
+    ),
+    _rule(
+        r"DUE TO PREEMPTION", LAUNCHER | JOB, KIND.PREEMPTED, GO_ON,
+        "Slurm gave its nodes to another job before it could save",
+    ),
+    _rule(
+        r"DUE TO NODE FAILURE|[Nn]ode fail(?:ure|ed)?\b(?: on (?P<host>[\w.-]+)\b(?!\[))?"
+        r"|[Ll]ost connection to node|has lost communication with (?:a remote|its) daemon",
+        LAUNCHER | JOB, KIND.NODE_LOST, GO_ON, "A node was lost",
+    ),
+    _rule(
+        OVER_MEMORY.pattern, LAUNCHER | JOB, KIND.OUT_OF_MEMORY,
+        "Resume with more memory: dlctl resume {id} --memory 8GiB",
+        "It was killed for using more memory than it had asked for",
+    ),
+    _rule(
+        r"DUE TO JOB REQUEUE|\*\*\* (?i:STEP) \S+ ON \S+ CANCELLED AT", LAUNCHER,
+        KIND.SCHEDULER, GO_ON, "Slurm ended the learners' step",
+    ),
+    # Faults of a node: what else the lines say is their consequence.
+    _rule(
+        r"uncorrectable (?:ECC|NVLink) error|ECC_UNCORRECTABLE|fallen off the bus|GPU is lost"
+        r"|Xid \(PCI:[^)]*\): (?:48|6[2-4]|74|79|9[245]|119|120|14\d)\b"
+        r"|Unable to determine the device handle for GPU|CUDA error: hardware stack error"
+        r"|CUDA-capable device\(s\) is/are busy or unavailable|Failed to initialize NVML",
+        LEARNER | JOB, KIND.GPU_ERROR,
+        "Report the node to the site's administrators, and resume on others: dlctl resume {id}",
+    ),
+    # Resources that ran out.
+    _rule(
+        r"(?:CUDA|HIP|XPU) out of memory|torch\.(?:cuda\.)?OutOfMemoryError"
+        r"|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|Cuda failure (?:2 )?'out of memory'"
+        r"|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|OOM when allocating tensor"
+        r"|RESOURCE_EXHAUSTED: Out of memory",
+        LEARNER, KIND.GPU_OUT_OF_MEMORY,
+        "Make the batch smaller, or ask for GPUs with more memory.",
+    ),
+    _rule(
+        r"shared memory ?\(shm\)|out of shared memory",  # of DataLoaders' workers
+        LEARNER, KIND.OUT_OF_MEMORY,
+        "Free /dev/shm on that node, or give the DataLoader fewer workers, then resume from the "
+        "newest checkpoint: dlctl resume {id}",
+    ),
+    _rule(
+        r"\bMemoryError\b|[Cc]annot allocate memory|std::bad_alloc"
+        r"|CPUAllocator: (?:can't allocate|not enough) memory",
+        LEARNER, KIND.OUT_OF_MEMORY,
+        "Make the batch smaller, or resume with more memory: dlctl resume {id} --memory 8GiB",
+    ),
+    _rule(
+        r"No space left on device|[Dd]isk quota exceeded"
+        r"|PytorchStreamWriter failed writing file|enforce fail at inline_container",
+        LEARNER | JOB, KIND.DISK_FULL,
+        "Free space on the node's file system (dlctl delete removes old trainings), then resume "
+        "from the newest checkpoint: dlctl resume {id}",
+        "A file system is full, or a quota used up",
+    ),
+    # The training itself.
+    _rule(
+        r"\bFloatingPointError\b|(?i:\bloss\b[^.:]{0,40}\b(?:is|was|became) (?:nan|inf)\b)"
+        r"|returned nan values in its|[Ll]oss scale already at minimum|NaN loss"
+        r"|contains either `inf`, `nan`|is non-finite, so it cannot be clipped"
+        r"|but found invalid values",
+        LEARNER, KIND.NOT_A_NUMBER,
+        "Lower the learning rate or clip the gradients, and submit again.",
+    ),
+    _rule(
+        r"ModuleNotFoundError: No module named", LEARNER, KIND.USER_ERROR,
+        "Add its package to `requirements` in the manifest and submit again: dlctl submit "
+        "manifest.yml",
+    ),
+    _rule(
+        r"ImportError:", LEARNER, KIND.USER_ERROR,
+        "Check the module's version on the node; `requirements` in the manifest can name another.",
+    ),
+    _rule(
+        r"(?:SyntaxError|IndentationError|TabError):", LEARNER, KIND.USER_ERROR,
+        "Correct the program and submit again.",
+    ),
+    _rule(
+        r"device-side assert triggered", LEARNER, KIND.USER_ERROR,
+        "An index or a label is out of range: with CUDA_LAUNCH_BLOCKING=1 the traceback shows it.",
+    ),
+    _rule(
+        r"no kernel image is available for execution", LEARNER, KIND.USER_ERROR,
+        "Its torch was built for other GPUs: install another in the site's environment.",
+    ),
+    # The site.
+    _rule(
+        r"[Ss]tale (?:NFS )?file handle|Input/output error|Transport endpoint is not connected"
+        r"|Read-only file system|Remote I/O error|version `GLIBC\S*' not found"
+        r"|CUDA driver version is insufficient",
+        LEARNER, KIND.SITE, CHECK_SITE,
+    ),
+    _rule(
+        r"FileNotFoundError:|No such file or directory", LEARNER, KIND.USER_ERROR,
+        "Check the path; training data is below $DATA_DIR, the program's own files in $MODEL_DIR.",
+    ),
+    # Mostly consequences of what happened to another learner: `CONSEQUENCES`.
+    _rule(
+        r"Watchdog caught collective operation timeout|[Mm]onitored ?[Bb]arrier timeout"
+        r"|Timed out waiting \d+ms for (?:recv|send) operation",
+        LEARNER, KIND.HUNG,
+        "It waited for another learner: see what each did last, dlctl logs {id} --debug",
+    ),
+    _rule(
+        r"[Aa]ddress already in use|EADDRINUSE", LEARNER, KIND.NETWORK,
+        "Another job took the port: submit again.",
+    ),
+    _rule(
+        r"Connection (?:reset|closed|aborted) by |Connection (?:refused|timed out)"
+        r"|No route to host|Network is unreachable|nccl(?:Remote|System)Error"
+        r"|remote process exited or there was a network error|Got completion from peer"
+        r"|client socket has timed out|Dist(?:Network|Store)Error|BrokenPipeError"
+        r"|[Nn]ame resolution|Name or service not known|Could not resolve host"
+        r"|Max retries exceeded with url",
+        LEARNER, KIND.NETWORK, GO_ON,
+    ),
+)  # fmt: skip
+
+CONSEQUENCES = frozenset({KIND.NETWORK, KIND.HUNG})
+"""Kinds that learners report of each other: the fault of another learner counts more."""
+
+
+@dataclass(frozen=True)
+class SignalRule:
+    """What it means if a signal killed a learner that printed no line of `RULES`."""
+
+    kind: VerdictKind
+    words: str
+    hint: str = SEE_LOG
+
+
+SIGNALS: dict[int, SignalRule] = {
+    signal.SIGILL: SignalRule(
+        KIND.USER_ERROR, "illegal instruction: the program is built for another kind of CPU"
+    ),
+    signal.SIGABRT: SignalRule(KIND.USER_ERROR, "abort"),
+    signal.SIGBUS: SignalRule(KIND.OUT_OF_MEMORY, "bus error: often a full /dev/shm"),
+    signal.SIGFPE: SignalRule(KIND.USER_ERROR, "arithmetic error"),
+    signal.SIGSEGV: SignalRule(KIND.USER_ERROR, "segmentation fault"),
+    signal.SIGTERM: SignalRule(KIND.SCHEDULER, "SIGTERM", GO_ON),  # sent on purpose
+}
+OTHER_SIGNAL = SignalRule(KIND.UNKNOWN, "see its log")
+SENT_ON_PURPOSE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals that somebody sends: the lines that the program printed before don't explain them."""
+
+
+def signal_in(exit_code: int | None) -> int | None:
+    """Return the signal by which a shell's exit code says that its program was killed, or None."""
+    number = (exit_code or 0) - 128
+    return number if number in SIGNALS or number == signal.SIGKILL else None
+
+
+@dataclass(frozen=True)
+class ExitRule:
+    """What an exit code means, whatever the program printed."""
+
+    kind: VerdictKind
+    sentence: str
+    hint: str
+
+
+AGAIN, NEVER = 75, 78
+"""EX_TEMPFAIL and EX_CONFIG of sysexits.h: a program's own word on another attempt."""
+
+EXIT_CODES = {
+    AGAIN: ExitRule(KIND.TRY_AGAIN, "the program asks for another attempt", GO_ON),
+    NEVER: ExitRule(
+        KIND.USER_ERROR, "the program says that another attempt would fail, too", SEE_LOG
+    ),
+    126: ExitRule(
+        KIND.USER_ERROR, "the program is not executable",
+        "Run: chmod +x on it, and submit again.",
+    ),
+    127: ExitRule(
+        KIND.USER_ERROR, "command not found",
+        "Check `framework.command`, and the modules of the site file.",
+    ),
+}  # fmt: skip
+
+
+def rules_for(place: Place) -> list[Rule]:
+    """Return the rows for one place."""
+    return [rule for rule in RULES if place in rule.places]
+
+
+def first_match(place: Place, lines: Iterable[str]) -> tuple[Rule, str] | None:
+    """Return the first rule that any line matches, and the last line that matches it."""
+    newest_first = list(lines)[::-1]
+    for rule in rules_for(place):
+        for line in newest_first:
+            if rule.pattern.search(line):
+                return rule, line
+    return None
+
+
+def blamed_host(rule: Rule, line: str) -> str:
+    """Return the host that a line names, or an empty text."""
+    found = rule.pattern.search(line)
+    return (found.groupdict().get("host") or "") if found else ""
