@@ -88,7 +88,7 @@ def _of_attempt(attempt: int | str, name: str) -> str:
     return name if attempt == 1 else f"{attempt_dir(attempt)}/{name}"
 
 
-def submit_begin(attempt: int) -> str:
+def submit_begin(attempt: int | str) -> str:
     """Return the receipt written just before the scheduler is asked; holds the token."""
     return f"{attempt_dir(attempt)}/submit.begin"
 

@@ -49,6 +49,10 @@ class Observation:
     verdict: Verdict | None = None
     cancel_asked: bool = False
     halt_asked: bool = False
+    next_begun: bool = False
+    """The next attempt has begun: this one counts no more."""
+    continues: bool = False
+    """The plan says that the site's jobs, or dlctl, go on by themselves after a fault."""
     exists: bool = True
     """The job directory holds any of the files that are read: a purge may leave some."""
     job: Job | None = None
@@ -77,6 +81,7 @@ def paths_to_read(record: Record) -> list[str]:
         contract.PLAN, contract.submit_begin(n), contract.submit_answer(n), contract.claim(n),
         contract.status_file(n, "supervisor", 0), contract.verdict_file(n),
         contract.CANCEL_REQUEST, contract.HALT_REQUEST, contract.status_file(n, "learner", 0),
+        contract.submit_begin(n + 1),
     ]  # fmt: skip
     return [f"{record.job_dir}/{name}" for name in names]
 
@@ -84,7 +89,7 @@ def paths_to_read(record: Record) -> list[str]:
 def observe(record: Record, files: dict[str, bytes | None], now: float) -> Observation:
     """Return what the files say; `refresh` adds what the scheduler says."""
     contents = [files[path] for path in paths_to_read(record)]
-    plan, begin, answer, claim, status, verdict, cancel, halt, learner = contents
+    plan, begin, answer, claim, status, verdict, cancel, halt, learner, following = contents
     owner = (claim or b"").decode(errors="replace").strip()
     return Observation(
         now=now,
@@ -95,6 +100,8 @@ def observe(record: Record, files: dict[str, bytes | None], now: float) -> Obser
         supervisor=_read(Status, status),
         learner=_read(Status, learner),
         epochs=record.epochs or _epochs(plan),
+        next_begun=following is not None,
+        continues=_continues(plan),
         verdict=_read(Verdict, verdict),
         cancel_asked=cancel is not None,
         halt_asked=halt is not None,
@@ -107,6 +114,12 @@ def _epochs(plan: bytes | None) -> int:
         asked = json.loads(plan or b"")
         return int(asked["training"]["epochs"]) if asked["framework"]["job"] else 0
     return 0
+
+
+def _continues(plan: bytes | None) -> bool:
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        return json.loads(plan or b"").get("lifecycle") is not None
+    return False
 
 
 def _read(cls: type[contract.R], content: bytes | None) -> contract.R | None:
@@ -151,6 +164,8 @@ def _progress(record: Record, seen: Observation) -> Record:
 def _state(known: Record, seen: Observation, wall_s: float) -> Record:
     if not seen.exists and known.job_id and not (seen.job and not seen.job.state.final):
         return _gone(known, seen, wall_s)
+    if seen.verdict and seen.verdict.action and seen.verdict.action.goes_on:
+        return _between(known, seen, seen.verdict, wall_s)
     if seen.verdict:
         return _told(known, wall_s, seen.verdict.state, _why(seen.verdict), seen.verdict.hint)
     if not seen.queue_answered:
@@ -169,6 +184,22 @@ def _state(known: Record, seen: Observation, wall_s: float) -> Record:
 
 def _told(record: Record, wall_s: float, state: State, reason: str, hint: str = "") -> Record:
     return replace(record, state=state, reason=reason, hint=hint, seen_at=wall_s, stale_since=None)
+
+
+def _between(record: Record, seen: Observation, verdict: Verdict, wall_s: float) -> Record:
+    """Report an attempt that has ended and that another one will follow."""
+    action = verdict.action
+    if action is None or seen.cancel_asked or seen.halt_asked:
+        state = State.CANCELLED if seen.cancel_asked else State.HALTED
+        why = f"{state.lower()} after attempt {verdict.attempt}: {_why(verdict)}"
+        return _told(record, wall_s, state, why, f"dlctl resume {record.training_id}")
+    wait_s = action.not_before - seen.now
+    when = f" in {wait_s:.0f} s" if wait_s >= 1 else ""
+    ended = f"attempt {verdict.attempt} ended: {_why(verdict)}"
+    return _told(
+        record, wall_s, State.QUEUED,
+        f"attempt {action.attempt} starts{when} ({action.why}); {ended}",
+    )  # fmt: skip
 
 
 def _gone(record: Record, seen: Observation, wall_s: float) -> Record:

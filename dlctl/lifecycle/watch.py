@@ -21,6 +21,7 @@ from dlctl.errors import (
 )
 from dlctl.files.upload import read_files, read_texts
 from dlctl.lifecycle import last_words
+from dlctl.lifecycle.continuation import go_on, is_due, newest
 from dlctl.lifecycle.notices import tell
 from dlctl.lifecycle.observe import Observation, derive, observe, paths_to_read
 from dlctl.lifecycle.session import Session
@@ -36,12 +37,11 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
     Raises:
         TransportError: the site can't be reached (`stale` turns that into a state).
     """
-    asked = list(records)
-    if not asked:
+    given = list(records)
+    if not given:
         return []
     now, queue, problem = _queue(session)  # before the files: a verdict precedes the job's end
-    paths = [path for record in asked for path in paths_to_read(record)]
-    files = read_texts(session.transport, paths)
+    asked, files = _files(session, given)
     seen = {}
     jobs = _JobsByName(queue)
     for record in asked:
@@ -52,12 +52,30 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
     _add_history(session, asked, seen)
     known = [_settle(session, record, seen[record.training_id]) for record in asked]
     known = _explain(session, known, seen)
-    if changed := [new for old, new in zip(asked, known, strict=True) if new != old]:
+    known = [
+        go_on(session, record, seen[record.training_id])
+        if is_due(record, seen[record.training_id]) else record for record in known
+    ]  # fmt: skip
+    if changed := [new for old, new in zip(given, known, strict=True) if new != old]:
         store.update(*changed)
     states = {record.training_id: record.state for record in asked}
     tell(session, [new for new in known if new.state is not states[new.training_id]])
     keep_files(session, known)
     return known
+
+
+def _files(session: Session, records: list[Record]) -> tuple[list[Record], dict[str, bytes | None]]:
+    """Return the records at the newest attempt that anybody has begun, and their files."""
+    files = read_texts(session.transport, _paths(records))
+    begun = [r for r in records if files[f"{r.job_dir}/{contract.submit_begin(r.attempt + 1)}"]]
+    moved = newest(session, begun)
+    if moved:
+        files |= read_texts(session.transport, _paths(moved.values()))
+    return [moved.get(record.training_id, record) for record in records], files
+
+
+def _paths(records: Iterable[Record]) -> list[str]:
+    return [path for record in records for path in paths_to_read(record)]
 
 
 def _settle(session: Session, record: Record, look: Observation) -> Record:
@@ -96,15 +114,19 @@ class _JobsByName:
         for job in jobs:
             for token in {job.name, job.comment.removeprefix("dlctl:")}:
                 self._by_token.setdefault(token, []).append(job)
-            # The scheduler may reuse an id; a job with another token is never ours.
-            if not job.comment.startswith("dlctl:"):
-                self._by_id.setdefault(job.job_id, []).append(job)
+            self._by_id.setdefault(job.job_id, []).append(job)
 
     def find(self, record: Record, look: Observation) -> Job | None:
         """Return the job of the record's attempt, the one that lives rather than one that ended."""
         mine = list(self._by_token.get(contract.token(record.training_id, record.attempt), []))
+        # Later attempts may run in an earlier one's job. The scheduler may reuse an id: a job of
+        # another training is never ours.
+        ours = f"dlctl:{record.training_id}."
         for job_id in {look.claim, record.job_id} - {""}:
-            mine += self._by_id.get(job_id, [])
+            mine += [
+                job for job in self._by_id.get(job_id, [])
+                if not job.comment.startswith("dlctl:") or job.comment.startswith(ours)
+            ]  # fmt: skip
         return max(
             mine, key=lambda job: (not job.state.final, len(job.job_id), job.job_id), default=None
         )

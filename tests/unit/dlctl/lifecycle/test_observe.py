@@ -205,7 +205,8 @@ def test_a_damaged_date_is_old():
 
 def files_of(known, **contents):
     names = dict(zip(
-        ("plan", "begin", "answer", "claim", "status", "verdict", "cancel", "halt", "learner"),
+        ("plan", "begin", "answer", "claim", "status", "verdict", "cancel", "halt", "learner",
+         "following"),
         paths_to_read(known), strict=True,
     ))  # fmt: skip
     return {path: contents.get(name) for name, path in names.items()}

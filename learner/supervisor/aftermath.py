@@ -1,0 +1,77 @@
+"""Do what a supervisor left undone: `python -m learner.supervisor.aftermath DIR ATTEMPT STATE`.
+
+For an attempt whose supervisor was killed, or that announced a next attempt and did not begin it:
+write the verdict from what is left, decide what follows, and begin it. Runs where jobs can be
+submitted, after the scheduler has reported the end of the job.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dlctl import contract
+from dlctl.contract import Plan, State, Verdict, VerdictKind, to_json
+from learner.job import answers
+from learner.job.context import read_plan
+from learner.job.outcome import Outcome, failed, verdict_of
+from learner.job.status import last_lines, write_patiently
+from learner.lifecycle.manager import conclude, follow
+from learner.supervisor.evidence import Evidence
+from learner.supervisor.statuses import Statuses
+from learner.supervisor.steps import step_log
+from learner.supervisor.verdict import decide
+
+_ENDINGS = {
+    "NODE_FAIL": (VerdictKind.NODE_LOST, "A node of the job was lost."),
+    "TIMEOUT": (VerdictKind.TIME_LIMIT, "The time limit ended the job before it could save."),
+    "PREEMPTED": (VerdictKind.PREEMPTED, "The job was preempted before all was saved."),
+    "OUT_OF_MEMORY": (
+        VerdictKind.OUT_OF_MEMORY, "The job used more memory than it asked for.",
+    ),
+    "CANCELLED": (VerdictKind.CANCELLED, "The job was cancelled, but not by dlctl."),
+}  # fmt: skip
+"""What the scheduler's last word says of a job that ended without a verdict."""
+
+
+def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:
+    """Return the verdict on an attempt whose supervisor left none."""
+    outcome = _by_the_scheduler(word) or _by_the_learners(job_dir, plan, attempt)
+    return replace(verdict_of(job_dir, attempt, outcome), finished_at=time.time())
+
+
+def _by_the_scheduler(word: str) -> Outcome | None:
+    if word not in _ENDINGS:
+        return None
+    kind, reason = _ENDINGS[word]
+    if kind is VerdictKind.CANCELLED:
+        return Outcome(State.CANCELLED, kind, reason)
+    return failed(kind, reason)
+
+
+def _by_the_learners(job_dir: Path, plan: Plan, attempt: int) -> Outcome:
+    statuses = Statuses(job_dir, attempt).learners(plan.resources.learners)
+    if any(status.state is State.FAILED for status in statuses):
+        words = last_lines(step_log(job_dir, attempt, "launcher"))
+        return decide(plan, Evidence(statuses, None, words, None))
+    return failed(VerdictKind.UNKNOWN, "The job ended without a verdict: it was killed.")
+
+
+def main(arguments: list[str]) -> Any:
+    """Do what is left to do; return the verdict's action."""
+    job_dir, attempt, word = Path(arguments[0]), int(arguments[1]), arguments[2]
+    plan = read_plan(job_dir, attempt)
+    path = job_dir / contract.verdict_file(attempt)
+    verdict = contract.read_record(Verdict, path) or judge(job_dir, plan, attempt, word)
+    verdict, following = conclude(job_dir, plan, verdict, None, in_job=False)
+    write_patiently(path, to_json(verdict))
+    if following is not None:
+        follow(following, lambda text: print(text, file=sys.stderr))
+    return verdict.action.why if verdict.action else ""
+
+
+if __name__ == "__main__":
+    sys.exit(answers.run(main))
