@@ -25,6 +25,8 @@ STEP_S = "step_s"
 EXCHANGE_S = "exchange_s"
 DATA_WAIT_S = "data_wait_s"
 CHECKPOINT_STALL_S = "checkpoint_stall_s"
+CHECKPOINT_S = "checkpoint_s"
+"""How long the newest checkpoint took until it was safe on the disk."""
 MEMORY_BYTES = "memory_bytes"
 """Resident memory of the learner's process."""
 BATCHES = "batches"
@@ -41,7 +43,8 @@ RESTARTS = "restarts"
 STEP_PARTS = {EXCHANGE_S: "exchange", DATA_WAIT_S: "data", CHECKPOINT_STALL_S: "checkpoint"}
 """Parts of `step_s`, with the word that people read."""
 SERVER_METRICS = (STALENESS, PUSHES, PUSHES_PER_S, WAIT_SHARE, BATCHES, RESTARTS)
-RESERVED = (STEP, EPOCH, TIME, EVENT, LOSS, LEARNING_RATE, SAMPLES_PER_S, STEP_S, MEMORY_BYTES,
+RESERVED = (STEP, EPOCH, TIME, EVENT, LOSS, LEARNING_RATE, SAMPLES_PER_S, STEP_S, CHECKPOINT_S,
+            MEMORY_BYTES,
             *STEP_PARTS, *SERVER_METRICS)  # fmt: skip
 """Names that a user's own metric can't have."""
 

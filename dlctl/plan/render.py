@@ -43,10 +43,18 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
     given = {name: value for name, value in chosen.items() if value is not None}
     options = [f"--{name}={_word(name, value)}" for name, value in given.items()]
     extra = [_word("extra", option) for option in batch.extra]
-    # Learners without a common MPI world may continue without a lost node. Never use --requeue: it
-    # would restart the attempt after a node's loss, beside the processes that still run.
+    # Learners without a common MPI world may continue without a lost node.
     spared = ["--no-kill"] if plan.parameter_server else []
-    return [*options, "--no-requeue", *spared, "--open-mode=append", *extra]
+    return [*options, _requeue(plan), *spared, "--open-mode=append", *extra]
+
+
+def _requeue(plan: contract.Plan) -> str:
+    """Return whether Slurm runs the job again after its node was lost: as the next attempt.
+
+    The processes of the attempt before, which may still run, can publish nothing more.
+    """
+    allowed = plan.lifecycle is not None and contract.StarterKind.REQUEUE in plan.lifecycle.starters
+    return "--requeue" if allowed else "--no-requeue"
 
 
 def _mails(notify: contract.Notify | None) -> dict[str, str]:

@@ -90,7 +90,7 @@ class Slurm:
         """Return the sbatch call; options that don't depend on the attempt are in the script."""
         token = contract.token(plan.training_id, attempt)
         arguments = [
-            "--parsable", "--no-requeue", f"--job-name={token}", f"--comment=dlctl:{token}",
+            "--parsable", f"--job-name={token}", f"--comment=dlctl:{token}",
         ]  # fmt: skip
         output = shlex.quote("/" + contract.job_output(attempt))
         script = shlex.quote(contract.script_file(attempt))

@@ -80,6 +80,21 @@ def first_node_is_lost(plan: Plan) -> bool:
     return done.returncode == 0 and first not in done.stdout.split()
 
 
+def ended_before(plan: Plan) -> str:
+    """Return Slurm's word for how this job's run before this one ended; empty if it is unknown."""
+    job_id = os.environ.get("SLURM_JOB_ID", "")
+    sacct = beside(plan.launch.argv[0] if plan.launch.argv else "", "sacct")
+    argv = [sacct, "-X", "-D", "-n", "-P", "-o", "State", "-j", job_id]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    words = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+    # The accounting may not know yet that the job runs again.
+    ended = [word for word in words if word not in ("PENDING", "CONFIGURING", "RUNNING")]
+    return ended[-1] if ended else ""
+
+
 def hosts_question(plan: Plan, job_id: str) -> list[str]:
     """Return the command that prints the job's current hosts."""
     squeue, scontrol = (beside(plan.launch.argv[0], name) for name in ("squeue", "scontrol"))

@@ -24,7 +24,13 @@ class Following:
 
 
 def conclude(
-    job_dir: Path, plan: Plan, verdict: Verdict, left_s: float | None, *, in_job: bool = True
+    job_dir: Path,
+    plan: Plan,
+    verdict: Verdict,
+    left_s: float | None,
+    *,
+    in_job: bool = True,
+    is_fresh: bool = False,
 ) -> tuple[Verdict, Following | None]:
     """Return the verdict with its action, and the next attempt if there is one."""
     verdict = history.measured(job_dir, plan, verdict)
@@ -35,7 +41,7 @@ def conclude(
         return replace(verdict, action=action), None
     situation = Situation(
         job_dir, verdict.attempt, changed_plan(plan, action), VerdictKind(verdict.kind), action,
-        verdict.job_id, left_s, in_job,
+        verdict.job_id, left_s, in_job, is_fresh,
     )  # fmt: skip
     starters = candidates(situation)
     action = replace(action, starter=str(starters[0].kind))

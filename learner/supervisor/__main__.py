@@ -18,6 +18,8 @@ from learner.supervisor.finish import crash_outcome, leave, say
 from learner.system.signals import HaltFlag
 
 MINIMUM_PYTHON = (3, 10)
+REQUEUED = "requeued"
+"""The job script's word for a job that Slurm runs again: the attempt before has ended."""
 
 
 def main(arguments: list[str]) -> int:
@@ -26,6 +28,10 @@ def main(arguments: list[str]) -> int:
     try:
         # This check comes first: an old Python can't even read the plan's types.
         _check_python(job_dir)
+        if arguments[2:] == [REQUEUED]:
+            from learner.supervisor.aftermath import go_on_in_job
+
+            return go_on_in_job(job_dir, attempt)
         return _supervise(job_dir, attempt)
     except UserFault as fault:
         outcome = fault_outcome(fault)

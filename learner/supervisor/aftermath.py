@@ -18,9 +18,11 @@ from dlctl.contract import Plan, State, Verdict, VerdictKind, to_json
 from learner.job import answers
 from learner.job.context import read_plan
 from learner.job.outcome import Outcome, failed, verdict_of
+from learner.job.slurm import ended_before
 from learner.job.status import last_lines, write_patiently
-from learner.lifecycle.manager import conclude, follow
-from learner.supervisor.evidence import Evidence
+from learner.lifecycle.manager import conclude, follow, run_here
+from learner.supervisor.finish import say
+from learner.supervisor.observed import Observed
 from learner.supervisor.statuses import Statuses
 from learner.supervisor.steps import step_log
 from learner.supervisor.verdict import decide
@@ -56,8 +58,28 @@ def _by_the_learners(job_dir: Path, plan: Plan, attempt: int) -> Outcome:
     statuses = Statuses(job_dir, attempt).learners(plan.resources.learners)
     if any(status.state is State.FAILED for status in statuses):
         words = last_lines(step_log(job_dir, attempt, "launcher"))
-        return decide(plan, Evidence(statuses, None, words, None))
+        return decide(plan, Observed(statuses, None, words, None))
     return failed(VerdictKind.UNKNOWN, "The job ended without a verdict: it was killed.")
+
+
+def go_on_in_job(job_dir: Path, attempt: int) -> int:
+    """Go on in a job that Slurm runs again, or that waited for another one's end.
+
+    Returns the job's exit code if nothing follows; else the next attempt runs in this process.
+    """
+    plan = read_plan(job_dir, attempt)
+    path = job_dir / contract.verdict_file(attempt)
+    verdict = contract.read_record(Verdict, path)
+    if verdict is None:
+        verdict = judge(job_dir, plan, attempt, ended_before(plan))
+    if verdict.state is State.COMPLETED:
+        return 0
+    verdict, following = conclude(job_dir, plan, verdict, plan.resources.time_s, is_fresh=True)
+    write_patiently(path, to_json(verdict))
+    say(f"{verdict.state}: {verdict.reason}")
+    if following is not None and follow(following, say):
+        run_here(following)
+    return 0
 
 
 def main(arguments: list[str]) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import Directive, Plan, State, Status, VerdictKind, to_json
+from dlctl.contract.metrics import CHECKPOINT_S, STEP_S
 from learner.job.directives import STACKS
 from learner.job.outcome import Outcome, failed
 from learner.job.status import Heartbeat, last_lines
@@ -294,6 +295,7 @@ class Supervisor:
             if now >= look_at:
                 look_at = now + 5
                 self._look_for_silence(now)
+                self.control.saving_s = self._saving_s()
                 if request is None:
                     step.failure = self._hang.look(now, self._statuses()) or step.failure
             self._beat()
@@ -301,6 +303,15 @@ class Supervisor:
     def _oversee(self) -> None:
         if (ending := self._overseer.look(self._statuses)) is not None:
             self.control.end(ending)
+
+    def _saving_s(self) -> float | None:
+        """Return how long saving takes by what learners report: a step's end and a checkpoint."""
+        costs = [
+            cost_s + (status.metrics.get(STEP_S) or 0.0)
+            for status in self._statuses()
+            if (cost_s := status.metrics.get(CHECKPOINT_S))
+        ]
+        return max(costs, default=None)
 
     def _direct(self, action: str, reason: str, grace_s: float) -> bool:
         """Write a directive for the watchdogs; return whether it could be written."""

@@ -27,8 +27,11 @@ CANCEL_GRACE_S = 10.0
 SIGTERM_GRACE_S = 20.0
 """Slurm's KillWait is 30 s: after that Slurm kills every process of the job."""
 _LEAST_GRACE_S = 5.0
-_NEAR = 3.0
-"""Slurm's signal before the time limit may come early, by less than twice the margin."""
+LEAST_MARGIN_S = 10.0
+"""The end of the learners, and the storing of results, take time beside the checkpoint."""
+_EARLY_S = 60.0
+"""How early Slurm's signal before the time limit may come: it looks every 30 s, and at limits of a
+minute or two that would be half of the time."""
 _GONE_S = 2.0
 """A network file system may lose sight of a file for a moment."""
 
@@ -79,6 +82,8 @@ class Control:
         self._changed = threading.Event()
         self._look_at = 0.0
         self._missing_since: float | None = None
+        self.saving_s: float | None = None
+        """How long it takes to save; None: not known, and the plan's margin counts."""
         self.gone = False
         """Whether somebody has removed the job directory: then nothing may be written there."""
         # inotify sees no other node's writes; polling does.
@@ -167,8 +172,8 @@ class Control:
             reason = "the scheduler ended the job (time limit, preemption or scancel)"
             grace_s = min(SIGTERM_GRACE_S, self._grace_s())
             return EndRequest("halt", reason, grace_s, VerdictKind.SCHEDULER)
-        if self._signals:
-            if self._ends_at is not None and now < self._ends_at - _NEAR * self._margin_s():
+        if self._signals and not self._is_early(now):
+            if self._ends_at is not None and now < self._ends_at - self._early_s():
                 # `dlctl halt` signals where it can't write; a person may, too.
                 return EndRequest("halt", "halted by a signal", self._grace_s())
             reason = "the scheduler signalled that the time limit is near"
@@ -187,8 +192,20 @@ class Control:
         refresh(path.parent)
         return is_there(path)
 
+    def _is_early(self, now: float) -> bool:
+        """Return whether Slurm's signal came while the clock says that there is time to train."""
+        if self._ends_at is None:
+            return False
+        return self._ends_at - self._early_s() <= now < self._ends_at - self._margin_s()
+
+    def _early_s(self) -> float:
+        return float(self._plan.resources.halt_margin_s or 30) + _EARLY_S
+
     def _margin_s(self) -> float:
-        return float(self._plan.resources.halt_margin_s or 30)
+        planned_s = float(self._plan.resources.halt_margin_s or 30)
+        if self.saving_s is None:
+            return planned_s
+        return min(2 * planned_s, 3 * self.saving_s + LEAST_MARGIN_S)
 
     def _grace_s(self) -> float:
         if self._ends_at is None:

@@ -138,6 +138,11 @@ class CheckpointKeeper:
         stall_s, self._stall_s = self._stall_s, 0.0
         return stall_s
 
+    @property
+    def cost_s(self) -> float:
+        """Return how long the newest checkpoint took until it was on the disk; 0 without any."""
+        return self._engine.copy_s + self._engine.write_s if self._engine.write_s else 0.0
+
     def overdue(self) -> bool:
         """Return whether a checkpoint is due by the clock; rank 0's answer decides for all.
 

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from dlctl.contract import Training
-from dlctl.contract.metrics import SAMPLES_PER_S
+from dlctl.contract.metrics import CHECKPOINT_S, SAMPLES_PER_S
 from learner.data.prefetch import Prefetcher
 from learner.data.sampling import Share, batch_count, epoch_order, places_left, share_of_batch
 from learner.data_parallel.optimizer import DistributedOptimizer
@@ -171,6 +171,8 @@ class Trainer:
             values.update(self._validate())
         values["learning_rate"] = self._learning_rate()
         values[SAMPLES_PER_S] = samples_per_s
+        if cost_s := self._keeper.cost_s:
+            values[CHECKPOINT_S] = cost_s
         loss = values.get("validation_loss", values.get("loss", math.nan))
         self._trained.schedule.after_epoch(loss)
         position.epoch += 1
@@ -254,6 +256,8 @@ class Trainer:
         log_due = position.step % max(1, self._settings.log_every_steps) == 0
         if log_due and position.batch < self._steps:  # the end of the epoch writes its own line
             rates = {"learning_rate": self._learning_rate(), **self._times.read()}
+            if cost_s := self._keeper.cost_s:
+                rates[CHECKPOINT_S] = cost_s
             self._record({**values, **rates})
         else:
             self._reports.progress.update(

@@ -204,7 +204,7 @@ FAKE_PYTHON = """\
 [ "$1" = -c ] && exit 0
 [ "$1 $2 $3" = "-u -m learner.supervisor" ] || exit 9
 shift # unbuffered: on a full disk Python would end with 120 for what it could not write
-echo "$(basename "$3") $4" >>"$3/../../ran"
+echo "$(basename "$3") $4${5:+ $5}" >>"$3/../../ran"
 cat >"$3/attempts/$4/verdict.json" <<END
 {"attempt": $4, "job_id": "x", "state": "COMPLETED", "reason": "All went well."}
 END

@@ -31,6 +31,8 @@ class Situation:
     """How long the job may still run; None: no limit is known."""
     in_job: bool = True
     """Whether the caller is the job's supervisor, on the job's first node."""
+    is_fresh: bool = False
+    """Whether the job has been given its nodes just now: it was requeued, or it is a successor."""
 
 
 class Starter(Protocol):

@@ -31,9 +31,9 @@ class InAllocation:
         action, plan = situation.action, situation.plan
         if not situation.in_job:
             return "the job has ended"
-        if situation.kind in _NOT_HERE:
+        if situation.kind in _NOT_HERE and not situation.is_fresh:
             return "the scheduler ends the job"
-        if situation.kind in _OTHER_NODES:
+        if situation.kind in _OTHER_NODES and not situation.is_fresh:
             return "a node is to be avoided"
         if action.memory_factor > 1:
             return "the job has too little memory"

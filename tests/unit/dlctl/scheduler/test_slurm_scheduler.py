@@ -84,7 +84,7 @@ def test_submission_reaches_sbatch_unharmed(fake, shell):
     argv = (tmp_path / "sbatch.argv").read_text().splitlines()
     folder = str(job_dir).replace("%", "%%")
     assert argv == [
-        "--parsable", "--no-requeue", f"--job-name={training_id}.2",
+        "--parsable", f"--job-name={training_id}.2",
         f"--comment=dlctl:{training_id}.2", f"--chdir={job_dir}",
         f"--output={folder}/attempts/2/slurm.out", "--open-mode=append",
         "attempts/2/job.sbatch", "2",

@@ -1,0 +1,141 @@
+"""Begin the next attempt: once, by the first who can, and never after a person's request."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scheduler_plan import make_plan
+
+from dlctl import contract
+from dlctl.contract import Lifecycle, Plan, State, Status, Verdict, VerdictKind, to_json
+from learner.lifecycle.history import newest_checkpoint
+from learner.lifecycle.manager import Following, conclude, follow
+from learner.lifecycle.next_attempt import begin, sbatch_options, with_options
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --time=4:00:00
+#SBATCH --mem=512M
+#SBATCH --begin=now+9
+set -u
+"""
+
+
+class Job:
+    def __init__(self, folder: Path, submit: str = "echo 8", **lifecycle: object) -> None:
+        self.dir = folder
+        plan: Plan = make_plan(job_dir=str(folder))
+        self.plan = replace(
+            plan, resources=replace(plan.resources, time_s=600, halt_margin_s=30),
+            lifecycle=Lifecycle(**{"backoff_s": 0.01, **lifecycle}),  # type: ignore[arg-type]
+        )  # fmt: skip
+        (folder / contract.attempt_dir(1)).mkdir(parents=True)
+        (folder / contract.CONTROL).mkdir()
+        (folder / contract.CHECKPOINTS / "step-000000000007").mkdir(parents=True)
+        (folder / contract.MANIFEST).write_text("name: t\n")
+        (folder / contract.SCRIPT).write_text(SCRIPT)
+        (folder / contract.SUBMIT_NEXT).write_text(f"echo @NEXT@ >>asked; {submit}\n")
+        status = Status("supervisor", 0, 1, State.TRAINING, started_at=time.time() - 50)
+        contract.write_whole(folder / contract.status_file(1, "supervisor", 0), to_json(status))
+        self.said: list[str] = []
+
+    def end(
+        self, kind: VerdictKind, state: State = State.FAILED, left_s: float | None = 500.0
+    ) -> tuple[Verdict, Following | None]:
+        verdict = Verdict(1, "7", state, "why", kind=kind, finished_at=time.time())
+        verdict, following = conclude(self.dir, self.plan, verdict, left_s)
+        self.runs_here = following is not None and follow(following, self.said.append)
+        return verdict, following
+
+    def read(self, name: str) -> str:
+        return (self.dir / name).read_text()
+
+
+def test_a_link_of_a_chain_is_submitted_by_the_job_that_ends(tmp_path):
+    job = Job(tmp_path, total_time_s=300)
+    verdict, _ = job.end(VerdictKind.TIME_LIMIT, State.HALTED)
+    assert verdict.action is not None and verdict.action.starter == "job"
+    assert (verdict.progress, 49 < verdict.used_s < 60, job.runs_here) == (7, True, False)
+    assert job.read("asked") == "2\n" and job.said[-1] == "It is job 8."
+    assert job.read(contract.submit_begin(2)) == f"{job.plan.training_id}.2\n"
+    assert job.read(contract.submit_answer(2)) == "0\n2\n8\n"
+    plan = contract.read_record(Plan, tmp_path / contract.plan_file(2))
+    assert plan is not None and 240 <= plan.resources.time_s <= 251
+    script = job.read(contract.script_file(2))
+    assert "#SBATCH --nodes=2\n" in script and "--begin" not in script
+    assert script.count("--time=") == 1 and "#SBATCH --time=0:04:1" in script
+
+
+def test_a_fault_is_retried_in_the_same_job(tmp_path):
+    job = Job(tmp_path)
+    verdict, _ = job.end(VerdictKind.UNKNOWN)
+    assert verdict.action is not None and verdict.action.starter == "in_allocation"
+    assert job.runs_here and job.read(contract.claim(2)) == "7\n"
+    assert not (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize(("kind", "left_s"), [
+    (VerdictKind.UNKNOWN, 60.0), (VerdictKind.NODE_LOST, 500.0), (VerdictKind.SCHEDULER, 500.0),
+])  # fmt: skip
+def test_another_job_is_needed_if_this_one_is_of_no_use(tmp_path, kind, left_s):
+    job = Job(tmp_path)
+    job.end(kind, left_s=left_s)
+    assert not job.runs_here and job.read("asked") == "2\n"
+
+
+def test_a_node_that_may_not_submit_leaves_it_to_the_client(tmp_path):
+    job = Job(tmp_path, "echo 'sbatch: error: Access denied' >&2; exit 1")
+    job.end(VerdictKind.NODE_LOST)
+    assert "Access denied" in job.said[-2] and "next dlctl command" in job.said[-1]
+    assert not (tmp_path / contract.submit_begin(2)).exists()
+    assert begin(tmp_path, 1, job.plan, contract.Action(contract.Next.RETRY, ""))
+
+
+def test_an_answer_that_was_lost_is_looked_for_by_name(tmp_path):
+    job = Job(tmp_path, "echo 'Socket timed out on send/recv operation' >&2; exit 1")
+    job.end(VerdictKind.NODE_LOST)
+    assert job.said[-1] == "It is job (not known yet)."
+    assert (tmp_path / contract.submit_begin(2)).exists()
+
+
+def test_only_one_begins_the_next_attempt(tmp_path):
+    job = Job(tmp_path)
+    action = contract.Action(contract.Next.RETRY, "")
+    assert [begin(tmp_path, 1, job.plan, action) for _ in range(3)] == [True, False, False]
+    assert not list((tmp_path / contract.attempt_dir(2)).glob(".sent*"))
+    job.end(VerdictKind.UNKNOWN)
+    assert job.said[-1] == "Somebody else has begun attempt 2." and not job.runs_here
+
+
+@pytest.mark.parametrize("request_file", [contract.HALT_REQUEST, contract.CANCEL_REQUEST])
+def test_a_person_ends_the_chain(tmp_path, request_file):
+    job = Job(tmp_path)
+    verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.UNKNOWN)
+    _, following = conclude(tmp_path, job.plan, verdict, 500.0)
+    (tmp_path / request_file).write_text("")  # comes after the decision
+    assert following is not None and not follow(following, job.said.append)
+    assert job.said[-1] == "A person ended the training."
+    assert not (tmp_path / contract.submit_begin(2)).exists()
+
+
+def test_options_of_a_batch_script_are_replaced_and_removed():
+    changed = with_options(SCRIPT, {"time": "1:00:00", "begin": None, "exclude": "n1,n2"})
+    assert changed == (
+        "#!/bin/bash\n#SBATCH --time=1:00:00\n#SBATCH --exclude=n1,n2\n#SBATCH --nodes=2\n"
+        "#SBATCH --mem=512M\nset -u\n"
+    )
+    action = contract.Action(contract.Next.RETRY, "", not_before=time.time() + 30)
+    assert sbatch_options(make_plan(), action)["begin"] == "now+30"
+
+
+def test_a_programs_own_checkpoints_count_by_their_time(tmp_path):
+    assert newest_checkpoint(tmp_path) == (-1, 0.0)
+    (tmp_path / contract.CHECKPOINTS).mkdir()
+    assert newest_checkpoint(tmp_path) == (-1, 0.0)
+    (tmp_path / contract.CHECKPOINTS / "model.pt").write_text("")
+    mark, written_at = newest_checkpoint(tmp_path)
+    assert mark == int(written_at) > 1e9
