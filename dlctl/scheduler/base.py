@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dlctl.contract import Plan
 
@@ -61,6 +61,18 @@ class Job:
     comment: str = ""
 
 
+class Usage(NamedTuple):
+    """What the accounting says of one job; None is unknown. Times are Unix seconds."""
+
+    submitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    cpu_s: float | None = None
+    """CPU time of all its processes."""
+    memory_bytes: int | None = None
+    """The largest resident memory of any of its tasks."""
+
+
 class Scheduler(Protocol):
     """One kind of batch scheduler. All methods are pure.
 
@@ -105,6 +117,14 @@ class Scheduler(Protocol):
 
     def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
         """Return what the accounting knows: nothing if it is absent or down."""
+        ...
+
+    def usage_script(self, job_ids: list[str]) -> str | None:
+        """Return the script that asks what jobs have used; None without accounting."""
+        ...
+
+    def parse_usage(self, stdout: str) -> dict[str, Usage]:
+        """Return what is known, by job id: nothing if the accounting does not answer."""
         ...
 
     def lookup_script(self, token: str, root: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dlctl import contract
 from dlctl.errors import SubmitRejected, SubmitUnknown
-from dlctl.scheduler.base import Job
+from dlctl.scheduler.base import Job, Usage
 from dlctl.scheduler.rows import ids_with_token, parse_rows, unavailable
 
 QUEUE_PROGRAM = "learner/localqueue.py"
@@ -82,6 +82,14 @@ class LocalQueue:
     def parse_history(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:  # noqa: ARG002
         """Return nothing."""
         return []
+
+    def usage_script(self, job_ids: list[str]) -> str | None:  # noqa: ARG002
+        """Return None: there is no accounting."""
+        return None
+
+    def parse_usage(self, stdout: str) -> dict[str, Usage]:  # noqa: ARG002
+        """Return nothing."""
+        return {}
 
     def lookup_script(self, token: str, root: str) -> str:  # noqa: ARG002
         """Return the list call."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from dlctl import contract
 from dlctl.errors import SubmitRejected, SubmitUnknown
-from dlctl.scheduler.base import Job
+from dlctl.scheduler import usage
+from dlctl.scheduler.base import Job, Usage
 from dlctl.scheduler.rows import UNIT, ids_with_token, parse_rows, plain, unavailable
 from dlctl.scheduler.states import job_state
 from dlctl.units import format_slurm_time
@@ -148,6 +149,18 @@ class Slurm:
                 newest[job_id] = (order, job)
         return [job for _, job in newest.values()]
 
+    def usage_script(self, job_ids: list[str]) -> str | None:
+        """Return the sacct call for jobs and their steps, or None as `history_script`."""
+        if not self.accounting or not job_ids:
+            return None
+        asked = f"--jobs={shlex.quote(','.join(job_ids))}"
+        call = self._sacct(asked, usage.FIELDS, "")
+        return f"{self._prologue()}export SLURM_TIME_FORMAT=%s\n{call}"
+
+    def parse_usage(self, stdout: str) -> dict[str, Usage]:
+        """Return what sacct printed, whatever its exit code."""
+        return usage.parse_usage(stdout, UNIT)
+
     def lookup_script(self, token: str, root: str) -> str:  # noqa: ARG002
         """Return calls of squeue, then of sacct by name; the exit code is squeue's.
 
@@ -213,14 +226,14 @@ class Slurm:
         )
 
     @staticmethod
-    def _sacct(selection: str) -> str:
+    def _sacct(selection: str, fields: str = HISTORY_FIELDS, rows: str = "--allocations") -> str:
         return (
             "us=$(printf '\\037')\n"
             "limit=; if command -v timeout >/dev/null 2>&1; then"
             f" limit='timeout {HISTORY_LIMIT_S}'; fi\n"
             "# shellcheck disable=SC2086\n"
-            '$limit sacct --allocations --noheader --parsable2 --delimiter="$us"'
-            f" --format={HISTORY_FIELDS} {selection} </dev/null\n"
+            f'$limit sacct {rows} --noheader --parsable2 --delimiter="$us"'
+            f" --format={fields} {selection} </dev/null\n"
         )
 
 

@@ -227,6 +227,14 @@ class Failures(_Settings):
     """Mean time between failures of one node, in the file `node_mtbf: 30d`; None is never."""
 
 
+class Price(_Settings):
+    """What an hour costs: `dlctl report` adds it up."""
+
+    node_hour: float = Field(default=0.0, ge=0)
+    gpu_hour: float = Field(default=0.0, ge=0)
+    currency: Line = ""
+
+
 class Site(_Settings):
     """One validated site."""
 
@@ -243,6 +251,8 @@ class Site(_Settings):
     """What parameter servers on several nodes talk through: an interface, or addresses as
     10.1.0.0/16. None: the address that a node's own name resolves to."""
     failures: Failures = Failures()
+    price: Price | None = None
+    """None: unknown, or free of charge."""
     share: Literal["group"] | None = None
     """Who beside the user may read what dlctl and its jobs write at the site; None: nobody."""
 

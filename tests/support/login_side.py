@@ -98,6 +98,12 @@ echo $id
     def parse_history(self, exit_code, stdout, stderr):
         return []
 
+    def usage_script(self, job_ids):
+        return None
+
+    def parse_usage(self, stdout):
+        return {}
+
     def lookup_script(self, token, root):
         return self.queue_script(root)
 

@@ -1,0 +1,281 @@
+"""Where the hours of a training went, what they cost, and what would have saved most. Pure.
+
+An attempt's hours are those from the start of its job to the end, on all its nodes. The uses of an
+attempt add up to exactly that: what no record explains is idle. Waiting in the queue holds no node.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dlctl.contract import State
+from dlctl.contract.metrics import (
+    CHECKPOINT_STALL_S,
+    DATA_WAIT_S,
+    EXCHANGE_S,
+    MEMORY_BYTES,
+    STEP_S,
+    MetricsLine,
+)
+from dlctl.lifecycle.accounts import AttemptAccount
+
+USES = ("starting", "useful", "again", "saving", "data", "exchange", "idle")
+WORDS = {
+    "starting": "starting", "useful": "useful", "again": "done again after faults",
+    "saving": "saving checkpoints", "data": "waiting for data", "exchange": "exchanging",
+    "idle": "idle",
+}  # fmt: skip
+_PARTS = {"saving": CHECKPOINT_STALL_S, "data": DATA_WAIT_S, "exchange": EXCHANGE_S}
+_VALIDATION = "validation_"
+_WORTH_SAYING = 0.02
+"""A change that saves a smaller share is not worth a sentence."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What an hour costs."""
+
+    node_hour: float = 0.0
+    gpu_hour: float = 0.0
+    currency: str = ""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The seconds of one attempt."""
+
+    attempt: int
+    nodes: int
+    gpus: int
+    queued_s: float
+    held_s: float
+    uses: dict[str, float]
+    """Seconds by use; they sum to `held_s`."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The account of a training; hours are of nodes and of GPUs."""
+
+    training_id: str
+    attempts: int
+    queued_h: float
+    """Time in the queue, of all attempts; it holds no node."""
+    node_hours: float
+    gpu_hours: float
+    node_hours_by_use: dict[str, float]
+    gpu_hours_by_use: dict[str, float]
+    cost: float | None
+    currency: str
+    memory_asked_bytes: int | None
+    """Of one learner."""
+    memory_used_bytes: int | None
+    """The most that any task, or learner 0, has used."""
+    cpus_asked: int
+    cpus_used: float | None
+    """In the mean over the jobs that the accounting knows."""
+    advice: str
+    """The change to the manifest that would have saved most."""
+    each: list[Spent] = field(default_factory=list)
+
+
+def ledger(
+    training_id: str, attempts: Sequence[AttemptAccount], prices: Prices | None, now: float
+) -> Ledger:
+    """Return the account of a training.
+
+    Args:
+        now: Unix seconds: the end of what still runs.
+    """
+    each = _spent(attempts, now)
+    nodes_h = {use: sum(a.uses[use] * a.nodes for a in each) / 3600 for use in USES}
+    gpus_h = {use: sum(a.uses[use] * a.gpus for a in each) / 3600 for use in USES}
+    node_hours, gpu_hours = sum(nodes_h.values()), sum(gpus_h.values())
+    cost = None
+    if prices is not None:
+        cost = node_hours * prices.node_hour + gpu_hours * prices.gpu_hour
+    queued_h = sum(a.queued_s for a in each) / 3600
+    asked, used = _memory(attempts)
+    resources = attempts[-1].plan.resources if attempts else None
+    cpus = resources.cpus_per_learner * resources.learners if resources else 0
+    return Ledger(
+        training_id, len(each), queued_h, node_hours, gpu_hours, nodes_h, gpus_h, cost,
+        prices.currency if prices else "", asked, used, cpus, _cpus_used(attempts),
+        advise(nodes_h, queued_h, sum(a.held_s for a in each) / 3600, len(each), asked, used), each,
+    )  # fmt: skip
+
+
+# Time --------------------------------------------------------------------------------------------
+
+
+def _spent(attempts: Sequence[AttemptAccount], now: float) -> list[Spent]:
+    found, before_end, before_job, start_step = list[Spent](), 0.0, "", 0
+    for this, following in itertools.zip_longest(attempts, attempts[1:]):
+        shares_job = bool(this.job_id) and this.job_id == before_job
+        ends_job = following is None or following.job_id != this.job_id
+        begin, end = _held(this, now, ends_job)
+        if begin is None:
+            continue  # its job never began
+        begin = before_end if shares_job else begin
+        end = max(begin, end)
+        kept = _kept_step(this, following)
+        uses = _uses(this, begin, end, start_step, kept)
+        submitted_at = this.usage.submitted_at or this.submitted_at
+        queued_s = 0.0 if shares_job or submitted_at is None else max(0.0, begin - submitted_at)
+        resources = this.plan.resources
+        gpus = resources.gpus_per_learner * resources.learners
+        found.append(Spent(this.attempt, resources.nodes, gpus, queued_s, end - begin, uses))
+        before_end, before_job = end, this.job_id
+        start_step = kept if kept is not None else _last_step(this, start_step)
+    return found
+
+
+def _held(this: AttemptAccount, now: float, ends_job: bool) -> tuple[float | None, float]:
+    """Return when the nodes of an attempt were held, from and to."""
+    supervisor, usage, verdict = this.supervisor, this.usage, this.verdict
+    begin = usage.started_at or (supervisor.started_at if supervisor else None)
+    own_end = verdict.finished_at if verdict and verdict.finished_at else None
+    if own_end is None and supervisor is not None:
+        own_end = supervisor.heartbeat_at if supervisor.state.final else None
+    if ends_job and usage.ended_at is not None:
+        return begin, usage.ended_at
+    if own_end is None and not ends_job and supervisor is not None:
+        own_end = supervisor.heartbeat_at  # it was killed, and the next one began
+    return begin, own_end if own_end is not None else now
+
+
+def _kept_step(this: AttemptAccount, following: AttemptAccount | None) -> int | None:
+    """Return the step after which an attempt's work was lost; None: nothing was."""
+    verdict = this.verdict
+    if this.plan.framework.job is None:
+        return None
+    if verdict is not None and verdict.state is not State.FAILED:
+        return None
+    if verdict is not None:
+        return max(0, verdict.progress)
+    if following is not None and following.lines:  # killed: where the next one went on
+        every = max(1, following.plan.training.log_every_steps)
+        return max(0, following.lines[0].step - every)
+    return None
+
+
+def _last_step(this: AttemptAccount, start_step: int) -> int:
+    return max([start_step, *(line.step for line in this.lines)])
+
+
+def _uses(
+    this: AttemptAccount, begin: float, end: float, start_step: int, kept: int | None
+) -> dict[str, float]:
+    """Return the seconds by use; they sum to the time held."""
+    uses = dict.fromkeys(USES, 0.0)
+    held_s = end - begin
+    lines = [line for line in this.lines if not line.event]
+    if lines:
+        _add_lines(uses, lines, begin, start_step, kept)
+    else:
+        _add_program(uses, this, begin, end)
+    known_s = sum(uses.values())
+    if known_s > held_s:  # clocks differ, or the last line came late
+        scale = held_s / known_s if known_s else 0.0
+        return {use: value * scale for use, value in uses.items()}
+    uses["idle"] = held_s - known_s
+    return uses
+
+
+def _add_lines(
+    uses: dict[str, float], lines: Sequence[MetricsLine], begin: float, start_step: int,
+    kept: int | None,
+) -> None:  # fmt: skip
+    step, before_at = min(start_step, lines[0].step - 1), None
+    for line in lines:
+        count, step_s = max(0, line.step - step), line.values.get(STEP_S) or 0.0
+        spent_s = count * step_s
+        if before_at is None and line.time is not None:
+            uses["starting"] += max(0.0, line.time - spent_s - begin)
+        elif before_at is not None and line.time is not None and _validated(line):
+            uses["useful"] += max(0.0, line.time - before_at - spent_s)
+        lost = 0.0
+        if kept is not None and count:
+            lost = min(1.0, max(0, line.step - max(kept, step)) / count)
+        uses["again"] += spent_s * lost
+        parts = {use: count * (line.values.get(name) or 0.0) for use, name in _PARTS.items()}
+        shrink = min(1.0, spent_s / sum(parts.values())) if sum(parts.values()) else 0.0
+        for use, part_s in parts.items():
+            uses[use] += part_s * shrink * (1 - lost)
+        uses["useful"] += (spent_s - sum(parts.values()) * shrink) * (1 - lost)
+        step, before_at = max(step, line.step), line.time or before_at
+
+
+def _validated(line: MetricsLine) -> bool:
+    return any(name.startswith(_VALIDATION) for name in line.values)
+
+
+def _add_program(uses: dict[str, float], this: AttemptAccount, begin: float, end: float) -> None:
+    """Divide the time of a program whose steps are not known, by when it ran and what was lost."""
+    learner, verdict = this.learner, this.verdict
+    if learner is None:
+        uses["starting"] = end - begin
+        return
+    began = min(max(begin, learner.started_at), end)
+    ended = min(end, max(began, learner.heartbeat_at if learner.state.final else end))
+    uses["starting"] = began - begin
+    lost_s = 0.0
+    if verdict is not None and verdict.state is State.FAILED:
+        lost_s = min(ended - began, max(0.0, ended - begin - verdict.used_s))
+    uses["again"], uses["useful"] = lost_s, ended - began - lost_s
+
+
+# What was asked for ------------------------------------------------------------------------------
+
+
+def _memory(attempts: Sequence[AttemptAccount]) -> tuple[int | None, int | None]:
+    if not attempts:
+        return None, None
+    used = [each.usage.memory_bytes or 0 for each in attempts]
+    used += [int(line.values.get(MEMORY_BYTES) or 0) for each in attempts for line in each.lines]
+    return attempts[-1].plan.resources.memory_bytes_per_learner, max(used, default=0) or None
+
+
+def _cpus_used(attempts: Sequence[AttemptAccount]) -> float | None:
+    jobs = {each.job_id: each.usage for each in attempts if each.job_id}
+    known = [
+        (usage.cpu_s, usage.ended_at - usage.started_at)
+        for usage in jobs.values()
+        if usage.cpu_s is not None and usage.ended_at and usage.started_at
+    ]
+    held_s = sum(held for _, held in known)
+    return sum(cpu for cpu, _ in known) / held_s if held_s else None
+
+
+# Advice ------------------------------------------------------------------------------------------
+
+
+def advise(
+    hours: dict[str, float], queued_h: float, held_h: float, attempts: int,
+    memory_asked: int | None, memory_used: int | None,
+) -> str:  # fmt: skip
+    """Return in words the one change to the manifest that would have saved most."""
+    total = sum(hours.values())
+    choices = [
+        (hours["again"] / 2, "`checkpoint: {every: ...}` twice as often", "again"),
+        (hours["saving"] / 2, "`checkpoint: {every: auto}`, or half as often", "saving"),
+        (hours["data"], "more `cpus`, or `training: {prefetch: on}`", "data"),
+        (hours["exchange"] * 3 / 4, "`training: {average_every_steps: 4}`, or fewer `learners`",
+         "exchange"),
+        (hours["starting"] * (1 - 1 / max(1, attempts)), "a longer `time` per job", "starting"),
+    ]  # fmt: skip
+    saved, change, use = max(choices)
+    if total > 0 and saved >= _WORTH_SAYING * total:
+        share = 100 * hours[use] / total
+        return (
+            f"{change} would have saved about {saved:.3g} node-hours: {share:.0f} % went into "
+            f"{WORDS[use]}"
+        )
+    if memory_asked and memory_used and memory_asked > 2 * memory_used:
+        gib = max(1, -(-(memory_used * 5 // 4) // 2**30))
+        return f"`memory: {gib}GiB` would have been enough, and such jobs start earlier"
+    if queued_h > held_h:
+        return "a shorter `time` or fewer `nodes` would have started earlier: it waited longest"
+    return "no change would have saved more than 2 %"
