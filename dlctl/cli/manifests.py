@@ -82,7 +82,7 @@ def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
 
 def alone(command: str | None, learners: int, manifest: Path) -> str:
     """Return a warning if the learners of a command would each train alone."""
-    from dlctl.contract.lone_program import warn_if_alone
+    from dlctl.contract.programs.lone_program import warn_if_alone
 
     return warn_if_alone(command, learners, manifest.resolve().parent)
 

@@ -17,7 +17,7 @@ from dlctl.contract.metrics import (
     STEP_PARTS,
     STEP_S,
 )
-from dlctl.contract.tracebacks import shorten, without_speaker
+from dlctl.contract.programs.tracebacks import shorten, without_speaker
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from dlctl.contract import VerdictKind
-from dlctl.contract.verdict_rules import Place, first_match
+from dlctl.contract.programs.verdict_rules import Place, first_match
 
 LINES = 20
 """How many lines of a job's output are read."""

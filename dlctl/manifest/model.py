@@ -21,10 +21,7 @@ from pydantic import (
 
 from dlctl import contract
 from dlctl.contract.stores import MOUNTED_STORES, USABLE_STORES
-from dlctl.manifest.hang import HangSection
 from dlctl.manifest.intervals import AUTO, parse_every, parse_steps
-from dlctl.manifest.lifecycle import RetrySection
-from dlctl.manifest.notify import NotifySection
 from dlctl.manifest.parameter_server import ParameterServerSection
 from dlctl.manifest.parts import (
     CheckpointSection,
@@ -47,7 +44,10 @@ from dlctl.manifest.parts import (
     inside_the_folder,
     whole_cpus,
 )
-from dlctl.manifest.stop import StopSection
+from dlctl.manifest.running.hang import HangSection
+from dlctl.manifest.running.notify import NotifySection
+from dlctl.manifest.running.retry import RetrySection
+from dlctl.manifest.running.stop import StopSection
 from dlctl.units import parse_duration, parse_size
 from dlctl.yaml_source import (
     Trail,

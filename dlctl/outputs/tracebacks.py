@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from dlctl.contract.tracebacks import Traceback, TracebackReader
+from dlctl.contract.programs.tracebacks import Traceback, TracebackReader
 from dlctl.outputs.logs import LogPiece
 
 

@@ -24,11 +24,11 @@ from dlctl.contract import (
 )
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import PlanError
-from dlctl.manifest.hang import hang_policy
-from dlctl.manifest.lifecycle import lifecycle
-from dlctl.manifest.notify import notify_plan
 from dlctl.manifest.requirements import named_file
-from dlctl.manifest.stop import stop_rules
+from dlctl.manifest.running.hang import hang_policy
+from dlctl.manifest.running.notify import notify_plan
+from dlctl.manifest.running.retry import lifecycle
+from dlctl.manifest.running.stop import stop_rules
 from dlctl.plan.parameter_server import (
     alone_on_server,
     learner_argv,

@@ -18,9 +18,9 @@ from dlctl.errors import DlctlError, ManifestError
 from dlctl.manifest.checks import check_files, named_files
 from dlctl.manifest.load import load_manifest
 from dlctl.manifest.model import Manifest
-from dlctl.manifest.notify import WEBHOOK
 from dlctl.manifest.overrides import Overrides
 from dlctl.manifest.requirements import requirement_lines
+from dlctl.manifest.running.notify import WEBHOOK
 from dlctl.manifest.unsupported import can_not_run, not_in_this_version
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.render import render

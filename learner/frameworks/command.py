@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan
-from dlctl.contract.lone_program import warn_if_alone
+from dlctl.contract.programs.lone_program import warn_if_alone
 from learner.errors import EXIT_HALTED
 from learner.frameworks.base import Traits
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl.contract import Evidence, State, Verdict, VerdictKind
-from dlctl.contract.verdict_rules import Place, first_match
+from dlctl.contract.programs.verdict_rules import Place, first_match
 from learner.errors import SiteFault, UserFault
 from learner.job.context import job_id
 

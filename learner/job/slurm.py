@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from dlctl.contract import Plan
-from dlctl.contract.verdict_rules import OVER_MEMORY
+from dlctl.contract.programs.verdict_rules import OVER_MEMORY
 from learner.errors import SiteFault, UserFault
 
 HOSTS_TIMEOUT_S = 60.0

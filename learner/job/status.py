@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dlctl.contract import State, Status, status_file, to_json, write_whole
-from dlctl.contract.tracebacks import shorten
+from dlctl.contract.programs.tracebacks import shorten
 from learner.job.log_times import LogTimes
 
 INTERVAL_S = 5.0

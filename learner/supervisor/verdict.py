@@ -2,7 +2,7 @@
 
 The learner at fault is the one that failed first. Learners that the launcher ended because of it
 have the status CANCELLED, which the verdict ignores. Which line means which kind of failure is
-data, in `dlctl.contract.verdict_rules`.
+data, in `dlctl.contract.programs.verdict_rules`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dlctl.contract import Evidence, Plan, State, Status, VerdictKind
-from dlctl.contract.lone_program import starts_processes_itself
 from dlctl.contract.metrics import MEMORY_BYTES
-from dlctl.contract.tracebacks import place_before
-from dlctl.contract.verdict_rules import (
+from dlctl.contract.programs.lone_program import starts_processes_itself
+from dlctl.contract.programs.tracebacks import place_before
+from dlctl.contract.programs.verdict_rules import (
     AGAIN,
     CONSEQUENCES,
     EXIT_CODES,

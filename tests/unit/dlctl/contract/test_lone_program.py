@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlctl.contract.lone_program import starts_processes_itself, warn_if_alone
+from dlctl.contract.programs.lone_program import starts_processes_itself, warn_if_alone
 
 ALONE = "import torch\ntorch.save({}, 'model.pt')  # of each epoch\n"
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_judged_is_not_told(code, command):
 
 
 def test_a_folder_of_very_many_files_is_not_judged(code, monkeypatch):
-    monkeypatch.setattr("dlctl.contract.lone_program._MOST_FILES", 3)
+    monkeypatch.setattr("dlctl.contract.programs.lone_program._MOST_FILES", 3)
     assert warn_if_alone("python main.py", 2, code) == ""
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlctl.contract.tracebacks import Traceback, TracebackReader, place_before, shorten
+from dlctl.contract.programs.tracebacks import Traceback, TracebackReader, place_before, shorten
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/nn/modules"
 RUNTIME = "/home/me/dlctl/runtime/d693e6f25fcecd1ffcc7f6e69cbf5856/learner"

@@ -1,6 +1,6 @@
 """What `dlctl logs` prints of the tracebacks of several learners."""
 
-from dlctl.contract.tracebacks import Frame
+from dlctl.contract.programs.tracebacks import Frame
 from dlctl.outputs.logs import LogPiece
 from dlctl.outputs.tracebacks import shortened
 

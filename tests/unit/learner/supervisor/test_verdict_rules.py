@@ -9,7 +9,7 @@ import pytest
 from node_job import Job, status
 
 from dlctl.contract import Launch, State, VerdictKind
-from dlctl.contract.verdict_rules import (
+from dlctl.contract.programs.verdict_rules import (
     EXIT_CODES,
     RULES,
     SIGNALS,
