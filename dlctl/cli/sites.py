@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, complete_sites
+from dlctl.cli.common import JSON, ago, complete_sites, span
 
 if TYPE_CHECKING:
     from dlctl.site_admin.doctor import Check
@@ -116,6 +117,30 @@ def setup(name: str = NAME, as_json: bool = JSON) -> None:
     shown = {"python": answer.python, "done": "\n".join(answer.notes)}
     output.report(answer, as_json, lambda _: output.fields(shown))
     output.hint(f"dlctl sites check {name}")
+
+
+@app.command()
+def nodes(
+    name: str = NAME,
+    forget: str | None = typer.Option(None, "--forget", metavar="HOST", help="Use it again."),
+    as_json: bool = JSON,
+) -> None:
+    """List the nodes that failed a training lately, which new jobs avoid for a day.
+
+    Example: dlctl sites nodes mycluster --forget n17
+    """
+    from dlctl.site_admin.bad_nodes import bad_nodes
+    from dlctl.site_admin.bad_nodes import forget as forget_node
+
+    if forget is not None:
+        node = forget_node(name, forget, output.ask)
+        output.report(node, as_json, lambda _: output.line(f"forgot {node.host}"))
+        return
+    known = bad_nodes(name, output.ask)
+    rows = [[n.host, n.kind, n.training_id, ago(time.time() - n.seen_at),
+             span(n.expires_at - time.time()), n.reason] for n in known]  # fmt: skip
+    columns = ["node", "kind", "training", "seen", "avoided for", "why"]
+    output.report(known, as_json, lambda _: output.table(columns, rows))
 
 
 def doctor(as_json: bool = JSON) -> None:

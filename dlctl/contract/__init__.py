@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dlctl.contract.control import *  # noqa: F403
 from dlctl.contract.files import *  # noqa: F403
-from dlctl.contract.health import *  # noqa: F403
 from dlctl.contract.lifecycle import *  # noqa: F403
 from dlctl.contract.log_times import *  # noqa: F403
 from dlctl.contract.names import *  # noqa: F403

@@ -87,3 +87,15 @@ class Lifecycle:
     """How many jobs the whole training is expected to take."""
     starters: list[str] = field(default_factory=lambda: list(STARTERS))
     """The `StarterKind`s that the site allows, in order of preference."""
+
+
+@dataclass(frozen=True)
+class HangPolicy:
+    """When learners that make no step are taken for hung.
+
+    The limit is the largest of `floor_s`, `factor` times the median step, and twice the longest
+    pause from which the learners have come back.
+    """
+
+    floor_s: float = 600.0
+    factor: float = 10.0

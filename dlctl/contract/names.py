@@ -32,6 +32,8 @@ LOGS = "logs"
 """LOG_DIR: whatever the user's program writes there."""
 ENVIRONMENTS = "environments"
 """Below a site's root: an environment for each list of requirements and Python of the site."""
+NODES = "nodes"
+"""Below a site's root: a `BadNode` for each node that has failed a training, `<host>.json`."""
 FOLDERS = ("jobs", "runtime", "store", "secrets", ENVIRONMENTS, "env", "queue")
 """Below a site's root: all folders of dlctl. What is in them can run as the user."""
 JOB_STATE = "state"
@@ -136,6 +138,11 @@ def rulings_file(attempt: int) -> str:
 def preflight_file(attempt: int, rank: int) -> str:
     """Return the `Preflight` report of one rank."""
     return f"{attempt_dir(attempt)}/preflight/{rank}.json"
+
+
+def meeting_file(attempt: int, node: int) -> str:
+    """Return where a node leaves its address while the others try to reach it: `ADDRESS PORT`."""
+    return f"{attempt_dir(attempt)}/preflight/node-{node}.address"
 
 
 def directive_file(attempt: int) -> str:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlctl.contract.control import StopRules
-from dlctl.contract.health import HangPolicy
-from dlctl.contract.lifecycle import Lifecycle
+from dlctl.contract.lifecycle import HangPolicy, Lifecycle
 from dlctl.contract.notices import Notify
 from dlctl.contract.records import SCHEMA_VERSION
 

@@ -71,6 +71,38 @@ class Rulings:
         return newest if newest.state.final or is_over else own
 
 
+BAD_NODE_S = 24 * 3600
+"""How long a site avoids a node that failed a training."""
+
+
+@dataclass(frozen=True)
+class NodeFault:
+    """Why a node is not fit for a training."""
+
+    kind: str
+    """A `VerdictKind`."""
+    what: str
+    """A sentence about the node, without its name: `has no space left in /tmp`."""
+    certain: bool = True
+    """Whether the node is to blame even if all others have the same fault."""
+
+
+@dataclass(frozen=True)
+class BadNode:
+    """A node that failed a training; later ones avoid it for a while."""
+
+    host: str
+    kind: str
+    """A `VerdictKind`."""
+    reason: str
+    """One sentence: what was seen."""
+    training_id: str
+    attempt: int
+    seen_at: float
+    expires_at: float
+    schema_version: int = SCHEMA_VERSION
+
+
 @dataclass(frozen=True)
 class Preflight:
     """What one rank found before training."""
@@ -89,6 +121,20 @@ class Preflight:
     address: str = ""
     """This host's name as the other nodes resolve it; rank 0's becomes MASTER_ADDR."""
     problems: list[str] = field(default_factory=list)
+    node: str = ""
+    """The node's name for the scheduler; empty if it has none of its own."""
+    node_rank: int = 0
+    """The node's number in the job."""
+    clock_at: float = 0.0
+    """When the report was begun, by this node's clock."""
+    took_s: float = 0.0
+    """How long the checks of the node's health took."""
+    faults: list[NodeFault] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    """What is odd about the node and ends no training."""
+    reached: list[int] = field(default_factory=list)
+    """The numbers of the neighbouring nodes to which a TCP connection worked."""
+    unreached: list[int] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 
 
@@ -146,6 +192,8 @@ class Verdict:
     used_s: float = 0.0
     """How much of the training's time this attempt has used: work that a fault lost is not
     counted."""
+    bad_hosts: list[str] = field(default_factory=list)
+    """The nodes that are to blame, by the scheduler's names: no attempt runs there again."""
     schema_version: int = SCHEMA_VERSION
 
 

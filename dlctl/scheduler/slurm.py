@@ -78,6 +78,46 @@ _HINTS = [
 ]  # fmt: skip
 
 
+# Nodes that have failed a training lately are avoided, as long as enough others are left. On the
+# command line `--exclude` replaces the script's own, so those of the script are added.
+AVOID_BAD_NODES = r"""avoid='' now=$(date +%s)
+for file in __NODES__/*.json; do
+  host=${file##*/} host=${host%.json}
+  case $host in ''|*[!A-Za-z0-9._-]*) continue ;; esac
+  until=$(sed -n 's/.*"expires_at": *\([0-9]*\).*/\1/p' "$file" 2>/dev/null)
+  [ "${until:-0}" -gt "$now" ] && avoid=$avoid${avoid:+,}$host
+done
+if [ -n "$avoid" ]; then
+  good=0 known=''
+  for host in $(sinfo -hNr__PARTITION__ -o %N 2>/dev/null | sort -u); do
+    case ,$avoid, in *,"$host",*) known=$known${known:+,}$host ;; *) good=$((good + 1)) ;; esac
+  done
+  avoid=$known
+  [ "$good" -ge __NEEDED__ ] || avoid=''
+fi
+if [ -n "$avoid" ]; then
+  theirs=$(sed -n -e "s/^#SBATCH ['\"]*--exclude[= ]\([^'\"]*\).*/\1/p" \
+    -e "s/^#SBATCH ['\"]*-x *\([^'\"]*\).*/\1/p" __SCRIPT__ | tr '\n' ',')
+  [ -z "$theirs" ] || avoid=$avoid,${theirs%,}
+fi
+"""
+
+
+def _avoid_bad_nodes(plan: contract.Plan, script: str) -> str:
+    """Return shell that sets `avoid` to a list of nodes for `--exclude`, or to nothing."""
+    partition = plan.batch.partition
+    parts = {
+        "__NODES__": shlex.quote(f"{plan.root}/{contract.NODES}"),
+        "__PARTITION__": f" -p {shlex.quote(partition)}" if partition else "",
+        "__NEEDED__": str(plan.resources.nodes),
+        "__SCRIPT__": script,
+    }
+    text = AVOID_BAD_NODES
+    for name, value in parts.items():
+        text = text.replace(name, value)
+    return text
+
+
 @dataclass(frozen=True)
 class Slurm:
     """sbatch, squeue, sacct and scancel."""
@@ -98,8 +138,9 @@ class Slurm:
         return (
             self._prologue()
             + OUTPUT_FOLDER
+            + _avoid_bad_nodes(plan, script)
             + f'sbatch {shlex.join(arguments)} --chdir="$PWD" --output="$folder"{output}'
-            + f" --open-mode=append {script} {attempt} </dev/null\n"
+            + f' --open-mode=append ${{avoid:+"--exclude=$avoid"}} {script} {attempt} </dev/null\n'
         )
 
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:

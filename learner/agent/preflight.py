@@ -15,15 +15,27 @@ import ipaddress
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import MPI_PENDING, Plan, Preflight, preflight_file, to_json, write_whole
+from dlctl.contract import (
+    MPI_PENDING,
+    NodeFault,
+    Plan,
+    Preflight,
+    VerdictKind,
+    preflight_file,
+    to_json,
+    write_whole,
+)
+from learner.agent.health import Findings, Here, examine
 from learner.errors import UserFault
 from learner.frameworks import FrameworkRunner, framework_of
 from learner.job.context import read_plan, starts_mpi
 from learner.job.environment import resolve_secrets
 from learner.job.ranks import find_ranks
+from learner.job.slurm import node_name
 from learner.storage import data_problems
 from learner.system.networks import address_on, own_addresses
 from learner.system.segments import make_segment_folder, remove_earlier
@@ -38,6 +50,13 @@ def main(arguments: list[str]) -> int:
     except UserFault as fault:
         print(f"dlctl: on {socket.gethostname()}: {fault.message} {fault.hint}", file=sys.stderr)
         return 1
+    began_at, began = time.time(), time.monotonic()
+    found = Findings()
+    address = own_address(plan)
+    wait = examine(Here(plan, job_dir, attempt, ranks), address, found)
+    problems = find_problems(plan, job_dir)
+    found.faults += gpu_faults(plan)
+    wait()
     report = Preflight(
         rank=ranks.rank,
         host=socket.gethostname(),
@@ -46,8 +65,16 @@ def main(arguments: list[str]) -> int:
         mpi_size=None,
         mpi_rank=None,
         port=free_port(),
-        address=own_address(plan),
-        problems=find_problems(plan, job_dir),
+        address=address,
+        problems=problems,
+        node=node_name(),
+        node_rank=ranks.node_rank,
+        clock_at=began_at,
+        took_s=time.monotonic() - began,
+        faults=found.faults,
+        remarks=found.remarks,
+        reached=found.reached,
+        unreached=found.unreached,
     )
     path = job_dir / preflight_file(attempt, ranks.rank)
     if plan.launch.step_per_learner:
@@ -176,6 +203,15 @@ def _check_folders(job_dir: Path) -> list[str]:
                 "Check the permissions of the site's root folder on the nodes."
             )
     return found
+
+
+def gpu_faults(plan: Plan) -> list[NodeFault]:
+    """Return a fault if this learner sees too few GPUs: the node's, if it is not so on all."""
+    asked = plan.resources.gpus_per_learner
+    if asked == 0 or (seen := framework_of(plan).visible_gpus()) >= asked:
+        return []
+    what = f"shows a learner {seen} of the {asked} GPUs asked for"
+    return [NodeFault(VerdictKind.GPU_ERROR, what, certain=False)]
 
 
 def _check_gpus(plan: Plan, framework: FrameworkRunner) -> list[str]:

@@ -23,6 +23,8 @@ class Outcome:
     hint: str = ""
     """One sentence: what to do next."""
     evidence: Evidence | None = None
+    bad_hosts: tuple[str, ...] = ()
+    """The nodes that are to blame, by the scheduler's names."""
 
     @property
     def failed_rank(self) -> int | None:
@@ -58,4 +60,5 @@ def verdict_of(job_dir: Path, attempt: int, outcome: Outcome) -> Verdict:
         hint=outcome.hint,
         evidence=outcome.evidence,
         kind=outcome.kind,
+        bad_hosts=list(outcome.bad_hosts),
     )

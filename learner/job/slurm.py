@@ -46,6 +46,11 @@ def job_hosts(plan: Plan) -> list[str]:
     return hosts[:wanted]
 
 
+def node_name() -> str:
+    """Return Slurm's name for this node, which may differ from the host's, or else the host's."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
 def says_lost(words: list[str]) -> str:
     """Return the line in which srun reports that its node is gone, or an empty text."""
     return next((line.strip() for line in words if _LOST.search(line)), "")

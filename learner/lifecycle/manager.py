@@ -41,7 +41,7 @@ def conclude(
         return replace(verdict, action=action), None
     situation = Situation(
         job_dir, verdict.attempt, changed_plan(plan, action), VerdictKind(verdict.kind), action,
-        verdict.job_id, left_s, in_job, is_fresh,
+        verdict.job_id, left_s, in_job, is_fresh, tuple(verdict.bad_hosts),
     )  # fmt: skip
     starters = candidates(situation)
     action = replace(action, starter=str(starters[0].kind))

@@ -109,7 +109,9 @@ def _retry(
     done = sum(1 for each in verdicts[:-1] if each.action and each.action.kind is Next.RETRY)
     allowed = lifecycle.retries
     if allowed is None:
-        allowed = RETRIES if newest.progress >= 0 else 0
+        # Nothing is lost by beginning again where only the preflight has run.
+        loses_nothing = bool(newest.bad_hosts) and newest.step < 0
+        allowed = RETRIES if newest.progress >= 0 or loses_nothing else 0
         if not allowed:
             why = "there is no checkpoint to go on from; `retries: 3` would begin again"
             return Action(Next.STOP, why)
@@ -173,8 +175,9 @@ def _error(verdict: Verdict) -> tuple[str, str]:
 
 def _avoided(verdicts: Sequence[Verdict]) -> list[str]:
     """Return the hosts that a fault was blamed on, in the order of the faults."""
-    blamed = [
-        each.evidence.host for each in verdicts
-        if each.evidence and each.evidence.host and _kind(each) in _NODES_FAULT
-    ]  # fmt: skip
-    return list(dict.fromkeys(blamed))
+    blamed: list[str] = []
+    for each in verdicts:
+        blamed += each.bad_hosts
+        if not each.bad_hosts and each.evidence and _kind(each) in _NODES_FAULT:
+            blamed.append(each.evidence.host)
+    return list(dict.fromkeys(filter(None, blamed)))

@@ -136,10 +136,11 @@ class Supervisor:
 
     def _preflight(self) -> Outcome | None:
         from learner.job.slurm import job_hosts
+        from learner.supervisor.node_health import remarks
         from learner.supervisor.preflight_check import Findings, judge
         from learner.supervisor.steps import preflight_steps, step_log, whole_step
 
-        log = step_log(self.job_dir, self.attempt, "preflight")
+        log, began_at = step_log(self.job_dir, self.attempt, "preflight"), time.time()
         step: Running
         if self.plan.launch.step_per_learner:
             self._hosts = job_hosts(self.plan)
@@ -150,7 +151,9 @@ class Supervisor:
         exit_code = self._wait_for(step, time.monotonic() + limit_s)
         if exit_code is None and self.control.request() is not None:
             return None
-        findings = Findings(self._reports(), exit_code, last_lines(log))
+        findings = Findings(self._reports(), exit_code, last_lines(log), began_at, time.time())
+        for remark in remarks(findings.reports, began_at, findings.ended_at):
+            say(f"  {remark}")
         objection = judge(self.plan, findings)
         if objection is not None and self._is_terminated():
             return None

@@ -15,6 +15,7 @@ from learner.job.directives import is_gone, is_there
 from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, verdict_of
 from learner.job.status import write_patiently
+from learner.lifecycle.bad_nodes import of_verdict, remember
 from learner.lifecycle.manager import Following, conclude
 from learner.system.disk_reserve import FULL
 
@@ -47,6 +48,7 @@ def leave(
     verdict = dataclasses.replace(verdict_of(job_dir, attempt, outcome), finished_at=time.time())
     following = None
     if plan is not None:
+        remember(plan, of_verdict(plan, verdict))
         verdict, following = conclude(job_dir, plan, verdict, left_s)
     path = job_dir / contract.verdict_file(verdict.attempt)
     with contextlib.suppress(OSError):

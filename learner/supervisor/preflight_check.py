@@ -6,13 +6,14 @@ The preflight must stop such a job, and its message gives both numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dlctl.contract import MPI_PENDING, Evidence, Plan, Preflight, VerdictKind
 from dlctl.contract.launchers import LAUNCHERS
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_lost
+from learner.supervisor.node_health import unfit_nodes
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,16 @@ class Findings:
     """The launcher's exit code, None if its time was up."""
     words: list[str] = field(default_factory=list)
     """The last lines that the launcher and the ranks printed."""
+    began_at: float = 0.0
+    """In Unix seconds, by the supervisor's clock."""
+    ended_at: float = float("inf")
 
 
 def judge(plan: Plan, findings: Findings) -> Outcome | None:
     """Return the outcome that ends the attempt, or None if everything agrees."""
     return (
         _judge_sizes(plan, findings)
+        or _judge_nodes(plan, findings)
         or _judge_problems(findings)
         or _judge_loss(plan, findings)
         or _judge_mpi_start(plan, findings)
@@ -57,6 +62,22 @@ def _judge_sizes(plan: Plan, findings: Findings) -> Outcome | None:
                 _evidence(findings, report),
             )
     return None
+
+
+def _judge_nodes(plan: Plan, findings: Findings) -> Outcome | None:
+    unfit = unfit_nodes(findings.reports, findings.began_at, findings.ended_at)
+    if not unfit:
+        return None
+    first = unfit[0]
+    told = "; ".join(f"{each.host} {each.fault.what}" for each in unfit)
+    hint = (
+        f"The next attempts avoid it: dlctl resume {plan.training_id}; `dlctl sites nodes "
+        f"{plan.site}` lists the nodes to avoid."
+    )
+    code = findings.exit_code
+    evidence = Evidence("learner", first.rank, first.host, code, None, [told])
+    outcome = failed(VerdictKind(first.fault.kind), f"The node {told}.", hint, evidence)
+    return replace(outcome, bad_hosts=tuple(each.host for each in unfit))
 
 
 def _judge_problems(findings: Findings) -> Outcome | None:

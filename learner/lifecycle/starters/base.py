@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +34,8 @@ class Situation:
     """Whether the caller is the job's supervisor, on the job's first node."""
     is_fresh: bool = False
     """Whether the job has been given its nodes just now: it was requeued, or it is a successor."""
+    bad_hosts: Sequence[str] = ()
+    """The job's nodes that the attempt must avoid."""
 
 
 class Starter(Protocol):

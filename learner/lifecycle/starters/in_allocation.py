@@ -33,7 +33,8 @@ class InAllocation:
             return "the job has ended"
         if situation.kind in _NOT_HERE and not situation.is_fresh:
             return "the scheduler ends the job"
-        if situation.kind in _OTHER_NODES and not situation.is_fresh:
+        avoids = situation.kind in _OTHER_NODES or situation.bad_hosts
+        if avoids and not situation.is_fresh:
             return "a node is to be avoided"
         if action.memory_factor > 1:
             return "the job has too little memory"

@@ -1,0 +1,54 @@
+"""Which nodes the script that submits a job has Slurm avoid."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from dlctl.scheduler.slurm import _avoid_bad_nodes
+
+SCRIPT = "#!/bin/bash\n#SBATCH --nodes=2\n"
+
+
+def avoided(folder, nodes, script=SCRIPT, needed=2):
+    """Return what the shell sets `avoid` to, on a cluster with the nodes n1 to n4."""
+    (folder / "nodes").mkdir()
+    for host, seconds in nodes.items():
+        record = {"host": host, "expires_at": time.time() + seconds}
+        (folder / f"nodes/{host}.json").write_text(json.dumps(record, indent=2))
+    sinfo = folder / "sinfo"
+    sinfo.write_text("#!/bin/sh\necho n1; echo n2; echo n3; echo n4; echo n2\n")
+    sinfo.chmod(0o755)
+    (folder / "job.sbatch").write_text(script)
+    plan = SimpleNamespace(
+        root=str(folder), batch=SimpleNamespace(partition="debug"),
+        resources=SimpleNamespace(nodes=needed, spare_nodes=0),
+    )  # fmt: skip
+    text = f'PATH={folder}:$PATH\n{_avoid_bad_nodes(plan, "job.sbatch")}\necho "$avoid"'
+    done = subprocess.run(["sh", "-uc", text], cwd=folder, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ({}, ""),
+        ({"n2": 100}, "n2"),
+        ({"n2": 100, "n3": -5}, "n2"),  # expired
+        ({"n9": 100}, ""),  # no longer in the cluster: Slurm would refuse the job
+        ({"n1": 100, "n2": 100, "n3": 100}, ""),  # too few would be left
+        ({"n2 $(id)": 100}, ""),
+    ],
+)
+def test_nodes_are_avoided_until_they_expire(tmp_path, nodes, expected):
+    assert avoided(tmp_path, nodes) == expected
+
+
+@pytest.mark.parametrize("line", ["--exclude=n4", "'--exclude=n4'", "--exclude n4", "-x n4"])
+def test_the_scripts_own_exclusions_stay(tmp_path, line):
+    assert avoided(tmp_path, {"n2": 100}, f"{SCRIPT}#SBATCH {line}\n") == "n2,n4"

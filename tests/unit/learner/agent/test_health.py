@@ -1,0 +1,140 @@
+"""The checks of a node's health, each with the fault that it is there for."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from dlctl.contract import NodeFault, VerdictKind, attempt_dir
+from dlctl.contract.launchers import Ranks
+from learner.agent.health import Findings, Here, disk, examine, gpu, memory
+from learner.agent.health.network import Meeting, neighbours
+
+
+def here(tmp_path, node=0, nodes=1, gpus=0, memory_bytes=None, scheduler="slurm"):
+    (tmp_path / attempt_dir(1) / "preflight").mkdir(parents=True, exist_ok=True)
+    resources = SimpleNamespace(
+        nodes=nodes, gpus_per_learner=gpus, memory_bytes_per_node=memory_bytes
+    )
+    plan = SimpleNamespace(
+        training_id="t-1", resources=resources, batch=SimpleNamespace(scheduler=scheduler)
+    )
+    return Here(plan, tmp_path, 1, Ranks(node, nodes, 0, 1, node))
+
+
+def test_a_healthy_node_has_no_fault(tmp_path):
+    found = Findings()
+    began = time.monotonic()
+    examine(here(tmp_path, memory_bytes=1 << 20), "127.0.0.1", found)()
+    assert (found.faults, time.monotonic() - began < 5) == ([], True), found
+
+
+def test_a_temporary_folder_that_can_not_be_written_is_the_nodes_fault(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    found = Findings()
+    disk.check_temporary_folder(here(tmp_path), found)
+    what = f"can't write to {tmp_path}/gone (No such file or directory)"
+    assert found.faults == [NodeFault("site", what)]
+
+
+def test_a_full_disk_is_told_apart(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "fsync", full)
+    found = Findings()
+    disk.check_job_directory(here(tmp_path), found)
+    what = f"has no space left in {tmp_path}/attempts/1"
+    assert found.faults == [NodeFault(VerdictKind.DISK_FULL, what, certain=False)]
+
+
+def test_memory_that_others_use_is_a_fault(tmp_path, monkeypatch):
+    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 1048576 kB\n")
+    monkeypatch.setattr(memory, "_MEMORY", tmp_path / "meminfo")
+    found = Findings()
+    memory.check_memory(here(tmp_path, memory_bytes=4 << 30), found)
+    what = "has 1024 MiB of memory available of the 4096 MiB asked for"
+    assert found.faults == [NodeFault("site", what)]
+    found = Findings()
+    memory.check_memory(here(tmp_path, memory_bytes=3 << 29), found)
+    assert (found.faults, len(found.remarks)) == ([], 1)
+
+
+SMI_LOST = """\
+#!/bin/sh
+echo 'Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.' >&2
+exit 15
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "faults", "remarks"),
+    [
+        (SMI_LOST, 1, 0),
+        ("#!/bin/sh\necho '0, 0'; echo '1, [N/A]'\n", 0, 0),
+        ("#!/bin/sh\necho '0, 3'\n", 0, 1),
+        ("#!/bin/sh\nexit 9\n", 1, 0),
+    ],
+)
+def test_nvidia_smi_says_which_gpu_is_dead(tmp_path, monkeypatch, script, faults, remarks):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(script)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    found = Findings()
+    gpu.check_driver(here(tmp_path, gpus=1), found)
+    assert (len(found.faults), len(found.remarks)) == (faults, remarks), found
+    assert all(fault.kind == "gpu_error" for fault in found.faults)
+
+
+def test_a_gpu_that_fails_in_cuda_is_a_fault_and_a_missing_answer_is_not():
+    found = Findings()
+    gpu.judge_probe({"error": "GPU 0: CUDA error: uncorrectable ECC error"}, 0, "", found)
+    assert "uncorrectable ECC" in found.faults[0].what
+    found = Findings()
+    gpu.judge_probe({}, 1, "ImportError: libcudart.so\n", found)
+    assert found.faults == [] and "libcudart" in found.remarks[0]
+
+
+def test_the_neighbours_stand_in_a_circle():
+    assert [neighbours(n, 4) for n in range(4)] == [[1, 3], [0, 2], [1, 3], [0, 2]]
+    assert (neighbours(0, 2), neighbours(0, 1)) == ([1], [])
+
+
+def meet(tmp_path, present, nodes, address="127.0.0.1"):
+    found = {node: Findings() for node in present}
+    threads = [
+        threading.Thread(target=Meeting(here(tmp_path, node, nodes), address), args=(found[node],))
+        for node in present
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return found
+
+
+def test_nodes_reach_their_neighbours_and_leave_no_file(tmp_path):
+    found = meet(tmp_path, [0, 1, 2], 3)
+    assert [found[n].reached for n in range(3)] == [[1, 2], [0, 2], [0, 1]]
+    assert not any(each.unreached for each in found.values())
+    assert list((tmp_path / attempt_dir(1) / "preflight").iterdir()) == []
+
+
+def test_a_node_that_never_comes_proves_nothing(tmp_path):
+    found = meet(tmp_path, [0], 2)
+    assert (found[0].reached, found[0].unreached) == ([], [])
+
+
+def test_an_address_that_does_not_answer_is_unreached(tmp_path, monkeypatch):
+    monkeypatch.setattr("learner.agent.health.network._CONNECT_S", 0.2)
+    path = tmp_path / attempt_dir(1) / "preflight/node-1.address"
+    one = here(tmp_path, 0, 2)
+    path.write_text("127.0.0.1 1\n")  # nobody listens there
+    found = Findings()
+    Meeting(one, "127.0.0.1")(found)
+    assert (found.reached, found.unreached) == ([], [1])
