@@ -9,7 +9,7 @@ import typer
 
 from dlctl.cli import output
 from dlctl.cli.common import ID, JSON, ago, training
-from dlctl.cli.control import save
+from dlctl.cli.jobs import save
 
 STEP = typer.Argument(None, metavar="STEP", help="Step; the newest complete checkpoint by default.")
 STEPS = typer.Argument(None, metavar="STEP…", help="Steps; all by default.")
