@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dlctl.cli import output
 from dlctl.cli.common import ago, plain, several, shown_state, unix_seconds
 from dlctl.cli.show_server import print_servers, server_line, state_and_reason
-from dlctl.contract import State, attempt_dir
+from dlctl.contract import Next, StarterKind, State, attempt_dir
 from dlctl.contract.metrics import (
     LOSS,
     MEMORY_BYTES,
@@ -55,6 +55,7 @@ def print_details(details: dict[str, Any]) -> None:
     output.fields({
         "training": details["training_id"], "name": details["name"],
         "state": details["shown_state"], "reason": details["reason"],
+        **verdict_fields(details),
         "site": details["site"], "attempt": details["attempt"], "job": details["job_id"],
         "progress": _progress(details.get("learners") or []),
         "created": _date(details["created_at"]), "folder": details["folder"],
@@ -229,7 +230,65 @@ def _learner(status: dict[str, Any]) -> list[str]:
     ]
 
 
+_BY = {
+    StarterKind.IN_ALLOCATION: "on the nodes that the job has",
+    StarterKind.JOB: "submitted by the ending job",
+    StarterKind.SUCCESSOR: "by the job that waited for the end of this one",
+    StarterKind.REQUEUE: "requeued by Slurm",
+    StarterKind.CLIENT: "started by the next dlctl command that asks the site",
+}
+
+
+def verdict_fields(details: dict[str, Any]) -> dict[str, str]:
+    """Return the fields of the newest attempt's verdict, empty ones included."""
+    verdict = details.get("verdict") or {}
+    return {
+        "kind": verdict.get("kind") or "",
+        "evidence": _evidence(verdict.get("evidence") or {}),
+        "next": _next(verdict.get("action") or {}, time.time()),
+    }
+
+
+def _evidence(evidence: dict[str, Any]) -> str:
+    """Return `learner 1 on n2, exit code 3; the scheduler says PREEMPTED`."""
+    parts = []
+    if role := evidence.get("role"):
+        where = f" on {evidence['host']}" if evidence["host"] else ""
+        ends = [
+            f", {word} {evidence[key]}"
+            for key, word in (("exit_code", "exit code"), ("signal", "signal"))
+            if evidence.get(key) is not None
+        ]
+        parts.append(f"{role} {evidence['rank']}{where}{''.join(ends)}")
+    elif host := evidence.get("host"):
+        parts.append(str(host))
+    if state := evidence.get("scheduler_state"):
+        reason = evidence.get("scheduler_reason")
+        parts.append(f"the scheduler says {state}{f' ({reason})' if reason else ''}")
+    return "; ".join(parts)
+
+
+def _next(action: dict[str, Any], now: float) -> str:
+    """Return `attempt 2, submitted by the ending job: retry 1 of 3, …`, or why none follows."""
+    if not action or action["kind"] == Next.NOTHING.value:
+        return ""
+    if action["kind"] == Next.STOP.value:
+        return f"no attempt: {action['why']}"
+    text = f"attempt {action['attempt']}"
+    if by := {str(kind): words for kind, words in _BY.items()}.get(action["starter"]):
+        text += f", {by}"
+    text += f": {action['why']}"
+    if action["exclude"]:
+        text += f"; not on {', '.join(action['exclude'])}"
+    if action["memory_factor"] != 1:
+        text += f"; with {action['memory_factor']:g} times the memory"
+    if (left_s := action["not_before"] - now) > 1:
+        text += f"; in {left_s:.0f} s at the earliest"
+    return text
+
+
 def _print_last_words(details: dict[str, Any]) -> None:
+    """Print the last lines of the process at fault, and where all of them are."""
     evidence = (details.get("verdict") or {}).get("evidence")
     if evidence and evidence["role"] and evidence["last_lines"]:
         where = f" on {evidence['host']}" if evidence["host"] else ""  # one that never began

@@ -81,6 +81,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
             outcome = supervisor.run()
         except UserFault as fault:
             outcome = supervisor.ended_early() or fault_outcome(fault)
+        outcome = control.explain(outcome)
         leaving = leave(job_dir, attempt, outcome, plan, control.left_s())
         if leaving.following is None:
             tell_end(job_dir, plan, attempt, say)

@@ -20,6 +20,8 @@ from dlctl import contract
 from dlctl.contract import Plan, State, VerdictKind
 from learner.job.context import ENDS_AT_VARIABLE
 from learner.job.directives import is_there, refresh
+from learner.job.outcome import Outcome
+from learner.supervisor.slurms_word import BY_A_SIGNAL, UNEXPLAINED, Question
 from learner.system.signals import HaltFlag
 
 POLL_S = 1.0
@@ -79,6 +81,7 @@ class Control:
         self._clock = clock
         self._ends_at = _deadline(plan, clock())
         self._request: EndRequest | None = None
+        self._question: Question | None = None
         self._changed = threading.Event()
         self._look_at = 0.0
         self._missing_since: float | None = None
@@ -112,7 +115,13 @@ class Control:
             self._request = self._cancel() or self._request or self._halt()
         if self._request is not None and signal.SIGTERM in self._signals.received:
             self._request = replace(self._request, terminated=True)
+        if self._signals and self._question is None and self._plan.batch.scheduler == "slurm":
+            self._question = Question(self._plan)
         return self._request
+
+    def explain(self, outcome: Outcome) -> Outcome:
+        """Return the outcome with what the scheduler says, if it has sent a signal."""
+        return outcome if self._question is None else self._question.explain(outcome)
 
     def end(self, action: EndRequest) -> None:
         """End the attempt for a reason of the supervisor's, unless somebody asked before."""
@@ -169,13 +178,12 @@ class Control:
     def _halt(self) -> EndRequest | None:
         now = self._clock()
         if signal.SIGTERM in self._signals.received:
-            reason = "the scheduler ended the job (time limit, preemption or scancel)"
             grace_s = min(SIGTERM_GRACE_S, self._grace_s())
-            return EndRequest("halt", reason, grace_s, VerdictKind.SCHEDULER)
+            return EndRequest("halt", UNEXPLAINED, grace_s, VerdictKind.SCHEDULER)
         if self._signals and not self._is_early(now):
             if self._ends_at is not None and now < self._ends_at - self._early_s():
                 # `dlctl halt` signals where it can't write; a person may, too.
-                return EndRequest("halt", "halted by a signal", self._grace_s())
+                return EndRequest("halt", BY_A_SIGNAL, self._grace_s())
             reason = "the scheduler signalled that the time limit is near"
             return EndRequest("halt", reason, self._grace_s(), VerdictKind.TIME_LIMIT)
         if self._ends_at is not None and now >= self._ends_at - self._margin_s():

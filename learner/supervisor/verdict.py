@@ -34,7 +34,7 @@ from dlctl.contract.programs.verdict_rules import (
 )
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
-from learner.job.slurm import says_full
+from learner.job.slurm import says_full, says_lost
 from learner.job.status import UNFINISHED, UNSAVED, has_saved
 from learner.supervisor.observed import Observed
 
@@ -90,6 +90,8 @@ def _describe_lost(lost: dict[int, str]) -> str:
 def _halted(seen: Observed, complete: bool) -> bool:
     states = {status.state for status in seen.statuses}
     fine = {State.COMPLETED, State.HALTED}
+    if says_lost(seen.launcher_words) and not states <= fine:
+        return False
     if seen.request is not None:
         fine.add(State.CANCELLED)  # the launcher was ended after the grace period
     if complete and states <= fine:
@@ -98,8 +100,13 @@ def _halted(seen: Observed, complete: bool) -> bool:
         return False
     failed = [status for status in seen.statuses if status.state is State.FAILED]
     return not says_full(seen.launcher_words) and all(
-        status.signal == signal.SIGTERM for status in failed
+        status.signal == signal.SIGTERM or _is_consequence(status.last_lines) for status in failed
     )
+
+
+def _is_consequence(lines: list[str]) -> bool:
+    found = first_match(Place.LEARNER, lines)
+    return found is not None and found[0].kind in CONSEQUENCES
 
 
 def _failed(plan: Plan, seen: Observed) -> Outcome:
@@ -112,10 +119,20 @@ def _failed(plan: Plan, seen: Observed) -> Outcome:
         failed.sort(key=lambda status: status.heartbeat_at)
         outcomes = [_explain(plan, seen, status) for status in failed]
         # Whoever waited for a learner that failed may end before it does.
-        return next((each for each in outcomes if each.kind not in CONSEQUENCES), outcomes[0])
+        own = (each for each in outcomes if each.kind not in CONSEQUENCES)
+        first = next(own, outcomes[0])
+        if first.kind in CONSEQUENCES | _BY_OTHERS and says_lost(seen.launcher_words):
+            return _vanished(plan, seen, lost + failed)
+        return first
+    if not lost and says_lost(seen.launcher_words):
+        lost = seen.statuses[:]  # Slurm ended all of them because of the node
     if lost:
         return _vanished(plan, seen, sorted(lost, key=lambda status: status.heartbeat_at))
     return _launcher_failed(plan, seen)
+
+
+_BY_OTHERS = {VerdictKind.SCHEDULER, VerdictKind.UNKNOWN}
+"""Kinds of learners that were killed by a signal from outside."""
 
 
 def _explain(plan: Plan, seen: Observed, status: Status) -> Outcome:

@@ -59,9 +59,10 @@ def test_a_job_that_slurm_ends_saves_first(dlctl, cluster_site, cluster, wait_un
     wait_until(lambda: any(checkpoints.iterdir()), 90)
     cluster.user("scancel", "--user", cluster.user_name)
     known = wait_for_state(dlctl, wait_until, training_id, "HALTED")
-    assert known["reason"] == (
-        "The scheduler ended the job (time limit, preemption or scancel)."
-    ), dlctl("logs", training_id).stdout
+    why = "The scheduler ended the job: somebody cancelled it by scancel."
+    assert known["reason"] == why, dlctl("logs", training_id).stdout
+    verdict = dlctl("show", training_id, "--json", ok=True).json["verdict"]
+    assert (verdict["kind"], verdict["evidence"]["scheduler_state"]) == ("cancelled", "CANCELLED")
     hurry(job_dir)
     done = dlctl("resume", training_id, "--follow", timeout_s=240)
     assert done.exit_code == 0, (done.stdout, done.stderr)

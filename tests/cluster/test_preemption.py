@@ -31,8 +31,14 @@ def preempt(dlctl, cluster, training_id, job_dir, wait_until):
     cluster.user(*urgent)
     known = wait_for_state(dlctl, wait_until, training_id, "HALTED")
     # Slurm leaves 2 s (KillWait): too few for the verdict, now and then.
-    told = "The scheduler ended the job", "the job was preempted before all was saved"
+    told = (
+        "The scheduler ended the job: another job preempted it",
+        "the job was preempted before all was saved",
+    )
     assert known["reason"].startswith(told), known
+    if verdict := dlctl("show", training_id, "--json", ok=True).json["verdict"]:
+        assert verdict["kind"] == "preempted"
+        assert verdict["evidence"]["scheduler_state"] == "PREEMPTED"
     assert f"dlctl resume {training_id}" in known["hint"]
     wait_until(lambda: not cluster.exec("squeue", "-h").strip(), 60, interval_s=0.5)
     assert not (job_dir / contract.attempt_dir(2)).exists()  # Slurm did not start it again

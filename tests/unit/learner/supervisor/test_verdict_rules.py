@@ -19,7 +19,9 @@ from dlctl.contract.programs.verdict_rules import (
 )
 from dlctl.lifecycle.last_words import explain as explain_job
 from learner.job.status import last_lines
+from learner.supervisor.control import EndRequest
 from learner.supervisor.observed import Observed
+from learner.supervisor.slurms_word import UNEXPLAINED
 from learner.supervisor.verdict import decide
 
 K = VerdictKind
@@ -146,3 +148,24 @@ def test_an_exit_code_says_what_it_means(plan, code, kind, reason):
     outcome = judge(plan, failed, status(1, State.CANCELLED))
     assert outcome.kind == kind
     assert outcome.reason.endswith(reason)
+
+
+@pytest.mark.parametrize("state", [State.TRAINING, State.CANCELLED, State.FAILED])
+def test_a_lost_node_is_blamed_though_slurm_ended_all_learners(plan, state):
+    """As seen on the cluster: SIGTERM to everybody, and srun names the node."""
+    ends = {"signal": 15, "last_lines": ["epoch 1"]} if state is State.FAILED else {}
+    terminated = EndRequest("halt", UNEXPLAINED, 20.0, K.SCHEDULER, terminated=True)
+    words = ["srun: error: Node failure on n2"]
+    seen = Observed([status(0, state, **ends), status(1, state, **ends)], 1, words, terminated)
+    outcome = decide(plan, seen)
+    assert (outcome.state, outcome.kind) == (State.FAILED, K.NODE_LOST)
+    assert (outcome.evidence.host, outcome.evidence.rank) == ("n2", 1)
+
+
+def test_learners_that_slurm_ended_are_no_network_fault(plan):
+    lost = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:49369"
+    first = status(0, State.FAILED, exit_code=1, last_lines=[lost])
+    second = status(1, State.FAILED, signal=15, last_lines=["epoch 1"])
+    terminated = EndRequest("halt", UNEXPLAINED, 20.0, K.SCHEDULER, terminated=True)
+    assert decide(plan, Observed([first, second], 1, [], terminated)).state is State.HALTED
+    assert decide(plan, Observed([first, second], 1, [], None)).kind == K.SCHEDULER

@@ -1,0 +1,101 @@
+"""What Slurm says of a job that it is ending: time limit, preemption, lost node, or scancel.
+
+The learners save meanwhile: a thread asks, and the verdict waits for its answer for a moment only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+from dataclasses import dataclass, replace
+
+from dlctl.contract import Evidence, Plan, VerdictKind
+from learner.job.outcome import Outcome
+from learner.job.slurm import beside
+
+ASK_S = 5.0
+"""How long Slurm may take to answer. Of Slurm's KillWait (30 s) the learners get 20 s."""
+WAIT_S = 3.0
+"""How long the verdict waits for the answer after the learners have ended."""
+UNEXPLAINED = "the scheduler ended the job (time limit, preemption or scancel)"
+BY_A_SIGNAL = "halted by a signal"
+
+
+@dataclass(frozen=True)
+class Word:
+    """Slurm's answer, and what it means."""
+
+    state: str
+    reason: str
+    kind: VerdictKind
+    sentence: str
+
+
+def read(text: str) -> Word | None:
+    """Return what `scontrol show job` says of a job that got a signal; None if it says nothing.
+
+    While Slurm ends a job its state is COMPLETING, whatever the cause: only a preemption has a
+    time of its own, a time limit and a lost node have a reason, and scancel has neither.
+    """
+    fields = dict(re.findall(r"\b(JobState|Reason|PreemptTime)=(\S+)", text))
+    state, reason = fields.get("JobState", ""), fields.get("Reason", "None")
+    if not state:
+        return None
+    kind, why = VerdictKind.SCHEDULER, ""
+    if state == "PREEMPTED" or fields.get("PreemptTime", "None") not in ("None", "N/A"):
+        kind, why = VerdictKind.PREEMPTED, "another job preempted it"
+        state = "PREEMPTED"
+    elif state in ("TIMEOUT", "DEADLINE") or reason == "TimeLimit":
+        kind, why = VerdictKind.TIME_LIMIT, "its time limit was reached"
+        state = "TIMEOUT"
+    elif state == "NODE_FAIL" or re.search(r"Node(?:Down|Fail)", reason):
+        kind, why = VerdictKind.NODE_LOST, "one of its nodes was lost"
+        state = "NODE_FAIL"
+    elif state in ("COMPLETING", "CANCELLED") and reason == "None":
+        kind, why = VerdictKind.CANCELLED, "somebody cancelled it by scancel"
+        state = "CANCELLED"
+    sentence = f"the scheduler ended the job: {why}" if why else UNEXPLAINED
+    return Word(state, "" if reason == "None" else reason, kind, sentence)
+
+
+class Question:
+    """A question to Slurm, asked in a thread of its own."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._word: Word | None = None
+        scontrol = beside(plan.launch.argv[0], "scontrol") if plan.launch.argv else "scontrol"
+        self._argv = [scontrol, "-o", "show", "job", os.environ.get("SLURM_JOB_ID", "")]
+        self._thread = threading.Thread(target=self._ask, name="ask Slurm", daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        try:
+            done = subprocess.run(self._argv, capture_output=True, text=True, timeout=ASK_S)
+        except (OSError, subprocess.TimeoutExpired):
+            return
+        self._word = read(done.stdout)
+
+    def explain(self, outcome: Outcome) -> Outcome:
+        """Return the outcome with Slurm's word; its kind counts if nothing else is known."""
+        self._thread.join(WAIT_S)
+        word = self._word
+        if word is None:
+            return outcome
+        evidence = replace(
+            outcome.evidence or Evidence(),
+            scheduler_state=word.state, scheduler_reason=word.reason,
+        )  # fmt: skip
+        outcome = replace(outcome, evidence=evidence)
+        signalled = outcome.reason.lower().startswith(BY_A_SIGNAL)
+        if outcome.kind is VerdictKind.SCHEDULER or (
+            signalled and word.kind is VerdictKind.PREEMPTED  # the warning before it
+        ):
+            told = word.sentence[:1].upper() + word.sentence[1:]
+            reason = re.sub(
+                rf"^{re.escape(BY_A_SIGNAL if signalled else UNEXPLAINED)}",
+                told, outcome.reason, flags=re.IGNORECASE,
+            )  # fmt: skip
+            return replace(outcome, kind=word.kind, reason=reason)
+        return outcome

@@ -1,0 +1,86 @@
+"""Each kind of verdict that can be made to happen on a real Slurm; others are in:
+
+test_user_faults.py (user_error, out_of_memory, site), test_preemption.py (preempted),
+test_full_disk.py (disk_full), test_hang.py (hung), test_cgroups.py (cancelled by scancel).
+"""
+
+from __future__ import annotations
+
+import pytest
+from trainings import COUNTER, submit, wait_for_state, write_training
+
+GPU_BREAKS = "echo 'RuntimeError: CUDA error: uncorrectable ECC error encountered'; exit 1"
+GPU_IS_FULL = "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB'; exit 1"
+MADE = {
+    "try_again": "echo 'no license is free'; exit 75",
+    "user_error": "echo 'no labels'; exit 78",
+    "not_a_number": "echo 'Loss is nan, stopping training'; exit 1",
+    "gpu_error": GPU_BREAKS,
+    "gpu_out_of_memory": GPU_IS_FULL,
+    "network": "exec python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 9))'",
+    "disk_full": "head -c 1M /dev/zero >/dev/full",
+    "unknown": "kill -9 $$",
+}
+
+
+def verdict_of(dlctl, training_id):
+    return dlctl("show", training_id, "--json", ok=True).json["verdict"]
+
+
+def counting(dlctl, site, wait_until, count=600):
+    """Submit two learners that count on two nodes, and wait until they do; return the id."""
+    folder = write_training(
+        dlctl.cwd, {"command": f"exec python3 counter.py {count}"}, {"counter.py": COUNTER},
+        learners=2, cpus=2, retries=0,
+    )  # fmt: skip
+    training_id = submit(dlctl, site, folder)
+    counts = [site.job_dir(training_id) / f"checkpoints/count-{rank}" for rank in (0, 1)]
+    wait_until(lambda: all(c.exists() and int(c.read_text() or 0) > 1 for c in counts), 90)
+    return training_id
+
+
+def test_what_a_learner_says_is_the_kind_and_slurm_calls_the_job_failed(
+    dlctl, cluster_site, cluster, wait_until
+):
+    """All at once, one node each: a job takes a second or two."""
+    sent = {}
+    for kind, command in MADE.items():
+        folder = write_training(dlctl.cwd / kind, {"command": command}, retries=0, memory="100MiB")
+        sent[kind] = submit(dlctl, cluster_site, folder)
+    for kind, training_id in sent.items():
+        known = wait_for_state(dlctl, wait_until, training_id, "FAILED")
+        verdict = verdict_of(dlctl, training_id)
+        assert verdict["kind"] == kind, verdict["reason"]
+        assert verdict["evidence"]["role"] == "learner"
+        job = known["job_id"]
+        wait_until(
+            lambda job=job: "JobState=FAILED" in cluster.user("scontrol", "show", "job", job), 30
+        )
+
+
+def test_a_lost_node_is_named(dlctl, cluster_site, cluster, wait_until):
+    """The node of learner 1: the supervisor lives on, gets SIGTERM, and sees what srun says."""
+    training_id = counting(dlctl, cluster_site, wait_until)
+    shown = dlctl("show", training_id, "--json", ok=True).json
+    host = next(status["host"] for status in shown["learners"] if status["rank"] == 1)
+    cluster.node_kill(int(host.removeprefix("n")))
+    wait_for_state(dlctl, wait_until, training_id, "FAILED", timeout_s=150)
+    verdict = verdict_of(dlctl, training_id)
+    assert verdict["kind"] == "node_lost", verdict
+    assert verdict["evidence"]["host"] == host
+
+
+@pytest.mark.parametrize("how", ["dlctl", "scancel"])
+def test_a_cancelled_training(dlctl, cluster_site, cluster, wait_until, how):
+    training_id = counting(dlctl, cluster_site, wait_until)
+    if how == "dlctl":
+        dlctl("cancel", training_id, ok=True)
+    else:
+        cluster.user("scancel", dlctl.record(training_id).job_id)
+    wait_for_state(dlctl, wait_until, training_id, "CANCELLED", "HALTED")
+    verdict = verdict_of(dlctl, training_id)
+    if how == "dlctl":
+        assert (verdict["kind"], verdict["state"]) == ("cancelled", "CANCELLED")
+    elif verdict:  # Slurm leaves 2 s (KillWait)
+        assert verdict["kind"] == "cancelled"
+        assert verdict["evidence"]["scheduler_state"] == "CANCELLED"

@@ -1,0 +1,87 @@
+"""What Slurm 22.05 said of real jobs at the moment in which it ended them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from node_job import Job
+
+from dlctl.contract import Evidence, Launch, State, VerdictKind
+from learner.job.outcome import Outcome, failed
+from learner.supervisor.slurms_word import UNEXPLAINED, Question, read
+
+K = VerdictKind
+HEAD = "JobId=3 JobName=words.sh UserId=dluser(20001) Priority=4294901757 Account=dl QOS=normal "
+TIMES = "StartTime=2026-11-24T02:52:07 EndTime=2026-11-24T02:52:08 Deadline=N/A "
+ENDING = HEAD + "JobState=COMPLETING Reason=None Dependency=(null) Requeue=0 ExitCode=0:0 " + TIMES
+PREEMPTED = (
+    ENDING + "PreemptEligibleTime=2026-11-24T02:52:02 PreemptTime=2026-11-24T02:52:03 "
+    "SuspendTime=None"
+)
+OVER_TIME = ENDING.replace("Reason=None", "Reason=TimeLimit")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "state", "why"),
+    [
+        (PREEMPTED, K.PREEMPTED, "PREEMPTED", "another job preempted it"),
+        (PREEMPTED.replace("COMPLETING", "RUNNING"), K.PREEMPTED, "PREEMPTED", "another job"),
+        (ENDING, K.CANCELLED, "CANCELLED", "somebody cancelled it by scancel"),
+        (ENDING + "PreemptTime=None", K.CANCELLED, "CANCELLED", "scancel"),
+        (OVER_TIME, K.TIME_LIMIT, "TIMEOUT", "its time limit was reached"),
+        (ENDING.replace("COMPLETING", "NODE_FAIL"), K.NODE_LOST, "NODE_FAIL", "was lost"),
+        (ENDING.replace("COMPLETING", "RUNNING"), K.SCHEDULER, "RUNNING", UNEXPLAINED),
+        (ENDING.replace("COMPLETING", "NEW_WORD"), K.SCHEDULER, "NEW_WORD", UNEXPLAINED),
+    ],
+)
+def test_slurms_answer_says_why_it_ends_the_job(text, kind, state, why):
+    word = read(text)
+    assert (word.kind, word.state) == (kind, state)
+    assert why in word.sentence
+
+
+def test_an_error_is_no_answer():
+    assert read("") is None
+    assert read("slurm_load_jobs error: Unable to contact slurm controller") is None
+
+
+HALTED = Outcome(State.HALTED, K.SCHEDULER, UNEXPLAINED.capitalize() + ", before all was saved.")
+
+
+def ask(tmp_path, script: str, outcome: Outcome) -> Outcome:
+    """Return an outcome after asking a `scontrol` that is this script."""
+    for name, text in (("srun", "exit 0"), ("scontrol", script)):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    launch = Launch("srun", [str(tmp_path / "srun")])
+    return Question(Job(tmp_path / "job", None, job="t.py", launch=launch).plan).explain(outcome)
+
+
+def test_the_verdict_tells_slurms_word(tmp_path):
+    told = ask(tmp_path, f"echo '{PREEMPTED}'", HALTED)
+    assert told.reason == (
+        "The scheduler ended the job: another job preempted it, before all was saved."
+    )
+    assert (told.kind, told.state) == (K.PREEMPTED, State.HALTED)
+    assert told.evidence == Evidence(scheduler_state="PREEMPTED")
+
+
+def test_a_learners_own_words_count_more_than_slurms(tmp_path):
+    broken = failed(K.USER_ERROR, "Learner 0 failed: no.", "Look.", Evidence("learner", 0, "n1"))
+    told = ask(tmp_path, f"echo '{OVER_TIME}'", broken)
+    assert (told.kind, told.reason) == (broken.kind, broken.reason)
+    assert told.evidence == dataclasses.replace(
+        broken.evidence, scheduler_state="TIMEOUT", scheduler_reason="TimeLimit"
+    )
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo 'error: no controller' >&2; exit 1"])
+def test_without_an_answer_the_verdict_stays(tmp_path, script):
+    assert ask(tmp_path, script, HALTED) == HALTED
+
+
+def test_a_controller_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("learner.supervisor.slurms_word.WAIT_S", 0.05)
+    assert ask(tmp_path, "exec sleep 1", HALTED) == HALTED
