@@ -82,6 +82,7 @@ class Control:
         self._ends_at = _deadline(plan, clock())
         self._request: EndRequest | None = None
         self._question: Question | None = None
+        self._asked_at: frozenset[int] = frozenset()
         self._changed = threading.Event()
         self._look_at = 0.0
         self._missing_since: float | None = None
@@ -115,7 +116,9 @@ class Control:
             self._request = self._cancel() or self._request or self._halt()
         if self._request is not None and signal.SIGTERM in self._signals.received:
             self._request = replace(self._request, terminated=True)
-        if self._signals and self._question is None and self._plan.batch.scheduler == "slurm":
+        received = frozenset(self._signals.received)
+        if received != self._asked_at and self._plan.batch.scheduler == "slurm":
+            self._asked_at = received  # SIGTERM may follow a warning, minutes later
             self._question = Question(self._plan)
         return self._request
 
