@@ -33,13 +33,17 @@ class Word:
     sentence: str
 
 
-def read(text: str) -> Word | None:
+def read(text: str, restarts: int = 0) -> Word | None:
     """Return what `scontrol show job` says of a job that got a signal; None if it says nothing.
 
-    While Slurm ends a job its state is COMPLETING, whatever the cause: only a preemption has a
-    time of its own, a time limit and a lost node have a reason, and scancel has neither.
+    While Slurm ends a job its state is COMPLETING, whatever the cause. A preemption has a time of
+    its own, unless the job is requeued, which counts its restarts; a time limit and a lost node
+    have a reason; scancel has none of these.
+
+    Args:
+        restarts: how often Slurm had restarted the job when it began.
     """
-    fields = dict(re.findall(r"\b(JobState|Reason|PreemptTime)=(\S+)", text))
+    fields = dict(re.findall(r"\b(JobState|Reason|PreemptTime|Restarts)=(\S+)", text))
     state, reason = fields.get("JobState", ""), fields.get("Reason", "None")
     if not state:
         return None
@@ -47,6 +51,10 @@ def read(text: str) -> Word | None:
     if state == "PREEMPTED" or fields.get("PreemptTime", "None") not in ("None", "N/A"):
         kind, why = VerdictKind.PREEMPTED, "another job preempted it"
         state = "PREEMPTED"
+    elif state in ("PENDING", "REQUEUED") or int(fields.get("Restarts", 0)) > restarts:
+        kind = VerdictKind.PREEMPTED
+        why = "it is in the queue again, preempted by another job or requeued by somebody"
+        state = "REQUEUED"
     elif state in ("TIMEOUT", "DEADLINE") or reason == "TimeLimit":
         kind, why = VerdictKind.TIME_LIMIT, "its time limit was reached"
         state = "TIMEOUT"
@@ -75,7 +83,7 @@ class Question:
             done = subprocess.run(self._argv, capture_output=True, text=True, timeout=ASK_S)
         except (OSError, subprocess.TimeoutExpired):
             return
-        self._word = read(done.stdout)
+        self._word = read(done.stdout, int(os.environ.get("SLURM_RESTART_COUNT") or 0))
 
     def explain(self, outcome: Outcome) -> Outcome:
         """Return the outcome with Slurm's word; its kind counts if nothing else is known."""

@@ -19,6 +19,7 @@ PREEMPTED = (
     ENDING + "PreemptEligibleTime=2026-11-24T02:52:02 PreemptTime=2026-11-24T02:52:03 "
     "SuspendTime=None"
 )
+REQUEUED = ENDING.replace("Requeue=0", "Requeue=1 Restarts=1")
 OVER_TIME = ENDING.replace("Reason=None", "Reason=TimeLimit")
 
 
@@ -29,6 +30,7 @@ OVER_TIME = ENDING.replace("Reason=None", "Reason=TimeLimit")
         (PREEMPTED.replace("COMPLETING", "RUNNING"), K.PREEMPTED, "PREEMPTED", "another job"),
         (ENDING, K.CANCELLED, "CANCELLED", "somebody cancelled it by scancel"),
         (ENDING + "PreemptTime=None", K.CANCELLED, "CANCELLED", "scancel"),
+        (REQUEUED, K.PREEMPTED, "REQUEUED", "it is in the queue again"),
         (OVER_TIME, K.TIME_LIMIT, "TIMEOUT", "its time limit was reached"),
         (ENDING.replace("COMPLETING", "NODE_FAIL"), K.NODE_LOST, "NODE_FAIL", "was lost"),
         (ENDING.replace("COMPLETING", "RUNNING"), K.SCHEDULER, "RUNNING", UNEXPLAINED),
@@ -39,6 +41,10 @@ def test_slurms_answer_says_why_it_ends_the_job(text, kind, state, why):
     word = read(text)
     assert (word.kind, word.state) == (kind, state)
     assert why in word.sentence
+
+
+def test_a_job_that_was_restarted_before_is_not_requeued_again():
+    assert read(REQUEUED, restarts=1).kind == K.CANCELLED
 
 
 def test_an_error_is_no_answer():
