@@ -65,10 +65,10 @@ def is_due(record: Record, seen: Observation) -> bool:
     )  # fmt: skip
 
 
-def go_on(session: Session, record: Record, seen: Observation) -> Record:
-    """Judge an attempt that nobody else judges, begin the next if one follows; return the record.
+def go_on(session: Session, record: Record, seen: Observation) -> str:
+    """Judge an attempt that nobody else judges, and begin the next if one follows.
 
-    A site whose login node can't run the program keeps its state, with a hint.
+    Returns why the site's login node could not do that; empty if it did.
     """
     job = seen.history or seen.job
     word = job.state.value if job else ""
@@ -79,6 +79,5 @@ def go_on(session: Session, record: Record, seen: Observation) -> Record:
     except TransportError:
         raise
     except DlctlError as error:
-        why = f"{record.reason} (it can't be continued from here: {error.message})"
-        return replace(record, reason=why, hint=f"dlctl resume {record.training_id}")
-    return record
+        return f"it can't be continued from here: {error.message}"
+    return ""

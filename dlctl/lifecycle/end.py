@@ -22,8 +22,8 @@ def halt(session: Session, record: Record, store: RecordStore) -> Record:
     record = _running_or_error(session, record, store, "halt")
     unwritten = _request(session, record, contract.HALT_REQUEST)
     if record.state in (State.QUEUED, State.PENDING):
-        _leave_queue(session, record, store)
-    elif unwritten is not None:
+        return _leave_for_good(session, record, store)
+    if unwritten is not None:
         script = session.scheduler.halt_script(record.job_id, session.site.root)
         if script is None:
             raise unwritten
@@ -39,8 +39,7 @@ def cancel(session: Session, record: Record, store: RecordStore) -> Record:
     """
     record = _running_or_error(session, record, store, "cancel")
     _request(session, record, contract.CANCEL_REQUEST)  # if it can't be written, the job still ends
-    _leave_queue(session, record, store)
-    return refresh(session, [record], store)[0]
+    return _leave_for_good(session, record, store)
 
 
 def _request(session: Session, record: Record, name: str) -> TransferError | None:
@@ -75,6 +74,32 @@ def _leave_queue(session: Session, record: Record, store: RecordStore) -> None:
             return
         record = refresh(session, [record], store)[0]  # a job has claimed it: its id is known
     _tell_scheduler(session, session.scheduler.cancel_script(record.job_id, session.site.root))
+
+
+def _leave_for_good(session: Session, record: Record, store: RecordStore) -> Record:
+    """End the job, and those that were submitted meanwhile for later attempts."""
+    while True:
+        if record.state is State.QUEUED and record.job_id:
+            _bar_next(session, record)
+        _leave_queue(session, record, store)
+        newest = refresh(session, [record], store)[0]
+        if newest.state.final or newest.attempt == record.attempt:
+            return newest
+        record = newest
+
+
+def _bar_next(session: Session, record: Record) -> None:
+    """Begin and claim the attempt that a job is about to begin, so that nobody runs it."""
+    number = record.attempt + 1
+    here = shlex.quote(f"{record.job_dir}/{contract.attempt_dir(number)}")
+    begin, claim = (
+        shlex.quote(f"{record.job_dir}/{name}")
+        for name in (contract.submit_begin(number), contract.claim(number))
+    )
+    session.transport.run(
+        f"mkdir -p {here} && (set -C; echo {contract.NOBODY} >{begin}) 2>/dev/null && "
+        f"(set -C; echo {contract.NOBODY} >{claim})"
+    )
 
 
 def fence(session: Session, record: Record) -> bool:

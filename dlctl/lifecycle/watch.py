@@ -40,6 +40,25 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
     given = list(records)
     if not given:
         return []
+    known, seen = _look(session, given)
+    due = [record for record in known if is_due(record, seen[record.training_id])]
+    problems = {r.training_id: why for r in due if (why := go_on(session, r, seen[r.training_id]))}
+    if due:  # what follows may have begun
+        known, seen = _look(session, known)
+        known = [
+            replace(record, reason=f"{record.reason} ({problems[record.training_id]})")
+            if record.training_id in problems else record for record in known
+        ]  # fmt: skip
+    if changed := [new for old, new in zip(given, known, strict=True) if new != old]:
+        store.update(*changed)
+    states = {record.training_id: record.state for record in given}
+    tell(session, [new for new in known if new.state is not states[new.training_id]])
+    keep_files(session, known)
+    return known
+
+
+def _look(session: Session, given: list[Record]) -> tuple[list[Record], dict[str, Observation]]:
+    """Return the records as the site knows them now, and what it has shown about each."""
     now, queue, problem = _queue(session)  # before the files: a verdict precedes the job's end
     asked, files = _files(session, given)
     seen = {}
@@ -51,17 +70,7 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
         seen[record.training_id] = look
     _add_history(session, asked, seen)
     known = [_settle(session, record, seen[record.training_id]) for record in asked]
-    known = _explain(session, known, seen)
-    known = [
-        go_on(session, record, seen[record.training_id])
-        if is_due(record, seen[record.training_id]) else record for record in known
-    ]  # fmt: skip
-    if changed := [new for old, new in zip(given, known, strict=True) if new != old]:
-        store.update(*changed)
-    states = {record.training_id: record.state for record in asked}
-    tell(session, [new for new in known if new.state is not states[new.training_id]])
-    keep_files(session, known)
-    return known
+    return _explain(session, known, seen), seen
 
 
 def _files(session: Session, records: list[Record]) -> tuple[list[Record], dict[str, bytes | None]]:
