@@ -68,6 +68,8 @@ class StopRules:
     plateau: Plateau | None = None
     loss_spike: float | None = None
     """Roll back if the loss of a step is this many times the median of the last ones."""
+    skip_batches: bool = False
+    """After a roll-back leave out the batches between the checkpoint and the jump."""
     max_node_hours: float | None = None
     """Of all attempts together."""
     max_gpu_hours: float | None = None

@@ -81,6 +81,13 @@ def write_stopped(job_dir: Path, attempt: int, stopped: Stopped) -> None:
         contract.write_whole(job_dir / contract.stopped_file(attempt), to_json(stopped))
 
 
+def jumps_before(job_dir: Path, attempt: int) -> dict[int, int]:
+    """Return the step of each jump of the loss that ended an attempt before this one."""
+    found = {n: read_stopped(job_dir, n) for n in range(1, attempt)}
+    jump = str(VerdictKind.LOSS_SPIKE)
+    return {n: stopped.step for n, stopped in found.items() if stopped and stopped.kind == jump}
+
+
 def read_stopped(job_dir: Path, attempt: int) -> Stopped | None:
     """Return why a guard ended an attempt, if one did."""
     with contextlib.suppress(OSError, ContractError):

@@ -44,13 +44,15 @@ class Position:
     history: list[dict[str, Any]] = field(default_factory=list)
     """The values of every finished epoch."""
     done: list[tuple[int, int]] = field(default_factory=list)
-    """The ranges of positions that learners of a parameter server have done in the current epoch
-    and later ones, with gaps between them; see psrv.cursor.base. Also what was done before batches
-    got another size."""
+    """The ranges of positions that are done in the current epoch and later ones, with gaps between
+    them: by learners of a parameter server (see psrv.cursor.base), or in batches of another size.
+    """
     orders: int = 0
     """The number of the newest order of a person that took effect."""
     tuned: dict[str, float] = field(default_factory=dict)
     """The loop's settings that orders have changed."""
+    rolled_back: int = 0
+    """The newest attempt whose jump of the loss was left out of the data."""
 
 
 class ShardedState(Protocol):
@@ -327,6 +329,10 @@ class CheckpointKeeper:
             "generators (for dropout, for example) are reseeded"
         )
         rng.seed_all(self._settings["seed"], self._exchange.rank, step)
+
+    def finish(self) -> None:
+        """Wait until the checkpoint that is being written is complete."""
+        self._engine.wait()
 
     def close(self) -> None:
         """Let the writer process finish, then end it."""

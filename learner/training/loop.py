@@ -94,6 +94,7 @@ class Trainer:
         self.position = position
         self._table.begin(position.epoch)
         self._times.begin()
+        self._helm.leave_out(position, len(self._parts.train), self._tell)
         while position.epoch < self._settings.epochs:
             try:
                 if not self._epoch():
@@ -204,7 +205,8 @@ class Trainer:
         rows = self._exchange.gather([*sums, *flags, float(self._helm.newest(self.position))])
         totals = sum_in_order(rows[:, : len(sums)])
         halts, overdue, newest = rows[:, -3], rows[0, -2], rows[0, -1]
-        self._helm.heed_loss(totals[0] / share.batch_samples, self.position.step + 1)
+        loss = totals[0] / share.batch_samples
+        self._helm.heed_loss(loss, self.position.step + 1, self._keeper.finish)
         self._update()
         self._times.add(
             share.batch_samples,
@@ -217,14 +219,7 @@ class Trainer:
 
     def _obey(self, newest: int) -> tuple[bool, bool]:
         """Obey orders; return whether to save, and whether batches have another size now."""
-        position = self.position
-
-        def tell(event: str) -> None:
-            self._reports.say(f"step {position.step}: {event}")
-            if self._reports.metrics is not None:
-                self._reports.metrics.tell(position.step, position.epoch + 1, event)
-
-        return self._helm.obey(newest, self._trained, position, tell)
+        return self._helm.obey(newest, self._trained, self.position, self._tell)
 
     def _backward(self, share: Share, batches: Prefetcher) -> list[float]:
         """Compute the gradient of the share; return its sums of loss and metrics."""
@@ -289,6 +284,12 @@ class Trainer:
         )  # fmt: skip
         if self._reports.metrics is not None:
             self._reports.metrics.append(position.step, epoch, values)
+
+    def _tell(self, event: str) -> None:
+        position = self.position
+        self._reports.say(f"step {position.step}: {event}")
+        if self._reports.metrics is not None:
+            self._reports.metrics.tell(position.step, position.epoch + 1, event)
 
     def _share_done(self) -> float:
         share = self.position.batch / max(1, self._steps) if self.position.batch else 0.0

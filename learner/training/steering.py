@@ -17,7 +17,7 @@ from dlctl.contract import Order, Stopped, StopRules, Training
 from learner.data.sampling import places_left
 from learner.errors import UserFault
 from learner.exchange import Exchange
-from learner.job.guards import Guards, write_stopped
+from learner.job.guards import Guards, jumps_before, write_stopped
 from learner.job.orders import Orders
 from learner.training.checkpoints import Position, Trained
 
@@ -31,6 +31,8 @@ class Steering:
     rules: StopRules | None = None
     keep: Callable[[Stopped], None] = field(default=lambda _: None)
     """Keeps why a guard ended the training; for rank 0."""
+    jumps: dict[int, int] = field(default_factory=dict)
+    """The step of each jump of the loss by which an earlier attempt ended; learner 0 reads them."""
 
 
 def steering(job_dir: Path, attempt: int, rank: int, rules: StopRules | None) -> Steering:
@@ -39,7 +41,9 @@ def steering(job_dir: Path, attempt: int, rank: int, rules: StopRules | None) ->
     def keep(stopped: Stopped) -> None:
         write_stopped(job_dir, attempt, stopped)
 
-    return Steering(Orders(job_dir, attempt) if rank == 0 else None, rules, keep)
+    if rank != 0:
+        return Steering(None, rules, keep)
+    return Steering(Orders(job_dir, attempt), rules, keep, jumps_before(job_dir, attempt))
 
 
 class Helm:
@@ -89,15 +93,38 @@ class Helm:
         """Return the largest norm of all gradients now."""
         return position.tuned.get("clip_gradient_norm", self._settings.clip_gradient_norm)
 
+    def leave_out(self, position: Position, samples: int, tell: Callable[[str], None]) -> None:
+        """Leave out the batches between the checkpoint and the jumps that led back to it.
+
+        Only what is left of the epoch can be left out.
+        """
+        rules = self._source.rules
+        if rules is None or not rules.skip_batches:
+            return
+        jumps = self._exchange.share(self._source.jumps)
+        new = {n: s for n, s in jumps.items() if n > position.rolled_back and s > position.step}
+        if not new:
+            return
+        # An attempt that jumped again began with what the one before had left out.
+        batches = sum(step - position.step for step in new.values())
+        position.batch += batches
+        _keep_places(position, samples, self.batch_size(position))
+        position.rolled_back = max(new)
+        tell(f"left out {batches} batches, up to the jump of the loss at step {max(new.values())}")
+
     # Guards -------------------------------------------------------------------------------------
 
-    def heed_loss(self, loss: float, step: int) -> None:
+    def heed_loss(self, loss: float, step: int, finish: Callable[[], None]) -> None:
         """Look at the loss of a step before its update.
+
+        Args:
+            finish: called before the attempt ends, so that a checkpoint can be completed.
 
         Raises:
             UserFault: a guard ends the attempt.
         """
         if stopped := self._guards.after_loss(loss, step):
+            finish()
             self._keep(stopped)
             raise UserFault(stopped.reason, hint=stopped.hint)
 

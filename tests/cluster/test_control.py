@@ -117,3 +117,36 @@ def test_hours_that_are_used_up_halt_the_training(dlctl, local_site):
     assert (verdict["state"], verdict["kind"]) == ("HALTED", "budget")
     assert verdict["action"]["kind"] == "stop"
     assert "max_node_hours" in verdict["reason"]
+
+
+JUMPS_ONCE = NAN_AT_7.replace(
+    "value * float('nan') if STEPS[0] == 7 else value", "value * (1000 if jumps() else 1)"
+).replace(
+    "def build", "def jumps():\n"
+    "    seen = Path(os.environ['JOB_STATE_DIR'], 'jumped-' + os.environ['RANK'])\n"
+    "    return STEPS[0] == 20 and not seen.exists() and not seen.touch()\n\ndef build",
+)  # fmt: skip
+
+
+def test_a_loss_that_jumps_is_rolled_back(dlctl, site, wait_until):
+    folder = write_training(
+        dlctl.cwd, {"job": "train.py"}, {"train.py": WITHOUT_COMPILER + JUMPS_ONCE}, learners=2,
+        stop={"loss_spike": {"factor": 10}}, retry={"backoff": "1s"}, retries=2,
+        training={"epochs": 3, "batch_size": 32, "log_every_steps": 1},
+        checkpoint={"every": "8 steps"},
+    )  # fmt: skip
+    training_id = submit(dlctl, site, folder)
+    job_dir = site.job_dir(training_id)
+    wait_for_file(wait_until, job_dir / contract.verdict_file(2))
+    first, second = (
+        contract.read_record(contract.Verdict, job_dir / contract.verdict_file(n)) for n in (1, 2)
+    )
+    assert first.kind == "loss_spike" and "at step 20" in first.reason
+    assert first.action.kind == "retry" and first.progress == 16
+    assert second.state == "COMPLETED"
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    dlctl("fetch", "results", training_id, "--to", folder / "got", ok=True)
+    lines = [json.loads(line) for line in (folder / "got/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 49))
+    report = dlctl("report", training_id, "--json", ok=True).json
+    assert report["attempts"] == 2 and report["node_hours_by_use"]["again"] > 0

@@ -26,8 +26,9 @@ class LossSpikeSection(Section, title="LossSpike"):
     """A loss that jumps."""
 
     factor: Real = Field(gt=1, description="How many times the median of the last 50 losses.")
-    action: Literal["roll_back"] = Field(
-        "roll_back", description="Go on from the newest checkpoint before."
+    action: Literal["roll_back", "skip"] = Field(
+        "roll_back",
+        description="Go on from the newest checkpoint before; skip: without the batches between.",
     )
 
 
@@ -58,6 +59,7 @@ def stop_rules(section: StopSection | None) -> contract.StopRules | None:
         not_a_number=section.not_a_number,
         plateau=contract.Plateau(**plateau.model_dump()) if plateau else None,
         loss_spike=spike.factor if spike else None,
+        skip_batches=spike is not None and spike.action == "skip",
         max_node_hours=section.max_node_hours,
         max_gpu_hours=section.max_gpu_hours,
     )

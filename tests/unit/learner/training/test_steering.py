@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ from learner.training.steering import Steering
 class Run:
     """One attempt of a training of 24 samples in batches of 4."""
 
-    def __init__(self, folder: Path, attempt: int = 1, rules: StopRules | None = None,
-                 epochs: int = 2, **parts: Any) -> None:  # fmt: skip
+    def __init__(
+        self, folder: Path, attempt: int = 1, rules: StopRules | None = None, epochs: int = 2,
+        jumps: dict[int, int] | None = None, **parts: Any,
+    ) -> None:  # fmt: skip
         (folder / contract.CONTROL).mkdir(parents=True, exist_ok=True)
         (folder / contract.attempt_dir(attempt)).mkdir(parents=True)
         torch.manual_seed(0)
@@ -56,7 +59,7 @@ class Run:
         self.orders = Orders(folder, attempt, clock=iter(range(10**6)).__next__)
         self.trainer = Trainer(
             settings, self.trained, optimizer, exchange, self.keeper, reports, HaltFlag(),
-            Steering(self.orders, rules, self.stopped.append),
+            Steering(self.orders, rules, self.stopped.append, jumps or {}),
         )  # fmt: skip
 
     def at_step(self, step: int, act: Any) -> None:
@@ -196,6 +199,29 @@ def test_a_metric_that_stays_as_it_is_ends_the_training_early(tmp_path: Path) ->
     assert run.run()
     assert run.trainer.position.epoch < 8
     assert run.stopped[0].reason.startswith("loss has not improved in 2 reports (best ")
+
+
+@pytest.mark.parametrize(
+    ("jumps", "seen"), [({}, 48), ({1: 4}, 40), ({1: 4, 2: 4}, 32), ({1: 9}, 32)]
+)
+def test_batches_before_a_jump_are_left_out_of_the_next_attempt(
+    tmp_path: Path, jumps: dict[int, int], seen: int
+) -> None:
+    """From a checkpoint at step 2, which did 8 of the epoch's 24 samples, to a jump at step 4."""
+    rules = StopRules(loss_spike=1e9, skip_batches=True)
+    run = Run(tmp_path, attempt=3, rules=rules, jumps=jumps)
+    samples = [8]
+    run.parts.model.register_forward_hook(lambda _, inputs, __: samples.append(len(inputs[0])))
+    position = Position(batch=2, step=2, samples=8, sums={"loss": 8.0})
+    assert run.run(position)
+    assert sum(samples) == seen
+    events = [line["event"] for line in run.lines() if "event" in line]
+    assert bool(events) is bool(jumps)
+    assert position.rolled_back == max(jumps, default=0)
+    again = Run(tmp_path / "again", attempt=4, rules=rules, jumps=jumps)
+    later = replace(position, epoch=1, batch=0, step=3, sums={}, samples=0, done=[])
+    assert again.run(later)
+    assert not [line for line in again.lines() if "event" in line]
 
 
 def test_guards_compare_with_the_last_losses() -> None:
