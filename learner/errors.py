@@ -23,6 +23,10 @@ class UserFault(Exception):
         return f"{self.message}\n  HINT: {self.hint}" if self.hint else self.message
 
 
+class Mistake(str):
+    """A problem of the preflight that lies in what the user sent, not in the node or the site."""
+
+
 class SiteFault(UserFault):
     """Something at the site is wrong, not in what the user sent: it may work elsewhere or later."""
 

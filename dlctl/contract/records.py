@@ -121,6 +121,8 @@ class Preflight:
     address: str = ""
     """This host's name as the other nodes resolve it; rank 0's becomes MASTER_ADDR."""
     problems: list[str] = field(default_factory=list)
+    mistakes: list[str] = field(default_factory=list)
+    """Those of the problems that lie in what the user sent."""
     node: str = ""
     """The node's name for the scheduler; empty if it has none of its own."""
     node_rank: int = 0

@@ -30,7 +30,7 @@ from dlctl.contract import (
     write_whole,
 )
 from learner.agent.health import Findings, Here, examine
-from learner.errors import UserFault
+from learner.errors import Mistake, UserFault
 from learner.frameworks import FrameworkRunner, framework_of
 from learner.job.context import read_plan, starts_mpi
 from learner.job.environment import resolve_secrets
@@ -67,6 +67,7 @@ def main(arguments: list[str]) -> int:
         port=free_port(),
         address=address,
         problems=problems,
+        mistakes=[problem for problem in problems if isinstance(problem, Mistake)],
         node=node_name(),
         node_rank=ranks.node_rank,
         clock_at=began_at,
@@ -93,11 +94,14 @@ def find_problems(plan: Plan, job_dir: Path) -> list[str]:
     found = [
         *_check_folders(job_dir),
         *framework.problems(plan, job_dir),
-        *data_problems(plan),
+        *map(Mistake, data_problems(plan)),
         *_check_gpus(plan, framework),
     ]
     try:
         resolve_secrets(plan, os.environ)
+    except UserFault as fault:
+        found.append(Mistake(f"{fault.message}\n{fault.hint}"))
+    try:
         if plan.parameter_server is not None:
             bound_address(plan)
     except UserFault as fault:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan
+from learner.errors import Mistake
 from learner.frameworks.base import Traits
 from learner.job.context import starts_mpi
 
@@ -63,13 +64,13 @@ def _model_file(plan: Plan, job_dir: Path) -> list[str]:
         compile((job_dir / contract.CODE / name).read_bytes(), name, "exec", dont_inherit=True)
     except SyntaxError as error:
         line = (error.text or "").strip()
-        return [
+        return [Mistake(
             f"{name}:{error.lineno}: {type(error).__name__}: {error.msg}: `{line}`\n"
             f"Correct {name} (the node runs Python {sys.version.split()[0]}) and submit again."
-        ]
+        )]  # fmt: skip
     except (OSError, ValueError) as error:
-        return [
+        return [Mistake(
             f"framework.job {name!r} can't be read: {' '.join(str(error).split())}\n"
             "Name a Python file of the submitted folder (.gitignore and .dlctlignore leave out)."
-        ]
+        )]  # fmt: skip
     return []

@@ -123,7 +123,12 @@ class Control:
         return self._request
 
     def explain(self, outcome: Outcome) -> Outcome:
-        """Return the outcome with what the scheduler says, if it has sent a signal."""
+        """Return the outcome with what the scheduler says, if it may have ended the learners."""
+        if self._question is None and self._plan.batch.scheduler == "slurm":
+            # At a time limit Slurm signals the learners' steps, and not the job script.
+            unasked = outcome.state is State.HALTED and self._request is None
+            if unasked or outcome.kind is VerdictKind.SCHEDULER:
+                self._question = Question(self._plan)
         return outcome if self._question is None else self._question.explain(outcome)
 
     def end(self, action: EndRequest) -> None:

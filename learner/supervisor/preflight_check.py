@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from dlctl.contract import MPI_PENDING, Evidence, Plan, Preflight, VerdictKind
 from dlctl.contract.launchers import LAUNCHERS
+from dlctl.contract.programs.verdict_rules import Place, blamed_host, first_match
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_lost
@@ -85,7 +86,10 @@ def _judge_problems(findings: Findings) -> Outcome | None:
         if report.problems:
             what, _, hint = report.problems[0].partition("\n")
             where = _where(findings.reports, report)
-            return failed(VerdictKind.SITE, what + where, hint, _evidence(findings, report))
+            # What only some nodes lack is no mistake of the user's.
+            is_mistake = not where and report.problems[0] in report.mistakes
+            kind = VerdictKind.USER_ERROR if is_mistake else VerdictKind.SITE
+            return failed(kind, what + where, hint, _evidence(findings, report))
     return None
 
 
@@ -95,7 +99,9 @@ def _judge_loss(plan: Plan, findings: Findings) -> Outcome | None:
     late = [*_silent(plan, findings), *(report.rank for report in _pending(findings))]
     if not lost or not late:
         return None
-    evidence = Evidence("learner", late[0], "", findings.exit_code, None, findings.words)
+    found = first_match(Place.LAUNCHER, [lost])
+    host = blamed_host(*found) if found else ""
+    evidence = Evidence("learner", late[0], host, findings.exit_code, None, findings.words)
     hint = f"Start again, on other nodes: dlctl resume {plan.training_id}"
     reason = f"A node was lost during the preflight: {lost}"
     return failed(VerdictKind.NODE_LOST, reason, hint, evidence)

@@ -21,6 +21,7 @@ WAIT_S = 3.0
 """How long the verdict waits for the answer after the learners have ended."""
 UNEXPLAINED = "the scheduler ended the job (time limit, preemption or scancel)"
 BY_A_SIGNAL = "halted by a signal"
+BY_THEMSELVES = "the learners saved and stopped"
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,16 @@ class Question:
             scheduler_state=word.state, scheduler_reason=word.reason,
         )  # fmt: skip
         outcome = replace(outcome, evidence=evidence)
-        signalled = outcome.reason.lower().startswith(BY_A_SIGNAL)
-        if outcome.kind is VerdictKind.SCHEDULER or (
-            signalled and word.kind is VerdictKind.PREEMPTED  # the warning before it
+        openings = (UNEXPLAINED, BY_A_SIGNAL, BY_THEMSELVES)
+        told = outcome.reason[:1].lower() + outcome.reason[1:]
+        opening = next((each for each in openings if told.startswith(each)), "")
+        if word.kind is VerdictKind.SCHEDULER or (
+            outcome.kind is not VerdictKind.SCHEDULER
+            and opening != BY_THEMSELVES
+            # A signal may warn of a preemption; a cancel is no reason to distrust it.
+            and not (opening == BY_A_SIGNAL and word.kind is VerdictKind.PREEMPTED)
         ):
-            told = word.sentence[:1].upper() + word.sentence[1:]
-            reason = re.sub(
-                rf"^{re.escape(BY_A_SIGNAL if signalled else UNEXPLAINED)}",
-                told, outcome.reason, flags=re.IGNORECASE,
-            )  # fmt: skip
-            return replace(outcome, kind=word.kind, reason=reason)
-        return outcome
+            return outcome
+        if opening:
+            told = word.sentence + told[len(opening) :]
+        return replace(outcome, kind=word.kind, reason=told[:1].upper() + told[1:])

@@ -37,6 +37,7 @@ from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_full, says_lost
 from learner.job.status import UNFINISHED, UNSAVED, has_saved
 from learner.supervisor.observed import Observed
+from learner.supervisor.slurms_word import BY_THEMSELVES
 
 
 def decide(plan: Plan, seen: Observed) -> Outcome:
@@ -55,7 +56,7 @@ def decide(plan: Plan, seen: Observed) -> Outcome:
         reason = f"{learners} ended with exit code 0{warning}{_describe_lost(seen.lost)}."
         return Outcome(State.COMPLETED, VerdictKind.NONE, reason)
     if _halted(seen, complete):
-        why = request.reason.rstrip(".") if request else "the learners saved and stopped"
+        why = request.reason.rstrip(".") if request else BY_THEMSELVES
         makers = seen.statuses[:1] if plan.launch.step_per_learner else seen.statuses
         saved = bool(makers) and all(has_saved(status) for status in makers)
         reason = why + ("" if saved else ", before all was saved") + _describe_lost(seen.lost)
@@ -121,7 +122,8 @@ def _failed(plan: Plan, seen: Observed) -> Outcome:
         # Whoever waited for a learner that failed may end before it does.
         own = (each for each in outcomes if each.kind not in CONSEQUENCES)
         first = next(own, outcomes[0])
-        if first.kind in CONSEQUENCES | _BY_OTHERS and says_lost(seen.launcher_words):
+        told = first_match(Place.LAUNCHER, seen.launcher_words)
+        if first.kind in CONSEQUENCES | _BY_OTHERS and told and told[0].kind in _OF_SLURM:
             return _vanished(plan, seen, lost + failed)
         return first
     if not lost and says_lost(seen.launcher_words):
@@ -131,6 +133,8 @@ def _failed(plan: Plan, seen: Observed) -> Outcome:
     return _launcher_failed(plan, seen)
 
 
+_OF_SLURM = {VerdictKind.NODE_LOST, VerdictKind.TIME_LIMIT, VerdictKind.PREEMPTED}
+"""Kinds that explain why learners were killed."""
 _BY_OTHERS = {VerdictKind.SCHEDULER, VerdictKind.UNKNOWN}
 """Kinds of learners that were killed by a signal from outside."""
 

@@ -21,14 +21,16 @@ def build(arguments):
 ON_RANK_1 = '[ "$RANK" = 1 ] || exec sleep 60; '
 
 
-def fails(dlctl, site, folder, *options):
-    """Run a training that must fail; return what `dlctl show --json` tells."""
+def fails(dlctl, site, folder, kind, *options):
+    """Run a training that must fail with this kind; return what `dlctl show --json` tells."""
     done, training_id = run(dlctl, site, folder, *options)
     assert done.exit_code == 10, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     shown = dlctl("show", training_id, "--json", ok=True).json
     assert shown["state"] == "FAILED"
     assert shown["hint"], shown["reason"]
+    if verdict := shown["verdict"]:
+        assert verdict["kind"] == kind, shown["reason"]
     assert "\n" not in shown["reason"].strip()
     assert shown["reason"] in done.stderr
     return shown
@@ -44,7 +46,7 @@ def text_of(dlctl, shown):
 
 def test_a_syntax_error_is_found_before_training(dlctl, site):
     files = {"train.py": TRAIN.format(line="x = (1,")}
-    shown = fails(dlctl, site, write_training(dlctl.cwd, {"job": "train.py"}, files))
+    shown = fails(dlctl, site, write_training(dlctl.cwd, {"job": "train.py"}, files), "user_error")
     assert "train.py:2: SyntaxError" in shown["reason"]
     assert "submit again" in shown["hint"]
     assert shown["learners"] == []  # no learner was started
@@ -55,7 +57,7 @@ def test_an_import_error_on_one_rank_names_that_rank(dlctl, cluster_site):
     line = "import os\nif os.environ['RANK'] == '1': import not_there_42"
     files = {"train.py": TRAIN.format(line=line)}
     folder = write_training(dlctl.cwd, {"job": "train.py"}, files, cpus=2, learners=2)
-    shown = fails(dlctl, cluster_site, folder)
+    shown = fails(dlctl, cluster_site, folder, "user_error")
     evidence = shown["verdict"]["evidence"]
     assert evidence["rank"] == 1
     hosts = {status["rank"]: status["host"] for status in shown["learners"]}
@@ -72,7 +74,7 @@ def test_an_exit_code_on_rank_1(dlctl, site):
     folder = write_training(
         dlctl.cwd, {"command": ON_RANK_1 + "echo 'no cheese today'; exit 3"}, learners=2
     )
-    shown = fails(dlctl, site, folder)
+    shown = fails(dlctl, site, folder, "user_error")
     assert shown["verdict"]["evidence"]["rank"] == 1
     assert re.search(r"Learner 1 on \S+ failed with exit code 3: no cheese today", shown["reason"])
     assert "no cheese today" in text_of(dlctl, shown).split("last lines of learner 1")[1]
@@ -80,7 +82,7 @@ def test_an_exit_code_on_rank_1(dlctl, site):
 
 def test_a_killed_rank(dlctl, site):
     folder = write_training(dlctl.cwd, {"command": ON_RANK_1 + "kill -9 $$"}, learners=2)
-    shown = fails(dlctl, site, folder)
+    shown = fails(dlctl, site, folder, "unknown")
     assert shown["verdict"]["evidence"]["rank"] == 1
     assert re.search(r"Learner 1 on \S+ was killed by signal 9", shown["reason"])
     assert "--memory" in shown["hint"]
@@ -95,7 +97,7 @@ def test_more_memory_than_asked_for(dlctl, cluster_site, learners):
         dlctl.cwd, {"command": f"{command} exec {cluster_site.python} -c '{code}'"},
         memory="200MiB", learners=learners,
     )  # fmt: skip
-    shown = fails(dlctl, cluster_site, folder)
+    shown = fails(dlctl, cluster_site, folder, "out_of_memory")
     assert "memory" in shown["reason"].lower()
     assert "--memory" in shown["hint"]
     text = text_of(dlctl, shown)
@@ -108,14 +110,14 @@ def test_training_data_that_is_not_there(dlctl, site):
         "training_data": {"container": "no such pictures"}, "connection": {"path": "/srv/nowhere"},
     }  # fmt: skip
     folder = write_training(dlctl.cwd, {"command": "true"}, data_stores=[store])
-    shown = fails(dlctl, site, folder)
+    shown = fails(dlctl, site, folder, "user_error")
     assert "'/srv/nowhere/no such pictures'" in shown["reason"]
     assert "'pictures'" in shown["reason"]
     assert shown["learners"] == []
 
 
 def test_command_not_found(dlctl, site):
-    shown = fails(dlctl, site, write_training(dlctl.cwd, {"command": "trian --fast"}))
+    shown = fails(dlctl, site, write_training(dlctl.cwd, {"command": "trian --fast"}), "user_error")
     assert "trian" in shown["reason"]
     assert "not found" in shown["reason"]
     assert "framework.command" in shown["hint"]
@@ -125,7 +127,7 @@ def test_command_not_found(dlctl, site):
 def test_a_python_without_what_the_node_needs(dlctl, site, xdg, learners):
     changed = change_site(site, xdg.config, environment={"python": "/usr/bin/python3"})
     folder = write_training(dlctl.cwd, {"command": "true"}, learners=learners)
-    shown = fails(dlctl, changed, folder)
+    shown = fails(dlctl, changed, folder, "site")
     assert "'/usr/bin/python3' lacks the module watchdog" in shown["reason"]
     assert shown["hint"].endswith("dlctl sites setup changed")
 
@@ -134,7 +136,7 @@ def test_no_python_on_the_node(dlctl, cluster_site, xdg):
     changed = change_site(
         cluster_site, xdg.config, environment={"python": "/opt/no where/bin/python"}
     )
-    shown = fails(dlctl, changed, write_training(dlctl.cwd, {"command": "true"}))
+    shown = fails(dlctl, changed, write_training(dlctl.cwd, {"command": "true"}), "site")
     assert re.search(
         r"no Python 3\.10 or newer at /opt/no where/bin/python on n\d", shown["reason"]
     )
@@ -157,6 +159,6 @@ def test_a_missing_environment_module(dlctl, site, xdg):
     changed = change_site(
         site, xdg.config, environment={"modules": ["nosuch/1.0 (beta)"], "python": python}
     )
-    shown = fails(dlctl, changed, write_training(dlctl.cwd, {"command": "true"}))
+    shown = fails(dlctl, changed, write_training(dlctl.cwd, {"command": "true"}), "site")
     assert "the module nosuch/1.0 (beta) cannot be loaded on " in shown["reason"]
     assert "environment.modules" in shown["hint"]

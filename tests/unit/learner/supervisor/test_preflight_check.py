@@ -19,7 +19,7 @@ def test_a_node_lost_in_the_preflight_is_no_fault_of_the_site(tmp_path, mpi):
     assert objection is not None
     assert objection.reason == f"A node was lost during the preflight: {words[0]}"
     assert objection.hint == f"Start again, on other nodes: dlctl resume {plan.training_id}"
-    assert objection.evidence.rank == (0 if mpi else 1)
+    assert (objection.evidence.rank, objection.evidence.host) == (0 if mpi else 1, "n2")
     told = judge(plan, Findings(reports, 1, words[1:]))
     assert told is not None and "dlctl resume" not in told.hint
 
@@ -38,3 +38,20 @@ def test_an_unreachable_node_is_named(tmp_path):
     assert objection is not None and objection.reason.endswith(f": {first}")
     told = judge(plan, Findings([], 1, words[2:]))
     assert told is not None and told.reason.endswith(": srun: Job step aborted")
+
+
+def test_a_mistake_of_the_user_is_no_fault_of_the_site(tmp_path):
+    plan = Job(tmp_path, "true").plan
+    problem = "The folder '/data' is not there.\nCorrect it."
+
+    def report(rank, host, problems, mistakes):
+        more = {"problems": problems, "mistakes": mistakes}
+        return Preflight(rank, host, "3", 1, None, None, **more)
+
+    def kind(*reports):
+        return judge(plan, Findings(list(reports), 0)).kind
+
+    bad = report(0, "n1", [problem], [problem])
+    assert kind(bad) == "user_error"
+    assert kind(report(0, "n1", [problem], [])) == "site"
+    assert kind(bad, report(1, "n2", [], [])) == "site", "only one node lacks it"

@@ -20,6 +20,7 @@ PREEMPTED = (
     "SuspendTime=None"
 )
 REQUEUED = ENDING.replace("Requeue=0", "Requeue=1 Restarts=1")
+RUNNING = ENDING.replace("COMPLETING", "RUNNING")
 OVER_TIME = ENDING.replace("Reason=None", "Reason=TimeLimit")
 
 
@@ -91,3 +92,22 @@ def test_without_an_answer_the_verdict_stays(tmp_path, script):
 def test_a_controller_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr("learner.supervisor.slurms_word.WAIT_S", 0.05)
     assert ask(tmp_path, "exec sleep 1", HALTED) == HALTED
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "text", "now"),
+    [
+        ("The learners saved and stopped.", K.REQUESTED, OVER_TIME, K.TIME_LIMIT),
+        ("The learners saved and stopped.", K.REQUESTED, RUNNING, K.REQUESTED),
+        ("Halted by a signal.", K.REQUESTED, PREEMPTED, K.PREEMPTED),
+        ("Halted by a signal.", K.REQUESTED, ENDING, K.REQUESTED),
+        ("Halted on request.", K.REQUESTED, PREEMPTED, K.REQUESTED),
+        ("The time limit is near.", K.TIME_LIMIT, ENDING, K.TIME_LIMIT),
+        ("Learner 0 on n1 was killed by signal 15 (SIGTERM).", K.SCHEDULER, OVER_TIME,
+         K.TIME_LIMIT),
+    ],
+)  # fmt: skip
+def test_slurms_word_counts_only_where_nothing_better_is_known(tmp_path, reason, kind, text, now):
+    told = ask(tmp_path, f"echo '{text}'", Outcome(State.HALTED, kind, reason))
+    assert told.kind == now
+    assert ("scheduler" in told.reason) == (now != kind and "Learner 0" not in reason)

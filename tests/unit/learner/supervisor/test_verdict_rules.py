@@ -169,3 +169,10 @@ def test_learners_that_slurm_ended_are_no_network_fault(plan):
     terminated = EndRequest("halt", UNEXPLAINED, 20.0, K.SCHEDULER, terminated=True)
     assert decide(plan, Observed([first, second], 1, [], terminated)).state is State.HALTED
     assert decide(plan, Observed([first, second], 1, [], None)).kind == K.SCHEDULER
+
+
+def test_srun_says_why_the_learners_were_killed(plan):
+    ended = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-24T02:59 DUE TO TIME LIMIT"
+    killed = [status(rank, State.FAILED, signal=15, last_lines=["epoch 1"]) for rank in (0, 1)]
+    assert judge(plan, *killed, words=[ended]).kind == K.TIME_LIMIT
+    assert judge(plan, *killed, words=["srun: error: n1: Terminated"]).kind == K.SCHEDULER
