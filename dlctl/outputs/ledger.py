@@ -29,6 +29,7 @@ WORDS = {
 }  # fmt: skip
 _PARTS = {"saving": CHECKPOINT_STALL_S, "data": DATA_WAIT_S, "exchange": EXCHANGE_S}
 _VALIDATION = "validation_"
+_SPARE_MIB = 256
 _WORTH_SAYING = 0.02
 """A change that saves a smaller share is not worth a sentence."""
 
@@ -274,8 +275,9 @@ def advise(
             f"{WORDS[use]}"
         )
     if memory_asked and memory_used and memory_asked > 2 * memory_used:
-        gib = max(1, -(-(memory_used * 5 // 4) // 2**30))
-        return f"`memory: {gib}GiB` would have been enough, and such jobs start earlier"
+        enough = _SPARE_MIB * -(-memory_used * 5 // (4 * _SPARE_MIB * 2**20))
+        if enough * 2**20 < memory_asked:
+            return f"`memory: {enough}MiB` would have been enough, and such jobs start earlier"
     if queued_h > held_h:
         return "a shorter `time` or fewer `nodes` would have started earlier: it waited longest"
     return "no change would have saved more than 2 %"

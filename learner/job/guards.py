@@ -21,10 +21,15 @@ NOT_A_NUMBER_HINT = (
 
 
 class Guards:
-    """Watches the loss of one training."""
+    """Watches the loss and the metric of one training.
 
-    def __init__(self, rules: StopRules | None) -> None:
+    Args:
+        reports: what passes without improvement, in the words for people.
+    """
+
+    def __init__(self, rules: StopRules | None, reports: str = "reports") -> None:
         self._rules = rules or StopRules()
+        self._unit = reports
         self._losses: deque[float] = deque(maxlen=WINDOW)
 
     def after_loss(self, loss: float, step: int) -> Stopped | None:
@@ -57,7 +62,7 @@ class Guards:
             return None
         best = values[best_at]
         shown = "never a number" if best is None else f"best {best:.4g}"
-        reason = f"{rule.metric} has not improved in {rule.patience} reports ({shown})"
+        reason = f"{rule.metric} has not improved in {rule.patience} {self._unit} ({shown})"
         return Stopped(str(VerdictKind.PLATEAU), step, reason)
 
     @property

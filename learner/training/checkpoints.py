@@ -44,9 +44,8 @@ class Position:
     history: list[dict[str, Any]] = field(default_factory=list)
     """The values of every finished epoch."""
     done: list[tuple[int, int]] = field(default_factory=list)
-    """The ranges of positions that are done in the current epoch and later ones, with gaps between
-    them: by learners of a parameter server (see psrv.cursor.base), or in batches of another size.
-    """
+    """What is done of the current epoch and later ones, in ranges of positions with gaps: by a
+    parameter server's learners (see psrv.cursor.base), or in batches of another size."""
     orders: int = 0
     """The number of the newest order of a person that took effect."""
     tuned: dict[str, float] = field(default_factory=dict)
@@ -189,7 +188,7 @@ class CheckpointKeeper:
     def ready(self, step: int) -> bool:
         """Return whether `save` would save now; for callers that must gather the state first.
 
-        If not, the checkpoint is postponed as by `save`, or this step already has one.
+        If not, it is postponed as by `save`, or this step already has one.
         """
         return self._asked_step != step and self._may_begin()
 

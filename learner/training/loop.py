@@ -94,6 +94,8 @@ class Trainer:
         self.position = position
         self._table.begin(position.epoch)
         self._times.begin()
+        validated = self._names if self._parts.validation is not None else ()
+        self._helm.check([*self._names, *(f"validation_{name}" for name in validated)])
         self._helm.leave_out(position, len(self._parts.train), self._tell)
         while position.epoch < self._settings.epochs:
             try:

@@ -6,7 +6,7 @@ losses travel with the exchange that each step has anyway.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Helm:
         self._source = source
         self._settings = settings
         self._exchange = exchange
-        self._guards = Guards(source.rules)
+        self._guards = Guards(source.rules, "epochs")
 
     # Orders -------------------------------------------------------------------------------------
 
@@ -128,15 +128,23 @@ class Helm:
             self._keep(stopped)
             raise UserFault(stopped.reason, hint=stopped.hint)
 
+    def check(self, names: Iterable[str]) -> None:
+        """Check before the first step that an epoch may report the metric that has to improve.
+
+        Raises:
+            UserFault: no epoch ever does.
+        """
+        reported = sorted(names)
+        if (name := self._guards.metric) and name not in reported:
+            raise UserFault(
+                f"stop.plateau.metric is {name!r}, which no epoch reports",
+                hint=f"reported are {', '.join(reported)}; validation_… needs validation data",
+            )
+
     def reached_plateau(self, position: Position) -> bool:
         """Return whether the metric that has to improve did not, over the epochs so far."""
         if not (name := self._guards.metric):
             return False
-        if position.history and name not in position.history[-1] and position.epoch == 1:
-            raise UserFault(
-                f"stop.plateau.metric is {name!r}, and no epoch reports that",
-                hint=f"reported are {', '.join(sorted(position.history[-1]))}",
-            )
         values = [epoch[name] for epoch in position.history if name in epoch]
         stopped = self._guards.after_report(values, position.step)
         if stopped:

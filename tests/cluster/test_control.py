@@ -82,7 +82,7 @@ def test_a_plateau_ends_a_training_early_with_its_results(dlctl, site):
     assert done.exit_code == 0, done.stderr
     verdict = dlctl("show", training_id, "--json", ok=True).json["verdict"]
     assert (verdict["state"], verdict["kind"]) == ("COMPLETED", "plateau")
-    assert "loss has not improved in 2 reports" in verdict["reason"]
+    assert "loss has not improved in 2 epochs" in verdict["reason"]
     assert (site.job_dir(training_id) / "results/model.pt").exists()
 
 

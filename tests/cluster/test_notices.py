@@ -69,3 +69,19 @@ def test_a_dead_supervisor_is_told_of_by_the_next_dlctl(dlctl, local_site, wait_
         state_of(dlctl, training_id)
     assert [mail["To"] for mail in mails] == ["me@example.org"]
     assert " ".join(mails[0]["Subject"].split()).startswith(f"{training_id} failed: ")
+
+
+@pytest.mark.cluster
+def test_slurm_sends_mails_where_there_is_no_mail_server(dlctl, cluster_site, wait_until):
+    mails = cluster_site.cluster.logs / "mails"
+    folder = write_training(
+        dlctl.cwd, {"command": "true"}, notify={"email": "me@example.org", "on": ["finished"]}
+    )
+    done, training_id = run(dlctl, cluster_site, folder)
+    assert done.exit_code == 0, done.stderr
+
+    def mail():
+        lines = mails.read_text().splitlines() if mails.exists() else []
+        return next((line for line in lines if f"Name={training_id}.1 Ended" in line), "")
+
+    assert wait_until(mail, 60, what="Slurm's mail").endswith("me@example.org")

@@ -12,6 +12,8 @@ configure() {
   configure_sshd >"$E/sshd_config"
   configure_mariadb >"$E/my.cnf"
   configure_slurm >"$E/slurm/slurm.conf"
+  configure_mail >"$E/slurm/mail"
+  chmod 755 "$E/slurm/mail"
   configure_gres >"$E/slurm/gres.conf"
   [ "$CLUSTER_CGROUPS" != yes ] || configure_cgroup >"$E/slurm/cgroup.conf"
   configure_slurmdbd >"$E/slurm/slurmdbd.conf"
@@ -104,6 +106,13 @@ X
   ! is_root || echo user=root
 }
 
+configure_mail() { # in the place of a mail program: a line for each mail
+  cat <<X
+#!/bin/sh
+printf '%s\n' "\$*" >>"$L/mails"
+X
+}
+
 # cred_expire=5: a requeued job waits for the credential's lifetime, 120 s otherwise.
 # sched_min_interval, batch_sched_delay, SlurmdTimeout...: the tests wait for what a site waits minutes for.
 configure_slurm() {
@@ -121,6 +130,7 @@ StateSaveLocation=$B/state
 SlurmdSpoolDir=$B/nodes/%n/spool
 SlurmctldPidFile=$R/slurmctld.pid
 SlurmdPidFile=$R/slurmd-%n.pid
+MailProg=$E/slurm/mail
 SlurmctldLogFile=$L/slurmctld.log
 SlurmdLogFile=$L/slurmd-%n.log
 SlurmdParameters=config_overrides

@@ -131,7 +131,9 @@ def test_the_advice_names_what_would_have_saved_most():
     assert "`checkpoint:" in advise(none | {"again": 2.0, "data": 0.5}, 0, 12, 1, None, None)
     said = advise(none | {"data": 3.0}, 0, 13, 1, None, None)
     assert said.startswith("more `cpus`") and "3 node-hours: 23 %" in said
-    assert advise(none, 0, 10, 1, 8 * gib, 2 * gib).startswith("`memory: 3GiB`")
+    assert advise(none, 0, 10, 1, 8 * gib, 2 * gib).startswith("`memory: 2560MiB`")
+    assert advise(none, 0, 10, 1, gib, gib // 2 - 1).startswith("`memory: 768MiB`")
+    assert "memory" not in advise(none, 0, 10, 1, gib // 4, gib // 9)
     assert "it waited longest" in advise(none, 20, 10, 1, None, None)
     assert advise(none, 1, 10, 1, None, None) == "no change would have saved more than 2 %"
 

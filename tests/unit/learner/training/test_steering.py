@@ -198,7 +198,7 @@ def test_a_metric_that_stays_as_it_is_ends_the_training_early(tmp_path: Path) ->
     run.order(1, values={"lr": 0.0})
     assert run.run()
     assert run.trainer.position.epoch < 8
-    assert run.stopped[0].reason.startswith("loss has not improved in 2 reports (best ")
+    assert run.stopped[0].reason.startswith("loss has not improved in 2 epochs (best ")
 
 
 @pytest.mark.parametrize(
@@ -222,6 +222,13 @@ def test_batches_before_a_jump_are_left_out_of_the_next_attempt(
     later = replace(position, epoch=1, batch=0, step=3, sums={}, samples=0, done=[])
     assert again.run(later)
     assert not [line for line in again.lines() if "event" in line]
+
+
+def test_a_metric_that_no_epoch_reports_is_named_before_the_first_step(tmp_path: Path) -> None:
+    run = Run(tmp_path, rules=StopRules(plateau=Plateau("validation_loss", 2)))
+    with pytest.raises(UserFault, match="'validation_loss', which no epoch reports"):
+        run.run()
+    assert run.trainer.position.step == 0
 
 
 def test_guards_compare_with_the_last_losses() -> None:
