@@ -81,6 +81,8 @@ class Lifecycle:
     """The first delay, which doubles with each fault; None: by the kind of fault."""
     min_learners: int | None = None
     """With how few learners an attempt may go on if nodes are lost; None: only with all."""
+    whole_attempt: int | None = None
+    """The attempt whose plan has all learners, if this one goes on with fewer in the same job."""
     total_time_s: int | None = None
     """The time of the whole training; None: no limit but each job's own."""
     links: int = 1

@@ -44,8 +44,13 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
     options = [f"--{name}={_word(name, value)}" for name, value in given.items()]
     extra = [_word("extra", option) for option in batch.extra]
     # Learners without a common MPI world may continue without a lost node.
-    spared = ["--no-kill"] if plan.parameter_server else []
+    spared = ["--no-kill"] if plan.parameter_server or _goes_on_with_fewer(plan) else []
     return [*options, _requeue(plan), *spared, "--open-mode=append", *extra]
+
+
+def _goes_on_with_fewer(plan: contract.Plan) -> bool:
+    least = plan.lifecycle.min_learners if plan.lifecycle else None
+    return least is not None and plan.resources.nodes > 1 and least < plan.resources.learners
 
 
 def _requeue(plan: contract.Plan) -> str:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlctl.contract import Plan, StarterKind, Verdict, VerdictKind
+from learner.job.context import read_plan
 from learner.lifecycle import history, policy
+from learner.lifecycle.fewer import KNOWN_S, on_what_is_left
 from learner.lifecycle.next_attempt import begin, changed_plan, claim, withdraw
 from learner.lifecycle.starters import Situation, Starter, candidates
 from learner.lifecycle.starters.base import CanNotStart
-from learner.lifecycle.starters.in_allocation import InAllocation
+from learner.lifecycle.starters.in_allocation import MAY_LACK_NODES, InAllocation
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,25 @@ def conclude(
     action = policy.decide(plan.lifecycle, verdicts, asked, time.time())
     if not action.goes_on:
         return replace(verdict, action=action), None
+    kind = VerdictKind(verdict.kind)
+    fewer = None
+    if in_job and not is_fresh and kind in MAY_LACK_NODES:
+        patience_s = 0.0 if kind is VerdictKind.UNKNOWN else KNOWN_S
+        fewer = on_what_is_left(plan, verdict.attempt, verdict.job_id, patience_s)
+    following = fewer or changed_plan(_whole(job_dir, plan), action)
     situation = Situation(
-        job_dir, verdict.attempt, changed_plan(plan, action), VerdictKind(verdict.kind), action,
-        verdict.job_id, left_s, in_job, is_fresh, tuple(verdict.bad_hosts),
+        job_dir, verdict.attempt, following, kind, action, verdict.job_id, left_s, in_job, is_fresh,
+        tuple(verdict.bad_hosts), has_fewer=fewer is not None,
     )  # fmt: skip
     starters = candidates(situation)
     action = replace(action, starter=str(starters[0].kind))
     return replace(verdict, action=action), Following(replace(situation, action=action), starters)
+
+
+def _whole(job_dir: Path, plan: Plan) -> Plan:
+    """Return the plan with all learners, for an attempt with an allocation of its own."""
+    attempt = plan.lifecycle.whole_attempt if plan.lifecycle else None
+    return plan if attempt is None else read_plan(job_dir, attempt)
 
 
 def follow(following: Following, say: Callable[[str], None]) -> bool:

@@ -69,6 +69,11 @@ class Launcher(Protocol):
     def argv(self, request: LaunchRequest) -> list[str]:
         """Return the command in front of the program."""
 
+    def reshaped(
+        self, argv: Sequence[str], learners: int, hosts: Sequence[str]
+    ) -> list[str] | None:
+        """Return the command for fewer learners, on some of the job's hosts; None: it can't."""
+
     def ranks(self, env: Mapping[str, str], resources: Resources) -> Ranks:
         """Return which process this is, from the variables that the launcher has set.
 

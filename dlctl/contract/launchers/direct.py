@@ -23,6 +23,15 @@ class Direct:
         """Return nothing: the program is started as it is."""
         return []
 
+    def reshaped(
+        self,
+        argv: Sequence[str],  # noqa: ARG002
+        learners: int,  # noqa: ARG002
+        hosts: Sequence[str],  # noqa: ARG002
+    ) -> list[str] | None:
+        """Return None: one learner is the fewest."""
+        return None
+
     def ranks(self, env: Mapping[str, str], resources: Resources) -> Ranks:  # noqa: ARG002
         """Return the only rank there is."""
         return Ranks(0, 1, 0, 1, 0)

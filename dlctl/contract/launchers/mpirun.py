@@ -24,6 +24,15 @@ class Mpirun:
         """Return mpirun with the number of processes."""
         return [request.executable or self.kind, "-n", str(request.learners), *request.extra]
 
+    def reshaped(
+        self,
+        argv: Sequence[str],  # noqa: ARG002
+        learners: int,  # noqa: ARG002
+        hosts: Sequence[str],  # noqa: ARG002
+    ) -> list[str] | None:
+        """Return None: Open MPI and MPICH name hosts differently, and hang on to those of Slurm."""
+        return None
+
     def ranks(self, env: Mapping[str, str], resources: Resources) -> Ranks:
         """Read Open MPI's variables or MPICH's; not Slurm's, which mean the batch script."""
         rank = number(env, "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")

@@ -32,6 +32,16 @@ class Srun:
         return [request.executable or self.kind, *mpi, *shape, "--kill-on-bad-exit=1",
                 *request.extra]  # fmt: skip
 
+    def reshaped(
+        self, argv: Sequence[str], learners: int, hosts: Sequence[str]
+    ) -> list[str] | None:
+        """Return srun with another shape, on these nodes of the job."""
+        old = ("--nodes=", "--ntasks=", "--nodelist=")
+        program, *options = (word for word in argv if not word.startswith(old))
+        shape = [f"--nodes={len(hosts)}", f"--ntasks={learners}", f"--nodelist={','.join(hosts)}"]
+        # The step before may not end on the lost node, and still holds CPUs of the others.
+        return [program, *shape, "--overlap", *options]
+
     def ranks(self, env: Mapping[str, str], resources: Resources) -> Ranks:  # noqa: ARG002
         """Read SLURM_PROCID and its like."""
         rank = number(env, "SLURM_PROCID")

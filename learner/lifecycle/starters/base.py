@@ -36,6 +36,8 @@ class Situation:
     """Whether the job has been given its nodes just now: it was requeued, or it is a successor."""
     bad_hosts: Sequence[str] = ()
     """The job's nodes that the attempt must avoid."""
+    has_fewer: bool = False
+    """Whether the plan is for the nodes that are left, after the job has lost some."""
 
 
 class Starter(Protocol):

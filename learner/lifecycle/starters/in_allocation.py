@@ -15,6 +15,8 @@ from learner.lifecycle.starters.base import Situation
 _LEAST_S = 60.0
 """With less time than this beside the margin for saving, a new job comes further."""
 _OTHER_NODES = {VerdictKind.NODE_LOST, VerdictKind.GPU_ERROR}
+MAY_LACK_NODES = {VerdictKind.NODE_LOST, VerdictKind.SCHEDULER, VerdictKind.UNKNOWN}
+"""Slurm may have taken a node from the job before any other sign of its loss."""
 _NOT_HERE = {
     VerdictKind.TIME_LIMIT, VerdictKind.PREEMPTED, VerdictKind.SCHEDULER, VerdictKind.CANCELLED,
 }  # fmt: skip
@@ -31,10 +33,11 @@ class InAllocation:
         action, plan = situation.action, situation.plan
         if not situation.in_job:
             return "the job has ended"
-        if situation.kind in _NOT_HERE and not situation.is_fresh:
+        stays = situation.is_fresh or situation.has_fewer
+        if situation.kind in _NOT_HERE and not stays:
             return "the scheduler ends the job"
         avoids = situation.kind in _OTHER_NODES or situation.bad_hosts
-        if avoids and not situation.is_fresh:
+        if avoids and not stays:
             return "a node is to be avoided"
         if action.memory_factor > 1:
             return "the job has too little memory"

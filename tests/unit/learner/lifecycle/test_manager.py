@@ -11,6 +11,7 @@ from scheduler_plan import make_plan
 
 from dlctl import contract
 from dlctl.contract import Lifecycle, Plan, State, Status, Verdict, VerdictKind, to_json
+from learner.lifecycle.fewer import reduced
 from learner.lifecycle.history import newest_checkpoint
 from learner.lifecycle.manager import Following, conclude, follow
 from learner.lifecycle.next_attempt import begin, sbatch_options, with_options
@@ -139,3 +140,31 @@ def test_a_programs_own_checkpoints_count_by_their_time(tmp_path):
     (tmp_path / contract.CHECKPOINTS / "model.pt").write_text("")
     mark, written_at = newest_checkpoint(tmp_path)
     assert mark == int(written_at) > 1e9
+
+
+def test_an_attempt_with_fewer_learners_keeps_the_shape_of_the_rest():
+    plan = make_plan()
+    resources = replace(
+        plan.resources, learners=5, nodes=3, learners_per_node=[2, 2, 1], first_ranks=[0, 2, 4]
+    )
+    argv = ["/opt/srun", "--mpi=pmix", "--nodes=3", "--ntasks=5", "--kill-on-bad-exit=1"]
+    plan = replace(
+        plan, resources=resources, launch=contract.Launch("srun", argv),
+        lifecycle=Lifecycle(min_learners=3),
+    )  # fmt: skip
+    hosts = ["a", "b", "c"]
+    fewer = reduced(plan, 4, hosts, ["c", "a"])
+    assert fewer is not None and fewer.lifecycle is not None
+    assert (fewer.resources.learners, fewer.resources.nodes) == (3, 2)
+    assert (fewer.resources.learners_per_node, fewer.resources.first_ranks) == ([2, 1], [0, 2])
+    assert fewer.launch.argv == [
+        "/opt/srun", "--nodes=2", "--ntasks=3", "--nodelist=a,c", "--overlap", "--mpi=pmix",
+        "--kill-on-bad-exit=1",
+    ]  # fmt: skip
+    assert fewer.lifecycle.whole_attempt == 4
+    assert reduced(plan, 4, hosts, ["c"]) is None, "fewer than min_learners"
+    assert reduced(plan, 4, hosts, hosts) is None and reduced(plan, 4, hosts, []) is None
+    again = reduced(replace(fewer, lifecycle=replace(fewer.lifecycle, min_learners=1)), 5,
+                    ["a", "c"], ["c"])  # fmt: skip
+    assert again is not None and again.lifecycle is not None
+    assert (again.resources.learners, again.lifecycle.whole_attempt) == (1, 4)
