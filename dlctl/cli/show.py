@@ -290,11 +290,15 @@ def _next(action: dict[str, Any], now: float) -> str:
 def _print_last_words(details: dict[str, Any]) -> None:
     """Print the last lines of the process at fault, and where all of them are."""
     evidence = (details.get("verdict") or {}).get("evidence")
-    if evidence and evidence["role"] and evidence["last_lines"]:
-        where = f" on {evidence['host']}" if evidence["host"] else ""  # one that never began
-        output.line(f"\nlast lines of {evidence['role']} {evidence['rank']}{where}:")
-        for text in shorten(evidence["last_lines"]):
-            output.line(f"  {without_speaker(text)}")
+    if not evidence or not evidence["last_lines"]:
+        return
+    where = f" on {evidence['host']}" if evidence["host"] else ""  # one that never began
+    role = evidence["role"]
+    whose = f"{role} {evidence['rank']}{where}" if role else "the job's output"
+    output.line(f"\nlast lines of {whose}:")
+    for text in shorten(evidence["last_lines"]):
+        output.line(f"  {without_speaker(text)}")
+    if role:
         output.line(_whole_log(details, evidence))
 
 

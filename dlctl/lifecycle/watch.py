@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from dlctl import contract
 from dlctl.contract import State
+from dlctl.contract.programs import last_words
 from dlctl.errors import (
     RecordError,
     SchedulerError,
@@ -20,7 +21,6 @@ from dlctl.errors import (
     TransportError,
 )
 from dlctl.files.upload import read_files, read_texts
-from dlctl.lifecycle import last_words
 from dlctl.lifecycle.continuation import go_on, is_due, newest
 from dlctl.lifecycle.notices import tell
 from dlctl.lifecycle.observe import Observation, derive, observe, paths_to_read

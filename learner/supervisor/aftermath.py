@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dlctl import contract
-from dlctl.contract import Plan, State, Verdict, VerdictKind, to_json
+from dlctl.contract import Evidence, Plan, State, Verdict, VerdictKind, to_json
+from dlctl.contract.programs.last_words import explain
 from learner.job import answers
 from learner.job.context import read_plan
 from learner.job.outcome import Outcome, failed, verdict_of
@@ -41,17 +42,39 @@ _ENDINGS = {
 
 def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:
     """Return the verdict on an attempt whose supervisor left none."""
-    outcome = _by_the_scheduler(word) or _by_the_learners(job_dir, plan, attempt)
-    return replace(verdict_of(job_dir, attempt, outcome), finished_at=time.time())
+    outcome = (
+        _by_the_scheduler(word, sure=True)
+        or _by_the_output(job_dir, plan, attempt)
+        or _by_the_scheduler(word)
+        or _by_the_learners(job_dir, plan, attempt)
+    )
+    evidence = replace(outcome.evidence or Evidence(), scheduler_state=word)
+    verdict = verdict_of(job_dir, attempt, replace(outcome, evidence=evidence))
+    return replace(verdict, finished_at=time.time())
 
 
-def _by_the_scheduler(word: str) -> Outcome | None:
+def _by_the_scheduler(word: str, *, sure: bool = False) -> Outcome | None:
+    """Return what the scheduler's word means.
+
+    Args:
+        sure: leave out a cancel, which is also how some sites end a job for its memory.
+    """
     if word not in _ENDINGS:
         return None
     kind, reason = _ENDINGS[word]
     if kind is VerdictKind.CANCELLED:
-        return Outcome(State.CANCELLED, kind, reason)
+        return None if sure else Outcome(State.CANCELLED, kind, reason)
     return failed(kind, reason)
+
+
+def _by_the_output(job_dir: Path, plan: Plan, attempt: int) -> Outcome | None:
+    """Return what Slurm's last lines in the job's output mean."""
+    lines = last_lines(job_dir / contract.job_output(attempt))
+    told = explain(lines, plan.training_id, plan.site)
+    if told is None:
+        return None
+    reason = told.reason[:1].upper() + told.reason[1:] + "."
+    return failed(told.kind, reason, told.hint, Evidence(last_lines=lines))
 
 
 def _by_the_learners(job_dir: Path, plan: Plan, attempt: int) -> Outcome:

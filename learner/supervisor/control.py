@@ -21,7 +21,7 @@ from dlctl.contract import Plan, State, VerdictKind
 from learner.job.context import ENDS_AT_VARIABLE
 from learner.job.directives import is_there, refresh
 from learner.job.outcome import Outcome
-from learner.supervisor.slurms_word import BY_A_SIGNAL, UNEXPLAINED, Question
+from learner.job.slurms_word import BY_A_SIGNAL, UNEXPLAINED, Question
 from learner.system.signals import HaltFlag
 
 POLL_S = 1.0

@@ -35,9 +35,9 @@ from dlctl.contract.programs.verdict_rules import (
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_full, says_lost
+from learner.job.slurms_word import BY_THEMSELVES
 from learner.job.status import UNFINISHED, UNSAVED, has_saved
 from learner.supervisor.observed import Observed
-from learner.supervisor.slurms_word import BY_THEMSELVES
 
 
 def decide(plan: Plan, seen: Observed) -> Outcome:

@@ -9,6 +9,7 @@ import pytest
 from node_job import Job, status
 
 from dlctl.contract import Launch, State, VerdictKind
+from dlctl.contract.programs.last_words import explain as explain_job
 from dlctl.contract.programs.verdict_rules import (
     EXIT_CODES,
     RULES,
@@ -17,11 +18,10 @@ from dlctl.contract.programs.verdict_rules import (
     first_match,
     rules_for,
 )
-from dlctl.lifecycle.last_words import explain as explain_job
+from learner.job.slurms_word import UNEXPLAINED
 from learner.job.status import last_lines
 from learner.supervisor.control import EndRequest
 from learner.supervisor.observed import Observed
-from learner.supervisor.slurms_word import UNEXPLAINED
 from learner.supervisor.verdict import decide
 
 K = VerdictKind

@@ -9,7 +9,7 @@ from node_job import Job
 
 from dlctl.contract import Evidence, Launch, State, VerdictKind
 from learner.job.outcome import Outcome, failed
-from learner.supervisor.slurms_word import UNEXPLAINED, Question, read
+from learner.job.slurms_word import UNEXPLAINED, Question, read
 
 K = VerdictKind
 HEAD = "JobId=3 JobName=words.sh UserId=dluser(20001) Priority=4294901757 Account=dl QOS=normal "
@@ -90,7 +90,7 @@ def test_without_an_answer_the_verdict_stays(tmp_path, script):
 
 
 def test_a_controller_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("learner.supervisor.slurms_word.WAIT_S", 0.05)
+    monkeypatch.setattr("learner.job.slurms_word.WAIT_S", 0.05)
     assert ask(tmp_path, "exec sleep 1", HALTED) == HALTED
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from dlctl.contract import VerdictKind
 from dlctl.contract.programs.verdict_rules import Place, first_match
+from dlctl.contract.states import VerdictKind
 
 LINES = 20
 """How many lines of a job's output are read."""
