@@ -145,6 +145,7 @@ def _resources(manifest: Manifest, placement: Placement) -> Resources:
         time_s=time_s,
         halt_margin_s=HALT_MARGIN_S if time_s is None else _margin_s(time_s),
         first_ranks=list(itertools.accumulate(placement.learners_per_node[:-1], initial=0)),
+        spare_nodes=manifest.spare_nodes,
     )
 
 
@@ -197,6 +198,8 @@ def _checkpoint(
 
 
 def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
+    if manifest.spare_nodes:
+        return _with_spares(manifest, site, placement)
     if manifest.learners == 1:
         return Launch("direct", [])
     if wanted(manifest):
@@ -208,6 +211,29 @@ def _launch(manifest: Manifest, site: Site, placement: Placement) -> Launch:
         settings.executable, settings.mpi, settings.extra,
     )  # fmt: skip
     return Launch(settings.kind, LAUNCHERS[settings.kind].argv(request))
+
+
+def _with_spares(manifest: Manifest, site: Site, placement: Placement) -> Launch:
+    """Return how learners are started on some of the job's nodes, and a check on all of them."""
+    settings, launcher = site.launcher, LAUNCHERS["srun"]
+    why_not = ""
+    if site.scheduler.kind != "slurm" or settings.kind != launcher.kind:
+        why_not = f"the site {site.name} does not start its learners with srun"
+    elif wanted(manifest):
+        why_not = "with a parameter server the first node can't be replaced"
+    if why_not:
+        raise PlanError(f"spare_nodes can't be used: {why_not}", hint="remove spare_nodes")
+    nodes = len(placement.learners_per_node)
+    all_nodes = nodes + manifest.spare_nodes
+    learners, each = (
+        launcher.argv(
+            LaunchRequest(processes, on, manifest.cpus_per_learner(), settings.executable,
+                          settings.mpi, settings.extra)
+        )
+        for processes, on in ((manifest.learners, nodes), (all_nodes, all_nodes))
+    )  # fmt: skip
+    # One bad node must not end the check of the others.
+    return Launch(launcher.kind, learners, each_node_argv=[*each, "--kill-on-bad-exit=0"])
 
 
 def _environment(manifest: Manifest, site: Site, local_python: str) -> Environment:

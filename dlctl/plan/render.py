@@ -24,10 +24,11 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
     command line (`dlctl.scheduler.slurm`).
     """
     resources, batch = plan.resources, plan.batch
+    fullest = max(resources.learners_per_node)
     chosen = {
-        "nodes": resources.nodes,
-        "ntasks": resources.learners,
-        "ntasks-per-node": max(resources.learners_per_node),
+        "nodes": resources.nodes + resources.spare_nodes,
+        "ntasks": resources.learners + resources.spare_nodes * fullest,
+        "ntasks-per-node": fullest,
         "cpus-per-task": resources.cpus_per_learner,
         "mem": _mebibytes(resources.memory_bytes_per_node),
         "time": None if resources.time_s is None else format_slurm_time(resources.time_s),

@@ -109,7 +109,7 @@ def _avoid_bad_nodes(plan: contract.Plan, script: str) -> str:
     parts = {
         "__NODES__": shlex.quote(f"{plan.root}/{contract.NODES}"),
         "__PARTITION__": f" -p {shlex.quote(partition)}" if partition else "",
-        "__NEEDED__": str(plan.resources.nodes),
+        "__NEEDED__": str(plan.resources.nodes + plan.resources.spare_nodes),
         "__SCRIPT__": script,
     }
     text = AVOID_BAD_NODES

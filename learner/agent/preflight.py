@@ -25,6 +25,7 @@ from dlctl.contract import (
     Plan,
     Preflight,
     VerdictKind,
+    node_report_file,
     preflight_file,
     to_json,
     write_whole,
@@ -33,6 +34,7 @@ from learner.agent.health import Findings, Here, examine
 from learner.errors import Mistake, UserFault
 from learner.frameworks import FrameworkRunner, framework_of
 from learner.job.context import read_plan, starts_mpi
+from learner.job.directives import is_there
 from learner.job.environment import resolve_secrets
 from learner.job.ranks import find_ranks
 from learner.job.slurm import node_name
@@ -53,10 +55,7 @@ def main(arguments: list[str]) -> int:
     began_at, began = time.time(), time.monotonic()
     found = Findings()
     address = own_address(plan)
-    wait = examine(Here(plan, job_dir, attempt, ranks), address, found)
-    problems = find_problems(plan, job_dir)
-    found.faults += gpu_faults(plan)
-    wait()
+    problems = _look(Here(plan, job_dir, attempt, ranks), address, found)
     report = Preflight(
         rank=ranks.rank,
         host=socket.gethostname(),
@@ -86,6 +85,24 @@ def main(arguments: list[str]) -> int:
         report = ask_mpi(report)
     write_whole(path, to_json(report))
     return 0
+
+
+def _look(here: Here, address: str, found: Findings) -> list[str]:
+    """Check the node and the learner at the same time; return the learner's problems."""
+    if _is_checked(here):
+        return find_problems(here.plan, here.job_dir)
+    wait = examine(here, address, found)
+    problems = find_problems(here.plan, here.job_dir)
+    found.faults += gpu_faults(here.plan)
+    wait()
+    return problems
+
+
+def _is_checked(here: Here) -> bool:
+    """Return whether all nodes have been checked before, because the job has spare ones."""
+    spare, nodes = here.plan.resources.spare_nodes, here.plan.resources.nodes
+    reports = (here.job_dir / node_report_file(here.attempt, n) for n in range(nodes + spare))
+    return spare > 0 and any(map(is_there, reports))
 
 
 def find_problems(plan: Plan, job_dir: Path) -> list[str]:

@@ -21,29 +21,43 @@ _BUSY = re.compile(r"Memory required by task is not available", re.IGNORECASE)
 _LOST = re.compile(r"node fail(ure)?\b", re.IGNORECASE)
 
 
-def job_hosts(plan: Plan) -> list[str]:
+def job_hosts(plan: Plan, *, spares: bool = False) -> list[str]:
     """Return the host of each node; the first is this one, which runs the job script.
+
+    Args:
+        spares: whether to return the spare nodes, too.
 
     Raises:
         SiteFault: Slurm does not list them, or gave the job fewer nodes than the plan has.
     """
-    wanted = plan.resources.nodes
+    wanted = plan.resources.nodes + (plan.resources.spare_nodes if spares else 0)
     if not plan.launch.argv:
         return [socket.gethostname()] * wanted
-    names = os.environ.get("SLURM_JOB_NODELIST", "")
-    argv = [beside(plan.launch.argv[0], "scontrol"), "show", "hostnames", names]
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=HOSTS_TIMEOUT_S)
-        hosts, error_text = done.stdout.split(), done.stderr.strip()
-    except (OSError, subprocess.TimeoutExpired) as error:
-        hosts, error_text = [], str(error)
+    hosts, error_text = _listed(plan)
     if len(hosts) < wanted:
+        names = os.environ.get("SLURM_JOB_NODELIST", "")
         raise SiteFault(
             f"The plan has {wanted} nodes, but the job's list {names!r} has {len(hosts)}. "
             f"{error_text}",
             hint=f"Check that scontrol works on the nodes: dlctl sites check {plan.site}",
         )
     return hosts[:wanted]
+
+
+def listed_hosts(plan: Plan) -> list[str]:
+    """Return all nodes of the job as Slurm has listed them for it; none if it can't be asked."""
+    return _listed(plan)[0]
+
+
+def _listed(plan: Plan) -> tuple[list[str], str]:
+    """Return the nodes of the job, and Slurm's error if it does not list them."""
+    names = os.environ.get("SLURM_JOB_NODELIST", "")
+    argv = [beside(plan.launch.argv[0], "scontrol"), "show", "hostnames", names]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=HOSTS_TIMEOUT_S)
+        return done.stdout.split(), done.stderr.strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], str(error)
 
 
 def node_name() -> str:

@@ -140,6 +140,14 @@ class Supervisor:
         from learner.supervisor.preflight_check import Findings, judge
         from learner.supervisor.steps import preflight_steps, step_log, whole_step
 
+        if self.plan.resources.spare_nodes:
+            from learner.supervisor.spare_nodes import choose_nodes
+
+            self.plan, outcome = choose_nodes(
+                self.plan, self.job_dir, self.attempt, self._wait_for, say
+            )
+            if outcome is not None or self.control.request() is not None:
+                return None if self._is_terminated() else outcome
         log, began_at = step_log(self.job_dir, self.attempt, "preflight"), time.time()
         step: Running
         if self.plan.launch.step_per_learner:

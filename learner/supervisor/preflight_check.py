@@ -6,6 +6,7 @@ The preflight must stop such a job, and its message gives both numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from dlctl.contract import MPI_PENDING, Evidence, Plan, Preflight, VerdictKind
@@ -14,7 +15,7 @@ from dlctl.contract.programs.verdict_rules import Place, blamed_host, first_matc
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_lost
-from learner.supervisor.node_health import unfit_nodes
+from learner.supervisor.node_health import Unfit, unfit_nodes
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,23 @@ def _judge_nodes(plan: Plan, findings: Findings) -> Outcome | None:
     unfit = unfit_nodes(findings.reports, findings.began_at, findings.ended_at)
     if not unfit:
         return None
+    return unfit_outcome(plan, unfit, findings.exit_code)
+
+
+def unfit_outcome(plan: Plan, unfit: Sequence[Unfit], exit_code: int | None) -> Outcome:
+    """Return the outcome of an attempt whose nodes are not fit for it."""
+    if not unfit:
+        reason = "Too few of the job's nodes are left: the others are to be avoided."
+        return failed(
+            VerdictKind.NODE_LOST, reason, "Start again: dlctl resume " + plan.training_id
+        )
     first = unfit[0]
     told = "; ".join(f"{each.host} {each.fault.what}" for each in unfit)
     hint = (
         f"The next attempts avoid it: dlctl resume {plan.training_id}; `dlctl sites nodes "
         f"{plan.site}` lists the nodes to avoid."
     )
-    code = findings.exit_code
-    evidence = Evidence("learner", first.rank, first.host, code, None, [told])
+    evidence = Evidence("learner", first.rank, first.host, exit_code, None, [told])
     outcome = failed(VerdictKind(first.fault.kind), f"The node {told}.", hint, evidence)
     return replace(outcome, bad_hosts=tuple(each.host for each in unfit))
 

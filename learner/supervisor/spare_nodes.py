@@ -1,0 +1,125 @@
+"""Choose the nodes for the learners among those that the job has, if it has asked for spare ones.
+
+A step of its own checks every node first (`learner.agent.node_check`). The learners run on the
+first fit ones; the job gives the others back, and the bad ones are remembered for the site. The
+job has to shrink: in a step on some of a job's nodes only, Slurm's PMIx (22.05) may hang. The first
+node, which runs the batch script, can't be given back: if it is bad, the next attempt avoids it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import ContractError, NodeFault, Plan, Preflight, VerdictKind
+from learner.job.outcome import Outcome
+from learner.job.slurm import ASK_TIMEOUT_S, beside, job_hosts, listed_hosts
+from learner.lifecycle.bad_nodes import bad_node, remember
+from learner.supervisor.node_health import Unfit, name_of, remarks, unfit_nodes
+from learner.supervisor.preflight_check import unfit_outcome
+from learner.supervisor.steps import Running, Step, step_log
+
+LIMIT_S = 60.0
+"""A node that has not answered by then is left out."""
+
+
+def choose_nodes(
+    plan: Plan, job_dir: Path, attempt: int,
+    wait: Callable[[Running, float], int | None], say: Callable[[str], None],
+) -> tuple[Plan, Outcome | None]:  # fmt: skip
+    """Return the plan with its steps on fit nodes, and an outcome if there are too few of them.
+
+    Args:
+        wait: waits for a step until a time of the monotonic clock; None: it was ended.
+    """
+    if (hosts := listed_hosts(plan)) and len(hosts) <= plan.resources.nodes:
+        return plan, None  # an attempt before this one has given the others back
+    hosts = job_hosts(plan, spares=True)
+    program = ["learner.agent.node_check", str(job_dir), str(attempt)]
+    log, began_at = step_log(job_dir, attempt, "preflight-nodes"), time.time()
+    step = Step(plan, plan.launch.each_node_argv, program, log)
+    wait(step, time.monotonic() + LIMIT_S)
+    if not (reports := _reports(job_dir, attempt, len(hosts))):
+        said = "".join(step.words()[-1:])
+        say(f"  The check of all nodes failed; the job's first nodes are taken. {said}")
+    ended_at = time.time()
+    for remark in remarks(reports, began_at, ended_at):
+        say(f"  {remark}")
+    unfit = [*unfit_nodes(reports, began_at, ended_at), *_silent(hosts, reports)]
+    chosen = fit_hosts(plan, hosts, [each.host for each in unfit])
+    if len(chosen) < plan.resources.nodes or hosts[0] not in chosen:
+        return plan, unfit_outcome(plan, unfit, step.exit_code)
+    for each in unfit:
+        say(f"  left out: {each.host} {each.fault.what}")
+        reason = f"The node {each.host} {each.fault.what}."
+        remember(plan, [bad_node(plan, attempt, each.host, each.fault.kind, reason)])
+    if problem := _shrink(plan, chosen, step_log(job_dir, attempt, "").parent):
+        say(f"  The job can't give back its other nodes: {problem}")
+        argv = [*plan.launch.argv, f"--nodelist={','.join(chosen)}"]
+        return replace(plan, launch=replace(plan.launch, argv=argv)), None
+    return plan, None
+
+
+def _shrink(plan: Plan, chosen: Sequence[str], folder: Path) -> str:
+    """Give back all other nodes of the job; return why that failed, or an empty text.
+
+    scontrol writes a script with the new values of the job's variables into the current folder.
+    """
+    job_id = os.environ.get("SLURM_JOB_ID", "")
+    scontrol = beside(plan.launch.argv[0], "scontrol")
+    argv = [scontrol, "update", f"JobId={job_id}", f"NodeList={','.join(chosen)}"]
+    try:
+        done = subprocess.run(
+            argv, cwd=folder, capture_output=True, text=True, timeout=ASK_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode:
+        return done.stderr.strip() or f"scontrol ended with exit code {done.returncode}"
+    script = folder / f"slurm_job_{job_id}_resize.sh"
+    with contextlib.suppress(OSError):
+        os.environ.update(exported(script.read_text()))
+        os.environ.pop("SLURM_TASKS_PER_NODE", None)
+    for suffix in ("sh", "csh"):
+        script.with_suffix(f".{suffix}").unlink(missing_ok=True)
+    os.environ["SLURM_NTASKS"] = os.environ["SLURM_NPROCS"] = str(plan.resources.learners)
+    os.environ["SLURM_JOB_NODELIST"] = os.environ["SLURM_NODELIST"] = ",".join(chosen)
+    return ""
+
+
+def exported(script: str) -> dict[str, str]:
+    """Return the variables that a shell script exports. Pure."""
+    return dict(re.findall(r'^export (\w+)="?([^"\n]*)"?$', script, re.MULTILINE))
+
+
+def fit_hosts(plan: Plan, hosts: Sequence[str], unfit: Sequence[str]) -> list[str]:
+    """Return the hosts for the learners, in the order of the job's: as many as there are. Pure."""
+    avoided = {*unfit, *plan.batch.exclude}
+    return [host for host in hosts if host not in avoided][: plan.resources.nodes]
+
+
+def _reports(job_dir: Path, attempt: int, nodes: int) -> list[Preflight]:
+    found = []
+    for node in range(nodes):
+        path = job_dir / contract.node_report_file(attempt, node)
+        with contextlib.suppress(ContractError, OSError):
+            if (report := contract.read_record(Preflight, path)) is not None:
+                found.append(report)
+    return found
+
+
+def _silent(hosts: Sequence[str], reports: Sequence[Preflight]) -> list[Unfit]:
+    """Return the nodes that did not answer, if any did."""
+    answered = {name_of(report) for report in reports}
+    if not answered:
+        return []  # the launcher or the site is at fault, which the preflight tells
+    fault = NodeFault(VerdictKind.NODE_LOST, f"did not answer within {LIMIT_S:.0f} s")
+    return [Unfit(host, 0, fault) for host in hosts if host not in answered]
