@@ -1,9 +1,9 @@
 """The preflight of one rank: `python -m learner.agent.preflight <job dir> <attempt>`.
 
 It runs in its own job step: a process that has called MPI_Init must not start another MPI program.
-It writes a report, which the supervisor judges (`learner.supervisor.preflight_check`). A problem is
-two lines: what was seen, and what to do next. Names are quoted with repr, so neither line contains
-a line break.
+It writes a report, which the supervisor judges (`learner.supervisor.preflight.judgement`). A
+problem is two lines: what was seen, and what to do next. Names are quoted with repr, so neither
+line contains a line break.
 """
 
 from __future__ import annotations

@@ -136,12 +136,12 @@ class Supervisor:
 
     def _preflight(self) -> Outcome | None:
         from learner.job.slurm import job_hosts
-        from learner.supervisor.node_health import remarks
-        from learner.supervisor.preflight_check import Findings, judge
+        from learner.supervisor.preflight.judgement import Findings, judge
+        from learner.supervisor.preflight.node_health import remarks
         from learner.supervisor.steps import preflight_steps, step_log, whole_step
 
         if self.plan.resources.spare_nodes:
-            from learner.supervisor.spare_nodes import choose_nodes
+            from learner.supervisor.preflight.spare_nodes import choose_nodes
 
             self.plan, outcome = choose_nodes(
                 self.plan, self.job_dir, self.attempt, self._wait_for, say

@@ -2,7 +2,7 @@
 
 Each check is a function in a file by its subject that adds to `Findings`; to add one, write it and
 name it here. A fault names what is wrong; the supervisor decides whose fault it is, because a node
-does not know what the others have found (`learner.supervisor.node_health`).
+does not know what the others have found (`learner.supervisor.preflight.node_health`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from dlctl.contract import NodeFault, Preflight, VerdictKind
-from learner.supervisor.node_health import remarks, unfit_nodes
+from learner.supervisor.preflight.node_health import remarks, unfit_nodes
 
 LOST = NodeFault(VerdictKind.GPU_ERROR, "has a dead GPU")
 UNSURE = NodeFault(VerdictKind.GPU_ERROR, "shows 0 of 1 GPUs", certain=False)

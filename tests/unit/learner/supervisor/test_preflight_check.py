@@ -7,7 +7,7 @@ from node_job import Job
 
 from dlctl import contract
 from dlctl.contract import MPI_PENDING, Preflight
-from learner.supervisor.preflight_check import Findings, judge
+from learner.supervisor.preflight.judgement import Findings, judge
 
 
 @pytest.mark.parametrize("mpi", ["", MPI_PENDING])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from learner.supervisor.spare_nodes import exported, fit_hosts
+from learner.supervisor.preflight.spare_nodes import exported, fit_hosts
 
 HOSTS = ["n1", "n2", "n3"]
 

@@ -22,8 +22,8 @@ from dlctl.contract import ContractError, NodeFault, Plan, Preflight, VerdictKin
 from learner.job.outcome import Outcome
 from learner.job.slurm import ASK_TIMEOUT_S, beside, job_hosts, listed_hosts
 from learner.lifecycle.bad_nodes import bad_node, remember
-from learner.supervisor.node_health import Unfit, name_of, remarks, unfit_nodes
-from learner.supervisor.preflight_check import unfit_outcome
+from learner.supervisor.preflight.judgement import unfit_outcome
+from learner.supervisor.preflight.node_health import Unfit, name_of, remarks, unfit_nodes
 from learner.supervisor.steps import Running, Step, step_log
 
 LIMIT_S = 60.0

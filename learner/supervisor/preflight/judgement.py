@@ -15,7 +15,7 @@ from dlctl.contract.programs.verdict_rules import Place, blamed_host, first_matc
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_lost
-from learner.supervisor.node_health import Unfit, unfit_nodes
+from learner.supervisor.preflight.node_health import Unfit, unfit_nodes
 
 
 @dataclass(frozen=True)
