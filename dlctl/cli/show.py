@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
@@ -36,10 +37,12 @@ def gather(session: Session, record: Record, store: RecordStore) -> dict[str, An
     """
     from dlctl.errors import TransportError
     from dlctl.lifecycle import details, refresh, stale
+    from dlctl.lifecycle.orders import given_orders
 
     try:
         record = refresh(session, [record], store)[0]
         more: dict[str, Any] = details(session, record)
+        more["orders"] = [asdict(o) | {"text": str(o)} for o in given_orders(session, record)]
     except TransportError as error:
         output.warn(error.message)
         record, more = stale([record], error, store)[0], dict[str, Any]()
@@ -65,6 +68,7 @@ def print_details(details: dict[str, Any]) -> None:
         "new code": _new_code(details.get("attempts") or []),
         "parameter server": server_line(details),
         "runs": _runs(plan["framework"]) if plan else "",
+        "orders": "; ".join(order["text"] for order in details.get("orders") or []),
     })  # fmt: skip
     for note in plan.get("not_in_this_version", []):
         output.warn(note)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dlctl import contract
 from dlctl.contract import Notice, NotSent, Plan, State, Verdict
 from dlctl.errors import DlctlError
-from dlctl.files.upload import read_files
+from dlctl.files.upload import read_files, read_texts
 from dlctl.lifecycle.session import Session
 from dlctl.record import Record
 
@@ -24,18 +24,25 @@ def tell(session: Session, records: Sequence[Record]) -> None:
 
     What can't be told is no error.
     """
-    for record in records:
-        if record.state is not State.TRAINING and not record.state.final:
-            continue
-        with contextlib.suppress(DlctlError, contract.ContractError):
-            _tell(session, record)
+    looked = [each for each in records if each.state is State.TRAINING or each.state.final]
+    if not looked:
+        return
+    with contextlib.suppress(DlctlError):
+        files = read_texts(session.transport, [path for each in looked for path in _paths(each)])
+        for record in looked:
+            with contextlib.suppress(DlctlError, contract.ContractError):
+                _tell(session, record, [files[path] for path in _paths(record)])
 
 
-def _tell(session: Session, record: Record) -> None:
+def _paths(record: Record) -> list[str]:
     n = record.attempt
-    names = [contract.plan_file(n), contract.verdict_file(n), contract.submit_begin(n + 1)]
-    files = read_files(session.transport, [f"{record.job_dir}/{name}" for name in names])
-    plan_text, verdict_text, next_one = files.values()
+    names = (contract.plan_file(n), contract.verdict_file(n), contract.submit_begin(n + 1))
+    return [f"{record.job_dir}/{name}" for name in names]
+
+
+def _tell(session: Session, record: Record, files: list[bytes | None]) -> None:
+    n = record.attempt
+    plan_text, verdict_text, next_one = files
     plan = None if plan_text is None else contract.from_json(Plan, plan_text)
     if plan is None or plan.notify is None or next_one is not None:
         return

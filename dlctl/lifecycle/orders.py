@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from collections.abc import Mapping
@@ -30,6 +31,41 @@ class Ordered:
     save: bool
     answer: OrderAnswer | None = None
     """What learner 0 answered; None if it has not answered yet."""
+
+    def __str__(self) -> str:
+        """Return it in a few words."""
+        asked = ", ".join(f"{name}={value:g}" for name, value in self.values.items())
+        asked = asked or "a checkpoint"
+        if self.answer is None:
+            return f"{asked} (not yet)"
+        if self.answer.problem:
+            return f"{asked} (refused: {self.answer.problem})"
+        return f"{asked} {'since' if self.values else 'at'} step {self.answer.step}"
+
+
+def given_orders(session: Session, record: Record) -> list[Ordered]:
+    """Return the orders that a training was given, the oldest first."""
+    script = f"""\
+cd {shlex.quote(f"{record.job_dir}/{contract.CONTROL}")} 2>/dev/null || exit 0
+for f in order-*.json; do
+    [ -f "$f" ] && {{ printf '%s\\037' "$f"; cat "$f"; printf '\\036'; }}
+done
+:"""
+    contents = dict[str, str]()
+    for row in session.transport.run(script).text.split("\036"):
+        name, _, content = row.partition("\037")
+        contents[name.strip()] = content
+    names = {int(n[6:-5]): n for n in contents if n[6:-5].isdecimal()}
+    found = []
+    for number, name in sorted(names.items()):
+        with contextlib.suppress(contract.ContractError):
+            order = contract.from_json(Order, contents[name])
+            told = contents.get(f"order-{number}.done.json")
+            answer = None if told is None else contract.from_json(OrderAnswer, told)
+            found.append(
+                Ordered(record.training_id, number, record.state, order.values, order.save, answer)
+            )
+    return found
 
 
 def parse_settings(words: list[str]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from dlctl import contract
 from dlctl.contract import Plan, State, Status, Verdict
 from learner.checkpoint_files.layout import directory_name, steps_present
 from learner.job.directives import is_there
+from learner.job.guards import read_stopped
 from learner.lifecycle.policy import Requests
 
 
@@ -41,6 +42,8 @@ def measured(job_dir: Path, plan: Plan, verdict: Verdict) -> Verdict:
     ranks = range(plan.resources.learners)
     statuses = [_status(job_dir, verdict.attempt, "learner", rank) for rank in ranks]
     steps = [status.step for status in statuses if status.step is not None]
+    if stopped := read_stopped(job_dir, verdict.attempt):  # watchdogs may die before they tell
+        steps.append(stopped.step)
     return replace(
         verdict, progress=mark, step=max(steps, default=-1),
         used_s=max(0.0, ended_at - began_at) if began_at else 0.0,

@@ -1,0 +1,114 @@
+"""Notices that no node could send, sent by the dlctl that sees the end."""
+
+from dataclasses import replace
+
+import pytest
+from login_side import make_record, make_site, plan_of
+from people import webhook
+
+from dlctl import contract
+from dlctl.contract import Action, Next, Notify, State, Verdict
+from dlctl.lifecycle.notices import tell
+from dlctl.lifecycle.session import Session
+from dlctl.transport.local import LocalTransport
+
+
+class CountedTransport(LocalTransport):
+    calls = 0
+
+    def run(self, *arguments, **named):
+        self.calls += 1
+        return super().run(*arguments, **named)
+
+
+@pytest.fixture(autouse=True)
+def _direct(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+class Ended:
+    """A training that FAILED, with a webhook."""
+
+    def __init__(self, root, url, number=1, verdict=True, **notify):
+        self.dir = root / f"jobs/t-{number}"
+        self.record = make_record(
+            root, training_id=f"t-{number}", state=State.FAILED, attempt=1, job_dir=str(self.dir),
+            reason="a node was lost",
+        )  # fmt: skip
+        (self.dir / contract.attempt_dir(1)).mkdir(parents=True)
+        secret = root / "hook"
+        secret.write_text(url)
+        plan = replace(plan_of(), notify=Notify(webhook=f"file:{secret}", **notify))
+        (self.dir / contract.PLAN).write_text(contract.to_json(plan))
+        if verdict:
+            self.verdict(action=Action(Next.STOP, "all 3 retries have been used"))
+
+    def verdict(self, **fields):
+        told = Verdict(1, "7", State.FAILED, "Learner 0 failed.", **fields)
+        (self.dir / contract.verdict_file(1)).write_text(contract.to_json(told))
+
+    @property
+    def files(self):
+        folder = self.dir / contract.NOTICES
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+@pytest.fixture
+def session(tmp_path):
+    return Session(make_site(tmp_path), CountedTransport(), None)
+
+
+def test_an_end_that_nobody_told_is_told_once(tmp_path, session):
+    with webhook() as hook:
+        ended = Ended(tmp_path, hook.url)
+        for _ in range(2):
+            tell(session, [ended.record])
+    assert [each["reason"] for each in hook.got] == ["Learner 0 failed."]
+    assert hook.got[0]["action"] == "all 3 retries have been used"
+    assert ended.files == ["1-failed.webhook"]
+
+
+def test_an_attempt_without_a_verdict_is_told_in_the_schedulers_words(tmp_path, session):
+    with webhook() as hook:
+        tell(session, [Ended(tmp_path, hook.url, verdict=False).record])
+    assert (hook.got[0]["event"], hook.got[0]["reason"]) == ("failed", "a node was lost")
+
+
+def test_what_a_node_could_not_send_is_sent_from_here_and_what_it_claimed_is_not(tmp_path, session):
+    with webhook() as hook:
+        unsent, claimed = Ended(tmp_path, hook.url), Ended(tmp_path, hook.url, 2)
+        for ended, name in ((unsent, "1-failed.webhook.unsent"), (claimed, "1-failed.webhook")):
+            (ended.dir / contract.NOTICES).mkdir()
+            (ended.dir / contract.NOTICES / name).touch()
+        tell(session, [unsent.record, claimed.record])
+    assert [each["training_id"] for each in hook.got] == ["t-1"]
+    assert unsent.files == ["1-failed.webhook"]
+
+
+def test_what_can_not_be_sent_from_here_either_is_given_back(tmp_path, session):
+    ended = Ended(tmp_path, "http://127.0.0.1:1/")
+    tell(session, [ended.record])
+    assert ended.files == ["1-failed.webhook.unsent"]
+
+
+def test_nothing_is_told_while_another_attempt_follows_or_of_what_nobody_wants(tmp_path, session):
+    with webhook() as hook:
+        retried, begun = Ended(tmp_path, hook.url), Ended(tmp_path, hook.url, 2)
+        retried.verdict(action=Action(Next.RETRY, "retry 1 of 3", 2))
+        (begun.dir / contract.attempt_dir(2)).mkdir()
+        (begun.dir / contract.submit_begin(2)).touch()
+        others = Ended(tmp_path, hook.url, 3, on=["finished"])
+        runs = Ended(tmp_path, hook.url, 4)
+        pending = replace(runs.record, state=State.PENDING)
+        tell(session, [retried.record, begun.record, others.record, pending])
+    assert hook.got == [] and not (retried.files or begun.files or others.files or runs.files)
+
+
+def test_hundreds_of_ended_trainings_cost_one_question(tmp_path, session):
+    records = []
+    for number in range(100):
+        ended = Ended(tmp_path, "", number)
+        (ended.dir / contract.PLAN).write_text(contract.to_json(plan_of()))
+        records.append(ended.record)
+    tell(session, records)
+    assert session.transport.calls == 1
