@@ -20,6 +20,7 @@ ASK_S = 5.0
 WAIT_S = 3.0
 """How long the verdict waits for the answer after the learners have ended."""
 UNEXPLAINED = "the scheduler ended the job (time limit, preemption or scancel)"
+WARNED = "the scheduler signalled that the time limit is near"
 BY_A_SIGNAL = "halted by a signal"
 BY_THEMSELVES = "the learners saved and stopped"
 
@@ -32,6 +33,8 @@ class Word:
     reason: str
     kind: VerdictKind
     sentence: str
+    left_s: float | None = None
+    """How long the job may still run; None: no limit is known."""
 
 
 def read(text: str, restarts: int = 0) -> Word | None:
@@ -44,7 +47,9 @@ def read(text: str, restarts: int = 0) -> Word | None:
     Args:
         restarts: how often Slurm had restarted the job when it began.
     """
-    fields = dict(re.findall(r"\b(JobState|Reason|PreemptTime|Restarts)=(\S+)", text))
+    fields = dict(
+        re.findall(r"\b(JobState|Reason|PreemptTime|Restarts|RunTime|TimeLimit)=(\S+)", text)
+    )
     state, reason = fields.get("JobState", ""), fields.get("Reason", "None")
     if not state:
         return None
@@ -66,13 +71,29 @@ def read(text: str, restarts: int = 0) -> Word | None:
         kind, why = VerdictKind.CANCELLED, "somebody cancelled it by scancel"
         state = "CANCELLED"
     sentence = f"the scheduler ended the job: {why}" if why else UNEXPLAINED
-    return Word(state, "" if reason == "None" else reason, kind, sentence)
+    ran_s, limit_s = (_seconds(fields.get(name, "")) for name in ("RunTime", "TimeLimit"))
+    left_s = None if ran_s is None or limit_s is None else limit_s - ran_s
+    return Word(state, "" if reason == "None" else reason, kind, sentence, left_s)
+
+
+def _seconds(text: str) -> float | None:
+    """Return a duration in Slurm's form, `1-02:03:04`; None for another word, as UNLIMITED."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
 
 
 class Question:
-    """A question to Slurm, asked in a thread of its own."""
+    """A question to Slurm, asked in a thread of its own.
 
-    def __init__(self, plan: Plan) -> None:
+    Args:
+        early_s: how long before the time limit Slurm's warning may come.
+    """
+
+    def __init__(self, plan: Plan, early_s: float = 0.0) -> None:
+        self._early_s = early_s
         self._word: Word | None = None
         scontrol = beside(plan.launch.argv[0], "scontrol") if plan.launch.argv else "scontrol"
         self._argv = [scontrol, "-o", "show", "job", os.environ.get("SLURM_JOB_ID", "")]
@@ -97,6 +118,8 @@ class Question:
             scheduler_state=word.state, scheduler_reason=word.reason,
         )  # fmt: skip
         outcome = replace(outcome, evidence=evidence)
+        if told_of_limit := self._limit_of(word, outcome):
+            return told_of_limit
         openings = (UNEXPLAINED, BY_A_SIGNAL, BY_THEMSELVES)
         told = outcome.reason[:1].lower() + outcome.reason[1:]
         opening = next((each for each in openings if told.startswith(each)), "")
@@ -110,3 +133,13 @@ class Question:
         if opening:
             told = word.sentence + told[len(opening) :]
         return replace(outcome, kind=word.kind, reason=told[:1].upper() + told[1:])
+
+    def _limit_of(self, word: Word, outcome: Outcome) -> Outcome | None:
+        """Return the outcome if the signal warned of a limit that was changed after the start."""
+        lowered = outcome.reason[:1].lower() + outcome.reason[1:]
+        if not lowered.startswith(BY_A_SIGNAL) or word.left_s is None:
+            return None
+        if word.left_s > self._early_s or word.kind is not VerdictKind.SCHEDULER:
+            return None
+        told = WARNED + lowered[len(BY_A_SIGNAL) :]
+        return replace(outcome, kind=VerdictKind.TIME_LIMIT, reason=told[:1].upper() + told[1:])

@@ -21,7 +21,7 @@ from dlctl.contract import Plan, State, VerdictKind
 from learner.job.context import ENDS_AT_VARIABLE
 from learner.job.directives import is_there, refresh
 from learner.job.outcome import Outcome
-from learner.job.slurms_word import BY_A_SIGNAL, UNEXPLAINED, Question
+from learner.job.slurms_word import BY_A_SIGNAL, UNEXPLAINED, WARNED, Question
 from learner.system.signals import HaltFlag
 
 POLL_S = 1.0
@@ -119,7 +119,7 @@ class Control:
         received = frozenset(self._signals.received)
         if received != self._asked_at and self._plan.batch.scheduler == "slurm":
             self._asked_at = received  # SIGTERM may follow a warning, minutes later
-            self._question = Question(self._plan)
+            self._question = Question(self._plan, self._early_s())
         return self._request
 
     def explain(self, outcome: Outcome) -> Outcome:
@@ -128,7 +128,7 @@ class Control:
             # At a time limit Slurm signals the learners' steps, and not the job script.
             unasked = outcome.state is State.HALTED and self._request is None
             if unasked or outcome.kind is VerdictKind.SCHEDULER:
-                self._question = Question(self._plan)
+                self._question = Question(self._plan, self._early_s())
         return outcome if self._question is None else self._question.explain(outcome)
 
     def end(self, action: EndRequest) -> None:
@@ -192,8 +192,7 @@ class Control:
             if self._ends_at is not None and now < self._ends_at - self._early_s():
                 # `dlctl halt` signals where it can't write; a person may, too.
                 return EndRequest("halt", BY_A_SIGNAL, self._grace_s())
-            reason = "the scheduler signalled that the time limit is near"
-            return EndRequest("halt", reason, self._grace_s(), VerdictKind.TIME_LIMIT)
+            return EndRequest("halt", WARNED, self._grace_s(), VerdictKind.TIME_LIMIT)
         if self._ends_at is not None and now >= self._ends_at - self._margin_s():
             reason = "the time limit is near"
             return EndRequest("halt", reason, self._grace_s(), VerdictKind.TIME_LIMIT)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import pytest
 from trainings import COUNTER, submit, wait_for_state, write_training
 
+from dlctl import contract
+
 GPU_BREAKS = "echo 'RuntimeError: CUDA error: uncorrectable ECC error encountered'; exit 1"
 GPU_IS_FULL = "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB'; exit 1"
 MADE = {
@@ -84,3 +86,16 @@ def test_a_cancelled_training(dlctl, cluster_site, cluster, wait_until, how):
     elif verdict:  # Slurm leaves 2 s (KillWait)
         assert verdict["kind"] == "cancelled"
         assert verdict["evidence"]["scheduler_state"] == "CANCELLED"
+
+
+@pytest.mark.long  # Slurm looks at limits every 30 s
+def test_a_time_limit_that_an_administrator_shortens(dlctl, cluster_site, cluster, wait_until):
+    """Neither the plan nor the job's variables know it: only Slurm does."""
+    training_id = counting(dlctl, cluster_site, wait_until, count=3000)
+    record = dlctl.record(training_id)
+    cluster.exec("scontrol", "update", f"jobid={record.job_id}", "TimeLimit=1")
+    verdict = cluster_site.job_dir(training_id) / contract.verdict_file(1)
+    wait_until(verdict.exists, 150)
+    told = contract.read_record(contract.Verdict, verdict)
+    assert (told.kind, told.state) == ("time_limit", "HALTED"), told
+    dlctl("cancel", training_id, ok=True)

@@ -56,14 +56,15 @@ def test_an_error_is_no_answer():
 HALTED = Outcome(State.HALTED, K.SCHEDULER, UNEXPLAINED.capitalize() + ", before all was saved.")
 
 
-def ask(tmp_path, script: str, outcome: Outcome) -> Outcome:
+def ask(tmp_path, script: str, outcome: Outcome, early_s: float = 0.0) -> Outcome:
     """Return an outcome after asking a `scontrol` that is this script."""
     for name, text in (("srun", "exit 0"), ("scontrol", script)):
         program = tmp_path / name
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
     launch = Launch("srun", [str(tmp_path / "srun")])
-    return Question(Job(tmp_path / "job", None, job="t.py", launch=launch).plan).explain(outcome)
+    plan = Job(tmp_path / "job", None, job="t.py", launch=launch).plan
+    return Question(plan, early_s).explain(outcome)
 
 
 def test_the_verdict_tells_slurms_word(tmp_path):
@@ -111,3 +112,23 @@ def test_slurms_word_counts_only_where_nothing_better_is_known(tmp_path, reason,
     told = ask(tmp_path, f"echo '{text}'", Outcome(State.HALTED, kind, reason))
     assert told.kind == now
     assert ("scheduler" in told.reason) == (now != kind and "Learner 0" not in reason)
+
+
+@pytest.mark.parametrize(
+    ("times", "kind"),
+    [
+        ("RunTime=00:00:25 TimeLimit=00:01:00", K.TIME_LIMIT),  # an administrator shortened it
+        ("RunTime=1-00:00:25 TimeLimit=1-00:01:00", K.TIME_LIMIT),
+        ("RunTime=00:00:25 TimeLimit=01:00:00", K.REQUESTED),
+        ("RunTime=00:00:25 TimeLimit=UNLIMITED", K.REQUESTED),
+        ("", K.REQUESTED),
+    ],
+)
+def test_a_signal_near_slurms_own_limit_is_its_warning(tmp_path, times, kind):
+    halted = Outcome(State.HALTED, K.REQUESTED, "Halted by a signal, before all was saved.")
+    told = ask(tmp_path, f"echo '{RUNNING} {times}'", halted, early_s=90.0)
+    assert told.kind == kind
+    if kind is K.TIME_LIMIT:
+        assert told.reason == (
+            "The scheduler signalled that the time limit is near, before all was saved."
+        )
