@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 from dlctl.contract import Plan
@@ -14,6 +15,8 @@ from learner.errors import SiteFault, UserFault
 
 HOSTS_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 20.0
+ACCOUNTING_TRIES = 10
+_NOT_OVER = ("PENDING", "CONFIGURING", "RUNNING")
 _AWAY = re.compile(
     r"Unable to contact slurm controller|Socket timed out on send/recv operation", re.IGNORECASE
 )
@@ -104,14 +107,19 @@ def ended_before(plan: Plan) -> str:
     job_id = os.environ.get("SLURM_JOB_ID", "")
     sacct = beside(plan.launch.argv[0] if plan.launch.argv else "", "sacct")
     argv = [sacct, "-X", "-D", "-n", "-P", "-o", "State", "-j", job_id]
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    words = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
-    # The accounting may not know yet that the job runs again.
-    ended = [word for word in words if word not in ("PENDING", "CONFIGURING", "RUNNING")]
-    return ended[-1] if ended else ""
+    for _ in range(ACCOUNTING_TRIES):
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        words = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+        # The accounting may not know yet that the job runs again, or that it has ended before.
+        if ended := [word for word in words if word not in _NOT_OVER]:
+            return ended[-1]
+        if done.returncode:  # nodes that can't reach the accounting
+            break
+        time.sleep(1)
+    return ""
 
 
 def hosts_question(plan: Plan, job_id: str) -> list[str]:

@@ -94,7 +94,8 @@ def go_on_in_job(job_dir: Path, attempt: int) -> int:
     path = job_dir / contract.verdict_file(attempt)
     verdict = contract.read_record(Verdict, path)
     if verdict is None:
-        verdict = judge(job_dir, plan, attempt, ended_before(plan))
+        # Only a supervisor that was lost with its node leaves no verdict, as a rule.
+        verdict = judge(job_dir, plan, attempt, ended_before(plan) or "NODE_FAIL")
     if verdict.state is State.COMPLETED:
         return 0
     verdict, following = conclude(job_dir, plan, verdict, plan.resources.time_s, is_fresh=True)

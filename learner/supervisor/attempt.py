@@ -23,8 +23,8 @@ from learner.supervisor.finish import (
     reserve_file,
     say,
 )
-from learner.supervisor.guards import Overseer, guarded
-from learner.supervisor.hang import HangCheck
+from learner.supervisor.oversight.guards import Overseer, guarded
+from learner.supervisor.oversight.hang import HangCheck
 from learner.supervisor.sent_files import Keeper, check_code
 from learner.supervisor.statuses import Statuses
 from learner.system.disk_reserve import Reserve

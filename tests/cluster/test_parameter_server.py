@@ -265,7 +265,7 @@ def test_a_node_that_lost_its_power_and_one_that_lost_its_network(
 
 def test_fewer_than_min_learners(dlctl, cluster_site, cluster, wait_until):
     server = {"solver": "parallel_sgd", "min_learners": 2}
-    folder = write_slow(dlctl.cwd / "job", learners=2, cpus=2, parameter_server=server)
+    folder = write_slow(dlctl.cwd / "job", learners=2, cpus=2, parameter_server=server, retries=0)
     training_id = submit(dlctl, cluster_site, folder)
     job_dir = cluster_site.job_dir(training_id)
     wait_for_learners(wait_until, job_dir, 2)
@@ -346,7 +346,7 @@ def test_a_learner_with_another_model(dlctl, local_site):
 
 
 def test_kill_of_everything_and_what_the_next_attempt_removes(dlctl, local_site, wait_until):
-    folder = write_slow(dlctl.cwd / "job", learners=2)
+    folder = write_slow(dlctl.cwd / "job", learners=2, retries=0)
     training_id = submit(dlctl, local_site, folder)
     job_dir = local_site.job_dir(training_id)
     wait_for_learners(wait_until, job_dir, 2)
@@ -371,7 +371,7 @@ def test_the_loss_of_the_batch_host_and_a_halt(dlctl, cluster_site, cluster, xdg
     changed = change_site(
         cluster_site, xdg.config, environment={"variables": {"DLCTL_SUPERVISOR_LOST_S": "8"}}
     )
-    folder = write_slow(dlctl.cwd / "job", learners=2, cpus=2, time="10m")
+    folder = write_slow(dlctl.cwd / "job", learners=2, cpus=2, time="10m", retries=0)
     training_id = submit(dlctl, changed, folder)
     job_dir = changed.job_dir(training_id)
     wait_for_learners(wait_until, job_dir, 2)

@@ -10,7 +10,7 @@ from node_job import Job
 
 from dlctl import contract
 from dlctl.contract import HangPolicy, State, Status, VerdictKind
-from learner.supervisor.hang import HangWatch, Stall, describe
+from learner.supervisor.oversight.hang import HangWatch, Stall, describe
 
 POLICY = HangPolicy(floor_s=60, factor=10)
 
