@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from learner.supervisor.guards import Overseer, guarded, held_before_s
 from scheduler_plan import make_plan
 
 from dlctl import contract
@@ -14,6 +13,7 @@ from dlctl.contract import Plateau, State, Status, Stopped, StopRules, VerdictKi
 from learner.job.guards import write_stopped
 from learner.job.outcome import Outcome, failed
 from learner.lifecycle.history import measured
+from learner.supervisor.oversight.guards import Overseer, guarded, held_before_s
 
 
 def plan_with(rules: StopRules, **resources: int) -> contract.Plan:
