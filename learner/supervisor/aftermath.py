@@ -26,7 +26,7 @@ from learner.supervisor.finish import say
 from learner.supervisor.observed import Observed
 from learner.supervisor.statuses import Statuses
 from learner.supervisor.steps import step_log
-from learner.supervisor.verdict import decide
+from learner.supervisor.verdict import decide, go_on
 
 _ENDINGS = {
     "NODE_FAIL": (VerdictKind.NODE_LOST, "A node of the job was lost."),
@@ -43,9 +43,9 @@ _ENDINGS = {
 def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:
     """Return the verdict on an attempt whose supervisor left none."""
     outcome = (
-        _by_the_scheduler(word, sure=True)
+        _by_the_scheduler(plan, word, sure=True)
         or _by_the_output(job_dir, plan, attempt)
-        or _by_the_scheduler(word)
+        or _by_the_scheduler(plan, word)
         or _by_the_learners(job_dir, plan, attempt)
     )
     evidence = replace(outcome.evidence or Evidence(), scheduler_state=word)
@@ -53,7 +53,7 @@ def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:
     return replace(verdict, finished_at=time.time())
 
 
-def _by_the_scheduler(word: str, *, sure: bool = False) -> Outcome | None:
+def _by_the_scheduler(plan: Plan, word: str, *, sure: bool = False) -> Outcome | None:
     """Return what the scheduler's word means.
 
     Args:
@@ -64,7 +64,7 @@ def _by_the_scheduler(word: str, *, sure: bool = False) -> Outcome | None:
     kind, reason = _ENDINGS[word]
     if kind is VerdictKind.CANCELLED:
         return None if sure else Outcome(State.CANCELLED, kind, reason)
-    return failed(kind, reason)
+    return failed(kind, reason, go_on(plan))
 
 
 def _by_the_output(job_dir: Path, plan: Plan, attempt: int) -> Outcome | None:
@@ -82,7 +82,8 @@ def _by_the_learners(job_dir: Path, plan: Plan, attempt: int) -> Outcome:
     if any(status.state is State.FAILED for status in statuses):
         words = last_lines(step_log(job_dir, attempt, "launcher"))
         return decide(plan, Observed(statuses, None, words, None))
-    return failed(VerdictKind.UNKNOWN, "The job ended without a verdict: it was killed.")
+    reason = "The job ended without a verdict: it was killed."
+    return failed(VerdictKind.UNKNOWN, reason, go_on(plan))
 
 
 def go_on_in_job(job_dir: Path, attempt: int) -> int:

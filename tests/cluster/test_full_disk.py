@@ -46,6 +46,7 @@ def test_a_disk_that_fills_up_while_training(dlctl, cluster_site, xdg):
         assert shown["state"] == "FAILED"
         assert re.match(r"Learner 0 on n\d failed with exit code 1: ", shown["reason"])
         assert "No space left on device" in shown["reason"]
+        assert shown["verdict"]["kind"] == "disk_full"
         assert "dlctl delete" in shown["hint"]
     finally:
         cluster_site.cluster.exec("rm", "-rf", str(root))

@@ -56,6 +56,7 @@ def test_a_wrong_pmi_stops_before_training(dlctl, cluster_site, xdg, mpi, framew
     shown = dlctl("show", training_id, "--json", ok=True).json
     assert "the plan has 2 learners" in shown["reason"]
     assert "MPI.COMM_WORLD.size is 1" in shown["reason"]
+    assert shown["verdict"]["kind"] == "site"
     assert shown["hint"].startswith("srun and the MPI library speak different PMIs")
     assert "launcher.mpi" in shown["hint"]
     assert shown["learners"] == []
@@ -86,6 +87,7 @@ def test_a_network_that_the_node_lacks_is_named(dlctl, cluster_site, xdg):
     assert done.exit_code == 10, (done.stdout, done.stderr)
     shown = dlctl("show", training_id, "--json", ok=True).json
     assert "has no address on the network 'ib0'; it has eth0 10." in shown["reason"]
+    assert shown["verdict"]["kind"] == "site"
     assert "`network` in the site file of changed" in shown["hint"]
 
 

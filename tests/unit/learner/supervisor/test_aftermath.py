@@ -33,5 +33,6 @@ def test_the_schedulers_word_and_the_jobs_output_say_why(tmp_path, word, output,
     verdict = judge(job.dir, job.plan, 1, word)
     assert verdict.kind == kind
     assert reason in verdict.reason
+    assert verdict.hint or kind is K.CANCELLED
     assert verdict.state is (State.CANCELLED if kind is K.CANCELLED else State.FAILED)
     assert verdict.evidence is not None and verdict.evidence.scheduler_state == word
