@@ -65,7 +65,10 @@ def _listed(plan: Plan) -> tuple[list[str], str]:
 
 def node_name() -> str:
     """Return Slurm's name for this node, which may differ from the host's, or else the host's."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    # A process that mpirun has started on another node may have inherited the first node's name.
+    by_mpirun = any(name in os.environ for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK"))
+    named = "" if by_mpirun else os.environ.get("SLURMD_NODENAME", "")
+    return named or socket.gethostname()
 
 
 def says_lost(words: list[str]) -> str:

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import os
 import signal
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from dlctl.contract import State, Status, status_file, to_json, write_whole
 from dlctl.contract.programs.tracebacks import shorten
 from learner.job.log_times import LogTimes
+from learner.job.slurm import node_name
 
 INTERVAL_S = 5.0
 LAST_LINES = 20
@@ -45,7 +45,7 @@ class Heartbeat:
             rank=rank,
             attempt=attempt,
             state=State.DEPLOYING,
-            host=socket.gethostname(),
+            host=node_name(),
             pid=os.getpid(),
             started_at=now,
             heartbeat_at=now,

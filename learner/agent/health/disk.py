@@ -10,14 +10,20 @@ from dlctl.contract import NodeFault, VerdictKind, attempt_dir
 from learner.agent.health.base import Findings, Here
 from learner.system.disk_reserve import FULL
 
+_USUAL = "/tmp"  # noqa: S108 - TMPDIR's default
 _PROBE_BYTES = 1 << 20
 _LEAST_FREE_BYTES = 32 << 20
 
 
 def check_temporary_folder(here: Here, found: Findings) -> None:
-    """Check the node's own folder for temporary files."""
-    if here.is_first:
-        _check(Path(tempfile.gettempdir()), found, own=True)
+    """Check the node's own folder for temporary files, for which Python silently takes another."""
+    if not here.is_first:
+        return
+    folder = Path(os.environ.get("TMPDIR") or _USUAL)
+    if not folder.is_dir() and folder != Path(_USUAL):
+        found.remarks.append(f"has no folder {folder}, which TMPDIR names")
+        folder = Path(_USUAL)
+    _check(folder, found, own=True)
 
 
 def check_job_directory(here: Here, found: Findings) -> None:

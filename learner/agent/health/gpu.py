@@ -62,7 +62,8 @@ def check_memory(here: Here, found: Findings) -> None:
     asked = here.plan.resources.gpus_per_learner
     if asked == 0 or importlib.util.find_spec("torch") is None:
         return
-    program = [sys.executable, "-m", "learner.agent.health.gpu_probe", str(asked)]
+    numbers = (asked, here.ranks.local_rank, here.ranks.local_size)
+    program = [sys.executable, "-m", "learner.agent.health.gpu_probe", *map(str, numbers)]
     try:
         done = subprocess.run(
             program, capture_output=True, text=True, errors="replace", timeout=_PROBE_S,

@@ -17,13 +17,22 @@ _PATTERNS = (0x5A5A5A5A, 0x25A5A5A5)
 _LEAST_FREE = 0.05
 
 
+def own_devices(visible: int, asked: int, local_rank: int, local_size: int) -> range:
+    """Return the numbers of a learner's GPUs: its share, if it sees those of the others, too."""
+    first = local_rank * asked if visible >= local_size * asked else 0
+    return range(first, min(first + asked, visible))
+
+
 def main(arguments: list[str]) -> int:
-    """Check so many GPUs; return 0 even if one fails."""
+    """Check the GPUs of a learner: how many, its place on the node, how many learners are there.
+
+    Returns 0 even if one fails.
+    """
     import torch
 
     answer: dict[str, Any] = {"gpus": 0, "checked_bytes": 0, "remarks": [], "error": ""}
     if torch.cuda.is_available():
-        for index in range(min(int(arguments[0]), torch.cuda.device_count())):
+        for index in own_devices(torch.cuda.device_count(), *map(int, arguments)):
             try:
                 checked = _check(torch, index, answer)
             except torch.cuda.OutOfMemoryError:

@@ -8,10 +8,11 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from dlctl.contract import NodeFault, VerdictKind, attempt_dir
 from dlctl.contract.launchers import Ranks
-from learner.agent.health import Findings, Here, disk, examine, gpu, memory
+from learner.agent.health import Findings, Here, disk, examine, gpu, gpu_probe, memory
 from learner.agent.health.network import Meeting, neighbours
 
 
@@ -34,11 +35,22 @@ def test_a_healthy_node_has_no_fault(tmp_path):
 
 
 def test_a_temporary_folder_that_can_not_be_written_is_the_nodes_fault(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    def broken(*_):
+        raise OSError(5, os.strerror(5))
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(os, "fsync", broken)
     found = Findings()
     disk.check_temporary_folder(here(tmp_path), found)
-    what = f"can't write to {tmp_path}/gone (No such file or directory)"
+    what = f"can't write to {tmp_path} (Input/output error)"
     assert found.faults == [NodeFault("site", what)]
+
+
+def test_a_temporary_folder_that_only_other_nodes_have_is_a_remark(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    found = Findings()
+    disk.check_temporary_folder(here(tmp_path), found)
+    assert (found.faults, len(found.remarks)) == ([], 1)
 
 
 def test_a_full_disk_is_told_apart(tmp_path, monkeypatch):
@@ -138,3 +150,46 @@ def test_an_address_that_does_not_answer_is_unreached(tmp_path, monkeypatch):
     found = Findings()
     Meeting(one, "127.0.0.1")(found)
     assert (found.reached, found.unreached) == ([], [1])
+
+
+def test_each_learner_checks_its_own_gpus():
+    assert list(gpu_probe.own_devices(visible=4, asked=2, local_rank=1, local_size=2)) == [2, 3]
+    assert list(gpu_probe.own_devices(visible=2, asked=2, local_rank=1, local_size=2)) == [0, 1]
+    assert list(gpu_probe.own_devices(visible=0, asked=1, local_rank=0, local_size=1)) == []
+
+
+class Cuda:
+    """torch with a GPU in the host's memory, which may lose a bit."""
+
+    def __init__(self, *, loses=False, free=1 << 20, error=None):
+        self.cuda, self.int32, self._loses = self, torch.int32, loses
+        self._free, self._error = free, error
+
+    def device(self, *_):
+        return torch.device("cpu")
+
+    def mem_get_info(self, _):
+        if self._error:
+            raise self._error
+        return self._free, 1 << 20
+
+    def empty(self, count, dtype, device):
+        chunk = torch.empty(count, dtype=dtype, device=device)
+        if self._loses:
+            fill = chunk.fill_
+            chunk.fill_ = lambda pattern: (fill(pattern), chunk[5:6].bitwise_and_(0xFFFF))
+        return chunk
+
+
+@pytest.mark.parametrize(
+    ("cuda", "checked", "error"),
+    [
+        (Cuda(), 943716, ""),
+        (Cuda(loses=True), 0, "GPU 0 does not keep what is written to its memory"),
+        (Cuda(free=1 << 10), 0, "GPU 0 has 0 of its 1 MiB free"),
+    ],
+)
+def test_the_memory_of_a_gpu_is_written_and_read_back(cuda, checked, error):
+    answer = {"error": "", "remarks": []}
+    assert gpu_probe._check(cuda, 0, answer) == checked
+    assert answer["error"] == error
