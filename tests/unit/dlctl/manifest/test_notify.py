@@ -59,5 +59,6 @@ def test_what_is_refused(section, said):
 def test_guards_are_in_the_plan():
     text = "stop: {not_a_number, plateau: {patience: 3}, loss_spike: {factor: 4}, max_gpu_hours: 8}"
     assert plan_of(TEXT + text).stop == contract.StopRules(
-        True, contract.Plateau("validation_loss", 3), 4.0, None, 8.0
+        True, contract.Plateau("validation_loss", 3), loss_spike=4.0, max_gpu_hours=8.0
     )
+    assert plan_of(TEXT + "stop: {loss_spike: {factor: 4, action: skip}}").stop.skip_batches
