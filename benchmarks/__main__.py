@@ -21,6 +21,7 @@ _LEARNERS = ("torch", "mpi4py", "numpy")
 PACKAGES = {
     "start_up": _CLIENT,
     "client": _CLIENT,
+    "lifecycle": (*_CLIENT, *_LEARNERS),
     "exchange": _LEARNERS,
     "training": _LEARNERS,
     "checkpoint": (*_LEARNERS, "h5py"),
@@ -30,6 +31,7 @@ PACKAGES = {
 """The groups (each is a module here), and the packages whose versions each table lists."""
 PROGRAMS = {
     "client": (("ssh", "-V"), ("slurmctld", "-V")),
+    "lifecycle": (("slurmctld", "-V"),),
     "exchange": (("slurmctld", "-V"),),
 }
 

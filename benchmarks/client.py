@@ -39,6 +39,7 @@ root: {root}
 scheduler: {{kind: slurm}}
 partitions:
   debug: {{nodes: 4, cpus_per_node: 2, memory_per_node: 4000MiB, gpus_per_node: 2, default: true}}
+  short: {{nodes: 1, cpus_per_node: 2, memory_per_node: 4000MiB, max_time: 2m}}
 launcher: {{kind: srun, mpi: pmix}}
 environment: {{python: {python}}}
 """
