@@ -35,6 +35,7 @@ _FIRST_DELAY_S = {
     VerdictKind.DISK_FULL: 60.0,
     VerdictKind.NETWORK: 10.0,
     VerdictKind.SITE: 30.0,
+    VerdictKind.TRY_AGAIN: 10.0,
     VerdictKind.SCHEDULER: 10.0,
     VerdictKind.INTERNAL: 10.0,
 }
@@ -111,13 +112,18 @@ def _retry(
     if allowed is None:
         # Nothing is lost by beginning again where only the preflight has run.
         loses_nothing = bool(newest.bad_hosts) and newest.step < 0
+        loses_nothing = loses_nothing or kind is VerdictKind.TRY_AGAIN  # the program knows
         allowed = RETRIES if newest.progress >= 0 or loses_nothing else 0
         if not allowed:
             why = "there is no checkpoint to go on from; `retries: 3` would begin again"
             return Action(Next.STOP, why)
     if done >= allowed:
-        how_many = "no retries are" if not allowed else f"all {allowed} retries have been"
-        return Action(Next.STOP, f"{how_many} {'allowed' if not allowed else 'used'}")
+        used = (
+            "the one retry has been used"
+            if allowed == 1
+            else f"all {allowed} retries have been used"
+        )
+        return Action(Next.STOP, used if allowed else "no retries are allowed")
     delay_s = _delay_s(lifecycle, kind, done, chance)
     why = f"retry {done + 1} of {allowed}, from the newest checkpoint"
     if newest.progress < 0:

@@ -50,6 +50,16 @@ def test_what_would_happen_again_is_never_retried(kind):
     assert after(ended(1, kind), retries=9).kind is Next.STOP
 
 
+def test_a_program_that_asks_for_another_attempt_needs_no_checkpoint():
+    """Exit code 75: a license server was busy, for example, before training began."""
+    busy = VerdictKind.TRY_AGAIN
+    action = after(ended(1, busy, progress=-1))
+    assert (action.kind, action.not_before) == (Next.RETRY, NOW + 10)
+    assert after(ended(1, busy, progress=-1), retries=0).why == "no retries are allowed"
+    again = after(ended(1, busy, progress=-1), ended(2, busy, progress=-1), retries=1)
+    assert again.why == "the one retry has been used"
+
+
 @pytest.mark.parametrize("kind", [VerdictKind.TIME_LIMIT, VerdictKind.PREEMPTED])
 def test_the_end_of_a_job_is_no_fault(kind):
     many = [ended(n, kind, n, state=State.HALTED) for n in range(1, 50)]
