@@ -6,6 +6,7 @@ The preflight must stop such a job, and its message gives both numbers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,7 @@ from dlctl.contract.programs.verdict_rules import Place, blamed_host, first_matc
 from learner.job.context import launcher_name
 from learner.job.outcome import Outcome, failed
 from learner.job.slurm import says_lost
-from learner.supervisor.preflight.node_health import Unfit, unfit_nodes
+from learner.supervisor.preflight.node_health import Unfit, name_of, unfit_nodes
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ def _judge_problems(findings: Findings) -> Outcome | None:
             # What only some nodes lack is no mistake of the user's.
             is_mistake = not where and report.problems[0] in report.mistakes
             kind = VerdictKind.USER_ERROR if is_mistake else VerdictKind.SITE
-            return failed(kind, what + where, hint, _evidence(findings, report))
+            outcome = failed(kind, what + where, hint, _evidence(findings, report))
+            return replace(outcome, bad_hosts=_seen_only_on(findings.reports, report.problems[0]))
     return None
 
 
@@ -138,13 +140,30 @@ def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
     detail = f": {words[0]}" if words else "."
     code = findings.exit_code
     how = "in time" if code is None else f"({launcher_name(plan)} ended with exit code {code})"
-    return failed(
+    outcome = failed(
         VerdictKind.SITE,
         f"The preflight got no report from learner {silent[0]}, one of {learners}, {how}{detail}",
         "Check that every node has the site's Python and sees its root folder: "
         f"dlctl sites check {plan.site}",
         Evidence("learner", silent[0], "", code, None, findings.words),
     )
+    return replace(outcome, bad_hosts=_ended_only_on(findings))
+
+
+_ENDED_ON = re.compile(r"error: (\S+): tasks? [\d,-]+: Exited with exit code")
+
+
+def _ended_only_on(findings: Findings) -> tuple[str, ...]:
+    """Return the nodes on which a process ended before its report, while others reported."""
+    fine = {name_of(report) for report in findings.reports}
+    ended = [match[1] for line in findings.words if (match := _ENDED_ON.search(line))]
+    return tuple(dict.fromkeys(host for host in ended if fine and host not in fine))
+
+
+def _seen_only_on(reports: Sequence[Preflight], problem: str) -> tuple[str, ...]:
+    """Return the nodes on which a problem was seen; none if it was seen on all of them."""
+    hosts = list(dict.fromkeys(name_of(r) for r in reports if problem in r.problems))
+    return tuple(hosts) if len(hosts) < len({name_of(r) for r in reports}) else ()
 
 
 def _silent(plan: Plan, findings: Findings) -> list[int]:
@@ -178,7 +197,5 @@ def _pmi_hint(plan: Plan) -> str:
 
 def _where(reports: list[Preflight], first: Preflight) -> str:
     """Return on which nodes a problem was seen; nothing if it was seen on all of them."""
-    hosts = sorted({r.host for r in reports if first.problems[0] in r.problems})
-    if len(hosts) == len({r.host for r in reports}):
-        return ""
-    return f" (Seen on {', '.join(hosts)}.)"
+    hosts = _seen_only_on(reports, first.problems[0])
+    return f" (Seen on {', '.join(sorted(hosts))}.)" if hosts else ""

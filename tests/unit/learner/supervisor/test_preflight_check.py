@@ -55,3 +55,30 @@ def test_a_mistake_of_the_user_is_no_fault_of_the_site(tmp_path):
     assert kind(bad) == "user_error"
     assert kind(report(0, "n1", [problem], [])) == "site"
     assert kind(bad, report(1, "n2", [], [])) == "site", "only one node lacks it"
+
+
+ENDED = "srun: error: n2: task 1: Exited with exit code 2"
+
+
+@pytest.mark.parametrize(
+    ("reports", "bad"),
+    [
+        ([Preflight(0, "n1", "3", 2, None, None)], ("n2",)),
+        ([], ()),  # the site's Python may be gone everywhere
+    ],
+)
+def test_a_node_on_which_nothing_starts_is_avoided_if_another_works(tmp_path, reports, bad):
+    plan = Job(tmp_path, "true", resources={"learners": 2, "nodes": 2}).plan
+    objection = judge(plan, Findings(reports, 1, [ENDED, "srun: error: n1: task 0: Terminated"]))
+    assert objection is not None and ENDED in objection.reason
+    assert objection.bad_hosts == bad
+
+
+def test_a_node_that_alone_lacks_something_is_avoided(tmp_path):
+    plan = Job(tmp_path, "true", resources={"learners": 2, "nodes": 2}).plan
+    lacks = Preflight(
+        1, "n2.example.org", "3", 2, None, None, node="n2", problems=["It lacks h5py."]
+    )
+    objection = judge(plan, Findings([Preflight(0, "n1", "3", 2, None, None), lacks], 0))
+    assert objection is not None
+    assert (objection.reason, objection.bad_hosts) == ("It lacks h5py. (Seen on n2.)", ("n2",))
