@@ -87,7 +87,7 @@ def unfit_outcome(plan: Plan, unfit: Sequence[Unfit], exit_code: int | None) -> 
         f"The next attempts avoid it: dlctl resume {plan.training_id}; `dlctl sites nodes "
         f"{plan.site}` lists the nodes to avoid."
     )
-    evidence = Evidence("learner", first.rank, first.host, exit_code, None, [told])
+    evidence = Evidence("learner", first.rank, first.host, exit_code)
     outcome = failed(VerdictKind(first.fault.kind), f"The node {told}.", hint, evidence)
     return replace(outcome, bad_hosts=tuple(each.host for each in unfit))
 

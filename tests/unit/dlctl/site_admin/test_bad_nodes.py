@@ -1,0 +1,47 @@
+"""`dlctl sites nodes`: the nodes that a site avoids."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+NOW = time.time()
+
+
+@pytest.fixture
+def nodes(local_site):
+    """The site's records: one that is in force, one that has expired, and one from the future."""
+    folder = local_site.root / "nodes"
+    folder.mkdir(parents=True)
+    for host, until in (("n7", NOW + 3600), ("n8", NOW - 5)):
+        record = {
+            "host": host, "kind": "gpu_error", "reason": "The node n7 has a dead GPU.",
+            "training_id": "digits-1", "attempt": 1, "seen_at": NOW - 7200, "expires_at": until,
+        }  # fmt: skip
+        (folder / f"{host}.json").write_text(json.dumps(record))
+    (folder / "n9.json").write_text('{"schema_version": 99}')
+    return folder
+
+
+def test_nodes_are_listed_until_they_expire_or_are_forgotten(dlctl, nodes):
+    shown = dlctl("sites", "nodes", "local", ok=True).stdout
+    assert "n7" in shown and "n8" not in shown and "n9" not in shown
+    for word in ("gpu_error", "digits-1", "2 h ago", "60 min", "The node n7 has a dead GPU."):
+        assert word in shown, shown
+    found = dlctl("sites", "nodes", "local", "--json", ok=True).json
+    assert [node["host"] for node in found] == ["n7"]
+    done = dlctl("sites", "nodes", "local", "--forget", "n7", ok=True)
+    assert "forgot n7" in done.stdout
+    assert not (nodes / "n7.json").exists()
+
+
+def test_only_a_node_that_is_avoided_can_be_forgotten(dlctl, nodes):
+    done = dlctl("sites", "nodes", "local", "--forget", "n6")
+    assert done.exit_code == 4
+    assert "does not avoid the node 'n6'" in done.stderr and "it avoids: n7" in done.stderr
+
+
+def test_a_site_without_bad_nodes_has_an_empty_list(dlctl, local_site):
+    assert dlctl("sites", "nodes", "local", "--json", ok=True).json == []
