@@ -24,16 +24,13 @@ _BUSY = re.compile(r"Memory required by task is not available", re.IGNORECASE)
 _LOST = re.compile(r"node fail(ure)?\b", re.IGNORECASE)
 
 
-def job_hosts(plan: Plan, *, spares: bool = False) -> list[str]:
+def job_hosts(plan: Plan) -> list[str]:
     """Return the host of each node; the first is this one, which runs the job script.
-
-    Args:
-        spares: whether to return the spare nodes, too.
 
     Raises:
         SiteFault: Slurm does not list them, or gave the job fewer nodes than the plan has.
     """
-    wanted = plan.resources.nodes + (plan.resources.spare_nodes if spares else 0)
+    wanted = plan.resources.nodes
     if not plan.launch.argv:
         return [socket.gethostname()] * wanted
     hosts, error_text = _listed(plan)

@@ -20,7 +20,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ContractError, NodeFault, Plan, Preflight, VerdictKind
 from learner.job.outcome import Outcome
-from learner.job.slurm import ASK_TIMEOUT_S, beside, job_hosts, listed_hosts
+from learner.job.slurm import ASK_TIMEOUT_S, beside, listed_hosts
 from learner.lifecycle.bad_nodes import bad_node, remember
 from learner.supervisor.preflight.judgement import unfit_outcome
 from learner.supervisor.preflight.node_health import Unfit, name_of, remarks, unfit_nodes
@@ -39,9 +39,9 @@ def choose_nodes(
     Args:
         wait: waits for a step until a time of the monotonic clock; None: it was ended.
     """
-    if (hosts := listed_hosts(plan)) and len(hosts) <= plan.resources.nodes:
+    hosts = listed_hosts(plan)
+    if len(hosts) <= plan.resources.nodes:
         return plan, None  # an attempt before this one has given the others back
-    hosts = job_hosts(plan, spares=True)
     program = ["learner.agent.node_check", str(job_dir), str(attempt)]
     log, began_at = step_log(job_dir, attempt, "preflight-nodes"), time.time()
     step = Step(plan, plan.launch.each_node_argv, program, log)
