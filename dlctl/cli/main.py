@@ -74,9 +74,9 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import checkpoints, export, jobs, manifests, reading, report, sites
+    from dlctl.cli import checkpoints, export, jobs, manifests, reading, rehearse, report, sites
 
-    for group in (manifests, jobs, reading, report, checkpoints, export, sites):
+    for group in (manifests, rehearse, jobs, reading, report, checkpoints, export, sites):
         group.register(app)
 
 

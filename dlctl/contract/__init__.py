@@ -18,5 +18,6 @@ from dlctl.contract.names import *  # noqa: F403
 from dlctl.contract.notices import *  # noqa: F403
 from dlctl.contract.plan import *  # noqa: F403
 from dlctl.contract.records import *  # noqa: F403
+from dlctl.contract.rehearsal import *  # noqa: F403
 from dlctl.contract.sent_files import *  # noqa: F403
 from dlctl.contract.states import *  # noqa: F403

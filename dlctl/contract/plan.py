@@ -10,6 +10,7 @@ from dlctl.contract.control import StopRules
 from dlctl.contract.lifecycle import HangPolicy, Lifecycle
 from dlctl.contract.notices import Notify
 from dlctl.contract.records import SCHEMA_VERSION
+from dlctl.contract.rehearsal import Rehearsal
 
 
 @dataclass(frozen=True)
@@ -267,6 +268,8 @@ class Plan:
     """None: nobody looks for hangs."""
     notify: Notify | None = None
     """Who is told what happens, if anybody."""
+    rehearsal: Rehearsal | None = None
+    """What this attempt of a rehearsal does; None in a training."""
     not_in_this_version: list[str] = field(default_factory=list)
     """What the manifest asks for and this version, or the site, does not do: a sentence each."""
     code_changes: list[str] = field(default_factory=list)

@@ -52,11 +52,12 @@ def submit(
         TransportError: nothing was asked of the scheduler; `resume` sends it.
     """
     plan = request.plan
+    rehearses = plan.rehearsal is not None  # then it is not the latest training of any folder
     record = Record(
         training_id=plan.training_id, name=plan.name, site=plan.site,
-        folder=str(Path.cwd().resolve()),
+        folder="" if rehearses else str(Path.cwd().resolve()),
         job_dir=plan.job_dir, created_at=plan.created_at,
-        manifest_path=str(request.manifest_path),
+        manifest_path="" if rehearses else str(request.manifest_path),
         overrides=json.dumps(dataclasses.asdict(request.overrides)),
         reason="is being submitted", hint=f"dlctl resume {plan.training_id}",
     )  # fmt: skip

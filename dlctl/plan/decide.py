@@ -143,7 +143,7 @@ def _resources(manifest: Manifest, placement: Placement) -> Resources:
         memory_bytes_per_node=on_node,
         gpus_per_node=manifest.gpus * fullest,
         time_s=time_s,
-        halt_margin_s=HALT_MARGIN_S if time_s is None else _margin_s(time_s),
+        halt_margin_s=HALT_MARGIN_S if time_s is None else margin_s(time_s),
         first_ranks=list(itertools.accumulate(placement.learners_per_node[:-1], initial=0)),
         spare_nodes=manifest.spare_nodes,
     )
@@ -152,16 +152,22 @@ def _resources(manifest: Manifest, placement: Placement) -> Resources:
 def _lifecycle(manifest: Manifest, site: Site, placement: Placement) -> contract.Lifecycle:
     """Return what happens after the first attempt: the manifest's wishes, the site's means."""
     total_s, each_s = manifest.time_s, placement.time_s
-    links = 1
-    if total_s is not None and each_s is not None and each_s < total_s:
-        links = -(-total_s // max(1, each_s - _margin_s(each_s) - START_S))
+    links = 1 if total_s is None or each_s is None else link_count(total_s, each_s)
     return replace(
         lifecycle(manifest.retries, manifest.retry), total_time_s=total_s, links=links,
         starters=list(site.scheduler.next_attempt),
     )  # fmt: skip
 
 
-def _margin_s(time_s: int) -> int:
+def link_count(total_s: int, each_s: int) -> int:
+    """Return how many jobs a training takes, of which each may run for `each_s`."""
+    if total_s <= each_s:
+        return 1
+    return -(-total_s // max(1, each_s - margin_s(each_s) - START_S))
+
+
+def margin_s(time_s: int) -> int:
+    """Return how long before its limit a job is halted."""
     return max(5, min(HALT_MARGIN_S, time_s // 4))
 
 

@@ -15,6 +15,7 @@ from learner.lifecycle.next_attempt import begin, changed_plan, claim, withdraw
 from learner.lifecycle.starters import Situation, Starter, candidates
 from learner.lifecycle.starters.base import CanNotStart
 from learner.lifecycle.starters.in_allocation import MAY_LACK_NODES, InAllocation
+from learner.rehearsal.conclude import conclude as conclude_rehearsal
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ def conclude(
     verdict = history.measured(job_dir, plan, verdict)
     verdicts = [*history.verdicts_before(job_dir, verdict.attempt), verdict]
     asked = history.requests(job_dir)
+    if plan.rehearsal is not None:
+        may_go_on = in_job and not is_fresh and asked == policy.Requests()
+        return _rehearsed(job_dir, plan, verdict, left_s, may_go_on=may_go_on)
     action = policy.decide(plan.lifecycle, verdicts, asked, time.time())
     if not action.goes_on:
         return replace(verdict, action=action), None
@@ -54,6 +58,21 @@ def conclude(
     starters = candidates(situation)
     action = replace(action, starter=str(starters[0].kind))
     return replace(verdict, action=action), Following(replace(situation, action=action), starters)
+
+
+def _rehearsed(
+    job_dir: Path, plan: Plan, verdict: Verdict, left_s: float | None, *, may_go_on: bool
+) -> tuple[Verdict, Following | None]:
+    """Return the verdict on an attempt of a rehearsal; the next one always runs in the same job."""
+    action, plan = conclude_rehearsal(job_dir, plan, verdict, may_go_on=may_go_on)
+    if not action.goes_on:
+        return replace(verdict, action=action), None
+    starter = InAllocation()
+    action = replace(action, starter=str(starter.kind))
+    situation = Situation(
+        job_dir, verdict.attempt, plan, VerdictKind(verdict.kind), action, verdict.job_id, left_s
+    )
+    return replace(verdict, action=action), Following(situation, [starter])
 
 
 def _whole(job_dir: Path, plan: Plan) -> Plan:

@@ -65,7 +65,9 @@ def _train(job: TrainingJob, exchange: Exchange, halt: HaltFlag, writer: WriterP
     position = job.start(keeper, trained)
     steered = steering(job.directory, job.attempt, job.rank, job.plan.stop)
     reports = job.reports()
-    trainer = Trainer(settings, trained, optimizer, exchange, keeper, reports, halt, steered)
+    trainer = Trainer(
+        settings, trained, optimizer, exchange, keeper, reports, halt, steered, job.plan.rehearsal
+    )
     finished = trainer.run(position)
     if not finished:
         job.say_halted(position, saved=keeper.save(trained, position, final=True))

@@ -20,13 +20,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dlctl.contract import Training
+from dlctl.contract import Rehearsal, Training
 from dlctl.contract.metrics import CHECKPOINT_S, SAMPLES_PER_S
 from learner.data.prefetch import Prefetcher
 from learner.data.sampling import Share, batch_count, epoch_order, places_left, share_of_batch
 from learner.data_parallel.optimizer import DistributedOptimizer
 from learner.exchange import Exchange
 from learner.job.metrics import MetricsFile, Progress, StepTimes
+from learner.rehearsal.drill import Drill
 from learner.system.signals import HaltFlag
 from learner.training.checkpoints import CheckpointKeeper, Position, Trained
 from learner.training.epoch_table import EpochTable
@@ -67,6 +68,7 @@ class Trainer:
         reports: Reports,
         halt: HaltFlag,
         steering: Steering | None = None,
+        rehearsal: Rehearsal | None = None,
     ) -> None:
         self._helm = Helm(steering or Steering(), settings, exchange)
         self._settings = settings
@@ -87,6 +89,7 @@ class Trainer:
         validated = self._parts.validation is not None
         self._table = EpochTable(settings.epochs, self._names, validated=validated)
         self._watch = LossWatch(reports.say)
+        self._drill = Drill(rehearsal, exchange.rank, self._tell_now, lambda: halt.is_set)
         self.position = Position()
 
     def run(self, position: Position) -> bool:
@@ -97,7 +100,7 @@ class Trainer:
         validated = self._names if self._parts.validation is not None else ()
         self._helm.check([*self._names, *(f"validation_{name}" for name in validated)])
         self._helm.leave_out(position, len(self._parts.train), self._tell)
-        while position.epoch < self._settings.epochs:
+        while position.epoch < self._settings.epochs and not self._drill.over(position.step):
             try:
                 if not self._epoch():
                     return False
@@ -107,6 +110,8 @@ class Trainer:
                 break
         self.share_buffers()
         self._keeper.save(self._trained, position, final=True)
+        if self._drill.active:
+            self._record({CHECKPOINT_S: self._keeper.cost_s}, force=True)
         return True
 
     def share_buffers(self) -> None:
@@ -128,6 +133,7 @@ class Trainer:
         halt = save_due = False
         with self._prefetched(self._parts.train, self._shares(order, first)) as batches:
             for share in self._shares(order, first):
+                self._drill.disturb(position.step)
                 after = self._step(share, batches)
                 self._keeper.prepare(self._trained, position)
                 halt = halt or after.halt
@@ -143,8 +149,8 @@ class Trainer:
                 if save_due:  # if postponed, it becomes overdue as soon as the writer is free
                     self._keeper.save(self._trained, position)
                     save_due = False
-                if resized:
-                    return True  # the rest of the epoch has other batches
+                if resized or self._drill.over(position.step):
+                    return True  # the rest of the epoch has other batches, or is left out
         elapsed_s = time.monotonic() - started_at
         done = position.samples - trained_before
         self._optimizer.settle()
@@ -292,6 +298,11 @@ class Trainer:
         self._reports.say(f"step {position.step}: {event}")
         if self._reports.metrics is not None:
             self._reports.metrics.tell(position.step, position.epoch + 1, event)
+
+    def _tell_now(self, event: str) -> None:
+        """Tell an event, and the supervisor the step."""
+        self._record(self._times.read(), force=True)
+        self._tell(event)
 
     def _share_done(self) -> float:
         share = self.position.batch / max(1, self._steps) if self.position.batch else 0.0

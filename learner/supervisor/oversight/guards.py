@@ -17,6 +17,7 @@ from dlctl.contract import ContractError, Plan, State, Status, Stopped, StopRule
 from dlctl.contract.metrics import LOSS
 from learner.job.guards import Guards, read_stopped, write_stopped
 from learner.job.outcome import Outcome
+from learner.rehearsal.drill import halt_is_due
 from learner.supervisor.control import EndRequest
 
 LOOK_S = 1.0
@@ -37,6 +38,7 @@ class Overseer:
         rules = plan.stop or StopRules()
         self._job_dir, self._attempt, self._clock = job_dir, attempt, clock
         self._ends = _ends_of_hours(plan, rules, job_dir, attempt, clock())
+        self._rehearsal = plan.rehearsal
         looks_itself = plan.framework.job is not None and plan.parameter_server is None
         self._guards = None if looks_itself or plan.stop is None else Guards(rules)
         self._seen: dict[int, object] = {}
@@ -51,6 +53,8 @@ class Overseer:
         for ends_at, reason in self._ends:
             if self._clock() >= ends_at:
                 return EndRequest("halt", reason, 0.0, VerdictKind.BUDGET)
+        if halt_is_due(self._rehearsal, statuses() if self._rehearsal else ()):
+            return EndRequest("halt", "the rehearsal halts it", 0.0)
         stopped = self._heed(statuses()) if self._guards else None
         if stopped is None:
             return None

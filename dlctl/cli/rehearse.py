@@ -1,0 +1,218 @@
+"""The command rehearse: whether a restart works, and what the training would take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import JSON, SITE, open_record, opened
+from dlctl.cli.manifests import (
+    CPUS,
+    GPUS,
+    LEARNERS,
+    LEARNERS_PER_NODE,
+    MANIFEST,
+    MEMORY,
+    NODES,
+    PARTITION,
+    SET,
+    make_overrides,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from dlctl.contract import Rehearsed
+    from dlctl.lifecycle import Session
+    from dlctl.plan.rehearsal import Forecast
+    from dlctl.record import Record, RecordStore
+    from dlctl.request.request import Request
+
+_STAGE = b"rehearsal, stage"
+"""In the supervisor's lines about what follows."""
+_NAMES_SHOWN = 3
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(rehearse)
+
+
+def rehearse(
+    manifest: Path = MANIFEST, site: str = SITE,
+    steps: int = typer.Option(20, "--steps", min=3, help="How many steps to train."),
+    limit: str = typer.Option("15m", "--limit", help="The time limit of the rehearsal's job."),
+    learners: int | None = LEARNERS, nodes: int | None = NODES,
+    learners_per_node: int | None = LEARNERS_PER_NODE, gpus: int | None = GPUS,
+    cpus: float | None = CPUS, memory: str | None = MEMORY, partition: str | None = PARTITION,
+    set_: list[str] = SET,
+    keep: bool = typer.Option(False, "--keep", help="Keep the rehearsal's job directory."),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Try in one short job whether a training restarts bit for bit, and what it will take.
+
+    It trains some steps undisturbed, then again, halted after a third of them and killed after
+    two thirds, and compares the two checkpoints. Exit code 10 if they differ.
+
+    Example: dlctl rehearse manifest.yml --site mycluster
+    """
+    from dataclasses import replace
+
+    from dlctl.plan.rehearsal import forecast, rehearsal_plan
+    from dlctl.plan.render import render
+    from dlctl.request.build import prepare
+    from dlctl.request.request import check_can_run
+
+    overrides = make_overrides(
+        learners, nodes, learners_per_node, gpus, cpus, memory, None, partition, set_
+    )
+    limit_s = _seconds(limit)
+    with opened(site) as session:
+        request = prepare(manifest, overrides, session.site)
+        check_can_run(request)
+        plan = rehearsal_plan(request.plan, steps, limit_s)
+        rehearsal = replace(request, plan=plan, script=render(plan))
+        found, record, store = _run(session, rehearsal)
+        whole = forecast(request.plan, found)
+        shown = {"training_id": record.training_id, "rehearsed": found, "forecast": whole,
+                 "memory_asked_bytes": plan.resources.memory_bytes_per_learner}  # fmt: skip
+        output.report(shown, as_json, _print)
+        if found.equal and not keep:
+            _remove(session, record, store)
+    if not found.equal:
+        _refuse(record)
+
+
+def _seconds(limit: str) -> int:
+    from dlctl.units import parse_duration
+
+    try:
+        return int(parse_duration(limit))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--limit") from None
+
+
+def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordStore]:
+    """Submit a rehearsal and wait for its end."""
+    from dlctl.contract import State
+    from dlctl.lifecycle import make_environment, refresh, submit
+    from dlctl.outputs.logs import LogReader, follow
+    from dlctl.outputs.rehearsal import read_rehearsed
+
+    make_environment(session, request.plan, output.note)
+    store = open_record()
+    with output.progress("sending") as on_progress:
+        known = [submit(session, request, store, on_progress)]
+    name = known[0].training_id
+    output.note(f"{name}: a rehearsal, in four attempts of one job")
+
+    def state() -> State:
+        known[0] = refresh(session, known, store)[0]
+        return known[0].state
+
+    def trouble(error: Exception) -> None:
+        output.warn(f"{error}; trying again")
+
+    try:
+        for piece in follow(session.transport, LogReader(known[0].job_dir), state, trouble):
+            for line in piece.content.split(b"\n"):
+                if _STAGE in line:
+                    output.note(line.decode(errors="replace").strip())
+    except KeyboardInterrupt:
+        output.note(f"\nstopped waiting; the rehearsal goes on as {name}")
+        output.hint(f"dlctl cancel {name}")
+        raise typer.Exit(130) from None
+    return read_rehearsed(session.transport, known[0]), known[0], store
+
+
+def _remove(session: Session, record: Record, store: RecordStore) -> None:
+    from dlctl.errors import DlctlError
+    from dlctl.lifecycle import delete
+
+    try:
+        delete(session, record, store)
+    except DlctlError as error:  # what was asked is known
+        output.warn(f"the rehearsal's files are still there: {error.message}")
+
+
+def _refuse(record: Record) -> None:
+    """Raise TrainingFailed."""
+    from dlctl.errors import TrainingFailed
+
+    raise TrainingFailed(
+        "a restart doesn't continue this training as if nothing had happened",
+        hint=f"`dlctl checkpoints list {record.training_id}`; random numbers that your program "
+        "draws from generators of its own, or a GPU's order of additions, may be the cause",
+    )
+
+
+# What people read ---------------------------------------------------------------------------------
+
+
+def _print(shown: dict[str, Any]) -> None:
+    found, whole = shown["rehearsed"], shown["forecast"]
+    output.fields({
+        "restarts": _restarts(found),
+        "disturbed": f"halted at step {found.halted_at}, killed after step {found.killed_at} "
+                     f"of {found.steps}",
+        "restart": "" if found.restart_s is None else f"{found.restart_s:.1f} s from the kill to "
+                   "the next step",
+        "checkpoint": _checkpoint(found),
+        "memory": _memory(found.memory_bytes, shown["memory_asked_bytes"]),
+        "speed": "" if not found.step_s else f"{found.samples_per_s:.4g} samples a second, "
+                 f"{found.step_s:.3g} s a step",
+        "training": "" if whole is None else _training(found, whole),
+        "time": "" if whole is None else _time(whole),
+    })  # fmt: skip
+
+
+def _restarts(found: Rehearsed) -> str:
+    if found.equal:
+        return "bit for bit"
+    names = ", ".join(found.differing[:_NAMES_SHOWN])
+    if len(found.differing) > _NAMES_SHOWN:
+        names += f" and {len(found.differing) - _NAMES_SHOWN} more"
+    by = found.largest_difference
+    return f"NOT bit for bit: {names}" + ("" if by is None else f" (by at most {by:.3g})")
+
+
+def _checkpoint(found: Rehearsed) -> str:
+    if found.checkpoint_s is None:
+        return ""
+    size = "" if found.checkpoint_bytes is None else f", {_size(found.checkpoint_bytes)}"
+    return f"{found.checkpoint_s:.2g} s{size}"
+
+
+def _memory(used: int | None, asked: int | None) -> str:
+    if used is None:
+        return ""
+    return f"{_size(used)} used, {_size(asked) if asked else 'the default'} asked for, per learner"
+
+
+def _size(size_bytes: int) -> str:
+    for limit, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size_bytes >= limit:
+            return f"{size_bytes / limit:.3g} {unit}"
+    return f"{size_bytes} B"
+
+
+def _hours(hours: float) -> str:
+    for limit, unit, name in ((1 / 40, 1 / 3600, "s"), (1.5, 1 / 60, "min"), (48, 1, "h")):
+        if hours < limit:
+            return f"{hours / unit:.3g} {name}"
+    return f"{hours / 24:.3g} d"
+
+
+def _training(found: Rehearsed, whole: Forecast) -> str:
+    jobs = "1 job" if whole.links == 1 else f"{whole.links} jobs"
+    gpus = f", {whole.gpu_hours:.3g} GPU-hours" if whole.gpu_hours else ""
+    text = f"{found.total_steps} steps: {_hours(whole.hours)} in {jobs}"
+    return f"{text}, {whole.node_hours:.3g} node-hours{gpus}"
+
+
+def _time(whole: Forecast) -> str:
+    if whole.asked_hours is None:
+        return ""
+    verdict = "is enough" if whole.asked_hours >= whole.hours else "is NOT enough"
+    return f"{_hours(whole.asked_hours)} {verdict}, not counting validation"

@@ -1,0 +1,138 @@
+"""What the attempts of a rehearsal have measured."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import Plan, Rehearsed, Status
+from dlctl.contract.metrics import (
+    CHECKPOINT_S,
+    CHECKPOINT_STALL_S,
+    MEMORY_BYTES,
+    STEP_S,
+    MetricsLine,
+    parse_line,
+)
+from learner.checkpoint_files.layout import DamagedCheckpoint, read_marker
+from learner.rehearsal.compare import differing, largest_difference, newest
+from learner.rehearsal.drill import KILLED
+
+_REFERENCE, _HALTED, _KILLED, _LAST = 1, 2, 3, 4
+"""The attempts, by number."""
+
+
+def lines_of(job_dir: Path, attempt: int) -> list[MetricsLine]:
+    """Return learner 0's measurements in an attempt."""
+    try:
+        text = (job_dir / contract.metrics_file(attempt, 0)).read_text()
+    except OSError:
+        return []
+    return [line for line in map(parse_line, text.split("\n")) if line is not None]
+
+
+def was_killed(job_dir: Path, attempt: int) -> bool:
+    """Return whether the rehearsal has killed a learner of an attempt."""
+    return any(line.event == KILLED for line in lines_of(job_dir, attempt))
+
+
+def compared(job_dir: Path, plan: Plan) -> Rehearsed:
+    """Return what the rehearsal found, once its last attempt has completed."""
+    assert plan.rehearsal is not None
+    first = newest(job_dir / contract.REHEARSAL_FOLDER / contract.CHECKPOINTS)
+    second = newest(job_dir / contract.CHECKPOINTS)
+    parts = ["the final checkpoint is missing"]
+    if first is not None and second is not None:
+        try:
+            parts = differing(first, second)
+        except (DamagedCheckpoint, OSError) as error:
+            parts = [f"the final checkpoint can't be read: {error}"]
+    found = Rehearsed(not parts, plan.rehearsal.steps, parts)
+    if parts:
+        found = replace(found, largest_difference=largest_difference(plan, job_dir))
+    return replace(_measured(found, job_dir, plan), checkpoint_bytes=_size(second))
+
+
+def _size(checkpoint: Path | None) -> int | None:
+    with contextlib.suppress(DamagedCheckpoint, OSError):
+        if checkpoint is not None:
+            return sum(file.size_bytes for file in read_marker(checkpoint).files.values())
+    return None
+
+
+def _measured(found: Rehearsed, job_dir: Path, plan: Plan) -> Rehearsed:
+    lines = lines_of(job_dir, _REFERENCE)
+    ranks = range(plan.resources.learners)
+    statuses = [_status(job_dir, _REFERENCE, "learner", rank) for rank in ranks]
+    supervisor = _status(job_dir, _REFERENCE, "supervisor", 0)
+    killed = [line for line in lines_of(job_dir, _KILLED) if line.event == KILLED]
+    begun_at, again_at = first_step_at(lines), first_step_at(lines_of(job_dir, _LAST))
+    step_s = undisturbed_step_s(lines)
+    kill_at = killed[-1].time if killed else None
+    return replace(
+        found,
+        halted_at=_halted_at(job_dir),
+        killed_at=killed[-1].step if killed else None,
+        total_steps=_total_steps(statuses[0]),
+        step_s=step_s,
+        samples_per_s=plan.training.batch_size / step_s if step_s else None,
+        checkpoint_s=_last(lines, CHECKPOINT_S),
+        memory_bytes=_memory(lines, statuses),
+        start_s=begun_at - supervisor.started_at if begun_at and supervisor else None,
+        restart_s=again_at - kill_at if again_at and kill_at else None,
+    )
+
+
+def _halted_at(job_dir: Path) -> int | None:
+    path = job_dir / contract.verdict_file(_HALTED)
+    with contextlib.suppress(contract.ContractError, OSError):
+        if verdict := contract.read_record(contract.Verdict, path):
+            return verdict.progress
+    return None
+
+
+def _status(job_dir: Path, attempt: int, role: str, rank: int) -> Status | None:
+    path = job_dir / contract.status_file(attempt, role, rank)
+    with contextlib.suppress(contract.ContractError, OSError):
+        return contract.read_record(Status, path)
+    return None
+
+
+def first_step_at(lines: Iterable[MetricsLine]) -> float | None:
+    """Return when an attempt began its first step, in Unix seconds; a line covers one step."""
+    for line in lines:
+        if not line.event and line.time is not None and (step_s := line.values.get(STEP_S)):
+            return line.time - step_s
+    return None
+
+
+def undisturbed_step_s(lines: Iterable[MetricsLine]) -> float | None:
+    """Return the mean of a step without the wait for checkpoints, over the second half."""
+    steps = [
+        max(0.0, step_s - (line.values.get(CHECKPOINT_STALL_S) or 0.0))
+        for line in lines
+        if (step_s := line.values.get(STEP_S))
+    ]
+    half = steps[len(steps) // 2 :]
+    return sum(half) / len(half) if half else None
+
+
+def _last(lines: Iterable[MetricsLine], name: str) -> float | None:
+    known = [value for line in lines if (value := line.values.get(name)) is not None]
+    return known[-1] if known else None
+
+
+def _memory(lines: Iterable[MetricsLine], statuses: Iterable[Status | None]) -> int | None:
+    values = [line.values.get(MEMORY_BYTES) for line in lines]
+    values += [status.metrics.get(MEMORY_BYTES) for status in statuses if status]
+    return int(max((value for value in values if value), default=0)) or None
+
+
+def _total_steps(status: Status | None) -> int | None:
+    """Return the steps of the whole training, by what learner 0 says is done."""
+    if status is None or not status.step or not status.done:
+        return None
+    return round(status.step / status.done)

@@ -1,0 +1,62 @@
+"""What each attempt of a rehearsal does, and what must have come of it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dlctl.contract import Rehearsal, Stage, State
+
+LEAST_STEPS = 3
+"""One step before the halt, one between halt and kill, one afterwards."""
+
+_EXPECTED = {
+    Stage.REFERENCE: State.COMPLETED, Stage.HALT: State.HALTED, Stage.KILL: State.FAILED,
+    Stage.FINISH: State.COMPLETED,
+}  # fmt: skip
+_ORDER = list(Stage)
+
+
+def objection(rehearsal: Rehearsal, state: State, step: int, *, killed: bool) -> str:
+    """Return why no attempt may follow this one; empty if it went as the rehearsal wants.
+
+    Args:
+        step: the newest checkpoint's.
+        killed: whether the rehearsal has killed a learner of this attempt.
+    """
+    stage = Stage(rehearsal.stage)
+    if state is not _EXPECTED[stage]:
+        return f"the rehearsal's stage `{stage}` ended {state}, not {_EXPECTED[stage]}"
+    if stage is Stage.KILL and not killed:
+        return "the attempt failed before the rehearsal killed it"
+    if stage is Stage.REFERENCE and step < LEAST_STEPS:
+        return f"a rehearsal needs at least {LEAST_STEPS} steps, and there are {max(step, 0)}"
+    return ""
+
+
+def following(rehearsal: Rehearsal, step: int) -> Rehearsal | None:
+    """Return what the next attempt does; None after the last one.
+
+    Args:
+        step: where the reference ended: a short training has fewer steps than were asked for.
+    """
+    stage = Stage(rehearsal.stage)
+    if stage is Stage.FINISH:
+        return None
+    steps = step if stage is Stage.REFERENCE else rehearsal.steps
+    stage = _ORDER[_ORDER.index(stage) + 1]
+    thirds = {Stage.HALT: 1, Stage.KILL: 2}
+    # A halted learner takes one more step: all agree on the halt at its end.
+    at = max(thirds[stage], thirds[stage] * steps // 3) if stage in thirds else None
+    if stage is Stage.HALT and at is not None:
+        at = max(0, at - 1)
+    return replace(rehearsal, steps=steps, stage=stage, at=at)
+
+
+def doing(rehearsal: Rehearsal) -> str:
+    """Return in words what an attempt does."""
+    return {
+        Stage.REFERENCE: f"{rehearsal.steps} steps undisturbed",
+        Stage.HALT: f"from the beginning, halted after step {(rehearsal.at or 0) + 1}",
+        Stage.KILL: f"continued, and killed after step {rehearsal.at}",
+        Stage.FINISH: f"continued to step {rehearsal.steps}",
+    }[Stage(rehearsal.stage)]
