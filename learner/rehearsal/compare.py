@@ -10,12 +10,13 @@ from typing import Any
 
 from dlctl import contract
 from dlctl.contract import Plan
+from dlctl.contract.metrics import CHECKPOINT_S, MEMORY_BYTES, SAMPLES_PER_S, STEP_PARTS, STEP_S
 from learner.checkpoint_files import layout
 from learner.checkpoint_files.layout import DamagedCheckpoint
 
 _TIMEOUT_S = 300.0
-_TIMES = ("history",)
-"""Parts of the position that hold durations, which differ from run to run."""
+_TIMES = {SAMPLES_PER_S, STEP_S, CHECKPOINT_S, MEMORY_BYTES, *STEP_PARTS}
+"""What the history of the epochs holds and differs from run to run."""
 
 
 def newest(root: Path) -> Path | None:
@@ -41,28 +42,35 @@ def _parts(directory: Path) -> dict[str, Any]:
     marker = layout.read_marker(directory)
     found: dict[str, Any] = {}
     try:
+        state = json.loads(layout.read_checked(directory, marker, layout.TREE_FILE))
+        names = {str(number): leaf["name"] for number, leaf in enumerate(state["leaves"])}
         for name in sorted(marker.files):
             if name.startswith("share-") and name.endswith(".json"):
                 record = layout.parse_record(layout.read_checked(directory, marker, name))
                 for piece in record.pieces:
                     key, _, first = piece.name.partition(":")
-                    key = f"learner {record.rank}'s own state" if key == "rank" else key
+                    own = f"learner {record.rank}'s own state"
+                    key = own if key == "rank" else str(names[key])
                     place = (record.rank, first, piece.dtype, piece.count)
                     found.setdefault(key, []).append((*place, tuple(piece.crc32)))
-        tree = json.loads(layout.read_checked(directory, marker, layout.TREE_FILE))
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedCheckpoint(f"{directory} can't be understood ({error})") from error
     found["step"] = marker.step
-    found["state.json"] = _without_times(tree)
+    found["position, schedule and settings"] = _without_times(state)
     return found
 
 
 def _without_times(value: Any) -> Any:
+    """Return a state's tree without durations; a dict in it is a list of pairs."""
     if isinstance(value, dict):
-        return {k: _without_times(v) for k, v in value.items() if k not in _TIMES}
+        return {k: _without_times(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_without_times(each) for each in value]
+        return [_without_times(each) for each in value if not _is_time(each)]
     return value
+
+
+def _is_time(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and str(pair[0]) in _TIMES
 
 
 def largest_difference(plan: Plan, job_dir: Path) -> float | None:

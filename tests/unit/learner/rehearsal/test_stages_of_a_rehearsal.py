@@ -26,11 +26,13 @@ def checkpoint(root: Path, step: int, crc: int = 1, seconds: float = 1.0, extra:
     """Write what the comparison reads of a checkpoint."""
     folder = root / layout.directory_name(step)
     folder.mkdir(parents=True)
-    pieces = [StoredPiece("model/w:0", "<f4", 4, 0, [crc]), StoredPiece("rank", "|u1", 9, 16, [7])]
-    position = {"step": step, "history": [{"samples_per_s": seconds}], "batch": extra}
+    pieces = [StoredPiece("0:0", "<f4", 4, 0, [crc]), StoredPiece("rank", "|u1", 9, 16, [7])]
+    epoch = {"is": "dict", "items": [["loss", 1.0], ["samples_per_s", seconds]]}
+    position = {"is": "dict", "items": [["history", [epoch]], ["batch", extra]]}
+    state = {"leaves": [{"name": "model/w"}], "tree": position}
     contents = {
         "share-0.json": layout.to_bytes(ShareRecord(0, 0, 0, pieces)),
-        "state.json": json.dumps({"position": position}).encode(),
+        "state.json": json.dumps(state).encode(),
     }
     for name, content in contents.items():
         (folder / name).write_bytes(content)
@@ -98,7 +100,9 @@ def test_durations_do_not_count_as_a_difference_and_everything_else_does(tmp_pat
     one = checkpoint(tmp_path / "a", 20)
     assert differing(one, checkpoint(tmp_path / "b", 20, seconds=2.0)) == []
     assert differing(one, checkpoint(tmp_path / "c", 20, crc=2)) == ["model/w"]
-    assert differing(one, checkpoint(tmp_path / "d", 20, extra=1)) == ["state.json"]
+    assert differing(one, checkpoint(tmp_path / "d", 20, extra=1)) == [
+        "position, schedule and settings"
+    ]
     assert "step" in differing(one, checkpoint(tmp_path / "e", 19))
 
 
