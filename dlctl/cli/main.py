@@ -74,7 +74,8 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import checkpoints, export, jobs, manifests, reading, rehearse, report, sites
+    from dlctl.cli import checkpoints, export, jobs, manifests, reading, sites
+    from dlctl.cli.costs import rehearse, report
 
     for group in (manifests, rehearse, jobs, reading, report, checkpoints, export, sites):
         group.register(app)
