@@ -1,10 +1,11 @@
 # demo: train the example on this machine.  test: everything the tests need, and all tests.
 # test-long: what repeats a proof too often for each commit; run it before a release.
 # TORCH_SOURCE says where torch comes from: `--find-links DIR` or `--index-url URL` (see README.md).
-.PHONY: demo test test-long check bench docs picture cluster cluster-stop cluster-deps system-packages
+.PHONY: chaos demo test test-long check bench docs picture cluster cluster-stop cluster-deps system-packages
 
 demo: .venv/.ready ; .venv/bin/dlctl submit examples/digits/manifest.yml --follow && .venv/bin/dlctl fetch results
 test: system-packages .venv/.ready ; @.ci/test
+chaos: system-packages .venv/.ready ; .venv/bin/python tests/cluster/chaos.py
 test-long: system-packages .venv/.ready ; @.ci/test -m long
 check: .venv/.ready ; @.ci/check
 bench: .venv/.ready ; .venv/bin/python -m benchmarks

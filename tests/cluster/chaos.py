@@ -1,0 +1,308 @@
+"""Play a seeded random schedule of faults on a real Slurm while a training runs (`make chaos`).
+
+    CHAOS_S=1800 CHAOS_SEED=1 .venv/bin/python tests/cluster/chaos.py
+
+The same training runs undisturbed first. Afterwards the weights of both are compared bit for bit,
+and the metrics of all attempts have each step once. Nobody types a command meanwhile: only
+`dlctl status` looks now and then, as a person would.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests/cluster")]
+
+from cluster import Cluster  # noqa: E402
+from site_text import CLUSTER_SITE  # noqa: E402
+
+from dlctl import contract  # noqa: E402
+from dlctl.contract import Status, Verdict  # noqa: E402
+
+STEP_S = 0.08
+LEARNERS = 2
+TRAIN = """\
+import time, torch
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        x = torch.randn(8, generator=torch.Generator().manual_seed(index))
+        return x, x.sin().sum().view(1)
+def build(arguments):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 32), torch.nn.Dropout(0.1), torch.nn.Tanh(), torch.nn.Linear(32, 1)
+    )
+    return {"model": model, "optimizer": torch.optim.Adam(model.parameters(), lr=0.003),
+            "loss": torch.nn.functional.mse_loss, "train": Slow()}
+"""
+"""Eight steps an epoch; with dropout and Adam, so that random states and moments count, too."""
+
+
+class Chaos:
+    """One user, one cluster, one training after the other."""
+
+    def __init__(self, cluster: Cluster, folder: Path, seed: int) -> None:
+        self.cluster, self.folder, self.random = cluster, folder, random.Random(seed)
+        self.env = {
+            **os.environ, **cluster.env, "XDG_CONFIG_HOME": str(folder / "config"),
+            "XDG_STATE_HOME": str(folder / "state"), "XDG_DATA_HOME": str(folder / "data"),
+            "PYTHONPATH": str(REPOSITORY),
+        }  # fmt: skip
+        self.root = cluster.home / f"dl-chaos-{seed}"
+        site = folder / "config/dlctl/sites/testbed.yml"
+        site.parent.mkdir(parents=True)
+        site.write_text(CLUSTER_SITE.format(
+            host=cluster.host, root=self.root, python=cluster.node_python,
+        ))  # fmt: skip
+        self.played: list[str] = []
+        self.job_dir = Path()
+
+    # The training --------------------------------------------------------------------------------
+
+    def dlctl(self, *arguments: str) -> str:
+        argv = [sys.executable, "-m", "dlctl", *arguments]
+        done = subprocess.run(
+            argv, env=self.env, cwd=self.folder / "work", capture_output=True, text=True,
+            timeout=300,
+        )  # fmt: skip
+        return done.stdout
+
+    def submit(self, epochs: int) -> str:
+        work = self.folder / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        (work / "train.py").write_text(TRAIN)
+        (work / "manifest.yml").write_text(json.dumps({
+            "name": "chaos", "learners": LEARNERS, "nodes": 2, "memory": "768MiB", "time": "1d",
+            "framework": {"name": "pytorch", "job": "train.py"},
+            "training": {"epochs": epochs, "batch_size": 8, "log_every_steps": 1, "seed": 3},
+            "checkpoint": {"every": "10 steps"}, "retries": 1000, "retry": {"backoff": "1s"},
+        }))  # fmt: skip
+        training_id = self.dlctl("submit", "manifest.yml", "--site", "testbed").strip()
+        self.job_dir = self.root / "jobs" / training_id
+        return training_id
+
+    def state(self, training_id: str) -> dict[str, Any]:
+        text = self.dlctl("status", training_id, "--json")
+        return dict(json.loads(text)) if text.strip() else {"state": "?"}
+
+    def attempt(self) -> int:
+        receipts = self.job_dir.glob("attempts/*/submit.begin")
+        return max((int(path.parent.name) for path in receipts), default=1)
+
+    def step(self) -> int:
+        return max((step for step, _ in self.lines()), default=0)
+
+    def lines(self) -> list[tuple[int, float]]:
+        """Return each step that learner 0 has reported, in the order of attempts, and its loss."""
+        found = []
+        for path in sorted(
+            self.job_dir.glob("metrics/*-0.jsonl"), key=lambda p: int(p.name.split("-")[0])
+        ):
+            for line in path.read_text().splitlines():
+                known = json.loads(line)
+                if "loss" in known and "samples_per_s" in known:
+                    found.append((known["step"], known["loss"]))
+        return found
+
+    def status(self, role: str, rank: int) -> Status | None:
+        path = self.job_dir / contract.status_file(self.attempt(), role, rank)
+        return contract.read_record(Status, path)
+
+    # Faults --------------------------------------------------------------------------------------
+
+    def faults(self) -> dict[str, Callable[[], None]]:
+        return {
+            "kill a learner": lambda: self._kill("learner", self.random.randrange(LEARNERS), True),
+            "kill a watchdog": lambda: self._kill("learner", self.random.randrange(LEARNERS)),
+            "kill the supervisor": lambda: self._kill("supervisor", 0),
+            "kill the launcher": self._kill_launcher,
+            "power off the first node": lambda: self._power_off("supervisor", 0),
+            "power off the last node": lambda: self._power_off("learner", LEARNERS - 1),
+            "requeue by an administrator": self._requeue,
+            "crash the controller": self._crash_controller,
+            "hang the controller": self._hang_controller,
+            "lose the accounting": self._lose_accounting,
+            "damage the newest checkpoint": self._damage,
+        }
+
+    def _on(self, status: Status | None) -> int | None:
+        return int(status.host.removeprefix("n")) if status and status.host else None
+
+    def _kill(self, role: str, rank: int, child: bool = False) -> None:
+        found = self.status(role, rank)
+        node = self._on(found)
+        if found is None or node is None:
+            return
+        pids = [str(found.pid)]
+        if child:
+            pids = self._try("pgrep", "-P", str(found.pid), node=node).split() or pids
+        self._try("kill", "-9", pids[-1], node=node)
+
+    def _kill_launcher(self) -> None:
+        node = self._on(self.status("supervisor", 0))
+        if node is not None:
+            self._try("pkill", "-9", "-f", "srun.*learner.agent", node=node)
+
+    def _power_off(self, role: str, rank: int) -> None:
+        node = self._on(self.status(role, rank))
+        if node is None:
+            return
+        self.cluster.node_kill(node)
+        self._wait_for_progress(150)
+        self.cluster.node_start(node)
+
+    def _requeue(self) -> None:
+        ids = self._try("squeue", "-h", "-o", "%A").split()
+        if ids:
+            self._try("scontrol", "requeue", ids[0])
+
+    def _crash_controller(self) -> None:
+        self.cluster.ctld_kill()
+        time.sleep(self.random.uniform(1, 5))
+        self.cluster.ctld_start()
+
+    def _hang_controller(self) -> None:
+        self.cluster.ctld_hang()
+        time.sleep(self.random.uniform(1, 8))
+        self.cluster.ctld_resume()
+
+    def _lose_accounting(self) -> None:
+        self.cluster.dbd_stop()
+        self._kill("learner", 0, True)
+        self._wait_for_progress(60)
+        self.cluster.dbd_start()
+
+    def _damage(self) -> None:
+        """Flip a byte of the newest checkpoint, then make the training read it."""
+        newest = sorted(self.job_dir.glob("checkpoints/step-*/share-0.h5"))[-1:]
+        for path in newest:
+            size = path.stat().st_size
+            self.cluster.user(
+                "dd", "if=/dev/urandom", f"of={path}", "bs=1", f"seek={size // 2}", "count=64",
+                "conv=notrunc",
+            )  # fmt: skip
+        self._kill("learner", 0, True)
+
+    def _try(self, *argv: str, node: int | None = None) -> str:
+        try:
+            return self.cluster.exec(*argv, node=node)
+        except Exception:  # the victim has gone already, or the node is down
+            return ""
+
+    # The play ------------------------------------------------------------------------------------
+
+    def _wait_for_progress(self, timeout_s: float) -> bool:
+        """Wait until three more steps are done than before; return whether that happened."""
+        before, until = len(self.lines()), time.monotonic() + timeout_s
+        while time.monotonic() < until:
+            if len(self.lines()) >= before + 3 or self.is_over():
+                return True
+            time.sleep(0.5)
+        return False
+
+    def is_over(self) -> bool:
+        path = self.job_dir / contract.verdict_file(self.attempt())
+        found = contract.read_record(Verdict, path)
+        return found is not None and found.state == "COMPLETED"
+
+    def play(self, training_id: str, names: list[str]) -> None:
+        """Play these faults, each once the training goes on after the one before."""
+        faults = self.faults()
+        for name in names:
+            for _ in range(12):
+                if self._wait_for_progress(20):
+                    break
+                self.state(training_id)  # a person looks
+            if self.is_over():
+                return
+            time.sleep(self.random.uniform(0, 2))
+            self.played.append(f"{name} (attempt {self.attempt()}, step {self.step()})")
+            print(time.strftime("%H:%M:%S"), self.played[-1], flush=True)
+            faults[name]()
+
+    def finish(self, training_id: str, timeout_s: float = 600) -> dict[str, Any]:
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until:
+            known = self.state(training_id)
+            if known["state"] in ("COMPLETED", "FAILED", "HALTED", "CANCELLED"):
+                return known
+            time.sleep(2)
+        raise TimeoutError(f"{training_id} does not end: {known}")
+
+    def weights(self) -> str:
+        """Return a digest of the final weights."""
+        import torch
+
+        state = torch.load(self.job_dir / "results/model.pt", weights_only=True)
+        digest = hashlib.sha256()
+        tensors = state.get("model", state) if isinstance(state, dict) else state
+        for name in sorted(tensors):
+            value = tensors[name]
+            if isinstance(value, torch.Tensor):
+                digest.update(name.encode() + value.numpy().tobytes())
+        return digest.hexdigest()
+
+
+def run(
+    cluster: Cluster, folder: Path, seed: int, epochs: int, names: list[str] | None, chaos_s: float
+) -> dict[str, Any]:
+    """Train twice, the second time with faults; return what came of it."""
+    chaos = Chaos(cluster, folder, seed)
+    undisturbed = chaos.submit(epochs)
+    assert chaos.finish(undisturbed, 3600)["state"] == "COMPLETED"
+    expected, calm = chaos.weights(), dict(chaos.lines())
+    training_id = chaos.submit(epochs)
+    until = time.monotonic() + chaos_s
+    if names is not None:
+        chaos.play(training_id, names)
+    while names is None and time.monotonic() < until and not chaos.is_over():
+        chaos.play(training_id, [chaos.random.choice(sorted(chaos.faults()))])
+    known = chaos.finish(training_id, 3600)
+    curve: dict[int, float] = {}
+    for step, loss in chaos.lines():
+        curve = {n: value for n, value in curve.items() if n < step} | {step: loss}
+    return {
+        "seed": seed, "state": known["state"], "reason": known["reason"],
+        "attempts": known["attempt"], "faults": chaos.played,
+        "same_weights": chaos.weights() == expected if known["state"] == "COMPLETED" else False,
+        "same_curve": curve == calm,
+        "done_again": len(chaos.lines()) - len(curve),
+        "steps": len(calm),
+        "left": cluster.exec("squeue", "-h").strip(),
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Play for `CHAOS_S` seconds; return 0 if nothing was lost."""
+    seed, chaos_s = int(os.environ.get("CHAOS_SEED", "1")), float(os.environ.get("CHAOS_S", "1800"))
+    cluster = Cluster(venv=Path(sys.prefix))
+    epochs = max(20, round(chaos_s / 8 / STEP_S / 2.5))
+    try:
+        cluster.start()
+        with tempfile.TemporaryDirectory(prefix="dlctl-chaos-") as folder:
+            result = run(cluster, Path(folder), seed, epochs, None, chaos_s)
+    finally:
+        cluster.wipe()
+    print(json.dumps(result, indent=2))
+    fine = result["state"] == "COMPLETED" and result["same_weights"] and result["same_curve"]
+    return 0 if fine and not result["left"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
