@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _STAGE = b"rehearsal, stage"
 """In the supervisor's lines about what follows."""
-_NAMES_SHOWN = 3
+_NAMES_WIDTH = 64
 
 
 def register(app: typer.Typer) -> None:
@@ -154,6 +154,7 @@ def _print(shown: dict[str, Any]) -> None:
     found, whole = shown["rehearsed"], shown["forecast"]
     output.fields({
         "restarts": _restarts(found),
+        "differing": _differing(found),
         "disturbed": f"halted at step {found.halted_at}, killed after step {found.killed_at} "
                      f"of {found.steps}",
         "restart": "" if found.restart_s is None else f"{found.restart_s:.1f} s from the kill to "
@@ -170,11 +171,19 @@ def _print(shown: dict[str, Any]) -> None:
 def _restarts(found: Rehearsed) -> str:
     if found.equal:
         return "bit for bit"
-    names = ", ".join(found.differing[:_NAMES_SHOWN])
-    if len(found.differing) > _NAMES_SHOWN:
-        names += f" and {len(found.differing) - _NAMES_SHOWN} more"
-    by = found.largest_difference
-    return f"NOT bit for bit: {names}" + ("" if by is None else f" (by at most {by:.3g})")
+    count, by = len(found.differing), found.largest_difference
+    what = "1 part of the state differs" if count == 1 else f"{count} parts of the state differ"
+    return f"NOT bit for bit: {what}" + ("" if by is None else f", by at most {by:.3g}")
+
+
+def _differing(found: Rehearsed) -> str:
+    """Return the first names that fit into a line."""
+    shown: list[str] = []
+    for name in found.differing:
+        if shown and len(", ".join([*shown, name])) > _NAMES_WIDTH:
+            return f"{', '.join(shown)} …"
+        shown.append(name)
+    return ", ".join(shown)
 
 
 def _checkpoint(found: Rehearsed) -> str:
