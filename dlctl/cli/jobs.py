@@ -36,8 +36,10 @@ from dlctl.cli.manifests import (
     alone,
     make_overrides,
 )  # fmt: skip
+from dlctl.units import format_duration
 
 if TYPE_CHECKING:
+    from dlctl.contract import Plan
     from dlctl.lifecycle import Session
     from dlctl.lifecycle.orders import Ordered
     from dlctl.record import Record
@@ -78,6 +80,7 @@ def submit(
         request = prepare(manifest, overrides, session.site)
         check_can_run(request)
         _say_what_is_missing(request.plan.not_in_this_version)
+        _say_links(request.plan)
         output.warn_if(alone(request.plan.framework.command, request.plan.resources.learners,
                              manifest))  # fmt: skip
         make_environment(session, request.plan, output.note)
@@ -87,6 +90,17 @@ def submit(
         if stay:
             return end_of_following(follow(session, record, store, as_json=as_json))
     return output.hint(f"dlctl logs --follow {record.training_id}")
+
+
+def _say_links(plan: Plan) -> None:
+    """Say how many jobs a training takes that is longer than its partition allows."""
+    links, each_s = plan.lifecycle.links if plan.lifecycle else 1, plan.resources.time_s
+    if links > 1 and each_s is not None:
+        where = f"the partition {plan.batch.partition}" if plan.batch.partition else "this site"
+        output.note(
+            f"{where} allows {format_duration(each_s)} a job: a chain of about {links} jobs, each "
+            "of which submits the next one"
+        )
 
 
 def _say_what_is_missing(notes: list[str]) -> None:

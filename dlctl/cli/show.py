@@ -63,7 +63,7 @@ def print_details(details: dict[str, Any]) -> None:
         "progress": _progress(details.get("learners") or []),
         "created": _date(details["created_at"]), "folder": details["folder"],
         "job directory": details["job_dir"],
-        "asked": _asked(plan["resources"]) if plan else "",
+        "asked": _asked(plan["resources"], _links(plan)) if plan else "",
         "learners": _per_attempt(details.get("attempts") or []),
         "new code": _new_code(details.get("attempts") or []),
         "parameter server": server_line(details),
@@ -105,7 +105,12 @@ def _as_it_was(details: dict[str, Any], role: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _asked(resources: dict[str, Any]) -> str:
+def _links(plan: dict[str, Any]) -> int:
+    """Return how many jobs the whole training is expected to take."""
+    return int((plan.get("lifecycle") or {}).get("links", 1))
+
+
+def _asked(resources: dict[str, Any], links: int = 1) -> str:
     from dlctl.units import format_duration, format_size
 
     parts = [
@@ -117,7 +122,8 @@ def _asked(resources: dict[str, Any]) -> str:
     if resources["memory_bytes_per_learner"]:
         parts.append(f"{format_size(resources['memory_bytes_per_learner'])} each")
     if resources["time_s"]:
-        parts.append(f"at most {format_duration(resources['time_s'])}")
+        each = f" in each of about {links} jobs" if links > 1 else ""
+        parts.append(f"at most {format_duration(resources['time_s'])}{each}")
     return ", ".join(parts)
 
 

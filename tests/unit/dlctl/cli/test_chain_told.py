@@ -1,0 +1,29 @@
+"""How long a chain of jobs is, as `submit` and `show` say it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from scheduler_plan import make_plan
+
+from dlctl.cli.jobs import _say_links
+from dlctl.cli.show import _asked, _links
+from dlctl.contract import Lifecycle
+
+
+def test_a_chain_is_told_at_submission_and_later(capsys):
+    plan = make_plan(time_s=4 * 3600)
+    plan = replace(plan, batch=replace(plan.batch, partition="short"))
+    _say_links(plan)
+    _say_links(replace(plan, lifecycle=Lifecycle(links=1)))
+    assert capsys.readouterr().err == ""
+    chain = replace(plan, lifecycle=Lifecycle(links=85))
+    _say_links(chain)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said == (
+        "the partition short allows 4h a job: a chain of about 85 jobs, each of which submits "
+        "the next one"
+    )
+    known = asdict(chain)
+    assert _asked(known["resources"], _links(known)).endswith("4h in each of about 85 jobs")
+    assert _asked(known["resources"], _links(asdict(plan))).endswith("at most 4h")
