@@ -58,6 +58,11 @@ def resume(
         PlanError: the request fits no partition; nothing has changed.
         SiteError: the manifest's requirements can't be installed; nothing was queued.
     """
+    if not record.folder:
+        raise RecordError(
+            f"{record.training_id} is a rehearsal, which can't be resumed",
+            hint="dlctl rehearse manifest.yml",
+        )
     record = refresh(session, [record], store)[0]
     if record.state is State.COMPLETED or not (record.state.final or interrupted(record)):
         why = "" if record.state.final or not record.reason else f": {record.reason}"

@@ -105,6 +105,15 @@ def test_a_resumption_that_was_cut_off_runs_once(scene, call, when):
     assert len(scene.ran()) == 1
 
 
+def test_a_rehearsal_is_no_training_of_a_folder_and_is_not_resumed(scene):
+    request = scene.request()
+    plan = replace(request.plan, rehearsal=contract.Rehearsal(20))
+    record = submit(scene.session, replace(request, plan=plan), scene.store)
+    assert (record.folder, record.manifest_path) == ("", "")
+    with pytest.raises(RecordError, match="is a rehearsal"):
+        go_on(scene)
+
+
 def test_an_answer_that_was_lost_is_looked_up_and_not_sent_again(scene):
     scene.scheduler.mode("lost")
     with pytest.raises(SubmitUnknown):
