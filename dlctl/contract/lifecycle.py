@@ -29,8 +29,6 @@ class StarterKind(str, enum.Enum):
     """The supervisor, on the nodes that the job has."""
     JOB = "job"
     """The ending job, which submits the next one."""
-    SUCCESSOR = "successor"
-    """A job that was submitted beforehand and waits for this one's end."""
     REQUEUE = "requeue"
     """Slurm, which runs the same job again."""
     CLIENT = "client"

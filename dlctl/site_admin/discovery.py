@@ -102,6 +102,8 @@ class Discovered:
     free_bytes: int | None
     """On the home directory's file system."""
     quota: str
+    alloc_nodes: dict[str, str]
+    """Partition → the nodes from which its jobs may be submitted, if these are not all."""
     problems: list[str]
     """Questions that got no answer, one sentence each."""
 
@@ -143,6 +145,10 @@ def parse_discovery(text: str) -> Discovered:
         mpirun=_text(answers.get("mpirun")).split("\n")[0] or None,
         free_bytes=_free_bytes(_text(answers.get("df"))),
         quota=_text(answers.get("quota")),
+        alloc_nodes={
+            row[0]: row[1] for row in _rows(answers.get("alloc_nodes"))
+            if len(row) > 1 and row[1] not in ("ALL", "(null)")
+        },
         problems=_problems(answers),
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlctl.contract import StarterKind
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import DlctlError, SiteError, TransportError
 from dlctl.files.site_folders import all_damaged, doubtful_above
@@ -113,7 +114,7 @@ def check_slurm(site: Site, found: Discovered) -> list[Check]:
     new = [name for name in known if name not in site.partitions]
     if new and site.partitions:
         checks.append(Check("partitions", OK, f"the file does not name {', '.join(new)}"))
-    return [*checks, _account(site, found), _accounting(site, found)]
+    return [*checks, _account(site, found), _accounting(site, found), _next_attempt(site, found)]
 
 
 def _slurm_itself(site: Site, found: Discovered) -> Check:
@@ -177,6 +178,23 @@ def _accounting(site: Site, found: Discovered) -> Check:
         hint = "set scheduler.accounting: false if it never does"
         return Check("accounting", WARNING, "sacct does not answer", hint)
     return Check("accounting", OK, "sacct answers" if found.accounting else "not used")
+
+
+def _next_attempt(site: Site, found: Discovered) -> Check:
+    """Check that who shall start the next attempt of a training can. Pure."""
+    name = "next attempt"
+    allowed = site.scheduler.next_attempt
+    closed = {p: nodes for p, nodes in found.alloc_nodes.items() if p in site.partitions}
+    if StarterKind.JOB not in allowed or not closed:
+        return Check(name, OK, f"is started by: {', '.join(allowed)}")
+    partition, nodes = next(iter(closed.items()))
+    rest = ", ".join(kind for kind in allowed if kind != StarterKind.JOB)
+    seen = (
+        f"jobs of the partition {partition} are submitted from {nodes} only, so that an ending "
+        "job can't submit the next one"
+    )
+    hint = f"set scheduler.next_attempt: [{rest}] in the site's file"
+    return Check(name, WARNING, seen, hint)
 
 
 def node_script(site: Site) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dlctl.contract import STARTERS, StarterKind
 from dlctl.errors import SiteError
 from dlctl.site_admin.discovery import Discovered, FoundPartition
 from dlctl.sites.files import (
@@ -53,6 +54,13 @@ def make_site(
             path=off_path if slurm else None,
             account=found.default_account if slurm else None,
             accounting=found.accounting if slurm else False,
+            next_attempt=[
+                kind
+                for kind in STARTERS
+                if kind != StarterKind.JOB or not set(partitions) <= set(found.alloc_nodes)
+            ]
+            if slurm and partitions
+            else list(STARTERS),
         ),
         partitions=partitions if slurm else {},
         launcher=choose_launcher(found) if slurm else LauncherSettings(kind="mpirun"),

@@ -87,7 +87,7 @@ def _by_the_learners(job_dir: Path, plan: Plan, attempt: int) -> Outcome:
 
 
 def go_on_in_job(job_dir: Path, attempt: int) -> int:
-    """Go on in a job that Slurm runs again, or that waited for another one's end.
+    """Go on in a job that Slurm runs again.
 
     Returns the job's exit code if nothing follows; else the next attempt runs in this process.
     """

@@ -62,6 +62,9 @@ configuration() {
   limit 20 scontrol show config |
     sed -n -E '/^(ClusterName|SLURM_VERSION|MpiDefault|MaxArraySize|AccountingStorageType|SelectType|SelectTypeParameters|DefMemPerCPU|DefMemPerNode|MaxMemPerNode|EnforcePartLimits) *=/p'
 }
+allocating_nodes() { # PARTITION|NODES from which its jobs may be submitted
+  limit 20 scontrol --oneliner show partition | sed -n 's/^PartitionName=\([^ ]*\) .*AllocNodes=\([^ ]*\).*/\1|\2/p'
+}
 associations() {
   limit 20 sacctmgr --noheader --parsable2 show assoc where user="$(id -un)" format=Account,Partition,QOS,DefaultQOS
 }
@@ -109,6 +112,7 @@ case $slurm in
     ask version limit 10 sinfo --version
     ask sinfo partitions
     ask config configuration
+    ask alloc_nodes allocating_nodes
     ask assoc associations
     ask default_account default_account
     ask accounting accounting

@@ -33,7 +33,7 @@ class Situation:
     in_job: bool = True
     """Whether the caller is the job's supervisor, on the job's first node."""
     is_fresh: bool = False
-    """Whether the job has been given its nodes just now: it was requeued, or it is a successor."""
+    """Whether the job has been given its nodes just now: it was requeued."""
     bad_hosts: Sequence[str] = ()
     """The job's nodes that the attempt must avoid."""
     has_fewer: bool = False

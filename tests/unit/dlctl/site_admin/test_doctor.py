@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from dlctl.site_admin.doctor import (
     doctor,
     node_script,
 )
+from dlctl.site_admin.draft import make_site, site_text
 from dlctl.sites.files import Site, TransportSettings, load_site, parse_site, save_site
 from dlctl.transport import open_transport
 from dlctl.transport.base import Completed
@@ -97,6 +99,23 @@ def test_each_difference_is_named_with_what_to_do():
         "is down now",
     )
     assert checks["account"].outcome == "failed" and "dl" in checks["account"].hint
+
+
+def test_a_partition_whose_nodes_may_not_submit_is_told_before_a_training_relies_on_it():
+    found = parse_discovery((RECORDED / "discovery-slurm-22.05.txt").read_text())
+    closed = replace(found, alloc_nodes={"debug": "login1"})
+    check = named(check_slurm(slurm(account="dl"), closed))["next attempt"]
+    assert check.outcome == "warning" and "submitted from login1 only" in check.seen
+    assert check.hint == (
+        "set scheduler.next_attempt: [in_allocation, requeue, client] in the site's file"
+    )
+    everywhere = replace(found, alloc_nodes={p.name: "login1" for p in found.partitions})
+    site = make_site("x", everywhere, TransportSettings(kind="local"))
+    assert "job" not in site.scheduler.next_attempt
+    assert named(check_slurm(site, everywhere))["next attempt"].outcome == "ok"
+    text = site_text(site, everywhere)
+    assert parse_site("x", text).scheduler.next_attempt == site.scheduler.next_attempt
+    assert "next_attempt" not in site_text(make_site("x", found, site.transport), found)
 
 
 def test_slurm_that_is_away_or_off_the_path():
