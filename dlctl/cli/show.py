@@ -243,7 +243,6 @@ def _learner(status: dict[str, Any]) -> list[str]:
 _BY = {
     StarterKind.IN_ALLOCATION: "on the nodes that the job has",
     StarterKind.JOB: "submitted by the ending job",
-    StarterKind.SUCCESSOR: "by the job that waited for the end of this one",
     StarterKind.REQUEUE: "requeued by Slurm",
     StarterKind.CLIENT: "started by the next dlctl command that asks the site",
 }
