@@ -105,8 +105,9 @@ def follow(following: Following, say: Callable[[str], None]) -> bool:
             withdraw(situation.job_dir, number)
             say(f"It can't be started by {starter.kind}: {error}")
             continue
-        if starter.runs_here:
-            claim(situation.job_dir, number, job_id)
+        if starter.runs_here and not claim(situation.job_dir, number, job_id):
+            say(f"Somebody else has claimed attempt {number}.")
+            return False
         say(f"It is job {job_id or '(not known yet)'}.")
         return starter.runs_here
     return False

@@ -134,6 +134,8 @@ class Chaos:
             "kill the launcher": self._kill_launcher,
             "power off the first node": lambda: self._power_off("supervisor", 0),
             "power off the last node": lambda: self._power_off("learner", LEARNERS - 1),
+            "cut off the first node": lambda: self._cut_off("supervisor", 0),
+            "cut off the last node": lambda: self._cut_off("learner", LEARNERS - 1),
             "requeue by an administrator": self._requeue,
             "crash the controller": self._crash_controller,
             "hang the controller": self._hang_controller,
@@ -166,6 +168,15 @@ class Chaos:
         self.cluster.node_kill(node)
         self._wait_for_progress(150)
         self.cluster.node_start(node)
+
+    def _cut_off(self, role: str, rank: int) -> None:
+        """Unplug a node that goes on computing; plug it in when its successor trains."""
+        node = self._on(self.status(role, rank))
+        if node is None:
+            return
+        self.cluster.node_cut(node)
+        self._wait_for_progress(150)
+        self.cluster.node_heal(node)
 
     def _requeue(self) -> None:
         ids = self._try("squeue", "-h", "-o", "%A").split()
@@ -289,14 +300,15 @@ def run(
 
 
 def main() -> int:
-    """Play for `CHAOS_S` seconds; return 0 if nothing was lost."""
+    """Play for `CHAOS_S` seconds, or the faults in `CHAOS_FAULTS`; return 0 if nothing was lost."""
     seed, chaos_s = int(os.environ.get("CHAOS_SEED", "1")), float(os.environ.get("CHAOS_S", "1800"))
+    names = os.environ.get("CHAOS_FAULTS", "").split(", ")
     cluster = Cluster(venv=Path(sys.prefix))
     epochs = max(20, round(chaos_s / 8 / STEP_S / 2.5))
     try:
         cluster.start()
         with tempfile.TemporaryDirectory(prefix="dlctl-chaos-") as folder:
-            result = run(cluster, Path(folder), seed, epochs, None, chaos_s)
+            result = run(cluster, Path(folder), seed, epochs, names if names[0] else None, chaos_s)
     finally:
         cluster.wipe()
     print(json.dumps(result, indent=2))

@@ -112,6 +112,15 @@ def test_only_one_begins_the_next_attempt(tmp_path):
     assert job.said[-1] == "Somebody else has begun attempt 2." and not job.runs_here
 
 
+def test_an_attempt_that_dlctl_has_claimed_does_not_run(tmp_path):
+    """`dlctl cancel` claims an attempt that has begun, so that no job ever runs it."""
+    job = Job(tmp_path)
+    (tmp_path / contract.attempt_dir(2)).mkdir()
+    (tmp_path / contract.claim(2)).write_text(f"{contract.NOBODY}\n")
+    job.end(VerdictKind.UNKNOWN)
+    assert job.said[-1] == "Somebody else has claimed attempt 2." and not job.runs_here
+
+
 @pytest.mark.parametrize("request_file", [contract.HALT_REQUEST, contract.CANCEL_REQUEST])
 def test_a_person_ends_the_chain(tmp_path, request_file):
     job = Job(tmp_path)
