@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import State
-from dlctl.errors import DlctlError, TransportError
+from dlctl.errors import DlctlError, RemoteCommandError, TransportError
 from dlctl.lifecycle.remote_module import run_module
 from dlctl.request.attempts import read_newest
 
@@ -78,8 +78,8 @@ def go_on(session: Session, record: Record, seen: Observation) -> str:
         plan = read_newest(session.transport, record).plan
         arguments = [record.job_dir, str(record.attempt), word, job.reason if job else ""]
         run_module(session, plan, _MODULE, arguments, timeout_s=300.0)
-    except TransportError:
-        raise
     except DlctlError as error:
+        if isinstance(error, TransportError) and not isinstance(error, RemoteCommandError):
+            raise  # the site can't be reached, which says nothing about the training
         return f"it can't be continued from here: {error.message}"
     return ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import Plan, State, Verdict, VerdictKind, to_json
+from dlctl.contract import Action, Next, Plan, State, Verdict, VerdictKind, to_json
 from learner.job.directives import is_gone, is_there
 from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, verdict_of
@@ -47,6 +47,8 @@ def leave(
         return Leaving(1)  # somebody removed the job directory: don't create it again
     verdict = dataclasses.replace(verdict_of(job_dir, attempt, outcome), finished_at=time.time())
     following = None
+    if plan is None and outcome.kind is not VerdictKind.INTERNAL:
+        verdict = dataclasses.replace(verdict, action=Action(Next.STOP, "it could not begin"))
     if plan is not None:
         remember(plan, of_verdict(plan, verdict))
         verdict, following = conclude(job_dir, plan, verdict, left_s)

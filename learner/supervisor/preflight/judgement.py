@@ -162,8 +162,15 @@ def _ended_only_on(findings: Findings) -> tuple[str, ...]:
 
 def _seen_only_on(reports: Sequence[Preflight], problem: str) -> tuple[str, ...]:
     """Return the nodes on which a problem was seen; none if it was seen on all of them."""
-    hosts = list(dict.fromkeys(name_of(r) for r in reports if problem in r.problems))
+    alike = _without_names(problem)
+    found = (r for r in reports if alike in map(_without_names, r.problems))
+    hosts = list(dict.fromkeys(name_of(r) for r in found))
     return tuple(hosts) if len(hosts) < len({name_of(r) for r in reports}) else ()
+
+
+def _without_names(problem: str) -> str:
+    """Return a problem without the names and addresses in which two nodes' words differ."""
+    return re.sub(r"[\w.-]*\d[\w.-]*", "#", problem)
 
 
 def _silent(plan: Plan, findings: Findings) -> list[int]:

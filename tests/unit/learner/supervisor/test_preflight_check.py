@@ -74,6 +74,19 @@ def test_a_node_on_which_nothing_starts_is_avoided_if_another_works(tmp_path, re
     assert objection.bad_hosts == bad
 
 
+def test_what_all_nodes_lack_is_the_fault_of_none_though_each_names_itself(tmp_path):
+    plan = Job(tmp_path, "true", resources={"learners": 2, "nodes": 2}).plan
+    reports = [
+        Preflight(
+            n, f"n{n}", "3", 2, None, None, problems=[f"n{n} has no ib0, but eth0 10.0.0.{n}."]
+        )
+        for n in (0, 1)
+    ]
+    objection = judge(plan, Findings(reports, 0))
+    assert objection is not None
+    assert (objection.reason, objection.bad_hosts) == ("n0 has no ib0, but eth0 10.0.0.0.", ())
+
+
 def test_a_node_that_alone_lacks_something_is_avoided(tmp_path):
     plan = Job(tmp_path, "true", resources={"learners": 2, "nodes": 2}).plan
     lacks = Preflight(
