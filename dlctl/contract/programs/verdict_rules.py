@@ -102,7 +102,8 @@ RULES = (
         "newest checkpoint: dlctl resume {id}",
     ),
     _rule(
-        r"\bMemoryError\b|[Cc]annot allocate memory|std::bad_alloc"
+        r"\b(?:_Array)?MemoryError\b|[Cc]annot allocate memory|std::bad_alloc"
+        r"|DataLoader worker \(pid \d+\) is killed by signal: Killed"
         r"|CPUAllocator: (?:can't allocate|not enough) memory",
         LEARNER, KIND.OUT_OF_MEMORY,
         "Make the batch smaller, or resume with more memory: dlctl resume {id} --memory 8GiB",
@@ -144,6 +145,10 @@ RULES = (
     _rule(
         r"no kernel image is available for execution", LEARNER, KIND.USER_ERROR,
         "Its torch was built for other GPUs: install another in the site's environment.",
+    ),
+    _rule(  # a fault of the GPU or of a kernel: nobody can tell, so that it may be retried
+        r"unspecified launch failure|CUDA error: unknown error|_STATUS_EXECUTION_FAILED",
+        LEARNER, KIND.UNKNOWN, GO_ON,
     ),
     # The site.
     _rule(
