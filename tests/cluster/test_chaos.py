@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from chaos import run
 
 SIX = [
@@ -10,6 +11,7 @@ SIX = [
 ]  # fmt: skip
 
 
+@pytest.mark.timeout(900)
 def test_six_faults_change_nothing(cluster, tmp_path):
     result = run(cluster, tmp_path, seed=1, epochs=40, names=SIX, chaos_s=120)
     assert result["state"] == "COMPLETED", result
