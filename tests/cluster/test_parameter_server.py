@@ -317,7 +317,7 @@ def gpus_of(pid):
 
 
 def test_too_little_shared_memory_is_said_before_training(dlctl, cluster_site, cluster):
-    folder = change_manifest(dlctl.cwd / "digits", learners=2)
+    folder = change_manifest(dlctl.cwd / "digits", learners=2, retries=0)
     append(folder, "")
     remount = ("mount", "-o")
     try:
