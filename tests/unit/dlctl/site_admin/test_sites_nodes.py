@@ -7,18 +7,16 @@ import time
 
 import pytest
 
-NOW = time.time()
-
 
 @pytest.fixture
 def nodes(local_site):
     """The site's records: one that is in force, one that has expired, and one from the future."""
-    folder = local_site.root / "nodes"
+    folder, now = local_site.root / "nodes", time.time()
     folder.mkdir(parents=True)
-    for host, until in (("n7", NOW + 3600), ("n8", NOW - 5)):
+    for host, until in (("n7", now + 3600 + 20), ("n8", now - 5)):
         record = {
             "host": host, "kind": "gpu_error", "reason": "The node n7 has a dead GPU.",
-            "training_id": "digits-1", "attempt": 1, "seen_at": NOW - 7200, "expires_at": until,
+            "training_id": "digits-1", "attempt": 1, "seen_at": now - 7200, "expires_at": until,
         }  # fmt: skip
         (folder / f"{host}.json").write_text(json.dumps(record))
     (folder / "n9.json").write_text('{"schema_version": 99}')
