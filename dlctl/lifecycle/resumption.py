@@ -58,18 +58,7 @@ def resume(
         PlanError: the request fits no partition; nothing has changed.
         SiteError: the manifest's requirements can't be installed; nothing was queued.
     """
-    if not record.folder:
-        raise RecordError(
-            f"{record.training_id} is a rehearsal, which can't be resumed",
-            hint="dlctl rehearse manifest.yml",
-        )
-    record = refresh(session, [record], store)[0]
-    if record.state is State.COMPLETED or not (record.state.final or interrupted(record)):
-        why = "" if record.state.final or not record.reason else f": {record.reason}"
-        raise RecordError(
-            f"there is nothing to resume: {record.training_id} is {record.state}{why}",
-            hint=f"dlctl show {record.training_id}",
-        )
+    record = _resumable(session, record, store)
     asked = overrides or Overrides()
     used_up: bool = False
     code: list[Tree] | None = None
@@ -103,6 +92,23 @@ def resume(
         return sent
     send(session, files.plan.root, lacking_runtime(session, files.plan))
     return ask(session, files.plan, record, store)
+
+
+def _resumable(session: Session, record: Record, store: RecordStore) -> Record:
+    """Return the record as it is now; raise RecordError if there is nothing to resume."""
+    if not record.folder:
+        raise RecordError(
+            f"{record.training_id} is a rehearsal, which can't be resumed",
+            hint="dlctl rehearse manifest.yml",
+        )
+    record = refresh(session, [record], store)[0]
+    if record.state is State.COMPLETED or not (record.state.final or interrupted(record)):
+        why = "" if record.state.final or not record.reason else f": {record.reason}"
+        raise RecordError(
+            f"there is nothing to resume: {record.training_id} is {record.state}{why}",
+            hint=f"dlctl show {record.training_id}",
+        )
+    return record
 
 
 def _check_whose(session: Session, files: AttemptFiles, record: Record) -> None:

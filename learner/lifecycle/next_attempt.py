@@ -61,8 +61,8 @@ def begin(job_dir: Path, attempt: int, plan: Plan, action: Action) -> bool:
     Args:
         plan: the next attempt's.
 
-    Whoever creates the receipt exclusively has begun the attempt, and alone gives it its files, as
-    `dlctl resume` does at the login node (templates/login/submit.sh.j2).
+    The process that creates the receipt exclusively has begun the attempt, and alone gives it its
+    files, as `dlctl resume` does at the login node (templates/login/submit.sh.j2).
 
     Raises:
         OSError: the files can't be written.

@@ -119,7 +119,7 @@ def _failed(plan: Plan, seen: Observed) -> Outcome:
     if failed:
         failed.sort(key=lambda status: status.heartbeat_at)
         outcomes = [_explain(plan, seen, status) for status in failed]
-        # Whoever waited for a learner that failed may end before it does.
+        # A learner that waited for the failed one may end before it.
         own = (each for each in outcomes if each.kind not in CONSEQUENCES)
         first = next(own, outcomes[0])
         told = first_match(Place.LAUNCHER, seen.launcher_words)

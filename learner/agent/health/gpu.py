@@ -1,6 +1,6 @@
 """Check that the learner's GPUs answer, and that their memory keeps what is written to it.
 
-CUDA runs in a child process: a broken GPU may block whoever asks it, for ever.
+CUDA runs in a child process: a broken GPU may block any process that asks it, for ever.
 """
 
 from __future__ import annotations
