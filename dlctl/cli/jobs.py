@@ -12,6 +12,7 @@ from dlctl.cli.common import (
     ID,
     JSON,
     SITE,
+    STARTED,
     end_of_following,
     follow,
     open_record,
@@ -95,11 +96,12 @@ def submit(
 def _say_links(plan: Plan) -> None:
     """Say how many jobs a training takes that is longer than its partition allows."""
     links, each_s = plan.lifecycle.links if plan.lifecycle else 1, plan.resources.time_s
-    if links > 1 and each_s is not None:
+    if plan.lifecycle and links > 1 and each_s is not None:
+        elsewhere = [each for each in plan.lifecycle.starters if each != "in_allocation"]
         where = f"the partition {plan.batch.partition}" if plan.batch.partition else "this site"
         output.note(
-            f"{where} allows {format_duration(each_s)} a job: a chain of about {links} jobs, each "
-            "of which submits the next one"
+            f"{where} allows {format_duration(each_s)} a job: a chain of about {links} jobs, the "
+            f"next one {STARTED[elsewhere[0] if elsewhere else 'client']}"
         )
 
 

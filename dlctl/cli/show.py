@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, plain, several, shown_state, unix_seconds
+from dlctl.cli.common import STARTED, ago, plain, several, shown_state, unix_seconds
 from dlctl.cli.show_server import print_servers, server_line, state_and_reason
-from dlctl.contract import Next, StarterKind, State, attempt_dir
+from dlctl.contract import Next, State, attempt_dir
 from dlctl.contract.metrics import (
     LOSS,
     MEMORY_BYTES,
@@ -240,14 +240,6 @@ def _learner(status: dict[str, Any]) -> list[str]:
     ]
 
 
-_BY = {
-    StarterKind.IN_ALLOCATION: "on the nodes that the job has",
-    StarterKind.JOB: "submitted by the ending job",
-    StarterKind.REQUEUE: "requeued by Slurm",
-    StarterKind.CLIENT: "started by the next dlctl command that asks the site",
-}
-
-
 def verdict_fields(details: dict[str, Any]) -> dict[str, str]:
     """Return the fields of the newest attempt's verdict, empty ones included."""
     verdict = details.get("verdict") or {}
@@ -284,7 +276,7 @@ def _next(action: dict[str, Any], now: float) -> str:
     if action["kind"] == Next.STOP.value:
         return f"no attempt: {action['why']}"
     text = f"attempt {action['attempt']}"
-    if by := {str(kind): words for kind, words in _BY.items()}.get(action["starter"]):
+    if by := STARTED.get(action["starter"]):
         text += f", {by}"
     text += f": {action['why']}"
     if action["exclude"]:

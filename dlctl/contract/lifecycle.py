@@ -29,6 +29,8 @@ class StarterKind(str, enum.Enum):
     """The supervisor, on the nodes that the job has."""
     JOB = "job"
     """The ending job, which submits the next one."""
+    SUCCESSOR = "successor"
+    """A job that dlctl submitted beforehand, to begin after this one."""
     REQUEUE = "requeue"
     """Slurm, which runs the same job again."""
     CLIENT = "client"
@@ -85,6 +87,8 @@ class Lifecycle:
     """The time of the whole training; None: no limit but each job's own."""
     links: int = 1
     """How many jobs the whole training is expected to take."""
+    successors: int = 0
+    """How many jobs are submitted beforehand, each to begin after the one before it."""
     starters: list[str] = field(default_factory=lambda: list(STARTERS))
     """The `StarterKind`s that the site allows, in order of preference."""
 

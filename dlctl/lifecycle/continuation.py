@@ -54,6 +54,8 @@ def is_due(record: Record, seen: Observation) -> bool:
     """Return whether the login side has to see to the next attempt: nobody else does."""
     if seen.next_begun or seen.cancel_asked or seen.halt_asked or not seen.exists:
         return False
+    if seen.awaited is not None:
+        return False
     if seen.verdict and seen.verdict.action is None:  # of a node that outlived the supervisor's
         return seen.continues and seen.verdict.state in (State.FAILED, State.HALTED)
     action = seen.verdict.action if seen.verdict else None

@@ -82,6 +82,8 @@ def _leave_for_good(session: Session, record: Record, store: RecordStore) -> Rec
         if record.state is State.QUEUED and record.job_id:
             _bar_next(session, record)
         _leave_queue(session, record, store)
+        if dismiss := session.scheduler.dismiss_script(record.job_dir):
+            _tell_scheduler(session, dismiss)
         newest = refresh(session, [record], store)[0]
         if newest.state.final or newest.attempt == record.attempt:
             return newest

@@ -57,10 +57,21 @@ class Observation:
     """The job directory holds any of the files that are read: a purge may leave some."""
     job: Job | None = None
     """What the queue says of the newest attempt."""
+    successor: Job | None = None
+    """The next of the jobs that were submitted beforehand and still wait."""
     history: Job | None = None
     """What the accounting says of it."""
     queue_answered: bool = True
     queue_problem: str = ""
+
+    @property
+    def awaited(self) -> Job | None:
+        """Return the job in the queue that is to start the next attempt."""
+        action = self.verdict.action if self.verdict else None
+        jobs = {contract.StarterKind.REQUEUE: self.job,
+                contract.StarterKind.SUCCESSOR: self.successor}  # fmt: skip
+        job = jobs.get(contract.StarterKind(action.starter)) if action and action.starter else None
+        return job if job and not job.state.final else None
 
 
 def parse_answer(content: bytes | None) -> tuple[int, str, str] | None:
@@ -196,6 +207,9 @@ def _between(record: Record, seen: Observation, verdict: Verdict, wall_s: float)
     wait_s = action.not_before - seen.now
     when = f" in {wait_s:.0f} s" if wait_s >= 1 else ""
     ended = f"attempt {verdict.attempt} ended: {_why(verdict)}"
+    if (waits := seen.awaited) is not None:
+        when = f" in job {waits.job_id}"
+        when += f", which waits in the queue: {waits.reason}" if waits.reason else ""
     return _told(
         record, wall_s, State.QUEUED,
         f"attempt {action.attempt} starts{when} ({action.why}); {ended}",

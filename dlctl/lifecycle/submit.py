@@ -216,5 +216,6 @@ def _ask_script(
         here=contract.attempt_dir(n), begin=contract.submit_begin(n),
         answer=contract.submit_answer(n), submit_command=scheduler.submit_script(plan, n),
         submit_next=scheduler.submit_script(plan, contract.NEXT),
+        successors=scheduler.successors_script(plan, n),
         begun_already=_BEGUN_ALREADY, answered_already=_ANSWERED_ALREADY,
     )  # fmt: skip

@@ -65,8 +65,8 @@ def _look(session: Session, given: list[Record]) -> tuple[list[Record], dict[str
     jobs = _JobsByName(queue)
     for record in asked:
         look = observe(record, files, now)
-        look = replace(look, job=jobs.find(record, look), queue_answered=not problem,
-                       queue_problem=problem)  # fmt: skip
+        look = replace(look, job=jobs.find(record, look), successor=jobs.successor(record),
+                       queue_answered=not problem, queue_problem=problem)  # fmt: skip
         seen[record.training_id] = look
     _add_history(session, asked, seen)
     known = [_settle(session, record, seen[record.training_id]) for record in asked]
@@ -139,6 +139,12 @@ class _JobsByName:
         return max(
             mine, key=lambda job: (not job.state.final, len(job.job_id), job.job_id), default=None
         )
+
+    def successor(self, record: Record) -> Job | None:
+        """Return the first of the jobs that were submitted beforehand and have not ended."""
+        token = contract.token(record.training_id, contract.SUCCESSOR)
+        waiting = [job for job in self._by_token.get(token, []) if not job.state.final]
+        return min(waiting, key=lambda job: (len(job.job_id), job.job_id), default=None)
 
 
 def _add_history(session: Session, records: list[Record], seen: dict[str, Observation]) -> None:

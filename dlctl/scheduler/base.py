@@ -89,6 +89,21 @@ class Scheduler(Protocol):
         """
         ...
 
+    def successors_script(self, plan: Plan, attempt: int) -> str:
+        """Return the script that submits the jobs that are to begin after the attempt's job.
+
+        `$answered` is the file with the answer to the submission of that job. The ids go to
+        `contract.successors_file`. Empty if the plan has none.
+        """
+        ...
+
+    def dismiss_script(self, job_dir: str) -> str:
+        """Return the script that cancels a training's successors that have not begun.
+
+        Empty if this scheduler has none.
+        """
+        ...
+
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
         """Return the job id.
 

@@ -47,6 +47,14 @@ class LocalQueue:
         arguments = [f"--{name}={value}" for name, value in options.items()]
         return f'{shlex.join([*program, *arguments])} --job-dir="$PWD" </dev/null\n'
 
+    def successors_script(self, plan: contract.Plan, attempt: int) -> str:  # noqa: ARG002
+        """Return nothing: an ending job can always submit the next one."""
+        return ""
+
+    def dismiss_script(self, job_dir: str) -> str:  # noqa: ARG002
+        """Return nothing."""
+        return ""
+
     def parse_submit(self, exit_code: int, stdout: str, stderr: str) -> str:
         """Return the job id: the last line that is a number."""
         numbers = [line.strip() for line in stdout.splitlines() if line.strip().isdecimal()]

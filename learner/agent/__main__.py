@@ -47,7 +47,7 @@ from learner.job.environment import PROGRESS_FILE, learner_environment, quiet_mp
 from learner.job.gpu_visibility import own_gpus, visible_devices
 from learner.job.outcome import failed, verdict_of
 from learner.job.ranks import find_ranks
-from learner.job.slurm import beside, first_node_is_lost
+from learner.job.slurm import first_node_is_lost, slurm_command
 from learner.job.stacks import STACKS_FILE
 from learner.job.status import Heartbeat
 from learner.system import processes
@@ -176,7 +176,7 @@ def _end_without_supervisor(plan: Plan, job_dir: Path, attempt: int, ended: Halt
             verdict = verdict_of(job_dir, attempt, outcome)
             verdict = dataclasses.replace(verdict, finished_at=time.time())
             contract.write_whole(path, contract.to_json(verdict))
-        argv = [beside(plan.launch.argv[0], "scancel"), os.environ["SLURM_JOB_ID"]]
+        argv = [slurm_command(plan, "scancel"), os.environ["SLURM_JOB_ID"]]
         subprocess.run(argv, timeout=30, capture_output=True, check=False)
 
 

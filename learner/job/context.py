@@ -99,5 +99,10 @@ def job_id(job_dir: Path, attempt: int) -> str:
         return os.environ.get("SLURM_JOB_ID", "")
 
 
+def own_job_id(otherwise: str) -> str:
+    """Return the scheduler's id of the job in which this process runs."""
+    return os.environ.get("SLURM_JOB_ID") or os.environ.get("DLCTL_JOB_ID") or otherwise
+
+
 TAKES_OVER = "takes-over"
 """Argument of a server: learners still use the shared memory that the previous server created."""

@@ -24,6 +24,10 @@ _BUSY = re.compile(r"Memory required by task is not available", re.IGNORECASE)
 _LOST = re.compile(r"node fail(ure)?\b", re.IGNORECASE)
 
 
+class SlurmSilent(Exception):
+    """Slurm's controller does not answer; the message says how."""
+
+
 def job_hosts(plan: Plan) -> list[str]:
     """Return the host of each node; the first is this one, which runs the job script.
 
@@ -52,7 +56,7 @@ def listed_hosts(plan: Plan) -> list[str]:
 def _listed(plan: Plan) -> tuple[list[str], str]:
     """Return the nodes of the job, and Slurm's error if it does not list them."""
     names = os.environ.get("SLURM_JOB_NODELIST", "")
-    argv = [beside(plan.launch.argv[0], "scontrol"), "show", "hostnames", names]
+    argv = [slurm_command(plan, "scontrol"), "show", "hostnames", names]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=HOSTS_TIMEOUT_S)
         return done.stdout.split(), done.stderr.strip()
@@ -102,10 +106,32 @@ def first_node_is_lost(plan: Plan) -> bool:
     return done.returncode == 0 and first not in done.stdout.split()
 
 
-def ended_before(plan: Plan) -> str:
-    """Return Slurm's word for how this job's run before this one ended; empty if it is unknown."""
+def is_elsewhere(plan: Plan) -> bool:
+    """Return whether Slurm has given this job up, or runs it on another first node.
+
+    A node that was cut from the network goes on computing, while Slurm runs its job again.
+
+    Raises:
+        SlurmSilent: Slurm's controller does not answer.
+    """
     job_id = os.environ.get("SLURM_JOB_ID", "")
-    sacct = beside(plan.launch.argv[0] if plan.launch.argv else "", "sacct")
+    here = os.environ.get("SLURMD_NODENAME", "")
+    if plan.batch.scheduler != "slurm" or not job_id or not here:
+        return False
+    squeue = slurm_command(plan, "squeue")
+    argv = [squeue, "-h", "-j", job_id, "-o", "%T %B"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SlurmSilent(str(error)) from error
+    if done.returncode and "Invalid job id" not in done.stderr:
+        raise SlurmSilent(done.stderr.strip())
+    return done.stdout.split() not in [["RUNNING", here], ["COMPLETING", here]]
+
+
+def ended_before(plan: Plan, job_id: str) -> str:
+    """Return Slurm's word for how a job's run before the present one ended; empty if unknown."""
+    sacct = slurm_command(plan, "sacct")
     argv = [sacct, "-X", "-D", "-n", "-P", "-o", "State", "-j", job_id]
     for _ in range(ACCOUNTING_TRIES):
         try:
@@ -124,12 +150,13 @@ def ended_before(plan: Plan) -> str:
 
 def hosts_question(plan: Plan, job_id: str) -> list[str]:
     """Return the command that prints the job's current hosts."""
-    squeue, scontrol = (beside(plan.launch.argv[0], name) for name in ("squeue", "scontrol"))
+    squeue, scontrol = (slurm_command(plan, name) for name in ("squeue", "scontrol"))
     script = 'list=$("$1" -h -j "$2" -o %N) && "$0" show hostnames "${list:?}"'
     return ["/bin/sh", "-c", script, scontrol, squeue, job_id]
 
 
-def beside(program: str, name: str) -> str:
+def slurm_command(plan: Plan, name: str) -> str:
     """Return a Slurm command's path in srun's folder, or its bare name if srun has no folder."""
-    there = Path(program).with_name(name)
+    program = plan.launch.argv[0] if plan.launch.argv else ""
+    there = Path(program).parent / name
     return str(there) if "/" in program and there.exists() else name

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from dlctl.contract import Evidence, Plan, VerdictKind
 from learner.job.outcome import Outcome
-from learner.job.slurm import beside
+from learner.job.slurm import slurm_command
 
 ASK_S = 5.0
 """How long Slurm may take to answer. Of Slurm's KillWait (30 s) the learners get 20 s."""
@@ -95,7 +95,7 @@ class Question:
     def __init__(self, plan: Plan, early_s: float = 0.0) -> None:
         self._early_s = early_s
         self._word: Word | None = None
-        scontrol = beside(plan.launch.argv[0], "scontrol") if plan.launch.argv else "scontrol"
+        scontrol = slurm_command(plan, "scontrol")
         self._argv = [scontrol, "-o", "show", "job", os.environ.get("SLURM_JOB_ID", "")]
         self._thread = threading.Thread(target=self._ask, name="ask Slurm", daemon=True)
         self._thread.start()

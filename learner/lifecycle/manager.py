@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlctl.contract import Plan, StarterKind, Verdict, VerdictKind
-from learner.job.context import read_plan
+from dlctl.contract import Plan, Verdict, VerdictKind
+from learner.job.context import own_job_id, read_plan
+from learner.job.slurm import SlurmSilent, is_elsewhere
 from learner.lifecycle import history, policy
 from learner.lifecycle.fewer import KNOWN_S, on_what_is_left
 from learner.lifecycle.next_attempt import begin, changed_plan, claim, withdraw
@@ -16,6 +17,9 @@ from learner.lifecycle.starters import Situation, Starter, candidates
 from learner.lifecycle.starters.base import CanNotStart
 from learner.lifecycle.starters.in_allocation import MAY_LACK_NODES, InAllocation
 from learner.rehearsal.conclude import conclude as conclude_rehearsal
+
+_SILENCE_S = 600.0
+"""How long Slurm's controller may be silent before somebody else is to start the attempt."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ def conclude(
         fewer = on_what_is_left(plan, verdict.attempt, verdict.job_id, patience_s)
     following = fewer or changed_plan(_whole(job_dir, plan), action)
     situation = Situation(
-        job_dir, verdict.attempt, following, kind, action, verdict.job_id, left_s, in_job, is_fresh,
+        job_dir, verdict.attempt, following, kind, action,
+        own_job_id(verdict.job_id) if in_job else verdict.job_id, left_s, in_job, is_fresh,
         tuple(verdict.bad_hosts), has_fewer=fewer is not None,
     )  # fmt: skip
     starters = candidates(situation)
@@ -90,27 +95,57 @@ def follow(following: Following, say: Callable[[str], None]) -> bool:
     number = situation.attempt + 1
     say(f"Attempt {number} follows: {situation.action.why}.")
     for starter in following.starters:
-        if starter.kind is StarterKind.CLIENT:
-            say("The next dlctl command that looks at the training starts it.")
-            return False
-        if not _waited(situation, starter):
-            say("A person ended the training.")
-            return False
-        if not begin(situation.job_dir, situation.attempt, situation.plan, situation.action):
-            say(f"Somebody else has begun attempt {number}.")
-            return False
         try:
-            job_id = starter.start(situation)
+            return _start(situation, starter, say)
         except CanNotStart as error:
-            withdraw(situation.job_dir, number)
             say(f"It can't be started by {starter.kind}: {error}")
-            continue
-        if starter.runs_here and not claim(situation.job_dir, number, job_id):
-            say(f"Somebody else has claimed attempt {number}.")
-            return False
-        say(f"It is job {job_id or '(not known yet)'}.")
-        return starter.runs_here
     return False
+
+
+def _start(situation: Situation, starter: Starter, say: Callable[[str], None]) -> bool:
+    """Start the next attempt this way; return as `follow` does.
+
+    Raises:
+        CanNotStart: nothing was started.
+    """
+    if not starter.begins:
+        say(starter.start(situation))
+        return False
+    number = situation.attempt + 1
+    if not _waited(situation, starter):
+        say("A person ended the training.")
+        return False
+    if starter.runs_here and _runs_elsewhere(situation.plan):
+        say("Slurm has taken the job from this node: it goes on elsewhere.")
+        return False
+    if not begin(situation.job_dir, situation.attempt, situation.plan, situation.action):
+        say(f"Somebody else has begun attempt {number}.")
+        return False
+    try:
+        job_id = starter.start(situation)
+    except CanNotStart:
+        withdraw(situation.job_dir, number)
+        raise
+    if starter.runs_here and not claim(situation.job_dir, number, job_id):
+        say(f"Somebody else has claimed attempt {number}.")
+        return False
+    say(f"It is job {job_id or '(not known yet)'}.")
+    return starter.runs_here
+
+
+def _runs_elsewhere(plan: Plan) -> bool:
+    """Return whether Slurm has taken this job from its first node.
+
+    The learners can't start anyway before Slurm's controller answers.
+    """
+    until = time.monotonic() + _SILENCE_S
+    while True:
+        try:
+            return is_elsewhere(plan)
+        except SlurmSilent as silence:
+            if time.monotonic() > until:
+                raise CanNotStart(f"Slurm's controller is silent: {silence}") from silence
+        time.sleep(1)
 
 
 def run_here(following: Following) -> None:

@@ -6,6 +6,7 @@ and jitter; a time limit and a preemption are no faults. A user's error is never
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ RETRIES = 3
 WITHOUT_PROGRESS = 3
 """After this many attempts whose checkpoint did not advance, a person decides."""
 LONGEST_DELAY_S = 600.0
+GROWTH = 4.0
+"""Of the delay with each retry in vain: the few that there are have to outlast an outage."""
 JITTER = 0.25
 LEAST_TIME_S = 30.0
 """A shorter rest of the training's time is not worth a job."""
@@ -107,7 +110,7 @@ def _retry(
         if any(each.action and each.action.memory_factor > 1 for each in verdicts[:-1]):
             return Action(Next.STOP, "memory ran out again after it was raised once")
         factor = lifecycle.memory_factor
-    done = sum(1 for each in verdicts[:-1] if each.action and each.action.kind is Next.RETRY)
+    done = len(_retried(verdicts))
     allowed = lifecycle.retries
     if allowed is None:
         # Nothing is lost by beginning again where only the preflight has run.
@@ -124,7 +127,8 @@ def _retry(
             else f"all {allowed} retries have been used"
         )
         return Action(Next.STOP, used if allowed else "no retries are allowed")
-    delay_s = _delay_s(lifecycle, kind, done, chance)
+    in_vain = itertools.takewhile(lambda each: each.progress >= newest.progress, _retried(verdicts))
+    delay_s = _delay_s(lifecycle, kind, len(list(in_vain)), chance)
     why = f"retry {done + 1} of {allowed}, from the newest checkpoint"
     if newest.progress < 0:
         why = f"retry {done + 1} of {allowed}, from the beginning: there is no checkpoint"
@@ -134,12 +138,27 @@ def _retry(
     )  # fmt: skip
 
 
+def _retried(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the attempts that were retried since a job last came to its limit, the newest first.
+
+    A chain of jobs would otherwise end for few faults in many weeks.
+    """
+    return list(itertools.takewhile(
+        lambda each: each.action is not None and each.action.kind is Next.RETRY,
+        reversed(verdicts[:-1]),
+    ))  # fmt: skip
+
+
 def _delay_s(lifecycle: Lifecycle, kind: VerdictKind, done: int, chance: float) -> float:
-    """Return the exponential back-off with jitter: many trainings may have failed at once."""
+    """Return the exponential back-off with jitter: many trainings may have failed at once.
+
+    Args:
+        done: how many retries came before without any progress since.
+    """
     first_s = lifecycle.backoff_s
     if first_s is None:
         first_s = _FIRST_DELAY_S.get(kind, _SHORT_DELAY_S)
-    delay_s = min(LONGEST_DELAY_S, first_s * 2.0 ** min(done, 30))
+    delay_s = min(LONGEST_DELAY_S, first_s * GROWTH ** min(done, 30))
     return delay_s * (1 + JITTER * (2 * chance - 1))
 
 

@@ -68,6 +68,7 @@ def _site(job_dir: Path) -> str:
 def _supervise(job_dir: Path, attempt: int) -> int:
     from learner.job.context import read_plan
     from learner.lifecycle.manager import follow, run_here
+    from learner.lifecycle.starters.successor import dismiss
     from learner.notices.tell import tell_end
     from learner.supervisor.attempt import Supervisor
     from learner.supervisor.control import Control
@@ -85,6 +86,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
         leaving = leave(job_dir, attempt, outcome, plan, control.left_s())
         if leaving.following is None:
             tell_end(job_dir, plan, attempt, say)
+            dismiss(job_dir, plan)
         # After the verdict: a final state without a verdict would look like a crash.
         supervisor.heart.set(state=outcome.state, reason=outcome.reason)
         remove_segment_folder(plan.training_id, attempt)  # an interrupted preflight may leave one

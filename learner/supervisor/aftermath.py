@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from dlctl import contract
-from dlctl.contract import Evidence, Plan, State, Verdict, VerdictKind, to_json
+from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictKind, to_json
 from dlctl.contract.programs.last_words import explain
 from learner.job import answers
-from learner.job.context import read_plan
+from learner.job.context import job_id, own_job_id, read_plan
 from learner.job.outcome import Outcome, failed, verdict_of
 from learner.job.slurm import ended_before
 from learner.job.status import last_lines, write_patiently
 from learner.lifecycle.manager import conclude, follow, run_here
+from learner.lifecycle.starters.successor import dismiss
 from learner.supervisor.finish import say
 from learner.supervisor.observed import Observed
 from learner.supervisor.statuses import Statuses
@@ -87,7 +88,7 @@ def _by_the_learners(job_dir: Path, plan: Plan, attempt: int) -> Outcome:
 
 
 def go_on_in_job(job_dir: Path, attempt: int) -> int:
-    """Go on in a job that Slurm runs again.
+    """Go on in a job that Slurm runs again, or that was submitted beforehand.
 
     Returns the job's exit code if nothing follows; else the next attempt runs in this process.
     """
@@ -96,13 +97,21 @@ def go_on_in_job(job_dir: Path, attempt: int) -> int:
     verdict = contract.read_record(Verdict, path)
     if verdict is None:
         # Only a supervisor that was lost with its node leaves no verdict, as a rule.
-        verdict = judge(job_dir, plan, attempt, ended_before(plan) or "NODE_FAIL")
+        word = ended_before(plan, job_id(job_dir, attempt)) or "NODE_FAIL"
+        verdict = judge(job_dir, plan, attempt, word)
     if verdict.state is State.COMPLETED:
+        dismiss(job_dir, plan)
         return 0
+    own = own_job_id(verdict.job_id)
     verdict, following = conclude(job_dir, plan, verdict, plan.resources.time_s, is_fresh=True)
+    if following and verdict.action:
+        by = StarterKind.REQUEUE if verdict.job_id == own else StarterKind.SUCCESSOR
+        verdict = replace(verdict, action=replace(verdict.action, starter=str(by)))
     write_patiently(path, to_json(verdict))
     say(f"{verdict.state}: {verdict.reason}")
-    if following is not None and follow(following, say):
+    if following is None:
+        dismiss(job_dir, plan)
+    elif follow(following, say):
         run_here(following)
     return 0
 

@@ -9,15 +9,20 @@ from learner.lifecycle.starters.base import Situation, Starter
 from learner.lifecycle.starters.client import Client
 from learner.lifecycle.starters.in_allocation import InAllocation
 from learner.lifecycle.starters.job import Job
+from learner.lifecycle.starters.requeue import Requeue
+from learner.lifecycle.starters.successor import Successor
 
 ALL: dict[str, Starter] = {
-    str(starter.kind): starter for starter in (InAllocation(), Job(), Client())
+    str(starter.kind): starter
+    for starter in (InAllocation(), Job(), Successor(), Requeue(), Client())
 }
 
 
 def candidates(situation: Situation) -> list[Starter]:
     """Return who can start the next attempt, the first choice first; the client always can."""
-    allowed = situation.plan.lifecycle.starters if situation.plan.lifecycle else []
+    allowed = list(situation.plan.lifecycle.starters if situation.plan.lifecycle else [])
+    if situation.is_fresh:  # the job was given its nodes for this
+        allowed.insert(0, str(InAllocation.kind))
     known = [ALL[name] for name in allowed if name in ALL]
     return [*(each for each in known if not each.objection(situation)), ALL["client"]]
 

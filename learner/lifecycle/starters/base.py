@@ -46,12 +46,15 @@ class Starter(Protocol):
     kind: StarterKind
     runs_here: bool
     """Whether the attempt runs in the process that starts it, which is then replaced."""
+    begins: bool
+    """Whether `start` is called with the attempt's files in place; else they are written later, by
+    the process that goes on."""
 
     def objection(self, situation: Situation) -> str:
         """Return why this way is not open, in a few words; empty if it is."""
 
     def start(self, situation: Situation) -> str:
-        """Start the attempt, whose files are there; return the id of its job.
+        """Start the attempt; return the id of its job, or, if it does not begin now, a sentence.
 
         Raises:
             CanNotStart: nothing was started.

@@ -11,6 +11,7 @@ class Client:
 
     kind = StarterKind.CLIENT
     runs_here = False
+    begins = False
 
     def objection(self, situation: Situation) -> str:  # noqa: ARG002
         """Return nothing: this is always open."""
@@ -18,4 +19,4 @@ class Client:
 
     def start(self, situation: Situation) -> str:  # noqa: ARG002
         """Do nothing: the verdict's action is all that the login side needs."""
-        return ""
+        return "The next dlctl command that looks at the training starts it."

@@ -27,6 +27,7 @@ class InAllocation:
 
     kind = StarterKind.IN_ALLOCATION
     runs_here = True
+    begins = True
 
     def objection(self, situation: Situation) -> str:
         """Return why the job's nodes can't be used again."""
@@ -41,8 +42,8 @@ class InAllocation:
             return "a node is to be avoided"
         if action.memory_factor > 1:
             return "the job has too little memory"
-        margin_s = plan.resources.halt_margin_s
-        if situation.left_s is not None and situation.left_s < margin_s + _LEAST_S:
+        least_s = plan.resources.halt_margin_s + _LEAST_S
+        if situation.left_s is not None and situation.left_s < least_s and not situation.is_fresh:
             return "the job has too little time left"
         return ""
 
@@ -63,6 +64,9 @@ class InAllocation:
         for stream in (1, 2):
             os.dup2(output, stream)
         if situation.left_s is not None:
-            os.environ[ENDS_AT_VARIABLE] = str(int(time.time() + situation.left_s))
+            left_s, time_s = situation.left_s, situation.plan.resources.time_s
+            if situation.is_fresh and time_s is not None:  # the job may have more than is left
+                left_s = min(left_s, time_s)
+            os.environ[ENDS_AT_VARIABLE] = str(int(time.time() + left_s))
         program = ["-u", "-m", "learner.supervisor", str(situation.job_dir), str(number)]
         os.execv(sys.executable, [sys.executable, *program])  # noqa: S606

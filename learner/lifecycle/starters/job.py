@@ -26,6 +26,7 @@ class Job:
 
     kind = StarterKind.JOB
     runs_here = False
+    begins = True
 
     def objection(self, situation: Situation) -> str:
         """Return why the node can't submit."""

@@ -140,8 +140,9 @@ def _judge_silence(plan: Plan, findings: Findings) -> Outcome | None:
     detail = f": {words[0]}" if words else "."
     code = findings.exit_code
     how = "in time" if code is None else f"({launcher_name(plan)} ended with exit code {code})"
+    told = first_match(Place.LAUNCHER, findings.words)
     outcome = failed(
-        VerdictKind.SITE,
+        told[0].kind if told else VerdictKind.SITE,
         f"The preflight got no report from learner {silent[0]}, one of {learners}, {how}{detail}",
         "Check that every node has the site's Python and sees its root folder: "
         f"dlctl sites check {plan.site}",

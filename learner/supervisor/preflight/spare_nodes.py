@@ -20,7 +20,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ContractError, NodeFault, Plan, Preflight, VerdictKind
 from learner.job.outcome import Outcome
-from learner.job.slurm import ASK_TIMEOUT_S, beside, listed_hosts
+from learner.job.slurm import ASK_TIMEOUT_S, listed_hosts, slurm_command
 from learner.lifecycle.bad_nodes import bad_node, remember
 from learner.supervisor.preflight.judgement import unfit_outcome
 from learner.supervisor.preflight.node_health import Unfit, name_of, remarks, unfit_nodes
@@ -73,7 +73,7 @@ def _shrink(plan: Plan, chosen: Sequence[str], folder: Path) -> str:
     scontrol writes a script with the new values of the job's variables into the current folder.
     """
     job_id = os.environ.get("SLURM_JOB_ID", "")
-    scontrol = beside(plan.launch.argv[0], "scontrol")
+    scontrol = slurm_command(plan, "scontrol")
     argv = [scontrol, "update", f"JobId={job_id}", f"NodeList={','.join(chosen)}"]
     try:
         done = subprocess.run(

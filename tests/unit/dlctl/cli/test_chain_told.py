@@ -21,8 +21,8 @@ def test_a_chain_is_told_at_submission_and_later(capsys):
     _say_links(chain)
     said = " ".join(capsys.readouterr().err.split())
     assert said == (
-        "the partition short allows 4h a job: a chain of about 85 jobs, each of which submits "
-        "the next one"
+        "the partition short allows 4h a job: a chain of about 85 jobs, the next one "
+        "submitted by the ending job"
     )
     known = asdict(chain)
     assert _asked(known["resources"], _links(known)).endswith("4h in each of about 85 jobs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,10 +76,21 @@ def test_retries_are_counted_over_all_attempts():
     assert after(faults[0], retries=0).why == "no retries are allowed"
 
 
+def test_retries_are_counted_from_the_end_of_the_last_job_or_from_a_persons_resume():
+    faults = [ended(n, VerdictKind.NODE_LOST, n) for n in range(1, 5)]
+    for kind in (Next.CONTINUE, Next.STOP):
+        faults[1] = replace(faults[1], action=Action(kind, ""))
+        assert after(*faults).why == "retry 2 of 3, from the newest checkpoint"
+
+
 def test_the_delay_grows_exponentially_with_jitter():
-    faults = [ended(n, VerdictKind.NETWORK, n) for n in range(1, 10)]
-    delays = [after(*faults[:n], retries=99).not_before - NOW for n in range(1, 10)]
-    assert delays == [10, 20, 40, 80, 160, 320, 600, 600, 600]
+    faults = [ended(n, VerdictKind.DISK_FULL) for n in range(1, 4)]
+    delays = [after(*faults[:n], retries=99).not_before - NOW for n in range(1, 4)]
+    assert delays == [60, 240, 600]
+    faults = [ended(n, VerdictKind.NETWORK) for n in range(1, 4)]
+    delays = [after(*faults[:n], retries=99).not_before - NOW for n in range(1, 4)]
+    assert delays == [10, 40, 160]
+    assert after(*faults, ended(4, VerdictKind.NETWORK, 6), retries=99).not_before == NOW + 10
     assert after(faults[0], chance=0.0).not_before == NOW + 7.5
     assert after(faults[0], chance=1.0).not_before == NOW + 12.5
     assert after(faults[0], backoff_s=60.0).not_before == NOW + 60

@@ -1,0 +1,78 @@
+"""A chain of jobs at a site whose nodes may not submit jobs; nobody looks until it has ended."""
+
+from __future__ import annotations
+
+import pytest
+from trainings import COUNTER, change_site, submit, write_training
+
+from dlctl import contract
+from dlctl.contract import Verdict
+
+
+def verdict(job_dir, attempt):
+    return contract.read_record(Verdict, job_dir / contract.verdict_file(attempt))
+
+
+@pytest.fixture
+def start(dlctl, cluster_site, xdg):
+    """Submit a training of two links, in jobs of 14 s, with these starters only."""
+
+    def submitted(*starters):
+        limits = {"debug": {"max_time": "14s", "nodes": 4, "cpus_per_node": 2}}
+        allowed = {"next_attempt": [*starters, "client"]}
+        site = change_site(cluster_site, xdg.config, partitions=limits, scheduler=allowed)
+        command = {"command": "exec python3 counter.py 110"}
+        folder = write_training(dlctl.cwd, command, {"counter.py": COUNTER}, time="40s")
+        training_id = submit(dlctl, site, folder, "--partition", "debug")
+        return training_id, site.job_dir(training_id)
+
+    return submitted
+
+
+def queued(cluster):
+    return cluster.exec("squeue", "-h", "-o", "%A %j %T").splitlines()
+
+
+def assert_one_chain(dlctl, training_id, job_dir, starter):
+    """Return the job ids of the attempts, after a check that each step was done once."""
+    known = dlctl("status", training_id, "--json", ok=True).json
+    assert known["state"] == "COMPLETED", known
+    links = [verdict(job_dir, number) for number in range(1, known["attempt"])]
+    assert links
+    assert {(each.kind, each.action.starter) for each in links} == {("time_limit", starter)}
+    log = dlctl("logs", training_id, ok=True).stdout
+    begins = [int(line.split()[-1]) for line in log.splitlines() if "| begins at" in line]
+    saved = [int(line.split()[-1]) for line in log.splitlines() if "| saved" in line]
+    assert begins == [0, *saved]
+    return [each.job_id for each in links] + [known["job_id"]]
+
+
+def test_jobs_that_were_submitted_beforehand_are_the_links(dlctl, cluster, start, wait_until):
+    training_id, job_dir = start("successor")
+    ids = (job_dir / contract.successors_file(1)).read_text().split()
+    assert len(ids) > 2, (job_dir / contract.successors_log(1)).read_text()
+    wait_until(lambda: verdict(job_dir, 2), 90)
+    wait_until(lambda: not queued(cluster), 30)  # those that are not needed have gone
+    ran = assert_one_chain(dlctl, training_id, job_dir, "successor")
+    assert ran == ids[: len(ran)]
+
+
+def test_a_cancel_takes_the_waiting_jobs_out_of_the_queue(dlctl, cluster, start, wait_until):
+    training_id, job_dir = start("successor")
+    wait_until(lambda: (job_dir / contract.claim(1)).exists(), 60)
+    assert len(queued(cluster)) > 2
+    dlctl("cancel", training_id, ok=True)
+    wait_until(lambda: not queued(cluster), 30)
+    assert not (job_dir / contract.submit_begin(2)).exists()
+    known = dlctl("status", training_id, "--json", ok=True).json
+    assert (known["state"], known["attempt"]) == ("CANCELLED", 1)
+
+
+def test_a_job_that_asks_slurm_for_another_run_is_both_links(dlctl, start, wait_until):
+    training_id, job_dir = start("requeue")
+    wait_until(lambda: verdict(job_dir, 1), 60)
+    known = dlctl("status", training_id, "--json", ok=True).json
+    assert known["state"] in ("QUEUED", "PENDING", "DEPLOYING"), known
+    wait_until(lambda: verdict(job_dir, 2), 90)
+    ran = assert_one_chain(dlctl, training_id, job_dir, "requeue")
+    assert len(set(ran)) == 1
