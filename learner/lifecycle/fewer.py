@@ -60,9 +60,10 @@ def reduced(plan: Plan, attempt: int, hosts: Sequence[str], left: Sequence[str])
     learners = sum(per_node)
     if lifecycle is None or lifecycle.min_learners is None or len(kept) in (0, len(hosts)):
         return None
-    argv = launcher.reshaped(plan.launch.argv, learners, [hosts[n] for n in kept])
-    if learners < lifecycle.min_learners or argv is None:
+    if learners < lifecycle.min_learners:
         return None
+    learners_on = {hosts[n]: count for n, count in zip(kept, per_node, strict=True)}
+    argv = launcher.reshaped(plan.launch.argv, learners_on)
     whole = attempt if lifecycle.whole_attempt is None else lifecycle.whole_attempt
     return replace(
         plan,

@@ -69,10 +69,12 @@ class Launcher(Protocol):
     def argv(self, request: LaunchRequest) -> list[str]:
         """Return the command in front of the program."""
 
-    def reshaped(
-        self, argv: Sequence[str], learners: int, hosts: Sequence[str]
-    ) -> list[str] | None:
-        """Return the command for fewer learners, on some of the job's hosts; None: it can't."""
+    def reshaped(self, argv: Sequence[str], learners_on: Mapping[str, int]) -> list[str]:
+        """Return the command for fewer learners.
+
+        Args:
+            learners_on: how many to start on each of those hosts of the job that are left.
+        """
 
     def ranks(self, env: Mapping[str, str], resources: Resources) -> Ranks:
         """Return which process this is, from the variables that the launcher has set.

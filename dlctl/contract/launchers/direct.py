@@ -25,12 +25,11 @@ class Direct:
 
     def reshaped(
         self,
-        argv: Sequence[str],  # noqa: ARG002
-        learners: int,  # noqa: ARG002
-        hosts: Sequence[str],  # noqa: ARG002
-    ) -> list[str] | None:
-        """Return None: one learner is the fewest."""
-        return None
+        argv: Sequence[str],
+        learners_on: Mapping[str, int],  # noqa: ARG002
+    ) -> list[str]:
+        """Return the command as it is: one learner is the fewest."""
+        return list(argv)
 
     def ranks(self, env: Mapping[str, str], resources: Resources) -> Ranks:  # noqa: ARG002
         """Return the only rank there is."""

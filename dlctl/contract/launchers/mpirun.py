@@ -24,14 +24,17 @@ class Mpirun:
         """Return mpirun with the number of processes."""
         return [request.executable or self.kind, "-n", str(request.learners), *request.extra]
 
-    def reshaped(
-        self,
-        argv: Sequence[str],  # noqa: ARG002
-        learners: int,  # noqa: ARG002
-        hosts: Sequence[str],  # noqa: ARG002
-    ) -> list[str] | None:
-        """Return None: Open MPI and MPICH name hosts differently, and hang on to those of Slurm."""
-        return None
+    def reshaped(self, argv: Sequence[str], learners_on: Mapping[str, int]) -> list[str]:
+        """Return mpirun with another number of processes, on these nodes of the job.
+
+        Open MPI and MPICH both know `--host` in this form.
+        """
+        program, *options = argv
+        if "--host" in options:
+            at = options.index("--host")
+            del options[at : at + 2]
+        hosts = ",".join(f"{host}:{count}" for host, count in learners_on.items())
+        return [program, "-n", str(sum(learners_on.values())), "--host", hosts, *options[2:]]
 
     def ranks(self, env: Mapping[str, str], resources: Resources) -> Ranks:
         """Read Open MPI's variables or MPICH's; not Slurm's, which mean the batch script."""

@@ -32,13 +32,14 @@ class Srun:
         return [request.executable or self.kind, *mpi, *shape, "--kill-on-bad-exit=1",
                 *request.extra]  # fmt: skip
 
-    def reshaped(
-        self, argv: Sequence[str], learners: int, hosts: Sequence[str]
-    ) -> list[str] | None:
+    def reshaped(self, argv: Sequence[str], learners_on: Mapping[str, int]) -> list[str]:
         """Return srun with another shape, on these nodes of the job."""
         old = ("--nodes=", "--ntasks=", "--nodelist=")
         program, *options = (word for word in argv if not word.startswith(old))
-        shape = [f"--nodes={len(hosts)}", f"--ntasks={learners}", f"--nodelist={','.join(hosts)}"]
+        shape = [
+            f"--nodes={len(learners_on)}", f"--ntasks={sum(learners_on.values())}",
+            f"--nodelist={','.join(learners_on)}",
+        ]  # fmt: skip
         # The step before may not end on the lost node, and still holds CPUs of the others.
         return [program, *shape, "--overlap", *options]
 

@@ -132,6 +132,33 @@ def test_a_person_ends_the_chain(tmp_path, request_file):
     assert not (tmp_path / contract.submit_begin(2)).exists()
 
 
+def test_a_job_that_slurm_has_taken_from_the_node_begins_nothing(tmp_path, monkeypatch):
+    """The node was cut from the network; Slurm runs the job again on another one."""
+    job = Job(tmp_path)
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    answers = tmp_path / "answers"
+    squeue = bin_dir / "squeue"
+    squeue.write_text(f"#!/bin/sh\nfor f in {answers}/*; do . $f; rm $f; exit $code; done\n")
+    squeue.chmod(0o755)
+    job.plan = replace(job.plan, launch=contract.Launch("srun", [f"{bin_dir}/srun"]))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    answers.mkdir()
+    silent = "echo 'Unable to contact slurm controller' >&2; code=1"
+    (answers / "1").write_text(silent)
+    (answers / "2").write_text("echo RUNNING n2; code=0")
+    job.end(VerdictKind.UNKNOWN)
+    assert job.said[-1] == "Slurm has taken the job from this node: it goes on elsewhere."
+    (answers / "1").write_text("echo 'slurm_load_jobs error: Invalid job id specified' >&2; code=1")
+    job.end(VerdictKind.UNKNOWN)
+    assert job.said[-1] == "Slurm has taken the job from this node: it goes on elsewhere."
+    assert not (tmp_path / contract.submit_begin(2)).exists()
+    (answers / "1").write_text("echo RUNNING n1; code=0")
+    job.end(VerdictKind.UNKNOWN)
+    assert job.runs_here
+
+
 def test_options_of_a_batch_script_are_replaced_and_removed():
     changed = with_options(SCRIPT, {"time": "1:00:00", "begin": None, "exclude": "n1,n2"})
     assert changed == (
@@ -171,6 +198,12 @@ def test_an_attempt_with_fewer_learners_keeps_the_shape_of_the_rest():
         "--kill-on-bad-exit=1",
     ]  # fmt: skip
     assert fewer.lifecycle.whole_attempt == 4
+    mpirun = replace(plan, launch=contract.Launch("mpirun", ["mpirun", "-n", "5", "--mca", "a"]))
+    for _ in range(2):  # a second node is lost
+        mpirun = reduced(mpirun, 4, hosts, ["c", "a"])
+        assert mpirun is not None
+        assert mpirun.launch.argv == ["mpirun", "-n", "3", "--host", "a:2,c:1", "--mca", "a"]
+        mpirun = replace(mpirun, resources=resources)
     assert reduced(plan, 4, hosts, ["c"]) is None, "fewer than min_learners"
     assert reduced(plan, 4, hosts, hosts) is None and reduced(plan, 4, hosts, []) is None
     again = reduced(replace(fewer, lifecycle=replace(fewer.lifecycle, min_learners=1)), 5,
