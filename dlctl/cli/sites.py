@@ -94,14 +94,20 @@ def remove(name: str = NAME) -> None:
 
 
 @app.command()
-def check(name: str = NAME, as_json: bool = JSON) -> None:
+def check(
+    name: str = NAME,
+    on_node: bool = typer.Option(
+        False, "--on-node", help="Also try in a short job whether nodes may submit jobs."
+    ),
+    as_json: bool = JSON,
+) -> None:
     """Check a site against its file: connection, scheduler, root, Python, launcher.
 
     Example: dlctl sites check mycluster
     """
     from dlctl.site_admin.actions import check as check_site
 
-    _report(check_site(name, output.ask), as_json)
+    _report(check_site(name, output.ask, on_node=on_node), as_json)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from dlctl.errors import SiteError
 from dlctl.site_admin.discovery import Discovered
 from dlctl.site_admin.doctor import FAILED, Check, check_site, discover, doctor
 from dlctl.site_admin.draft import make_site, site_text
+from dlctl.site_admin.node_probe import check_on_node
 from dlctl.site_admin.setup import (
     SETUP_TIMEOUT_S,
     SetupAnswer,
@@ -121,11 +122,18 @@ def add_site(
     return Added(parse_site(name, text), save_site(name, text, force=force), found)
 
 
-def check(name: str, prompt: Prompt | None = None) -> list[Check]:
-    """Check a site against its file."""
+def check(name: str, prompt: Prompt | None = None, *, on_node: bool = False) -> list[Check]:
+    """Check a site against its file.
+
+    Args:
+        on_node: try in a short job, too, who can start the next attempt of a training.
+    """
     site = load_site(name)
     with _opened(site.transport, prompt) as connection:
-        return check_site(site, connection)
+        checks = check_site(site, connection)
+        if on_node and site.scheduler.kind == "slurm" and checks[0].outcome != FAILED:
+            checks.append(check_on_node(site, connection))
+        return checks
 
 
 def check_all(prompt: Prompt | None = None) -> list[Check]:

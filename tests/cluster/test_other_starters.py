@@ -76,3 +76,10 @@ def test_a_job_that_asks_slurm_for_another_run_is_both_links(dlctl, start, wait_
     wait_until(lambda: verdict(job_dir, 2), 90)
     ran = assert_one_chain(dlctl, training_id, job_dir, "requeue")
     assert len(set(ran)) == 1
+
+
+def test_a_node_is_asked_who_can_start_the_next_attempt(dlctl, cluster_site):
+    checks = dlctl("sites", "check", cluster_site.name, "--on-node", "--json").json
+    told = {each["name"]: each for each in checks}["next attempt, on a node"]
+    assert told["outcome"] == "ok", told
+    assert "can submit jobs" in told["seen"]

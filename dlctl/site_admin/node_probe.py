@@ -1,0 +1,64 @@
+"""Try on a compute node what a job needs to start the next one: `dlctl sites check --on-node`."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from dlctl.contract import StarterKind
+from dlctl.errors import TransportError
+from dlctl.site_admin.doctor import FAILED, OK, WARNING, Check
+from dlctl.site_admin.setup import site_template
+
+if TYPE_CHECKING:
+    from dlctl.sites.files import Site
+    from dlctl.transport.base import Transport
+
+_TIMEOUT_S = 240.0
+_NAME = "next attempt, on a node"
+
+
+def probe_script(site: Site) -> str:
+    """Return the script, which waits for a node for at most two minutes. Pure."""
+    default = next((name for name, each in site.partitions.items() if each.default), "")
+    head = {
+        "folder": site.scheduler.path, "partition": default, "account": site.scheduler.account,
+    }  # fmt: skip
+    lines = [f"{name}={shlex.quote(value or '')}" for name, value in head.items()]
+    return "\n".join([*lines, site_template("probe_node.sh")])
+
+
+def check_on_node(site: Site, transport: Transport) -> Check:
+    """Check from a compute node, in a job of its own, who can start the next attempt there."""
+    try:
+        end = transport.run(probe_script(site), timeout_s=_TIMEOUT_S)
+    except TransportError as error:
+        return Check(_NAME, FAILED, error.message, error.hint)
+    return judge(site, end.text, end.last_error_line or f"exit code {end.exit_code}")
+
+
+def judge(site: Site, answer: str, error: str) -> Check:
+    """Return what the probe's answer means for `scheduler.next_attempt`. Pure.
+
+    Args:
+        error: why the probe may have said nothing.
+    """
+    told = {}
+    for line in answer.splitlines():
+        kind, _, rest = line.partition(" ")
+        told[kind.removeprefix("dlctl-")] = rest.strip()
+    if "submit" not in told:
+        hint = "try again when a node of the default partition is free"
+        return Check(_NAME, WARNING, f"no node has answered: {error}", hint)
+    node, allowed = told.get("node", "?"), list(site.scheduler.next_attempt)
+    closed = {}
+    for kind, key in ((StarterKind.JOB, "submit"), (StarterKind.REQUEUE, "control")):
+        code, _, said = told.get(key, "").partition(" ")
+        if code != "0" and kind in allowed:
+            closed[kind.value] = said or f"exit code {code}"
+    if not closed:
+        return Check(_NAME, OK, f"{node} can submit jobs" if StarterKind.JOB in allowed else node)
+    why = "; ".join(f"{kind}: {said}" for kind, said in closed.items())
+    rest = ", ".join(kind for kind in allowed if kind not in closed)
+    hint = f"set scheduler.next_attempt: [{rest}] in the site's file"
+    return Check(_NAME, WARNING, f"not possible from {node}: {why}", hint)
