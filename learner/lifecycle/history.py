@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import Plan, State, Status, Verdict
+from dlctl.contract import Directive, Plan, State, Status, Verdict
 from learner.checkpoint_files.layout import directory_name, steps_present
 from learner.job.directives import is_there
 from learner.job.guards import read_stopped
@@ -48,6 +48,23 @@ def measured(job_dir: Path, plan: Plan, verdict: Verdict) -> Verdict:
         verdict, progress=mark, step=max(steps, default=-1),
         used_s=max(0.0, ended_at - began_at) if began_at else 0.0,
     )  # fmt: skip
+
+
+def halting_s(job_dir: Path, plan: Plan, attempt: int) -> float | None:
+    """Return how long the newest attempt before this one that was halted took to save and end.
+
+    For programs that report no times of their own. None: none was halted, or it can't be read.
+    """
+    for number in range(attempt - 1, 0, -1):
+        with contextlib.suppress(contract.ContractError, OSError):
+            asked = contract.read_record(Directive, job_dir / contract.directive_file(number))
+            if asked is None or asked.action != "halt":
+                continue
+            ranks = range(plan.resources.learners)
+            ended = [_status(job_dir, number, "learner", rank) for rank in ranks]
+            if all(status.state is State.HALTED for status in ended):
+                return max(status.heartbeat_at for status in ended) - asked.issued_at
+    return None
 
 
 def newest_checkpoint(job_dir: Path) -> tuple[int, float]:

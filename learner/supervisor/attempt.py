@@ -17,6 +17,7 @@ from dlctl.contract.metrics import CHECKPOINT_S, STEP_S
 from learner.job.directives import STACKS
 from learner.job.outcome import Outcome, failed
 from learner.job.status import Heartbeat, last_lines
+from learner.lifecycle.history import halting_s
 from learner.supervisor.finish import (
     any_checkpoints,
     left_undone,
@@ -62,6 +63,7 @@ class Supervisor:
         self._known = Statuses(job_dir, attempt)
         self._keeper = Keeper(plan, job_dir, attempt)
         self._overseer = Overseer(plan, job_dir, attempt)
+        self.control.saving_s = halting_s(job_dir, plan, attempt)
         self._hosts: list[str] = []
         self._silent: dict[int, tuple[float, float]] = {}
         self._warned = ""
@@ -306,7 +308,7 @@ class Supervisor:
             if now >= look_at:
                 look_at = now + 5
                 self._look_for_silence(now)
-                self.control.saving_s = self._saving_s()
+                self.control.saving_s = self._saving_s() or self.control.saving_s
                 if request is None:
                     step.failure = self._hang.look(now, self._statuses()) or step.failure
             self._beat()

@@ -31,6 +31,8 @@ SIGTERM_GRACE_S = 20.0
 _LEAST_GRACE_S = 5.0
 LEAST_MARGIN_S = 10.0
 """The end of the learners, and the storing of results, take time beside the checkpoint."""
+MOST_OF_THE_LIMIT = 0.25
+"""A job that spends more of its time limit on saving comes no further."""
 _EARLY_S = 60.0
 """How early Slurm's signal before the time limit may come: it looks every 30 s, and at limits of a
 minute or two that would be half of the time."""
@@ -220,7 +222,9 @@ class Control:
         planned_s = float(self._plan.resources.halt_margin_s or 30)
         if self.saving_s is None:
             return planned_s
-        return min(2 * planned_s, 3 * self.saving_s + LEAST_MARGIN_S)
+        wanted_s = 3 * self.saving_s + LEAST_MARGIN_S
+        most_s = max(2 * planned_s, (self._plan.resources.time_s or 0) * MOST_OF_THE_LIMIT)
+        return min(most_s, wanted_s)
 
     def _grace_s(self) -> float:
         if self._ends_at is None:
