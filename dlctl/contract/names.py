@@ -111,6 +111,11 @@ def claim(attempt: int) -> str:
     return f"{attempt_dir(attempt)}/job_id"
 
 
+AVOID = "# dlctl-avoid: "
+"""Begins the batch script's line with the nodes, separated by commas, that have failed earlier
+attempts. They are avoided as long as enough others are left, unlike those of an `--exclude`."""
+
+
 def successors_file(attempt: int | str) -> str:
     """Return the ids of an attempt's first job and of the jobs that wait for it, in order.
 

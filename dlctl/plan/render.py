@@ -37,7 +37,6 @@ def sbatch_options(plan: contract.Plan) -> list[str]:
         "qos": batch.qos,
         "constraint": batch.constraint,
         "gres": batch.gres,
-        "exclude": ",".join(batch.exclude) or None,
         "signal": f"B:USR2@{resources.halt_margin_s}",
     }
     chosen |= _mails(plan.notify)

@@ -80,9 +80,10 @@ _HINTS = [
 ]  # fmt: skip
 
 
-# Nodes that have failed a training lately are avoided, as long as enough others are left. On the
-# command line `--exclude` replaces the script's own, so those of the script are added.
-AVOID_BAD_NODES = r"""avoid='' now=$(date +%s)
+# Nodes that have failed this training, or others lately, are avoided while enough others are left.
+# On the command line `--exclude` replaces the script's own, so those of the script are added.
+AVOID_BAD_NODES = r"""now=$(date +%s)
+avoid=$(sed -n 's/^__AVOID__//p' __SCRIPT__ 2>/dev/null | tail -n 1)
 for file in __NODES__/*.json; do
   host=${file##*/} host=${host%.json}
   case $host in ''|*[!A-Za-z0-9._-]*) continue ;; esac
@@ -113,6 +114,7 @@ def _avoid_bad_nodes(plan: contract.Plan, script: str) -> str:
         "__PARTITION__": f" -p {shlex.quote(partition)}" if partition else "",
         "__NEEDED__": str(plan.resources.nodes + plan.resources.spare_nodes),
         "__SCRIPT__": script,
+        "__AVOID__": contract.AVOID,
     }
     text = AVOID_BAD_NODES
     for name, value in parts.items():

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from dlctl.contract import Plan
@@ -104,6 +105,20 @@ def first_node_is_lost(plan: Plan) -> bool:
     except (UserFault, OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0 and first not in done.stdout.split()
+
+
+def down_hosts(plan: Plan, hosts: Sequence[str]) -> list[str]:
+    """Return those of the hosts that Slurm takes for dead now; none if it can't be asked."""
+    if not hosts or plan.batch.scheduler != "slurm":
+        return []
+    argv = [slurm_command(plan, "sinfo"), "-h", "-N", "-n", ",".join(hosts), "-o", "%N %T"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    rows = [line.split() for line in done.stdout.splitlines() if len(line.split()) == 2]
+    down = {name for name, state in rows if state.startswith("down") or state.endswith("*")}
+    return [host for host in hosts if host in down]
 
 
 def is_elsewhere(plan: Plan) -> bool:

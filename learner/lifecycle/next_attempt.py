@@ -6,12 +6,12 @@ import contextlib
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract import Action, Plan, to_json
+from dlctl.contract import AVOID, Action, Plan, to_json
 
 _OPTION = "#SBATCH --"
 _MEBIBYTE = 1 << 20
@@ -31,8 +31,7 @@ def changed_plan(plan: Plan, action: Action) -> Plan:
             ),
             memory_bytes_per_node=_times(resources.memory_bytes_per_node, action.memory_factor),
         )
-    exclude = list(dict.fromkeys([*batch.exclude, *action.exclude]))
-    return replace(plan, resources=resources, batch=replace(batch, exclude=exclude))
+    return replace(plan, resources=resources, batch=replace(batch, exclude=action.exclude))
 
 
 def _times(memory_bytes: int | None, factor: float) -> int | None:
@@ -46,7 +45,6 @@ def sbatch_options(plan: Plan, action: Action) -> dict[str, str | None]:
     return {
         "mem": None if memory is None else f"{-(-memory // _MEBIBYTE)}M",
         "time": None if time_s is None else _clock(time_s),
-        "exclude": ",".join(plan.batch.exclude) or None,
         "begin": f"now+{round(wait_s)}" if wait_s >= 1 else None,
     }
 
@@ -74,7 +72,7 @@ def begin(job_dir: Path, attempt: int, plan: Plan, action: Action) -> bool:
     try:
         shutil.copy(job_dir / contract.manifest_file(attempt), sent / contract.MANIFEST)
         script = (job_dir / contract.script_file(attempt)).read_text()
-        script = with_options(script, sbatch_options(plan, action))
+        script = with_options(script, sbatch_options(plan, action), plan.batch.exclude)
         contract.write_whole(sent / contract.SCRIPT, script)
         contract.write_whole(sent / contract.PLAN, to_json(plan))
         token = f"{contract.token(plan.training_id, number)}\n"
@@ -112,10 +110,13 @@ def create_once(path: Path, text: str) -> bool:
     return True
 
 
-def with_options(script: str, options: Mapping[str, str | None]) -> str:
+def with_options(
+    script: str, options: Mapping[str, str | None], avoided: Sequence[str] = ()
+) -> str:
     """Return a batch script with other `#SBATCH` options; None removes an option."""
-    lines = script.splitlines(keepends=True)
+    lines = [each for each in script.splitlines(keepends=True) if not each.startswith(AVOID)]
     first = next(n for n, line in enumerate(lines) if line.startswith(_OPTION))
     kept = [line for line in lines if not any(line.startswith(f"{_OPTION}{o}=") for o in options)]
     new = [f"{_OPTION}{name}={value}\n" for name, value in options.items() if value is not None]
+    new += [f"{AVOID}{','.join(avoided)}\n"] if avoided else []
     return "".join([*kept[:first], *new, *kept[first:]])

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dlctl.contract import Action, Lifecycle, Next, State, Verdict, VerdictKind
+from dlctl.contract import BAD_NODE_S, Action, Lifecycle, Next, State, Verdict, VerdictKind
 
 RETRIES = 3
 """Retries of a training that has a checkpoint, if its manifest does not say how many."""
@@ -82,7 +82,7 @@ def decide(
         return Action(Next.STOP, objection)
     following = Action(
         Next.CONTINUE, "the training continues from its newest checkpoint", newest.attempt + 1,
-        not_before=now, exclude=_avoided(verdicts), time_s=_rest_s(lifecycle, verdicts),
+        not_before=now, exclude=_avoided(verdicts, now), time_s=_rest_s(lifecycle, verdicts),
     )  # fmt: skip
     if kind in _NOT_FAULTS:
         return following
@@ -198,10 +198,12 @@ def _error(verdict: Verdict) -> tuple[str, str]:
     return verdict.kind, re.sub(r"\d+", "#", words[0] if words else "")
 
 
-def _avoided(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the hosts that a fault was blamed on, in the order of the faults."""
+def _avoided(verdicts: Sequence[Verdict], now: float) -> list[str]:
+    """Return the hosts that a fault was blamed on lately, in the order of the faults."""
     blamed: list[str] = []
     for each in verdicts:
+        if each.finished_at and now - each.finished_at > BAD_NODE_S:
+            continue  # somebody has repaired it by now
         blamed += each.bad_hosts
         if not each.bad_hosts and each.evidence and _kind(each) in _NODES_FAULT:
             blamed.append(each.evidence.host)

@@ -19,7 +19,7 @@ from dlctl.contract.programs.last_words import explain
 from learner.job import answers
 from learner.job.context import job_id, own_job_id, read_plan
 from learner.job.outcome import Outcome, failed, verdict_of
-from learner.job.slurm import ended_before
+from learner.job.slurm import down_hosts, ended_before
 from learner.job.status import last_lines, write_patiently
 from learner.lifecycle.manager import conclude, follow, run_here
 from learner.lifecycle.starters.successor import dismiss
@@ -49,9 +49,23 @@ def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:
         or _by_the_scheduler(plan, word)
         or _by_the_learners(job_dir, plan, attempt)
     )
+    outcome = _with_lost_node(job_dir, plan, attempt, outcome)
     evidence = replace(outcome.evidence or Evidence(), scheduler_state=word)
     verdict = verdict_of(job_dir, attempt, replace(outcome, evidence=evidence))
     return replace(verdict, finished_at=time.time())
+
+
+def _with_lost_node(job_dir: Path, plan: Plan, attempt: int, outcome: Outcome) -> Outcome:
+    """Return the outcome with the node that was lost, if Slurm still takes one for dead."""
+    if outcome.kind is not VerdictKind.NODE_LOST or (outcome.evidence and outcome.evidence.host):
+        return outcome
+    known = Statuses(job_dir, attempt)
+    found = [known.read("supervisor", 0), *known.learners(plan.resources.learners)]
+    hosts = list(dict.fromkeys(status.host for status in found if status and status.host))
+    if not (down := down_hosts(plan, hosts)):
+        return outcome
+    evidence = replace(outcome.evidence or Evidence(), host=down[0])
+    return replace(outcome, reason=f"The node {down[0]} was lost.", evidence=evidence)
 
 
 def _by_the_scheduler(plan: Plan, word: str, *, sure: bool = False) -> Outcome | None:

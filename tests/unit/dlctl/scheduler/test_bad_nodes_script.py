@@ -52,3 +52,12 @@ def test_nodes_are_avoided_until_they_expire(tmp_path, nodes, expected):
 @pytest.mark.parametrize("line", ["--exclude=n4", "'--exclude=n4'", "--exclude n4", "-x n4"])
 def test_the_scripts_own_exclusions_stay(tmp_path, line):
     assert avoided(tmp_path, {"n2": 100}, f"{SCRIPT}#SBATCH {line}\n") == "n2,n4"
+
+
+@pytest.mark.parametrize(
+    ("failed", "expected"),
+    [("n3", "n2,n3"), ("n1,n3", ""), ("n9", "n2")],  # too few would be left; no longer there
+)
+def test_nodes_that_failed_earlier_attempts_are_avoided_alike(tmp_path, failed, expected):
+    """Lost nodes come back: a training that avoids all that it ever lost would wait for ever."""
+    assert avoided(tmp_path, {"n2": 100}, f"{SCRIPT}# dlctl-avoid: {failed}\n") == expected

@@ -160,11 +160,12 @@ def test_a_job_that_slurm_has_taken_from_the_node_begins_nothing(tmp_path, monke
 
 
 def test_options_of_a_batch_script_are_replaced_and_removed():
-    changed = with_options(SCRIPT, {"time": "1:00:00", "begin": None, "exclude": "n1,n2"})
+    changed = with_options(SCRIPT, {"time": "1:00:00", "begin": None}, ["n1", "n2"])
     assert changed == (
-        "#!/bin/bash\n#SBATCH --time=1:00:00\n#SBATCH --exclude=n1,n2\n#SBATCH --nodes=2\n"
+        "#!/bin/bash\n#SBATCH --time=1:00:00\n# dlctl-avoid: n1,n2\n#SBATCH --nodes=2\n"
         "#SBATCH --mem=512M\nset -u\n"
     )
+    assert with_options(changed, {}, ["n3"]).count("dlctl-avoid") == 1
     action = contract.Action(contract.Next.RETRY, "", not_before=time.time() + 30)
     assert sbatch_options(make_plan(), action)["begin"] == "now+30"
 

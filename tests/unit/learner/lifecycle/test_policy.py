@@ -138,6 +138,8 @@ def test_the_nodes_that_were_blamed_are_avoided_from_then_on():
     broken = ended(2, VerdictKind.GPU_ERROR, 6, evidence=Evidence("learner", 0, "n1", 1, None))
     bug = ended(3, VerdictKind.NETWORK, 7, evidence=Evidence("learner", 0, "n3", 1, None))
     assert after(lost, broken, bug, retries=9).exclude == ["n2", "n1"]
+    lost = replace(lost, finished_at=NOW - 86400 - 1)
+    assert after(lost, broken, bug, retries=9).exclude == ["n1"]
 
 
 def test_the_time_of_the_whole_training_ends_it():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from node_job import Job
 
@@ -36,3 +38,31 @@ def test_the_schedulers_word_and_the_jobs_output_say_why(tmp_path, word, output,
     assert verdict.hint or kind is K.CANCELLED
     assert verdict.state is (State.CANCELLED if kind is K.CANCELLED else State.FAILED)
     assert verdict.evidence is not None and verdict.evidence.scheduler_state == word
+
+
+def test_a_lost_node_is_named_as_long_as_slurm_takes_it_for_dead(tmp_path):
+    job = Job(tmp_path, "true")
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    sinfo = bin_dir / "sinfo"
+    sinfo.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked; cat {tmp_path}/nodes\n')
+    sinfo.chmod(0o755)
+    plan = replace(
+        job.plan, batch=replace(job.plan.batch, scheduler="slurm"),
+        launch=contract.Launch("srun", [f"{bin_dir}/srun"]),
+    )  # fmt: skip
+    for role, rank, host in (("supervisor", 0, "n1"), ("learner", 0, "n1"), ("learner", 1, "n2")):
+        path = job.dir / contract.status_file(1, role, rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        status = contract.Status(role, rank, 1, State.TRAINING, host=host)
+        contract.write_whole(path, contract.to_json(status))
+    plan = replace(plan, resources=replace(plan.resources, learners=2))
+    for nodes, host in (("n1 down*\nn2 idle\n", "n1"), ("n1 idle\nn2 mixed*\n", "n2"),
+                        ("n1 idle\nn2 idle\n", "")):  # fmt: skip
+        (tmp_path / "nodes").write_text(nodes)
+        verdict = judge(job.dir, plan, 1, "NODE_FAIL")
+        assert verdict.evidence is not None
+        assert verdict.evidence.host == host
+        named = f"The node {host} was lost." if host else "A node of the job was lost."
+        assert verdict.reason == named
+    assert "-n n1,n2" in (tmp_path / "asked").read_text()
