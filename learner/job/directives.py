@@ -55,6 +55,18 @@ def is_gone(path: Path) -> bool:
     return False
 
 
+def is_superseded(job_dir: Path, attempt: int) -> bool:
+    """Return whether a later attempt has begun: from then on this one may publish nothing.
+
+    Everything that an attempt publishes for others, and not only into files of its own, is checked
+    by this at the moment of publishing: a node that was cut from the network may compute on for
+    hours, and come back.
+    """
+    later = job_dir / submit_begin(attempt + 1)
+    refresh(later.parent)
+    return is_there(later)
+
+
 class HaltTime:
     """Whether a given share of a halt's grace period is over; see psrv.push.waiting.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import ContractError, Order, OrderAnswer, to_json
+from learner.job.directives import is_superseded
 
 POLL_S = 1.0
 _NAME = re.compile(r"order-(\d+)\.json")
@@ -58,7 +59,7 @@ class Orders:
     def answer(self, number: int, step: int, problem: str) -> None:
         """Keep when an order took effect, for people and for later attempts."""
         _, before = self._known.pop(number)
-        if before is None:
+        if before is None and not is_superseded(self._job_dir, self._attempt):
             path = self._job_dir / contract.order_answer(number)
             with contextlib.suppress(OSError):  # a full disk
                 contract.write_whole(path, to_json(OrderAnswer(self._attempt, step, problem)))

@@ -15,6 +15,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import Notice, NotSent, Plan, Verdict
 from learner.errors import UserFault
+from learner.job.directives import is_superseded
 from learner.job.environment import resolve_secret
 
 ATTEMPTS = 2
@@ -48,6 +49,8 @@ def _begin(
 ) -> list[threading.Thread]:
     """Begin to send a notice in each way, if it is wanted."""
     if plan.notify is None or notice.event not in plan.notify.on:
+        return []
+    if is_superseded(job_dir, notice.attempt):
         return []
     threads = [
         threading.Thread(target=_send_once, args=(job_dir, plan, notice, way, say), daemon=True)

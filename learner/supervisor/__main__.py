@@ -67,6 +67,7 @@ def _site(job_dir: Path) -> str:
 
 def _supervise(job_dir: Path, attempt: int) -> int:
     from learner.job.context import read_plan
+    from learner.job.directives import is_superseded
     from learner.lifecycle.manager import follow, run_here
     from learner.lifecycle.starters.successor import dismiss
     from learner.notices.tell import tell_end
@@ -84,7 +85,7 @@ def _supervise(job_dir: Path, attempt: int) -> int:
             outcome = supervisor.ended_early() or fault_outcome(fault)
         outcome = control.explain(outcome)
         leaving = leave(job_dir, attempt, outcome, plan, control.left_s())
-        if leaving.following is None:
+        if leaving.following is None and not is_superseded(job_dir, attempt):
             tell_end(job_dir, plan, attempt, say)
             dismiss(job_dir, plan)
         # After the verdict: a final state without a verdict would look like a crash.

@@ -19,7 +19,7 @@ from watchdog.observers.polling import PollingObserver
 from dlctl import contract
 from dlctl.contract import Plan, State, VerdictKind
 from learner.job.context import ENDS_AT_VARIABLE
-from learner.job.directives import is_there, refresh
+from learner.job.directives import is_superseded, is_there, refresh
 from learner.job.outcome import Outcome
 from learner.job.slurms_word import BY_A_SIGNAL, UNEXPLAINED, WARNED, Question
 from learner.system.signals import HaltFlag
@@ -73,7 +73,7 @@ class Control:
         attempt: int = 1,
     ) -> None:
         self._job_dir = job_dir
-        self._successor = contract.submit_begin(attempt + 1)
+        self._attempt = attempt
         # Who removes a job directory removes these, too; a purge of old files spares them.
         names = (contract.claim(attempt), contract.submit_begin(attempt))
         present = (job_dir / name for name in names if is_there(job_dir / name))
@@ -149,7 +149,7 @@ class Control:
 
     def superseded(self) -> bool:
         """Return whether a later attempt has begun, by the job directory as it is now."""
-        return self._there(self._successor)
+        return is_superseded(self._job_dir, self._attempt)
 
     def _cancel(self) -> EndRequest | None:
         if self._clock() < self._look_at and not self._signals:

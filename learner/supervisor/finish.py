@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Action, Next, Plan, State, Verdict, VerdictKind, to_json
-from learner.job.directives import is_gone, is_there
+from learner.job.directives import is_gone, is_superseded, is_there
 from learner.job.metrics import tell
 from learner.job.outcome import Outcome, failed, verdict_of
 from learner.job.status import write_patiently
@@ -45,6 +45,10 @@ def leave(
     """
     if is_gone(attempt_folder(job_dir, attempt)):
         return Leaving(1)  # somebody removed the job directory: don't create it again
+    path = job_dir / contract.verdict_file(attempt)
+    if is_superseded(job_dir, attempt) and is_there(path):
+        say(f"Attempt {attempt} was judged without this supervisor, and a later one has begun.")
+        return Leaving(1)
     verdict = dataclasses.replace(verdict_of(job_dir, attempt, outcome), finished_at=time.time())
     following = None
     if plan is None and outcome.kind is not VerdictKind.INTERNAL:
@@ -52,7 +56,6 @@ def leave(
     if plan is not None:
         remember(plan, of_verdict(plan, verdict))
         verdict, following = conclude(job_dir, plan, verdict, left_s)
-    path = job_dir / contract.verdict_file(verdict.attempt)
     with contextlib.suppress(OSError):
         reserve_file(job_dir, verdict.attempt).unlink()
     say(f"{verdict.state}: {verdict.reason}")

@@ -69,6 +69,15 @@ def test_a_failure_reaches_a_webhook_once_with_its_verdict(tmp_path: Path) -> No
     assert job.files == ["2-failed.webhook"] and not job.said
 
 
+def test_an_attempt_that_was_succeeded_tells_nothing(tmp_path: Path) -> None:
+    with webhook() as hook:
+        job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url)), FAILED)
+        (tmp_path / contract.attempt_dir(3)).mkdir(parents=True)
+        (tmp_path / contract.submit_begin(3)).write_text("token")
+        job.end()
+        assert hook.asked == 0 and not job.files
+
+
 def test_what_a_webhook_refuses_is_tried_again_and_then_left_to_others(tmp_path: Path) -> None:
     with webhook() as hook:
         job = Job(tmp_path, Notify(webhook=secret(tmp_path, hook.url)), FAILED)

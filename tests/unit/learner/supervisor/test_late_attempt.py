@@ -16,6 +16,7 @@ from node_job import PATIENCE_S, REPO, Job, wait_until
 
 from dlctl import contract
 from dlctl.contract import DataStore, ResultsIndex, State, Verdict, VerdictKind
+from learner.job.orders import Orders
 from learner.storage.index import write_index
 from learner.storage.ownership import take_over
 
@@ -223,3 +224,32 @@ def test_the_verdict_of_a_superseded_attempt_says_so(tmp_path: Path) -> None:
     verdict = contract.read_record(Verdict, job.dir / contract.verdict_file(1))
     assert verdict is not None
     assert verdict.kind == VerdictKind.SUPERSEDED
+
+
+def test_the_verdict_on_an_attempt_that_was_succeeded_stays(tmp_path: Path) -> None:
+    """The one who went on has judged it: its kind counts for the retries."""
+    job = Job(tmp_path, "sleep 60")
+    with job.start() as process:
+        wait_until((job.dir / contract.learner_log(1, 0)).exists)
+        judged = Verdict(1, "7", State.FAILED, "The node n1 was lost.", kind="node_lost")
+        contract.write_whole(job.dir / contract.verdict_file(1), contract.to_json(judged))
+        (job.dir / contract.attempt_dir(2)).mkdir()
+        (job.dir / contract.submit_begin(2)).write_text("token")
+        said, _ = process.communicate(timeout=PATIENCE_S)
+    assert contract.read_record(Verdict, job.dir / contract.verdict_file(1)) == judged
+    assert "was judged without this supervisor" in said
+
+
+def test_an_order_is_not_answered_by_an_attempt_that_was_succeeded(tmp_path: Path) -> None:
+    (tmp_path / contract.CONTROL).mkdir()
+    (tmp_path / contract.attempt_dir(2)).mkdir(parents=True)
+    for number in (1, 2):
+        order = contract.to_json(contract.Order(save=True))
+        contract.write_whole(tmp_path / contract.order_file(number), order)
+    orders = Orders(tmp_path, 1)
+    assert orders.due(0, 5) == 2
+    orders.answer(1, 5, "")
+    (tmp_path / contract.submit_begin(2)).write_text("token")
+    orders.answer(2, 6, "")
+    answers = [tmp_path / contract.order_answer(number) for number in (1, 2)]
+    assert [path.exists() for path in answers] == [True, False]
