@@ -32,6 +32,8 @@ from dlctl import contract  # noqa: E402
 from dlctl.contract import Status, Verdict  # noqa: E402
 
 STEP_S = 0.08
+LOOK_AFTER_S = 6.0
+"""After this long without a step, a person looks."""
 LEARNERS = 2
 TRAIN = """\
 import time, torch
@@ -236,10 +238,12 @@ class Chaos:
         """Play these faults, each once the training goes on after the one before."""
         faults = self.faults()
         for name in names:
-            for _ in range(12):
-                if self._wait_for_progress(20):
+            for _ in range(60):
+                if self._wait_for_progress(LOOK_AFTER_S):
                     break
                 self.state(training_id)  # a person looks
+            else:
+                raise TimeoutError(f"{training_id} does not go on: {self.state(training_id)}")
             if self.is_over():
                 return
             time.sleep(self.random.uniform(0, 2))
