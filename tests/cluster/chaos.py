@@ -212,6 +212,12 @@ class Chaos:
             )  # fmt: skip
         self._kill("learner", 0, True)
 
+    def _resume_drained(self) -> None:
+        """Do what an administrator does: Slurm drains a node that comes back with an old job."""
+        lines = self._try("sinfo", "-h", "-N", "-o", "%N %T").splitlines()
+        for name in {line.split()[0] for line in lines if "drain" in line}:
+            self._try("scontrol", "update", f"NodeName={name}", "State=RESUME")
+
     def _try(self, *argv: str, node: int | None = None) -> str:
         try:
             return self.cluster.exec(*argv, node=node)
@@ -242,6 +248,7 @@ class Chaos:
                 if self._wait_for_progress(LOOK_AFTER_S):
                     break
                 self.state(training_id)  # a person looks
+                self._resume_drained()
             else:
                 raise TimeoutError(f"{training_id} does not go on: {self.state(training_id)}")
             if self.is_over():
@@ -308,7 +315,7 @@ def main() -> int:
     seed, chaos_s = int(os.environ.get("CHAOS_SEED", "1")), float(os.environ.get("CHAOS_S", "1800"))
     names = os.environ.get("CHAOS_FAULTS", "").split(", ")
     cluster = Cluster(venv=Path(sys.prefix))
-    epochs = max(20, round(chaos_s / 8 / STEP_S / 2.5))
+    epochs = max(20, round(chaos_s / 8 / STEP_S / 12))  # faults take most of the time
     try:
         cluster.start()
         with tempfile.TemporaryDirectory(prefix="dlctl-chaos-") as folder:
