@@ -43,6 +43,13 @@ class StarterKind(str, enum.Enum):
 STARTERS = tuple(kind.value for kind in StarterKind)
 
 
+SUCCESSOR = "successor"
+"""In place of an attempt's number in the name of a job that was submitted beforehand."""
+AVOID = "# dlctl-avoid: "
+"""Begins the batch script's line with the nodes, separated by commas, that have failed earlier
+attempts. They are avoided as long as enough others are left, unlike those of an `--exclude`."""
+
+
 @dataclass(frozen=True)
 class Action:
     """What is done after an attempt has ended, and why."""

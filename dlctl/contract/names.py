@@ -111,11 +111,6 @@ def claim(attempt: int) -> str:
     return f"{attempt_dir(attempt)}/job_id"
 
 
-AVOID = "# dlctl-avoid: "
-"""Begins the batch script's line with the nodes, separated by commas, that have failed earlier
-attempts. They are avoided as long as enough others are left, unlike those of an `--exclude`."""
-
-
 def successors_file(attempt: int | str) -> str:
     """Return the ids of an attempt's first job and of the jobs that wait for it, in order.
 
@@ -128,9 +123,6 @@ def successors_log(attempt: int | str) -> str:
     """Return the output of the jobs that were submitted beforehand, until they begin an attempt."""
     return f"{attempt_dir(attempt)}/successors.out"
 
-
-SUCCESSOR = "successor"
-"""In place of an attempt's number in the name of a job that was submitted beforehand."""
 
 NOBODY = "nobody"
 """Content of a claim that dlctl made itself, so that no job ever runs that attempt."""

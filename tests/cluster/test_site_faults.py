@@ -226,6 +226,7 @@ def test_a_lost_node_and_the_way_on(dlctl, cluster_site, wait_until):
         contract.Verdict, cluster_site.job_dir(training_id) / contract.verdict_file(1)
     )
     assert (lost.kind, lost.action.kind) == ("node_lost", "retry")
+    assert (lost.evidence.host, lost.action.exclude) == (host, [host])
     known = state_of(dlctl, training_id)
     assert (known["state"], known["attempt"]) == ("COMPLETED", 2)
     log = dlctl("logs", training_id, ok=True).stdout
@@ -247,6 +248,36 @@ def test_a_node_that_is_cut_off_for_a_moment(dlctl, cluster_site, wait_until):
     assert state_of(dlctl, training_id)["state"] == "TRAINING"
     cluster.node_heal(int(host.removeprefix("n")))
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+
+
+def test_a_node_that_is_cut_off_computes_on_until_its_successor_trains(
+    dlctl, cluster_site, wait_until
+):
+    """The old attempt sees the shared files all the time, and Slurm's controller never."""
+    cluster = cluster_site.cluster
+    folder = write_training(
+        dlctl.cwd, {"command": "exec python3 counter.py 320"}, {"counter.py": COUNTER}, retries=1
+    )
+    training_id = submit(dlctl, cluster_site, folder)
+    job_dir = cluster_site.job_dir(training_id)
+    count = job_dir / "checkpoints/count-0"
+    wait_until(lambda: count.exists() and int(count.read_text() or 0) > 3, 90)
+    host = dlctl("show", training_id, "--json", ok=True).json["learners"][0]["host"]
+    found = subprocess.run(["pgrep", "-f", training_id], capture_output=True, text=True)
+    old = [int(pid) for pid in found.stdout.split()]
+    cluster.node_cut(int(host.removeprefix("n")))
+    at = int(count.read_text() or 0)
+    wait_until(lambda: int(count.read_text() or 0) > at + 10, 30)  # it computes on
+    # Slurm gives the node up and runs the job elsewhere; the old processes end before it trains.
+    wait_until((job_dir / contract.claim(2)).exists, 120)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old), 30)
+    cluster.node_heal(int(host.removeprefix("n")))
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    first = contract.read_record(contract.Verdict, job_dir / contract.verdict_file(1))
+    assert (first.kind, first.action.attempt) == ("node_lost", 2), first
+    log = dlctl("logs", training_id, ok=True).stdout
+    assert state_of(dlctl, training_id)["attempt"] == 2
+    assert log.count("done at 320") == 1
 
 
 def test_a_job_that_was_given_up_and_wakes_up_late_changes_nothing(dlctl, cluster_site, wait_until):
@@ -279,7 +310,8 @@ echo "attempt $DLCTL_ATTEMPT" >"$RESULT_DIR/model.pt"
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in frozen), 60)
     cluster.exec("pkill", "-CONT", "-x", "slurmd", node=node)
     verdict = contract.read_record(contract.Verdict, job_dir / contract.verdict_file(1))
-    assert verdict is None or verdict.kind == contract.VerdictKind.SUPERSEDED
+    kinds = contract.VerdictKind
+    assert verdict is None or verdict.kind in (kinds.SUPERSEDED, kinds.NODE_LOST), verdict
     assert state_of(dlctl, training_id)["state"] == "COMPLETED"
     dlctl("fetch", training_id, cwd=folder, ok=True)
     assert (folder / f"results/{training_id}/model.pt").read_text() == "attempt 2\n"

@@ -88,6 +88,20 @@ def test_a_cancelled_training(dlctl, cluster_site, cluster, wait_until, how):
         assert verdict["evidence"]["scheduler_state"] == "CANCELLED"
 
 
+def test_a_step_that_somebody_cancels_is_the_schedulers_doing(
+    dlctl, cluster_site, cluster, wait_until
+):
+    training_id = counting(dlctl, cluster_site, wait_until)
+    job_id = dlctl.record(training_id).job_id
+    steps = cluster.user("squeue", "--steps", "-h", "-j", job_id, "-o", "%i").split()
+    step = next(each for each in steps if each.split(".")[-1].isdecimal())
+    cluster.user("scancel", step)
+    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    verdict = verdict_of(dlctl, training_id)
+    assert verdict["kind"] == "scheduler", verdict
+    assert verdict["action"]["why"] == "no retries are allowed"
+
+
 @pytest.mark.long  # Slurm looks at limits every 30 s
 def test_a_time_limit_that_an_administrator_shortens(dlctl, cluster_site, cluster, wait_until):
     """Neither the plan nor the job's variables know it: only Slurm does."""

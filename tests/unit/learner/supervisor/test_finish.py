@@ -94,3 +94,12 @@ def test_a_supervisor_that_a_full_disk_ends_says_so() -> None:
     outcome = crash_outcome(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     assert outcome.kind is VerdictKind.DISK_FULL
     assert "file system is full" in outcome.reason
+
+
+def test_a_fault_of_the_supervisor_itself_is_told_as_one() -> None:
+    try:
+        raise ValueError("no such thing")  # noqa: EM101, TRY301
+    except ValueError as error:
+        outcome = crash_outcome(error)
+    assert outcome.kind is VerdictKind.INTERNAL
+    assert "ValueError: no such thing (test_finish.py:" in outcome.reason
