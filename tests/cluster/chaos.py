@@ -2,13 +2,16 @@
 
     CHAOS_S=1800 CHAOS_SEED=1 .venv/bin/python tests/cluster/chaos.py
 
-The same training runs undisturbed first. Afterwards the weights of both are compared bit for bit,
-and the metrics of all attempts have each step once. Nobody types a command meanwhile: only
-`dlctl status` looks now and then, as a person would.
+The same training runs undisturbed first, in one job; then as a chain of jobs of two minutes.
+Afterwards the weights of both are compared bit for bit, and the metrics of all attempts have each
+step once. Nobody types a command meanwhile: only `dlctl status` looks now and then, as a person
+would.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import hashlib
 import json
 import os
@@ -68,9 +71,9 @@ class Chaos:
         self.root = cluster.home / f"dl-chaos-{seed}"
         site = folder / "config/dlctl/sites/testbed.yml"
         site.parent.mkdir(parents=True)
-        site.write_text(CLUSTER_SITE.format(
-            host=cluster.host, root=self.root, python=cluster.node_python,
-        ))  # fmt: skip
+        text = CLUSTER_SITE.format(host=cluster.host, root=self.root, python=cluster.node_python)
+        links = "  scavenge: {nodes: 4, cpus_per_node: 2, max_time: 2m}\n"
+        site.write_text(text.replace("launcher:\n", f"{links}launcher:\n"))
         self.played: list[str] = []
         self.job_dir = Path()
 
@@ -84,7 +87,8 @@ class Chaos:
         )  # fmt: skip
         return done.stdout
 
-    def submit(self, epochs: int) -> str:
+    def submit(self, epochs: int, *, in_links: bool = False) -> str:
+        """Submit the training; `in_links`: in jobs of two minutes that others may preempt."""
         work = self.folder / "work"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
@@ -95,7 +99,9 @@ class Chaos:
             "training": {"epochs": epochs, "batch_size": 8, "log_every_steps": 1, "seed": 3},
             "checkpoint": {"every": "10 steps"}, "retries": 1000, "retry": {"backoff": "1s"},
         }))  # fmt: skip
-        training_id = self.dlctl("submit", "manifest.yml", "--site", "testbed").strip()
+        partition = "scavenge" if in_links else "debug"
+        arguments = ["submit", "manifest.yml", "--site", "testbed", "--partition", partition]
+        training_id = self.dlctl(*arguments).strip()
         self.job_dir = self.root / "jobs" / training_id
         return training_id
 
@@ -138,7 +144,10 @@ class Chaos:
             "power off the last node": lambda: self._power_off("learner", LEARNERS - 1),
             "cut off the first node": lambda: self._cut_off("supervisor", 0),
             "cut off the last node": lambda: self._cut_off("learner", LEARNERS - 1),
+            "crash the first node's slurmd": lambda: self._crash_slurmd("supervisor", 0),
+            "crash the last node's slurmd": lambda: self._crash_slurmd("learner", LEARNERS - 1),
             "requeue by an administrator": self._requeue,
+            "preempt": self._preempt,
             "crash the controller": self._crash_controller,
             "hang the controller": self._hang_controller,
             "lose the accounting": self._lose_accounting,
@@ -179,6 +188,23 @@ class Chaos:
         self.cluster.node_cut(node)
         self._wait_for_progress(150)
         self.cluster.node_heal(node)
+
+    def _crash_slurmd(self, role: str, rank: int) -> None:
+        """Kill a node's slurmd, and start it again soon, or when Slurm has given the node up."""
+        node = self._on(self.status(role, rank))
+        if node is None:
+            return
+        self._try("pkill", "-9", "-x", "slurmd", node=node)
+        time.sleep(self.random.choice([2, 25]))
+        self._try("slurmd", node=node)
+
+    def _preempt(self) -> None:
+        """Bring another job before this one, on its first node."""
+        node = self._on(self.status("supervisor", 0))
+        if node is not None:
+            urgent = ["sbatch", "-p", "debug", "-w", f"n{node}", "--exclusive", "--wrap", "sleep 2"]
+            with contextlib.suppress(Exception):
+                self.cluster.user(*urgent)
 
     def _requeue(self) -> None:
         ids = self._try("squeue", "-h", "-o", "%A").split()
@@ -267,6 +293,18 @@ class Chaos:
             time.sleep(2)
         raise TimeoutError(f"{training_id} does not end: {known}")
 
+    def jobs(self) -> set[str]:
+        """Return the ids of the jobs in which the attempts ran."""
+        return {path.read_text().strip() for path in self.job_dir.glob("attempts/*/job_id")}
+
+    def kinds(self) -> dict[str, int]:
+        """Return how often attempts ended by which kind of verdict."""
+        found = [
+            verdict.kind for path in self.job_dir.glob("attempts/*/verdict.json")
+            if (verdict := contract.read_record(Verdict, path))
+        ]  # fmt: skip
+        return dict(collections.Counter(found))
+
     def weights(self) -> str:
         """Return a digest of the final weights."""
         import torch
@@ -289,7 +327,7 @@ def run(
     undisturbed = chaos.submit(epochs)
     assert chaos.finish(undisturbed, 3600)["state"] == "COMPLETED"
     expected, calm = chaos.weights(), dict(chaos.lines())
-    training_id = chaos.submit(epochs)
+    training_id = chaos.submit(epochs, in_links=names is None)
     until = time.monotonic() + chaos_s
     if names is not None:
         chaos.play(training_id, names)
@@ -301,7 +339,8 @@ def run(
         curve = {n: value for n, value in curve.items() if n < step} | {step: loss}
     return {
         "seed": seed, "state": known["state"], "reason": known["reason"],
-        "attempts": known["attempt"], "faults": chaos.played,
+        "attempts": known["attempt"], "jobs": len(chaos.jobs()), "kinds": chaos.kinds(),
+        "faults": chaos.played,
         "same_weights": chaos.weights() == expected if known["state"] == "COMPLETED" else False,
         "same_curve": curve == calm,
         "done_again": len(chaos.lines()) - len(curve),
