@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 
 from test_main_road import SLOW_TRAIN
-from trainings import WITHOUT_COMPILER, run, submit, wait_for_file, wait_for_state, write_training
+from trainings import (
+    ON_THE_CLUSTER,
+    WITHOUT_COMPILER,
+    run,
+    submit,
+    wait_for_file,
+    wait_for_state,
+    write_training,
+)
 
 from dlctl import contract
 
@@ -25,6 +33,7 @@ def slow_training(folder, **keys):
     return write_training(folder, {"job": "train.py"}, files, learners=2, training=training, **keys)
 
 
+@ON_THE_CLUSTER
 def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site, wait_until):
     folder = slow_training(dlctl.cwd)
     training_id = submit(dlctl, site, folder)
@@ -60,6 +69,7 @@ def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site, wait
     assert f"lr=0.003, batch_size=64 since step {step}; a checkpoint at step " in shown
 
 
+@ON_THE_CLUSTER
 def test_a_loss_that_is_no_number_is_named_with_its_step_and_not_retried(dlctl, site):
     files = {"train.py": WITHOUT_COMPILER + NAN_AT_7}
     folder = write_training(
@@ -73,6 +83,7 @@ def test_a_loss_that_is_no_number_is_named_with_its_step_and_not_retried(dlctl, 
     assert verdict["action"]["kind"] == "stop"
 
 
+@ON_THE_CLUSTER
 def test_a_plateau_ends_a_training_early_with_its_results(dlctl, site):
     files = {"train.py": WITHOUT_COMPILER + SLOW_TRAIN.replace("lr=0.01", "lr=0.0")}
     folder = write_training(
@@ -130,6 +141,7 @@ JUMPS_ONCE = NAN_AT_7.replace(
 )  # fmt: skip
 
 
+@ON_THE_CLUSTER
 def test_a_loss_that_jumps_is_rolled_back(dlctl, site, wait_until):
     folder = write_training(
         dlctl.cwd, {"job": "train.py"}, {"train.py": WITHOUT_COMPILER + JUMPS_ONCE}, learners=2,
@@ -163,6 +175,7 @@ DIES = SLOW_TRAIN.replace(
 )  # fmt: skip
 
 
+@ON_THE_CLUSTER
 def test_an_attempt_after_a_fault_obeys_at_the_same_step(dlctl, site, wait_until):
     folder = slow_training(dlctl.cwd, checkpoint={"every": "100 steps"}, retries=2,
                            retry={"backoff": "1s"})  # fmt: skip

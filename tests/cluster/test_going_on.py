@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from trainings import COUNTER, change_site, submit, wait_for_state, write_training
+from trainings import COUNTER, ON_THE_CLUSTER, change_site, submit, wait_for_state, write_training
 
 from dlctl import contract
 from dlctl.contract import Status, Verdict
@@ -67,6 +67,7 @@ def test_a_program_that_is_killed_goes_on_in_the_same_job(dlctl, site, wait_unti
     assert log.count("learner-0 | done at 60") == 1
 
 
+@ON_THE_CLUSTER
 def test_a_supervisor_that_is_killed_is_succeeded(dlctl, site, request, wait_until):
     """Nobody is left to write a verdict: the next command that looks does, and goes on."""
     cluster = request.getfixturevalue("cluster") if site.is_cluster else None

@@ -7,12 +7,13 @@ import signal
 import time
 
 import pytest
-from trainings import COUNTER, submit, wait_for_state, write_training
+from trainings import COUNTER, ON_THE_CLUSTER, submit, wait_for_state, write_training
 
 GOAL = 80
 WAITS = "touch \"$CHECKPOINT_DIR/here-$RANK\"; trap 'exit 0' USR2; while :; do sleep 0.1; done"
 
 
+@ON_THE_CLUSTER
 def test_two_learners_then_one_then_three(dlctl, site, wait_until):
     folder = write_training(
         dlctl.cwd, {"command": f"exec python3 counter.py {GOAL}"}, {"counter.py": COUNTER},

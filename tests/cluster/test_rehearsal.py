@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainings import WITHOUT_COMPILER, write_training
+from trainings import ON_THE_CLUSTER, WITHOUT_COMPILER, write_training
 
 TRAIN = """\
 import os
@@ -37,6 +37,7 @@ def rehearsed(dlctl, site, *options, **arguments):
     return dlctl("rehearse", *options, cwd=folder)
 
 
+@ON_THE_CLUSTER
 def test_a_restart_is_rehearsed_and_leaves_nothing_behind(dlctl, site):
     done = rehearsed(dlctl, site, "--json")
     assert done.exit_code == 0, (done.stdout, done.stderr)

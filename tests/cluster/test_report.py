@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from test_control import slow_training
-from trainings import submit, wait_for_file, wait_for_state
+from trainings import ON_THE_CLUSTER, submit, wait_for_file, wait_for_state
 
 from dlctl import contract
 
 
+@ON_THE_CLUSTER
 def test_the_hours_of_a_training_that_was_resumed(dlctl, site, wait_until):
     folder = slow_training(dlctl.cwd)
     training_id = submit(dlctl, site, folder)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from dlctl import contract
@@ -38,6 +39,17 @@ while count < int(sys.argv[1]):
 print("done at", count, flush=True)
 """
 """A program that counts from its checkpoint on, ten a second; saves and ends on SIGUSR2."""
+
+
+ON_THE_CLUSTER = pytest.mark.parametrize(
+    "site",
+    [
+        pytest.param("local", marks=pytest.mark.long),
+        pytest.param("cluster", marks=pytest.mark.cluster),
+    ],
+    indirect=True,
+)
+"""For what does not depend on the scheduler: each commit proves it on the real one only."""
 
 
 def write_training(
