@@ -19,7 +19,8 @@ from learner.lifecycle.starters.in_allocation import MAY_LACK_NODES, InAllocatio
 from learner.rehearsal.conclude import conclude as conclude_rehearsal
 
 _SILENCE_S = 600.0
-"""How long Slurm's controller may be silent before somebody else is to start the attempt."""
+"""How long Slurm's controller may be silent, or the disk full, before somebody else is to start the
+attempt."""
 
 
 @dataclass(frozen=True)
@@ -118,19 +119,40 @@ def _start(situation: Situation, starter: Starter, say: Callable[[str], None]) -
     if starter.runs_here and _runs_elsewhere(situation.plan):
         say("Slurm has taken the job from this node: it goes on elsewhere.")
         return False
-    if not begin(situation.job_dir, situation.attempt, situation.plan, situation.action):
+    if not _patiently(
+        lambda: begin(situation.job_dir, situation.attempt, situation.plan, situation.action)
+    ):
         say(f"Somebody else has begun attempt {number}.")
         return False
     try:
         job_id = starter.start(situation)
+        is_ours = not starter.runs_here or _patiently(
+            lambda: claim(situation.job_dir, number, job_id)
+        )
     except CanNotStart:
         withdraw(situation.job_dir, number)
         raise
-    if starter.runs_here and not claim(situation.job_dir, number, job_id):
+    if not is_ours:
         say(f"Somebody else has claimed attempt {number}.")
         return False
     say(f"It is job {job_id or '(not known yet)'}.")
     return starter.runs_here
+
+
+def _patiently(write: Callable[[], bool]) -> bool:
+    """Return what `write` returns, once it can write: a disk may be full for a while.
+
+    Raises:
+        CanNotStart: the disk was full for too long.
+    """
+    until = time.monotonic() + _SILENCE_S
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            if time.monotonic() > until:
+                raise CanNotStart(f"its files can't be written: {error.strerror}") from error
+        time.sleep(1)
 
 
 def _runs_elsewhere(plan: Plan) -> bool:

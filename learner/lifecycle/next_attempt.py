@@ -101,12 +101,17 @@ def claim(job_dir: Path, attempt: int, job_id: str) -> bool:
 
 
 def create_once(path: Path, text: str) -> bool:
-    """Create a file exclusively; return False if it exists."""
+    """Create a file exclusively, with its text or not at all; return False if it exists."""
     try:
-        with path.open("x") as file:
-            file.write(text)
+        file = path.open("x")
     except FileExistsError:
         return False
+    try:
+        with file:
+            file.write(text)
+    except OSError:  # the disk is full
+        path.unlink()
+        raise
     return True
 
 

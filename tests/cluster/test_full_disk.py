@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import time
 
 import pytest
 from trainings import change_site, run, submit, wait_for_state, write_training
+
+from dlctl import contract
 
 HELLO = {"command": "echo hello"}
 
@@ -94,3 +97,37 @@ head -c $((left - 40))k /dev/zero >{shlex.quote(str(root / "filler"))}
         assert "dlctl delete" in known["hint"]
     finally:
         cluster_site.cluster.exec("rm", "-rf", str(root))
+
+
+def test_a_disk_that_is_full_for_a_while_is_waited_for(dlctl, cluster_site, xdg, wait_until):
+    """The next attempt can't even write its plan at first; nobody looks."""
+    cluster = cluster_site.cluster
+    root = cluster.small_disk / "root"
+    changed = change_site(cluster_site, xdg.config, root=str(root))
+    command = """\
+[ ! -e "$LOG_DIR/went" ] || { echo "there is room"; exit 0; }
+echo 1 >"$CHECKPOINT_DIR/model"; touch "$LOG_DIR/went"; dd if=/dev/zero of="$RESULT_DIR/big" bs=4k
+"""
+    try:
+        folder = write_training(
+            dlctl.cwd, {"command": command}, name="f", retries=1, retry={"backoff": "2s"}
+        )
+        training_id = submit(dlctl, changed, folder)
+        job_dir = changed.job_dir(training_id)
+
+        def read(name):  # this disk is the cluster's alone
+            return cluster.exec("sh", "-c", f"cat {job_dir}/{name} 2>/dev/null; :")
+
+        found = wait_until(lambda: read(contract.verdict_file(1)), 60)
+        cluster.user("sh", "-c", f"dd if=/dev/zero of={root}/rest bs=1k; :")
+        first = contract.from_json(contract.Verdict, found.encode())
+        assert (first.kind, first.action.kind) == ("disk_full", "retry"), first
+        time.sleep(max(0.0, first.action.not_before + 2 - time.time()))  # it tries in vain
+        assert not read(contract.claim(2))
+        cluster.user("sh", "-c", f"rm {root}/rest {job_dir}/attempts/*/results/big")
+        wait_until(lambda: read(contract.verdict_file(2)), 60)
+        assert wait_for_state(dlctl, wait_until, training_id, "COMPLETED")["attempt"] == 2
+        log = dlctl("logs", training_id, ok=True).stdout
+        assert log.count("| there is room") == 1
+    finally:
+        cluster.exec("rm", "-rf", str(root))
