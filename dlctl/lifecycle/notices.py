@@ -17,6 +17,8 @@ from dlctl.lifecycle.session import Session
 from dlctl.record import Record
 
 _FROM_HERE = ("email", "webhook")
+_SENDER_DIED_MIN = 5
+"""After so many minutes a claim of a notice that is not marked as sent is taken over."""
 
 
 def tell(session: Session, records: Sequence[Record]) -> None:
@@ -62,6 +64,9 @@ def _tell(session: Session, record: Record, files: list[bytes | None]) -> None:
             _send(session, plan, notice, way)
         except (NotSent, DlctlError):
             _give_back(session, record, notice, way)
+        else:
+            file = contract.notice_file(notice.attempt, notice.event, way)
+            session.transport.run(f"cd {shlex.quote(record.job_dir)} && echo sent by dlctl >{file}")
 
 
 def _without_verdict(record: Record) -> Verdict:
@@ -77,8 +82,10 @@ def _claim(session: Session, record: Record, notice: Notice, ways: list[str]) ->
     for way in ways:
         file = contract.notice_file(notice.attempt, notice.event, way)
         lines.append(
-            f"mv {file}.unsent {file} 2>/dev/null && echo {way} || "
-            f"{{ (set -C; echo 'claimed by dlctl' >{file}) 2>/dev/null && echo {way}; }}"
+            f'[ -z "$(find {file} -mmin +{_SENDER_DIED_MIN} 2>/dev/null)" ] || '
+            f"! grep -q ^claimed {file} || mv {file} {file}.unsent 2>/dev/null\n"
+            f"mv {file}.unsent {file} 2>/dev/null && echo 'claimed by dlctl' >{file} && echo {way} "
+            f"|| {{ (set -C; echo 'claimed by dlctl' >{file}) 2>/dev/null && echo {way}; }}"
         )
     return session.transport.run("\n".join([*lines, ":"])).text.split()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import threading
 from collections.abc import Iterator
 from email import message_from_bytes
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from aiosmtpd.controller import Controller
@@ -63,16 +65,47 @@ class _Keeps:
         return "250 OK"
 
 
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Return a new certificate of `localhost`, signed by itself, and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name)
+        .public_key(key.public_key()).serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    files = folder / "certificate.pem", folder / "key.pem"
+    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ))  # fmt: skip
+    return files
+
+
 @contextlib.contextmanager
-def mail_server() -> Iterator[tuple[int, list[Message]]]:
-    """Yield the port and the mails that have come."""
+def mail_server(**settings: Any) -> Iterator[tuple[int, list[Message]]]:
+    """Yield the port and the mails that have come.
+
+    Args:
+        settings: of `aiosmtpd.smtp.SMTP`.
+    """
     import socket
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     keeps = _Keeps()
-    controller = Controller(keeps, hostname="127.0.0.1", port=port)
+    controller = Controller(keeps, hostname="127.0.0.1", port=port, **settings)
     controller.start()
     try:
         yield port, keeps.mails

@@ -1,5 +1,7 @@
 """Notices that no node could send, sent by the dlctl that sees the end."""
 
+import os
+import time
 from dataclasses import replace
 
 import pytest
@@ -83,6 +85,25 @@ def test_what_a_node_could_not_send_is_sent_from_here_and_what_it_claimed_is_not
         tell(session, [unsent.record, claimed.record])
     assert [each["training_id"] for each in hook.got] == ["t-1"]
     assert unsent.files == ["1-failed.webhook"]
+
+
+def test_a_claim_whose_sender_died_is_taken_over_after_minutes(tmp_path, session):
+    with webhook() as hook:
+        for number, (text, age_s) in enumerate(
+            [("claimed by the job at 1", 400), ("claimed by the job at 1", 60),
+             ("sent by the job at 1", 400)], 1
+        ):  # fmt: skip
+            ended = Ended(tmp_path, hook.url, number)
+            (ended.dir / contract.NOTICES).mkdir()
+            file = ended.dir / contract.NOTICES / "1-failed.webhook"
+            file.write_text(text + "\n")
+            os.utime(file, (time.time() - age_s,) * 2)
+            for _ in range(2):
+                tell(session, [ended.record])
+    assert [each["training_id"] for each in hook.got] == ["t-1"]
+    assert (tmp_path / "jobs/t-1" / contract.NOTICES / "1-failed.webhook").read_text() == (
+        "sent by dlctl\n"
+    )
 
 
 def test_what_can_not_be_sent_from_here_either_is_given_back(tmp_path, session):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from dataclasses import replace
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from people import mail_server, webhook
+from aiosmtpd.smtp import AuthResult
+from people import certificate, mail_server, webhook
 from scheduler_plan import make_plan
 
 from dlctl import contract
@@ -111,6 +113,38 @@ def test_a_mail_comes_by_smtp(tmp_path: Path) -> None:
     assert (mail["To"], mail["From"]) == ("me@example.org", "dlctl@example.org")
     assert mail["Subject"].endswith("failed: Learner 1 on n3 failed. Badly.")
     assert "kind: user_error" in str(mail.get_payload())
+
+
+def test_a_mail_and_its_password_go_through_starttls_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, key = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made, key)
+
+    def knows(server: object, session: object, envelope: object, how: str, told: Any) -> AuthResult:
+        del server, session, envelope, how
+        return AuthResult(success=(told.login, told.password) == (b"me", b"secret"))
+
+    rules = {"tls_context": context, "require_starttls": True, "auth_required": True,
+             "authenticator": knows}  # fmt: skip
+    with mail_server(**rules) as (port, mails):
+        smtp = Smtp("localhost", port, "dlctl@example.org", user="me",
+                    password=secret(tmp_path, "secret"))  # fmt: skip
+        unknown = Job(tmp_path, Notify(email="me@example.org", smtp=smtp), FAILED)
+        unknown.end()
+        assert not mails and "certificate verify failed" in unknown.said[0]
+        monkeypatch.setenv("SSL_CERT_FILE", str(made))
+        wrong = replace(smtp, password=secret(tmp_path / contract.CODE, "guess"))
+        for path in (tmp_path / contract.NOTICES).iterdir():
+            path.unlink()
+        guessed = Job(tmp_path, Notify(email="me@example.org", smtp=wrong), FAILED)
+        guessed.end()
+        assert not mails and "the mail server refused" in guessed.said[0]
+        for path in (tmp_path / contract.NOTICES).iterdir():
+            path.unlink()
+        Job(tmp_path, Notify(email="me@example.org", smtp=smtp), FAILED).end()
+        assert [mail["To"] for mail in mails] == ["me@example.org"]
 
 
 def test_a_command_gets_the_notice(tmp_path: Path) -> None:
