@@ -80,23 +80,27 @@ _HINTS = [
 ]  # fmt: skip
 
 
-# Nodes that have failed this training, or others lately, are avoided while enough others are left.
+# Nodes that have failed this training, or others lately, are avoided while enough others are left:
+# for those that were lost, and may be back, one more than needed, as the next one may be lost, too.
 # On the command line `--exclude` replaces the script's own, so those of the script are added.
-AVOID_BAD_NODES = r"""now=$(date +%s)
-avoid=$(sed -n 's/^__AVOID__//p' __SCRIPT__ 2>/dev/null | tail -n 1)
+AVOID_BAD_NODES = r"""now=$(date +%s) bad='' avoid=''
+lost=$(sed -n 's/^__AVOID__//p' __SCRIPT__ 2>/dev/null | tail -n 1)
 for file in __NODES__/*.json; do
   host=${file##*/} host=${host%.json}
   case $host in ''|*[!A-Za-z0-9._-]*) continue ;; esac
   until=$(sed -n 's/.*"expires_at": *\([0-9]*\).*/\1/p' "$file" 2>/dev/null)
-  [ "${until:-0}" -gt "$now" ] && avoid=$avoid${avoid:+,}$host
+  [ "${until:-0}" -gt "$now" ] && bad=$bad${bad:+,}$host
 done
-if [ -n "$avoid" ]; then
-  good=0 known=''
+choose() { # NODES: avoid those of them that there are, and count the others
+  avoid='' others=0
   for host in $(sinfo -hNr__PARTITION__ -o %N 2>/dev/null | sort -u); do
-    case ,$avoid, in *,"$host",*) known=$known${known:+,}$host ;; *) good=$((good + 1)) ;; esac
+    case ,$1, in *,"$host",*) avoid=$avoid${avoid:+,}$host ;; *) others=$((others + 1)) ;; esac
   done
-  avoid=$known
-  [ "$good" -ge __NEEDED__ ] || avoid=''
+}
+if [ -n "$lost$bad" ]; then
+  choose "$lost,$bad"
+  [ "$others" -gt __NEEDED__ ] || choose "$bad"
+  [ "$others" -ge __NEEDED__ ] || avoid=''
 fi
 if [ -n "$avoid" ]; then
   theirs=$(sed -n -e "s/^#SBATCH ['\"]*--exclude[= ]\([^'\"]*\).*/\1/p" \

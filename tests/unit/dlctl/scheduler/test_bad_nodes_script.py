@@ -55,9 +55,16 @@ def test_the_scripts_own_exclusions_stay(tmp_path, line):
 
 
 @pytest.mark.parametrize(
-    ("failed", "expected"),
-    [("n3", "n2,n3"), ("n1,n3", ""), ("n9", "n2")],  # too few would be left; no longer there
+    ("failed", "needed", "expected"),
+    [
+        ("n3", 1, "n2,n3"),
+        ("n3", 2, "n2"),  # none would be left for the next loss
+        ("n1,n3", 1, "n2"),
+        ("n1,n3", 4, ""),
+        ("n9", 2, "n2"),  # no longer there
+    ],
 )
-def test_nodes_that_failed_earlier_attempts_are_avoided_alike(tmp_path, failed, expected):
-    """Lost nodes come back: a training that avoids all that it ever lost would wait for ever."""
-    assert avoided(tmp_path, {"n2": 100}, f"{SCRIPT}# dlctl-avoid: {failed}\n") == expected
+def test_nodes_that_this_training_lost_are_avoided_more_rarely(tmp_path, failed, needed, expected):
+    """They come back: a training that avoids all that it ever lost would wait for ever."""
+    script = f"{SCRIPT}# dlctl-avoid: {failed}\n"
+    assert avoided(tmp_path, {"n2": 100}, script, needed) == expected
