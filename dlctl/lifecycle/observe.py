@@ -70,7 +70,7 @@ class Observation:
         action = self.verdict.action if self.verdict else None
         jobs = {contract.StarterKind.REQUEUE: self.job,
                 contract.StarterKind.SUCCESSOR: self.successor}  # fmt: skip
-        job = jobs.get(contract.StarterKind(action.starter)) if action and action.starter else None
+        job = {str(kind): job for kind, job in jobs.items()}.get(action.starter if action else "")
         return job if job and not job.state.final else None
 
 

@@ -134,14 +134,16 @@ def is_elsewhere(plan: Plan) -> bool:
     if plan.batch.scheduler != "slurm" or not job_id or not here:
         return False
     squeue = slurm_command(plan, "squeue")
-    argv = [squeue, "-h", "-j", job_id, "-o", "%T %B"]
+    argv = [squeue, "-h", "-j", job_id, "-o", "%B"]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError:  # a container without Slurm's commands
+        return False
+    except subprocess.TimeoutExpired as error:
         raise SlurmSilent(str(error)) from error
     if done.returncode and "Invalid job id" not in done.stderr:
         raise SlurmSilent(done.stderr.strip())
-    return done.stdout.split() not in [["RUNNING", here], ["COMPLETING", here]]
+    return done.stdout.split() != [here]
 
 
 def ended_before(plan: Plan, job_id: str) -> str:

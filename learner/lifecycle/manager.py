@@ -21,6 +21,8 @@ from learner.rehearsal.conclude import conclude as conclude_rehearsal
 _SILENCE_S = 600.0
 """How long Slurm's controller may be silent, or the disk full, before somebody else is to start the
 attempt."""
+_BRIEF_SILENCE_S = 30.0
+"""The same for learners that Slurm does not start."""
 
 
 @dataclass(frozen=True)
@@ -158,14 +160,17 @@ def _patiently(write: Callable[[], bool]) -> bool:
 def _runs_elsewhere(plan: Plan) -> bool:
     """Return whether Slurm has taken this job from its first node.
 
-    The learners can't start anyway before Slurm's controller answers.
+    srun can't start the learners anyway before Slurm's controller answers.
     """
-    until = time.monotonic() + _SILENCE_S
+    needs_slurm = plan.launch.kind == "srun"
+    until = time.monotonic() + (_SILENCE_S if needs_slurm else _BRIEF_SILENCE_S)
     while True:
         try:
             return is_elsewhere(plan)
         except SlurmSilent as silence:
             if time.monotonic() > until:
+                if not needs_slurm:
+                    return False
                 raise CanNotStart(f"Slurm's controller is silent: {silence}") from silence
         time.sleep(1)
 

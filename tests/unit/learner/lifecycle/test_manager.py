@@ -147,14 +147,26 @@ def test_a_job_that_slurm_has_taken_from_the_node_begins_nothing(tmp_path, monke
     answers.mkdir()
     silent = "echo 'Unable to contact slurm controller' >&2; code=1"
     (answers / "1").write_text(silent)
-    (answers / "2").write_text("echo RUNNING n2; code=0")
+    (answers / "2").write_text("echo n2; code=0")
     job.end(VerdictKind.UNKNOWN)
     assert job.said[-1] == "Slurm has taken the job from this node: it goes on elsewhere."
     (answers / "1").write_text("echo 'slurm_load_jobs error: Invalid job id specified' >&2; code=1")
     job.end(VerdictKind.UNKNOWN)
     assert job.said[-1] == "Slurm has taken the job from this node: it goes on elsewhere."
     assert not (tmp_path / contract.submit_begin(2)).exists()
-    (answers / "1").write_text("echo RUNNING n1; code=0")
+    (answers / "1").write_text("echo n/a; code=0")  # it waits in the queue again
+    job.end(VerdictKind.UNKNOWN)
+    assert not job.runs_here
+    (answers / "1").write_text("echo n1; code=0")
+    job.end(VerdictKind.UNKNOWN)
+    assert job.runs_here
+
+
+def test_a_container_without_slurms_commands_holds_nothing_up(tmp_path, monkeypatch):
+    job = Job(tmp_path)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.setenv("PATH", str(tmp_path))
     job.end(VerdictKind.UNKNOWN)
     assert job.runs_here
 
