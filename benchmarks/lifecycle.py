@@ -53,7 +53,6 @@ class Trainings(Client):
             "framework": {"name": "pytorch", "job": "train.py"},
             "training": {"epochs": 500, "batch_size": 8, "log_every_steps": 1},
             "checkpoint": {"every": f"{_EVERY_STEPS} steps"},
-            "retry": {"backoff": "1s"},
         } | keys  # fmt: skip
         work = self.folder / "slow"
         work.mkdir(exist_ok=True)

@@ -39,7 +39,7 @@ from learner.job.environment import resolve_secrets
 from learner.job.ranks import find_ranks
 from learner.job.slurm import node_name
 from learner.storage import data_problems
-from learner.system.networks import address_on, own_addresses
+from learner.system.networks import address_on, free_port, own_addresses
 from learner.system.segments import make_segment_folder, remove_earlier
 
 
@@ -147,13 +147,6 @@ def ask_mpi(report: Preflight) -> Preflight:
         mpi_rank=MPI.COMM_WORLD.rank,
         mpi_library=MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\x00 ")[:60],
     )
-
-
-def free_port() -> int:
-    """Return a TCP port that is currently free on this host."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def own_address(plan: Plan) -> str:

@@ -68,6 +68,10 @@ RESTARTS_VARIABLE = "DLCTL_RESTARTS"
 """Environment variable: how often the watchdog's learner was started before."""
 
 
+CHECKED_VARIABLE = "DLCTL_CHECKED_BEFORE"
+"""Environment variable: the attempt whose preflight counts for the next one, too."""
+
+
 def launcher_name(plan: Plan) -> str:
     """Return the plan's launcher by the name that people know."""
     if not plan.launch.step_per_learner:

@@ -62,10 +62,17 @@ def conclude(
         job_dir, verdict.attempt, following, kind, action,
         own_job_id(verdict.job_id) if in_job else verdict.job_id, left_s, in_job, is_fresh,
         tuple(verdict.bad_hosts), has_fewer=fewer is not None,
+        nodes_are_fine=_nodes_are_fine(plan, verdict) and not is_fresh and fewer is None,
     )  # fmt: skip
     starters = candidates(situation)
     action = replace(action, starter=str(starters[0].kind))
     return replace(verdict, action=action), Following(replace(situation, action=action), starters)
+
+
+def _nodes_are_fine(plan: Plan, verdict: Verdict) -> bool:
+    """Return whether learners that had trained were killed, or ended by a jump of the loss."""
+    kinds = (VerdictKind.UNKNOWN, VerdictKind.LOSS_SPIKE, VerdictKind.TRY_AGAIN)
+    return verdict.kind in kinds and verdict.step >= 0 and not plan.launch.step_per_learner
 
 
 def _rehearsed(

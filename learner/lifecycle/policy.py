@@ -43,6 +43,7 @@ _FIRST_DELAY_S = {
     VerdictKind.INTERNAL: 10.0,
 }
 _SHORT_DELAY_S = 1.0
+"""After the death of a process, which is retried at once as long as that gains checkpoints."""
 _NODES_FAULT = {VerdictKind.NODE_LOST, VerdictKind.GPU_ERROR}
 """The host of the evidence is to blame, and is avoided from then on."""
 
@@ -157,7 +158,7 @@ def _delay_s(lifecycle: Lifecycle, kind: VerdictKind, done: int, chance: float) 
     """
     first_s = lifecycle.backoff_s
     if first_s is None:
-        first_s = _FIRST_DELAY_S.get(kind, _SHORT_DELAY_S)
+        first_s = _FIRST_DELAY_S.get(kind, _SHORT_DELAY_S if done else 0.0)
     delay_s = min(LONGEST_DELAY_S, first_s * GROWTH ** min(done, 30))
     return delay_s * (1 + JITTER * (2 * chance - 1))
 

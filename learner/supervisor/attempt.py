@@ -138,10 +138,15 @@ class Supervisor:
 
     def _preflight(self) -> Outcome | None:
         from learner.job.slurm import job_hosts
+        from learner.supervisor.preflight.carried import carried_over
         from learner.supervisor.preflight.judgement import Findings, judge
         from learner.supervisor.preflight.node_health import remarks
         from learner.supervisor.steps import preflight_steps, step_log, whole_step
 
+        if reports := carried_over(self.job_dir, self.attempt, self.plan.resources.learners):
+            say(f"  The nodes were checked before attempt {self.attempt - 1}.")
+            self._print_hosts(reports)
+            return None
         if self.plan.resources.spare_nodes:
             from learner.supervisor.preflight.spare_nodes import choose_nodes
 

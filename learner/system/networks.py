@@ -60,3 +60,10 @@ def address_on(network: str, site: str) -> str:
         f"{socket.gethostname()} has no address on the network {network!r}; it has {seen}.",
         hint=f"Correct `network` in the site file of {site}, or leave it out.",
     )
+
+
+def free_port() -> int:
+    """Return a TCP port that is currently free on this host."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

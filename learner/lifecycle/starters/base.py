@@ -38,6 +38,8 @@ class Situation:
     """The job's nodes that the attempt must avoid."""
     has_fewer: bool = False
     """Whether the plan is for the nodes that are left, after the job has lost some."""
+    nodes_are_fine: bool = False
+    """Whether the attempt had trained, and only a process has died: no node needs a check."""
 
 
 class Starter(Protocol):

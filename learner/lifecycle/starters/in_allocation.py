@@ -9,7 +9,7 @@ import time
 
 from dlctl import contract
 from dlctl.contract import StarterKind, VerdictKind
-from learner.job.context import ENDS_AT_VARIABLE
+from learner.job.context import CHECKED_VARIABLE, ENDS_AT_VARIABLE
 from learner.lifecycle.starters.base import Situation
 
 _LEAST_S = 60.0
@@ -68,5 +68,8 @@ class InAllocation:
             if situation.is_fresh and time_s is not None:  # the job may have more than is left
                 left_s = min(left_s, time_s)
             os.environ[ENDS_AT_VARIABLE] = str(int(time.time() + left_s))
+        os.environ.pop(CHECKED_VARIABLE, None)
+        if situation.nodes_are_fine:
+            os.environ[CHECKED_VARIABLE] = str(situation.attempt)
         program = ["-u", "-m", "learner.supervisor", str(situation.job_dir), str(number)]
         os.execv(sys.executable, [sys.executable, *program])  # noqa: S606

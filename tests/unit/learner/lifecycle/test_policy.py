@@ -91,6 +91,9 @@ def test_the_delay_grows_exponentially_with_jitter():
     delays = [after(*faults[:n], retries=99).not_before - NOW for n in range(1, 4)]
     assert delays == [10, 40, 160]
     assert after(*faults, ended(4, VerdictKind.NETWORK, 6), retries=99).not_before == NOW + 10
+    died = [ended(n, VerdictKind.UNKNOWN) for n in range(1, 4)]
+    delays = [after(*died[:n], retries=99).not_before - NOW for n in range(1, 4)]
+    assert delays == [0, 4, 16]
     assert after(faults[0], chance=0.0).not_before == NOW + 7.5
     assert after(faults[0], chance=1.0).not_before == NOW + 12.5
     assert after(faults[0], backoff_s=60.0).not_before == NOW + 60

@@ -1,0 +1,39 @@
+"""Take over the preflight of the attempt before, which ran on the same nodes a moment ago."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import ContractError, Preflight
+from learner.job.context import CHECKED_VARIABLE
+from learner.system.networks import free_port
+
+
+def carried_over(job_dir: Path, attempt: int, learners: int) -> list[Preflight]:
+    """Return the reports of the attempt before, now also this attempt's; none if it needs its own.
+
+    `learner.lifecycle.starters.in_allocation` says, once, whether a preflight would find nothing
+    new: learners that had trained have died, and all start again where they were.
+    """
+    before = os.environ.pop(CHECKED_VARIABLE, "")
+    if before != str(attempt - 1):
+        return []
+    reports = []
+    for rank in range(learners):
+        try:
+            path = job_dir / contract.preflight_file(attempt - 1, rank)
+            report = contract.read_record(Preflight, path)
+        except (ContractError, OSError):
+            return []
+        if report is None:
+            return []
+        reports.append(report)
+    # Learner 0 runs on this node; what has died may still hold the old port.
+    reports[0] = replace(reports[0], port=free_port())
+    for rank, report in enumerate(reports):
+        path = job_dir / contract.preflight_file(attempt, rank)
+        contract.write_whole(path, contract.to_json(report))
+    return reports
