@@ -62,17 +62,22 @@ def conclude(
         job_dir, verdict.attempt, following, kind, action,
         own_job_id(verdict.job_id) if in_job else verdict.job_id, left_s, in_job, is_fresh,
         tuple(verdict.bad_hosts), has_fewer=fewer is not None,
-        nodes_are_fine=_nodes_are_fine(plan, verdict) and not is_fresh and fewer is None,
+        nodes_are_fine=_nodes_are_fine(plan, verdicts) and not is_fresh and fewer is None,
     )  # fmt: skip
     starters = candidates(situation)
     action = replace(action, starter=str(starters[0].kind))
     return replace(verdict, action=action), Following(replace(situation, action=action), starters)
 
 
-def _nodes_are_fine(plan: Plan, verdict: Verdict) -> bool:
-    """Return whether learners that had trained were killed, or ended by a jump of the loss."""
-    kinds = (VerdictKind.UNKNOWN, VerdictKind.LOSS_SPIKE, VerdictKind.TRY_AGAIN)
-    return verdict.kind in kinds and verdict.step >= 0 and not plan.launch.step_per_learner
+def _nodes_are_fine(plan: Plan, verdicts: list[Verdict]) -> bool:
+    """Return whether learners that had trained were killed, or ended by a jump of the loss.
+
+    After an attempt in vain the nodes are checked again.
+    """
+    newest, kinds = verdicts[-1], (VerdictKind.UNKNOWN, VerdictKind.LOSS_SPIKE)
+    gained = len(verdicts) == 1 or newest.progress > verdicts[-2].progress
+    chooses = plan.launch.step_per_learner or plan.resources.spare_nodes > 0
+    return newest.kind in kinds and newest.step >= 0 and gained and not chooses
 
 
 def _rehearsed(

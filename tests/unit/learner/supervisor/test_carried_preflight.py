@@ -67,6 +67,15 @@ def test_only_the_death_of_processes_leaves_the_nodes_as_they_were(tmp_path, kin
     contract.write_whole(tmp_path / contract.status_file(1, "learner", 0), to_json(status))
     plan = replace(make_plan(job_dir=str(tmp_path)), lifecycle=Lifecycle())
     verdict = Verdict(1, "7", State.FAILED, "why", kind=kind)
-    _, following = conclude(tmp_path, plan, verdict, 500.0)
+    verdict, following = conclude(tmp_path, plan, verdict, 500.0)
     assert following is not None
     assert following.situation.nodes_are_fine is fine
+    spare = replace(plan, resources=replace(plan.resources, spare_nodes=1))
+    _, following = conclude(tmp_path, spare, verdict, 500.0)
+    assert following is not None
+    assert not following.situation.nodes_are_fine
+    contract.write_whole(tmp_path / contract.verdict_file(1), to_json(verdict))
+    (tmp_path / contract.attempt_dir(2)).mkdir()
+    _, following = conclude(tmp_path, plan, replace(verdict, attempt=2), 500.0)
+    assert following is not None
+    assert not following.situation.nodes_are_fine, "the checkpoint has not advanced"
