@@ -123,7 +123,10 @@ def _failed(plan: Plan, seen: Observed) -> Outcome:
         own = (each for each in outcomes if each.kind not in CONSEQUENCES)
         first = next(own, outcomes[0])
         told = first_match(Place.LAUNCHER, seen.launcher_words)
-        if first.kind in CONSEQUENCES | _BY_OTHERS and told and told[0].kind in _OF_SLURM:
+        # MPI may end a process by an exit code, and without a word, when it loses the other nodes.
+        is_silent = first.evidence is not None and not first.evidence.last_lines
+        others_did = first.kind in CONSEQUENCES | _BY_OTHERS or is_silent
+        if others_did and told and told[0].kind in _OF_SLURM:
             return _vanished(plan, seen, lost + failed)
         return first
     if not lost and says_lost(seen.launcher_words):

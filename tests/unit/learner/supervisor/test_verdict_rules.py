@@ -171,6 +171,20 @@ def test_learners_that_slurm_ended_are_no_network_fault(plan):
     assert decide(plan, Observed([first, second], 1, [], None)).kind == K.SCHEDULER
 
 
+def test_a_silent_exit_while_slurm_loses_a_node_is_not_the_programs(plan):
+    """Seen in a chaos run: MPI ended the other node's process by exit code 14, without a word."""
+    lost = (
+        "slurmstepd-n1: error: *** STEP 20.1 ON n1 CANCELLED AT 2026-11-24T07:03:03 DUE TO NODE "
+        "FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
+    )
+    silent = status(1, State.FAILED, exit_code=14)
+    killed = status(0, State.FAILED, signal=15, last_lines=["epoch 1"])
+    assert judge(plan, silent, killed, words=[lost]).kind == K.NODE_LOST
+    assert judge(plan, silent, killed, words=["srun: error: n1: Terminated"]).kind == K.USER_ERROR
+    spoke = status(1, State.FAILED, exit_code=14, last_lines=["no labels in data.csv"])
+    assert judge(plan, spoke, killed, words=[lost]).kind == K.USER_ERROR
+
+
 def test_srun_says_why_the_learners_were_killed(plan):
     ended = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-24T02:59 DUE TO TIME LIMIT"
     killed = [status(rank, State.FAILED, signal=15, last_lines=["epoch 1"]) for rank in (0, 1)]
