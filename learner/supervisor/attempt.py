@@ -63,7 +63,6 @@ class Supervisor:
         self._known = Statuses(job_dir, attempt)
         self._keeper = Keeper(plan, job_dir, attempt)
         self._overseer = Overseer(plan, job_dir, attempt)
-        self.control.saving_s = halting_s(job_dir, plan, attempt)
         self._hosts: list[str] = []
         self._silent: dict[int, tuple[float, float]] = {}
         self._warned = ""
@@ -73,6 +72,7 @@ class Supervisor:
         """Run the attempt through its states; return its outcome."""
         from learner.job.context import how_started
 
+        self.control.saving_s = halting_s(self.job_dir, self.plan, self.attempt)
         learners = _learners(self.plan.resources.learners)
         self._enter(State.DEPLOYING, f"preflight of {learners} ({how_started(self.plan)})")
         self._make_folders()

@@ -107,7 +107,7 @@ def test_a_partition_whose_nodes_may_not_submit_is_told_before_a_training_relies
     check = named(check_slurm(slurm(account="dl"), closed))["next attempt"]
     assert check.outcome == "warning" and "submitted from login1 only" in check.seen
     assert check.hint == (
-        "set scheduler.next_attempt: [in_allocation, requeue, client] in the site's file"
+        "set scheduler.next_attempt: [in_allocation, successor, requeue, client] in the site's file"
     )
     everywhere = replace(found, alloc_nodes={p.name: "login1" for p in found.partitions})
     site = make_site("x", everywhere, TransportSettings(kind="local"))
