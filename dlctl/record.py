@@ -90,6 +90,8 @@ class Record:
     """Its last loss."""
     fetched_attempt: int = 0
     """The attempt after whose end the results were fetched."""
+    notice_tries: int = 0
+    """How many more times a dlctl that looks tries to send a notice of this state."""
 
 
 _FIELDS = [field.name for field in fields(Record)]

@@ -38,7 +38,7 @@ def list_(
         from dlctl.sites.files import find_site
 
         find_site(site)  # refuses a name that is no site's
-    still_open = [r for r in records if not r.state.final]
+    still_open = [r for r in records if not r.state.final or r.notice_tries]
     if still_open and not offline:
         known = ask_sites(still_open, store)
         records = [known.get(r.training_id, r) for r in records]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dlctl import contract
 from dlctl.contract import Notice, NotSent, Plan, State, Verdict
@@ -19,21 +20,34 @@ from dlctl.record import Record
 _FROM_HERE = ("email", "webhook")
 _SENDER_DIED_MIN = 5
 """After so many minutes a claim of a notice that is not marked as sent is taken over."""
+TRIES = 5
+"""How many dlctl commands that look try to send a notice: one that can't be sent delays each."""
 
 
-def tell(session: Session, records: Sequence[Record]) -> None:
-    """Tell what nobody has told yet of trainings whose state has changed.
+def due(old: Record, new: Record) -> Record:
+    """Return the new record, with the tries that a notice of its state is worth."""
+    if new.state is old.state:
+        return new
+    notable = new.state is State.TRAINING or new.state.final
+    return replace(new, notice_tries=TRIES if notable else 0)
 
-    What can't be told is no error.
+
+def tell(session: Session, records: Sequence[Record]) -> list[Record]:
+    """Tell what nobody has told yet of the trainings that are due; return their records after it.
+
+    What can't be told is no error: the record keeps the tries that are left.
     """
-    looked = [each for each in records if each.state is State.TRAINING or each.state.final]
+    looked = [each for each in records if each.notice_tries]
     if not looked:
-        return
+        return []
+    told = []
     with contextlib.suppress(DlctlError):
         files = read_texts(session.transport, [path for each in looked for path in _paths(each)])
         for record in looked:
             with contextlib.suppress(DlctlError, contract.ContractError):
-                _tell(session, record, [files[path] for path in _paths(record)])
+                tries = _tell(session, record, [files[path] for path in _paths(record)])
+                told.append(replace(record, notice_tries=tries))
+    return told
 
 
 def _paths(record: Record) -> list[str]:
@@ -42,12 +56,13 @@ def _paths(record: Record) -> list[str]:
     return [f"{record.job_dir}/{name}" for name in names]
 
 
-def _tell(session: Session, record: Record, files: list[bytes | None]) -> None:
+def _tell(session: Session, record: Record, files: list[bytes | None]) -> int:
+    """Tell of one training; return how many more tries its notice is worth."""
     n = record.attempt
     plan_text, verdict_text, next_one = files
     plan = None if plan_text is None else contract.from_json(Plan, plan_text)
     if plan is None or plan.notify is None or next_one is not None:
-        return
+        return 0
     if record.state.final:
         known = None if verdict_text is None else contract.from_json(Verdict, verdict_text)
         verdict = known or _without_verdict(record)
@@ -58,15 +73,19 @@ def _tell(session: Session, record: Record, files: list[bytes | None]) -> None:
         )
     ways = [way for way in plan.notify.ways if way in _FROM_HERE]
     if notice.event not in plan.notify.on or not ways:
-        return
-    for way in _claim(session, record, notice, ways):
+        return 0
+    claimed, of_others = _claim(session, record, notice, ways)
+    left = record.notice_tries if of_others else 0  # its sender may fail yet
+    for way in claimed:
         try:
             _send(session, plan, notice, way)
         except (NotSent, DlctlError):
             _give_back(session, record, notice, way)
+            left = record.notice_tries - 1
         else:
             file = contract.notice_file(notice.attempt, notice.event, way)
             session.transport.run(f"cd {shlex.quote(record.job_dir)} && echo sent by dlctl >{file}")
+    return left
 
 
 def _without_verdict(record: Record) -> Verdict:
@@ -75,8 +94,13 @@ def _without_verdict(record: Record) -> Verdict:
     return Verdict(record.attempt, record.job_id, asked, record.reason, record.hint)
 
 
-def _claim(session: Session, record: Record, notice: Notice, ways: list[str]) -> list[str]:
-    """Claim a notice in each way; return the ways in which this dlctl has to send it."""
+def _claim(
+    session: Session, record: Record, notice: Notice, ways: list[str]
+) -> tuple[list[str], list[str]]:
+    """Claim a notice in each way.
+
+    Returns the ways in which this dlctl has to send it, and those in which somebody else is at it.
+    """
     lines = [f"mkdir -p {shlex.quote(record.job_dir)}/{contract.NOTICES} || exit 0"]
     lines += [f"cd {shlex.quote(record.job_dir)} || exit 0", "umask 077"]
     for way in ways:
@@ -85,9 +109,11 @@ def _claim(session: Session, record: Record, notice: Notice, ways: list[str]) ->
             f'[ -z "$(find {file} -mmin +{_SENDER_DIED_MIN} 2>/dev/null)" ] || '
             f"! grep -q ^claimed {file} || mv {file} {file}.unsent 2>/dev/null\n"
             f"mv {file}.unsent {file} 2>/dev/null && echo 'claimed by dlctl' >{file} && echo {way} "
-            f"|| {{ (set -C; echo 'claimed by dlctl' >{file}) 2>/dev/null && echo {way}; }}"
+            f"|| {{ (set -C; echo 'claimed by dlctl' >{file}) 2>/dev/null && echo {way}; }} "
+            f"|| grep -q ^sent {file} || echo -{way}"
         )
-    return session.transport.run("\n".join([*lines, ":"])).text.split()
+    words = session.transport.run("\n".join([*lines, ":"])).text.split()
+    return [way for way in ways if way in words], [way for way in ways if f"-{way}" in words]
 
 
 def _give_back(session: Session, record: Record, notice: Notice, way: str) -> None:

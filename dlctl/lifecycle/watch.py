@@ -21,8 +21,8 @@ from dlctl.errors import (
     TransportError,
 )
 from dlctl.files.upload import read_files, read_texts
+from dlctl.lifecycle import notices
 from dlctl.lifecycle.continuation import go_on, is_due, newest
-from dlctl.lifecycle.notices import tell
 from dlctl.lifecycle.observe import Observation, derive, observe, paths_to_read
 from dlctl.lifecycle.session import Session
 from dlctl.lifecycle.waiting import keep_files
@@ -49,10 +49,12 @@ def refresh(session: Session, records: Iterable[Record], store: RecordStore) -> 
             replace(record, reason=f"{record.reason} ({problems[record.training_id]})")
             if record.training_id in problems else record for record in known
         ]  # fmt: skip
+    known = [notices.due(old, new) for old, new in zip(given, known, strict=True)]
     if changed := [new for old, new in zip(given, known, strict=True) if new != old]:
         store.update(*changed)
-    states = {record.training_id: record.state for record in given}
-    tell(session, [new for new in known if new.state is not states[new.training_id]])
+    if told := {record.training_id: record for record in notices.tell(session, known)}:
+        store.update(*told.values())
+        known = [told.get(record.training_id, record) for record in known]
     keep_files(session, known)
     return known
 

@@ -19,15 +19,20 @@ def env(monkeypatch):
     return {"no_proxy": "*"}
 
 
-def test_start_and_end_are_told_once_each(dlctl, site, env):
+def test_start_and_end_are_told_once_each(dlctl, site, wait_until, env):
     with webhook() as hook:
         notify = {"webhook": hook.url, "command": "cat >>../told", "on": ["started", "finished"]}
         folder = write_training(dlctl.cwd, {"command": "true"}, learners=2, notify=notify)
         done, training_id = run(dlctl, site, folder)
         assert done.exit_code == 0, done.stderr
         job_dir = site.job_dir(training_id)
-        for _ in range(2):
-            state_of(dlctl, training_id)
+
+        def told():
+            state_of(dlctl, training_id)  # a look while the node still tries leaves it the notice
+            return any(got["event"] == "finished" for got in hook.got)
+
+        wait_until(told, 30)
+        state_of(dlctl, training_id)
         events = [got["event"] for got in hook.got]
     # The cluster's nodes reach no network: what happens between two looks is not told from here.
     least = ["finished"] if site.is_cluster else ["finished", "started"]

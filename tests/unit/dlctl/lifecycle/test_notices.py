@@ -10,7 +10,7 @@ from people import webhook
 
 from dlctl import contract
 from dlctl.contract import Action, Next, Notify, State, Verdict
-from dlctl.lifecycle.notices import tell
+from dlctl.lifecycle.notices import TRIES, due, tell
 from dlctl.lifecycle.session import Session
 from dlctl.transport.local import LocalTransport
 
@@ -35,7 +35,7 @@ class Ended:
         self.dir = root / f"jobs/t-{number}"
         self.record = make_record(
             root, training_id=f"t-{number}", state=State.FAILED, attempt=1, job_dir=str(self.dir),
-            reason="a node was lost",
+            reason="a node was lost", notice_tries=TRIES,
         )  # fmt: skip
         (self.dir / contract.attempt_dir(1)).mkdir(parents=True)
         secret = root / "hook"
@@ -108,8 +108,25 @@ def test_a_claim_whose_sender_died_is_taken_over_after_minutes(tmp_path, session
 
 def test_what_can_not_be_sent_from_here_either_is_given_back(tmp_path, session):
     ended = Ended(tmp_path, "http://127.0.0.1:1/")
-    tell(session, [ended.record])
+    told = tell(session, [ended.record])
     assert ended.files == ["1-failed.webhook.unsent"]
+    for left in reversed(range(TRIES)):
+        assert [each.notice_tries for each in told] == [left]
+        told = tell(session, told)
+    assert told == [] and ended.files == ["1-failed.webhook.unsent"]
+
+
+def test_a_notice_that_a_node_was_at_and_could_not_send_is_sent_by_a_later_look(tmp_path, session):
+    with webhook() as hook:
+        ended = Ended(tmp_path, hook.url)
+        (ended.dir / contract.NOTICES).mkdir()
+        file = ended.dir / contract.NOTICES / "1-failed.webhook"
+        file.write_text("claimed by the job at 1\n")
+        told = tell(session, [ended.record])
+        assert (hook.got, [each.notice_tries for each in told]) == ([], [TRIES])
+        file.rename(f"{file}.unsent")
+        told = tell(session, told)
+    assert len(hook.got) == 1 and [each.notice_tries for each in told] == [0]
 
 
 def test_nothing_is_told_while_another_attempt_follows_or_of_what_nobody_wants(tmp_path, session):
@@ -120,8 +137,9 @@ def test_nothing_is_told_while_another_attempt_follows_or_of_what_nobody_wants(t
         (begun.dir / contract.submit_begin(2)).touch()
         others = Ended(tmp_path, hook.url, 3, on=["finished"])
         runs = Ended(tmp_path, hook.url, 4)
-        pending = replace(runs.record, state=State.PENDING)
-        tell(session, [retried.record, begun.record, others.record, pending])
+        pending = due(runs.record, replace(runs.record, state=State.PENDING))
+        told = tell(session, [retried.record, begun.record, others.record, pending])
+    assert [each.notice_tries for each in told] == [0, 0, 0]
     assert hook.got == [] and not (retried.files or begun.files or others.files or runs.files)
 
 
