@@ -53,7 +53,9 @@ def measured(job_dir: Path, plan: Plan, verdict: Verdict) -> Verdict:
 def halting_s(job_dir: Path, plan: Plan, attempt: int) -> float | None:
     """Return how long the newest attempt before this one that was halted took to save and end.
 
-    For programs that report no times of their own. None: none was halted, or it can't be read.
+    For programs that report no times of their own. If the learners were killed while they still
+    saved, it is the time that they were given, and at least the plan's margin: saving takes longer.
+    None: none was halted, or it can't be read.
     """
     for number in range(attempt - 1, 0, -1):
         with contextlib.suppress(contract.ContractError, OSError):
@@ -64,6 +66,8 @@ def halting_s(job_dir: Path, plan: Plan, attempt: int) -> float | None:
             ended = [_status(job_dir, number, "learner", rank) for rank in ranks]
             if all(status.state is State.HALTED for status in ended):
                 return max(status.heartbeat_at for status in ended) - asked.issued_at
+            if all(status.state is not State.DEPLOYING for status in ended):
+                return max(asked.grace_s, float(plan.resources.halt_margin_s or 0))
     return None
 
 

@@ -9,7 +9,15 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from trainings import COUNTER, ON_THE_CLUSTER, change_site, submit, wait_for_state, write_training
+from trainings import (
+    COUNTER,
+    ON_THE_CLUSTER,
+    assert_no_step_twice,
+    change_site,
+    submit,
+    wait_for_state,
+    write_training,
+)  # fmt: skip
 
 from dlctl import contract
 from dlctl.contract import Status, Verdict
@@ -100,10 +108,7 @@ def test_a_training_that_is_longer_than_the_limit_is_a_chain_of_jobs(
     assert {(each.state, each.kind, each.action.starter) for each in links if each} == {
         ("HALTED", "time_limit", "job"),
     }  # fmt: skip
-    log = dlctl("logs", training_id, ok=True).stdout
-    begins = [int(line.split()[-1]) for line in log.splitlines() if "| begins at" in line]
-    saved = [int(line.split()[-1]) for line in log.splitlines() if "| saved" in line]
-    assert begins == [0, *saved], "no step is done twice, and none is missing"
+    assert_no_step_twice(dlctl("logs", training_id, ok=True).stdout)
 
 
 def test_a_cancel_between_two_links_ends_the_chain(dlctl, site, wait_until):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from trainings import COUNTER, change_site, submit, write_training
+from trainings import COUNTER, assert_no_step_twice, change_site, submit, write_training
 
 from dlctl import contract
 from dlctl.contract import Verdict
@@ -49,10 +49,7 @@ def assert_one_chain(dlctl, training_id, job_dir, starter):
     links = [verdict(job_dir, number) for number in range(1, known["attempt"])]
     assert links
     assert {(each.kind, each.action.starter) for each in links} == {("time_limit", starter)}
-    log = dlctl("logs", training_id, ok=True).stdout
-    begins = [int(line.split()[-1]) for line in log.splitlines() if "| begins at" in line]
-    saved = [int(line.split()[-1]) for line in log.splitlines() if "| saved" in line]
-    assert begins == [0, *saved]
+    assert_no_step_twice(dlctl("logs", training_id, ok=True).stdout)
     return [each.job_id for each in links] + [known["job_id"]]
 
 

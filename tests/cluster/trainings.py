@@ -41,6 +41,14 @@ print("done at", count, flush=True)
 """A program that counts from its checkpoint on, ten a second; saves and ends on SIGUSR2."""
 
 
+def assert_no_step_twice(log: str) -> None:
+    """Check that each link of a program that counts began where the one before it had saved."""
+    lines = log.splitlines()
+    begins = [int(line.split()[-1]) for line in lines if "| begins at" in line]
+    saved = [int(line.split()[-1]) for line in lines if "| saved" in line]
+    assert begins == [0, *saved], "a step was done twice, or one is missing"
+
+
 ON_THE_CLUSTER = pytest.mark.parametrize(
     "site",
     [

@@ -70,7 +70,7 @@ def test_without_a_known_limit_the_signal_is_all_there_is(tmp_path):
 
 
 def test_a_program_without_times_of_its_own_is_measured_by_its_last_halt(tmp_path):
-    plan = make_plan(job_dir=str(tmp_path), learners=2)
+    plan = make_plan(job_dir=str(tmp_path), learners=2, halt_margin_s=120)
 
     def ended(attempt, action, *states):
         (tmp_path / contract.attempt_dir(attempt)).mkdir(parents=True)
@@ -83,8 +83,12 @@ def test_a_program_without_times_of_its_own_is_measured_by_its_last_halt(tmp_pat
 
     assert halting_s(tmp_path, plan, 1) is None
     ended(1, "halt", State.HALTED, State.HALTED)
-    ended(2, "halt", State.HALTED, State.FAILED)
+    ended(2, "halt", State.HALTED, State.DEPLOYING)
     ended(3, "stop", State.CANCELLED, State.CANCELLED)
     (tmp_path / contract.attempt_dir(4)).mkdir()
     (tmp_path / contract.directive_file(4)).write_text("{")
     assert halting_s(tmp_path, plan, 5) == 4.0
+    ended(5, "halt", State.HALTED, State.TRAINING)
+    assert halting_s(tmp_path, plan, 6) == 120.0, "at least the plan's margin was too short"
+    ended(6, "halt", State.HALTED, State.HALTED)
+    assert halting_s(tmp_path, plan, 7) == 4.0

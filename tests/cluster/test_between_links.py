@@ -1,0 +1,127 @@
+"""Faults of Slurm in the moment in which one job of a training ends and the next one begins."""
+
+from __future__ import annotations
+
+import pytest
+from trainings import (
+    COUNTER,
+    assert_no_step_twice,
+    change_site,
+    submit,
+    wait_for_state,
+    write_training,
+)  # fmt: skip
+
+from dlctl import contract
+from dlctl.contract import Verdict
+
+SLOW_TO_SAVE = COUNTER.replace(
+    "def halt(*_):\n    save()", "def halt(*_):\n    time.sleep(12)\n    save()"
+)
+SLOW_TO_SAVE = SLOW_TO_SAVE.replace("    count += 1\n    save()\n", "    count += 1\n")
+"""Counts, but saves only when it is told to, which takes 12 s."""
+
+
+def verdict(job_dir, attempt):
+    return contract.read_record(Verdict, job_dir / contract.verdict_file(attempt))
+
+
+def jobs_of(cluster, training_id):
+    """Return the ids of the training's jobs that Slurm knows, those that have ended, too."""
+    lines = cluster.exec("squeue", "-h", "-t", "all", "-o", "%A %j").splitlines()
+    return {line.split()[0] for line in lines if line.split()[1].startswith(f"{training_id}.")}
+
+
+@pytest.fixture
+def start(dlctl, cluster_site, xdg):
+    """Submit a program that counts, in jobs of so many seconds; the ending job submits the next."""
+
+    def submitted(goal, limit_s, program=COUNTER, **keys):
+        limits = {"debug": {"max_time": f"{limit_s}s", "nodes": 4, "cpus_per_node": 2}}
+        site = change_site(cluster_site, xdg.config, partitions=limits)
+        asked = {"time": "5m", "retry": {"backoff": "1s"}} | keys
+        command = {"command": f"exec python3 counter.py {goal}"}
+        folder = write_training(dlctl.cwd, command, {"counter.py": program}, **asked)
+        training_id = submit(dlctl, site, folder, "--partition", "debug")
+        return training_id, site.job_dir(training_id)
+
+    return submitted
+
+
+def assert_a_chain(dlctl, training_id, job_dir, starters):
+    """Check that each step was done once, by attempts in jobs of their own."""
+    last = max(int(path.name) for path in (job_dir / "attempts").iterdir())
+    links = [verdict(job_dir, n) for n in range(1, last)]
+    assert {(each.state, each.kind) for each in links} == {("HALTED", "time_limit")}
+    assert {each.action.starter for each in links} <= set(starters), links
+    assert_no_step_twice(dlctl("logs", training_id, ok=True).stdout)
+    jobs = {(job_dir / contract.claim(n)).read_text().strip() for n in range(1, last + 1)}
+    assert len(jobs) == last > 1
+    return jobs
+
+
+def test_a_controller_that_hangs_while_the_ending_job_submits(dlctl, cluster, start, wait_until):
+    """The job's sbatch times out, and the controller reads its request when it wakes up."""
+    training_id, job_dir = start(250, 24)
+    wait_until((job_dir / contract.directive_file(1)).exists, 60)
+    cluster.ctld_hang()
+    wait_until((job_dir / contract.submit_begin(2)).exists, 60)
+    wait_until((job_dir / contract.submit_answer(2)).exists, 60)
+    cluster.ctld_resume()
+    said = (job_dir / contract.submit_answer(2)).read_text()
+    assert not said.startswith("0\n"), "sbatch was to time out"
+    assert (
+        wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=150)["attempt"] >= 2
+    )
+    jobs = assert_a_chain(dlctl, training_id, job_dir, ["job", "client"])
+    assert jobs_of(cluster, training_id) <= jobs, "a job that no attempt ran in"
+
+
+@pytest.mark.long  # chaos.py loses the accounting, too
+def test_without_the_accounting_the_ending_job_submits(dlctl, cluster, start, wait_until):
+    training_id, job_dir = start(250, 24)
+    wait_until((job_dir / contract.directive_file(1)).exists, 60)
+    cluster.dbd_stop()
+    wait_until(lambda: verdict(job_dir, 2), 90)  # nobody looks
+    cluster.dbd_start()
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    assert_a_chain(dlctl, training_id, job_dir, ["job"])
+
+
+@pytest.mark.long
+def test_a_time_limit_in_the_middle_of_a_checkpoint_widens_the_margin(dlctl, start, wait_until):
+    """The limit leaves 10 s for saving, which takes 12: the second job begins to save earlier."""
+    training_id, job_dir = start(300, 40, SLOW_TO_SAVE)
+    wait_until(lambda: verdict(job_dir, 2), 150)
+    known = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
+    log = dlctl("logs", training_id, ok=True).stdout
+    begins = [int(line.split()[-1]) for line in log.splitlines() if "| begins at" in line]
+    saved = [int(line.split()[-1]) for line in log.splitlines() if "| saved" in line]
+    assert begins == [0, 0, *saved] and len(saved) == known["attempt"] - 2
+
+
+def test_slurms_signal_alone_ends_a_link(dlctl, cluster, start, wait_until):
+    """Somebody shortens the job's limit to a minute: only Slurm knows of it, and signals."""
+    training_id, job_dir = start(600, 600, time="10m")
+    wait_until((job_dir / "checkpoints/count-0").exists, 60)
+    job_id = (job_dir / contract.claim(1)).read_text().strip()
+    cluster.exec("scontrol", "update", f"JobId={job_id}", "TimeLimit=1")
+    wait_until(lambda: verdict(job_dir, 1), 90)
+    wait_until((job_dir / contract.claim(2)).exists, 60)  # nobody looks
+    ended = verdict(job_dir, 1)
+    assert (ended.state, ended.kind, ended.action.starter) == ("HALTED", "time_limit", "job")
+    assert ended.reason.startswith("The scheduler signalled that the time limit is near")
+    dlctl("cancel", training_id, ok=True)
+
+
+def test_a_requeue_by_an_administrator_is_no_failure(dlctl, cluster, start, wait_until):
+    """Slurm ends the job and queues it again: the training goes on in it, or in a new one, once."""
+    training_id, job_dir = start(130, 600, retries=0)
+    wait_until((job_dir / "checkpoints/count-0").exists, 60)
+    job_id = (job_dir / contract.claim(1)).read_text().strip()
+    cluster.exec("scontrol", "requeue", job_id)
+    wait_until(lambda: verdict(job_dir, 1), 60)
+    assert (
+        wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=200)["attempt"] == 2
+    )
+    assert verdict(job_dir, 1).kind == "preempted"
