@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from trainings import WITHOUT_COMPILER, submit, wait_for_file, write_training
 
 from dlctl import contract
@@ -62,3 +63,22 @@ def test_a_learner_that_blocks_is_named_and_the_attempt_retried(dlctl, cluster_s
     stacks = [Path(job, contract.stacks_file(1, rank)).read_text() for rank in range(3)]
     assert "in wait_for_ever" in stacks[1]
     assert all("/learner/exchange/" in stacks[rank] for rank in (0, 2)), stacks
+
+
+@pytest.mark.long
+def test_a_learner_on_a_parameter_server_that_blocks_is_named_once_the_others_are_done(
+    dlctl, cluster_site, wait_until
+):
+    folder = write_training(
+        dlctl.cwd / "job", {"job": "train.py"}, {"train.py": WITHOUT_COMPILER + TRAIN},
+        learners=2, nodes=2, training={"batch_size": 30, "epochs": 2},
+        checkpoint={"every": "1 epoch"}, hang={"floor": "15s"},
+        parameter_server={"solver": "downpour_sgd"}, memory="900MiB",
+    )  # fmt: skip
+    training_id = submit(dlctl, cluster_site, folder)
+    job = cluster_site.root / "jobs" / training_id
+    first = json.loads(wait_for_file(wait_until, job / contract.verdict_file(1), timeout_s=120))
+    assert first["kind"] == "hung", first
+    assert "learner 1 on n2 was waited for, at train.py:" in first["reason"], first
+    second = json.loads(wait_for_file(wait_until, job / contract.verdict_file(2)))
+    assert second["state"] == "COMPLETED", second
