@@ -2,10 +2,10 @@
 
     CHAOS_S=1800 CHAOS_SEED=1 .venv/bin/python tests/cluster/chaos.py
 
-The same training runs undisturbed first, in one job; then as a chain of jobs of two minutes.
+The digits example runs undisturbed first, in one job; then as a chain of jobs of two minutes.
 Afterwards the weights of both are compared bit for bit, and the metrics of all attempts have each
-step once. Nobody types a command meanwhile: only `dlctl status` looks now and then, as a person
-would.
+step once; no job, process or shared memory may be left. Nobody types a command meanwhile: only
+`dlctl status` looks now and then, as a person would.
 """
 
 from __future__ import annotations
@@ -34,28 +34,27 @@ from site_text import CLUSTER_SITE  # noqa: E402
 from dlctl import contract  # noqa: E402
 from dlctl.contract import Status, Verdict  # noqa: E402
 
-STEP_S = 0.08
 LOOK_AFTER_S = 6.0
 """After this long without a step, a person looks."""
 LEARNERS = 2
-TRAIN = """\
-import time, torch
+SLOW = """\
+import time, torch, train
 class Slow(torch.utils.data.Dataset):
+    def __init__(self, points):
+        self.points = points
     def __len__(self):
-        return 64
+        return len(self.points)
     def __getitem__(self, index):
-        time.sleep(0.02)
-        x = torch.randn(8, generator=torch.Generator().manual_seed(index))
-        return x, x.sin().sum().view(1)
+        time.sleep(0.0025)
+        return self.points[index]
 def build(arguments):
-    torch.manual_seed(1)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(8, 32), torch.nn.Dropout(0.1), torch.nn.Tanh(), torch.nn.Linear(32, 1)
-    )
-    return {"model": model, "optimizer": torch.optim.Adam(model.parameters(), lr=0.003),
-            "loss": torch.nn.functional.mse_loss, "train": Slow()}
+    parts = train.build(arguments)
+    return parts | {"train": Slow(parts["train"])}
 """
-"""Eight steps an epoch; with dropout and Adam, so that random states and moments count, too."""
+"""The digits example with dropout and Adam, so that random states and moments count, too."""
+STEPS_IN_AN_EPOCH = 23
+STEPS_A_SECOND = 3.5
+"""About what is done while faults are played: 0.08 s a step, and a fault every 15 s."""
 
 
 class Chaos:
@@ -91,12 +90,12 @@ class Chaos:
         """Submit the training; `in_links`: in jobs of two minutes that others may preempt."""
         work = self.folder / "work"
         shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
-        (work / "train.py").write_text(TRAIN)
+        shutil.copytree(REPOSITORY / "examples/digits", work)
+        (work / "slow.py").write_text(SLOW)
         (work / "manifest.yml").write_text(json.dumps({
             "name": "chaos", "learners": LEARNERS, "nodes": 2, "memory": "768MiB", "time": "1d",
-            "framework": {"name": "pytorch", "job": "train.py"},
-            "training": {"epochs": epochs, "batch_size": 8, "log_every_steps": 1, "seed": 3},
+            "framework": {"name": "pytorch", "job": "slow.py"},
+            "training": {"epochs": epochs, "batch_size": 64, "log_every_steps": 1, "seed": 3},
             "checkpoint": {"every": "10 steps"}, "retries": 1000, "retry": {"backoff": "1s"},
         }))  # fmt: skip
         partition = "scavenge" if in_links else "debug"
@@ -305,6 +304,24 @@ class Chaos:
         ]  # fmt: skip
         return dict(collections.Counter(found))
 
+    def left(self, training_id: str, timeout_s: float = 30) -> list[str]:
+        """Return the jobs, processes and shared memory that a training has left over."""
+        until = time.monotonic() + timeout_s
+        while (found := self._left(training_id)) and time.monotonic() < until:
+            time.sleep(1)
+        return found
+
+    def _left(self, training_id: str) -> list[str]:
+        found = self._try("squeue", "-h").splitlines()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):  # a node's processes are seen from here
+            with contextlib.suppress(OSError):
+                command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found += [f"{path.parent.name} {command}"] * (str(self.job_dir) in command)
+        for node in range(1, self.cluster.nodes + 1):
+            names = self._try("ls", "/dev/shm", node=node).split()  # noqa: S108
+            found += [f"n{node}:/dev/shm/{name}" for name in names if training_id in name]
+        return found
+
     def weights(self) -> str:
         """Return a digest of the final weights."""
         import torch
@@ -345,7 +362,7 @@ def run(
         "same_curve": curve == calm,
         "done_again": len(chaos.lines()) - len(curve),
         "steps": len(calm),
-        "left": cluster.exec("squeue", "-h").strip(),
+        "left": chaos.left(training_id),
     }  # fmt: skip
 
 
@@ -354,7 +371,7 @@ def main() -> int:
     seed, chaos_s = int(os.environ.get("CHAOS_SEED", "1")), float(os.environ.get("CHAOS_S", "1800"))
     names = os.environ.get("CHAOS_FAULTS", "").split(", ")
     cluster = Cluster(venv=Path(sys.prefix))
-    epochs = max(20, round(chaos_s / 8 / STEP_S / 12))  # faults take most of the time
+    epochs = max(8, round(chaos_s * STEPS_A_SECOND / STEPS_IN_AN_EPOCH))
     try:
         cluster.start()
         with tempfile.TemporaryDirectory(prefix="dlctl-chaos-") as folder:

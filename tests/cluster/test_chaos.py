@@ -13,7 +13,7 @@ SIX = [
 
 @pytest.mark.timeout(900)
 def test_six_faults_change_nothing(cluster, tmp_path):
-    result = run(cluster, tmp_path, seed=1, epochs=24, names=SIX, chaos_s=120)
+    result = run(cluster, tmp_path, seed=1, epochs=8, names=SIX, chaos_s=120)
     assert result["state"] == "COMPLETED", result
     assert len(result["faults"]) == len(SIX), result
     assert result["same_weights"] and result["same_curve"], result
