@@ -242,6 +242,8 @@ def _print_order(done: Ordered) -> None:
     answer = done.answer
     if answer is None:
         when = "at its next step" if done.state.value == "TRAINING" else "once it trains"
+        if done.state.final:
+            when = f"once you resume it; it is {done.state}"
         output.line(f"{done.training_id}: {what} {when} (order {done.number})")
     elif answer.problem:
         output.warn(f"{done.training_id}: {what} was refused at step {answer.step}: "

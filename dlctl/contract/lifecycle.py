@@ -85,7 +85,7 @@ class Lifecycle:
     memory_factor: float | None = None
     """How much more memory the one retry after the host's memory ran out asks for; None: none."""
     backoff_s: float | None = None
-    """The first delay, which doubles with each fault; None: by the kind of fault."""
+    """The first delay, which grows fourfold with each retry in vain; None: by the kind of fault."""
     min_learners: int | None = None
     """With how few learners an attempt may go on if nodes are lost; None: only with all."""
     whole_attempt: int | None = None

@@ -198,5 +198,7 @@ def send_mail(
         raise NotSent(f"the mail server refused the password ({error.smtp_code})") from None
     except smtplib.SMTPException as error:
         raise NotSent(f"the mail server refused it: {type(error).__name__}") from None
+    except UnicodeError as error:  # smtplib encodes a password in ASCII
+        raise NotSent(f"the mail can't be written: {type(error).__name__}") from None
     except OSError as error:
         raise NotSent(f"the mail server can't be reached: {error.strerror or error}") from None

@@ -119,12 +119,14 @@ def _spent(attempts: Sequence[AttemptAccount], now: float) -> list[Spent]:
         begin, end = _held(this, now, ends_job)
         if begin is None:
             continue  # its job never began
-        begin = before_end if shares_job else begin
+        queued_from = max(this.usage.submitted_at or this.submitted_at or begin, before_end)
+        if shares_job:  # unless Slurm ran the job again
+            begin = max(before_end, this.usage.started_at or 0.0)
         end = max(begin, end)
         kept = _kept_step(this, following)
-        uses = _uses(this, begin, end, start_step, kept)
-        submitted_at = this.usage.submitted_at or this.submitted_at
-        queued_s = 0.0 if shares_job or submitted_at is None else max(0.0, begin - submitted_at)
+        started_at = this.supervisor.started_at if shares_job and this.supervisor else begin
+        uses = _uses(this, max(begin, started_at), begin, end, start_step, kept)
+        queued_s = max(0.0, begin - queued_from)
         resources = this.plan.resources
         gpus = resources.gpus_per_learner * resources.learners
         found.append(Spent(this.attempt, resources.nodes, gpus, queued_s, end - begin, uses))
@@ -137,6 +139,8 @@ def _held(this: AttemptAccount, now: float, ends_job: bool) -> tuple[float | Non
     """Return when the nodes of an attempt were held, from and to."""
     supervisor, usage, verdict = this.supervisor, this.usage, this.verdict
     begin = usage.started_at or (supervisor.started_at if supervisor else None)
+    if begin is not None and supervisor is not None:  # accounting knows a job's last run only
+        begin = min(begin, supervisor.started_at)
     own_end = verdict.finished_at if verdict and verdict.finished_at else None
     if own_end is None and supervisor is not None:
         own_end = supervisor.heartbeat_at if supervisor.state.final else None
@@ -152,7 +156,9 @@ def _kept_step(this: AttemptAccount, following: AttemptAccount | None) -> int | 
     verdict = this.verdict
     if this.plan.framework.job is None:
         return None
-    if verdict is not None and verdict.state is not State.FAILED:
+    if verdict is not None and verdict.state not in (State.FAILED, State.HALTED):
+        return None
+    if verdict is not None and verdict.state is State.HALTED and verdict.progress < 0:
         return None
     if verdict is not None:
         return max(0, verdict.progress)
@@ -167,16 +173,24 @@ def _last_step(this: AttemptAccount, start_step: int) -> int:
 
 
 def _uses(
-    this: AttemptAccount, begin: float, end: float, start_step: int, kept: int | None
+    this: AttemptAccount,
+    started_at: float,
+    begin: float,
+    end: float,
+    start_step: int,
+    kept: int | None,
 ) -> dict[str, float]:
-    """Return the seconds by use; they sum to the time held."""
+    """Return the seconds by use; they sum to the time held.
+
+    Until `started_at` the attempt waited in a job that it shares for its back-off: idle.
+    """
     uses = dict.fromkeys(USES, 0.0)
     held_s = end - begin
     lines = [line for line in this.lines if not line.event]
     if lines:
-        _add_lines(uses, lines, begin, start_step, kept)
+        _add_lines(uses, lines, started_at, start_step, kept)
     else:
-        _add_program(uses, this, begin, end)
+        _add_program(uses, this, started_at, end)
     known_s = sum(uses.values())
     if known_s > held_s:  # clocks differ, or the last line came late
         scale = held_s / known_s if known_s else 0.0

@@ -10,6 +10,7 @@ import shlex
 from dataclasses import dataclass
 
 from dlctl import contract
+from dlctl.contract.programs.slurm_words import ANSWER_LOST
 from dlctl.errors import SubmitRejected, SubmitUnknown
 from dlctl.scheduler import usage
 from dlctl.scheduler.base import Job, Usage
@@ -48,12 +49,6 @@ _EXTRA_OF_SRUN = ("--reservation=", "--exclude=", "--nodelist=", "--licenses=", 
 _ANSWER = re.compile(r"^(\d+)(?:;[\w.-]+)?\s*$|^Submitted batch job (\d+)", re.MULTILINE)
 _ID_ALONE = r"s/^\([0-9][0-9]*\)\(;[A-Za-z0-9_.-]*\)\{0,1\}$/\1/p"
 """A sed command that prints the id of `sbatch --parsable`, and no banner."""
-_LOST = re.compile(
-    r"timed out|timeout|zero bytes were transmitted|connection reset|connection lost"
-    r"|broken pipe|unexpected message received|header lengths are longer"
-    r"|communication (failure|shutdown)|send/recv",
-    re.IGNORECASE,
-)
 _NOT_REACHED = re.compile(r"unable to contact slurm controller|configuration source", re.IGNORECASE)
 _GONE = re.compile(r"invalid job id specified|already complet", re.IGNORECASE)
 _HINTS = [
@@ -192,7 +187,7 @@ class Slurm:
             return str(answers[-1][0] or answers[-1][1])
         said = _sentences(stderr) or _sentences(stdout)
         refused = exit_code in (126, 127) or "sbatch:" in stderr
-        if exit_code in (0, *range(128, 255)) or _LOST.search(stderr) or not refused:
+        if exit_code in (0, *range(128, 255)) or ANSWER_LOST.search(stderr) or not refused:
             raise SubmitUnknown(
                 f"sbatch's answer was lost (exit code {exit_code}): {said or 'it printed nothing'}",
                 hint="The job may be running or start later; dlctl looks for it by name.",
@@ -206,7 +201,7 @@ class Slurm:
 
     def parse_queue(self, exit_code: int, stdout: str, stderr: str) -> list[Job]:
         """Return the jobs, array and heterogeneous ones as squeue names them (`4_[1-3]`, `9+0`)."""
-        if exit_code != 0 or _LOST.search(stderr) or _NOT_REACHED.search(stderr):
+        if exit_code != 0 or ANSWER_LOST.search(stderr) or _NOT_REACHED.search(stderr):
             raise unavailable("squeue", exit_code, stderr)
         return parse_rows(stdout)
 

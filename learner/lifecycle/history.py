@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from learner.checkpoint_files.layout import directory_name, steps_present
 from learner.job.directives import is_there
 from learner.job.guards import read_stopped
 from learner.lifecycle.policy import Requests
+
+_MOST_FILES = 10_000
 
 
 def verdicts_before(job_dir: Path, attempt: int) -> list[Verdict]:
@@ -81,10 +84,27 @@ def newest_checkpoint(job_dir: Path) -> tuple[int, float]:
     with contextlib.suppress(OSError):
         if steps := steps_present(root):
             return steps[0], (root / directory_name(steps[0])).stat().st_mtime
-        times = [path.stat().st_mtime for path in root.iterdir() if path.name[:1] != "."]
-        if times:
-            return int(max(times)), max(times)
+        if newest_s := _newest_s(root):
+            return int(newest_s), newest_s
     return -1, 0.0
+
+
+def _newest_s(root: Path) -> float:
+    """Return when anything below a folder was last written, in Unix seconds; 0 if it is empty.
+
+    A file that is overwritten leaves its folder's time as it is. Hidden names are temporary.
+    """
+    newest_s, looked = 0.0, 0
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name[:1] != "."]
+        for name in [*folders, *files]:
+            if name[:1] != ".":
+                with contextlib.suppress(FileNotFoundError):
+                    newest_s = max(newest_s, Path(folder, name).lstat().st_mtime)
+        looked += len(files)
+        if looked > _MOST_FILES:
+            break
+    return newest_s
 
 
 def _status(job_dir: Path, attempt: int, role: str, rank: int) -> Status:

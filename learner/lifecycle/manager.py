@@ -10,6 +10,7 @@ from pathlib import Path
 from dlctl.contract import Plan, Verdict, VerdictKind
 from learner.job.context import own_job_id, read_plan
 from learner.job.slurm import SlurmSilent, is_elsewhere
+from learner.job.slurms_word import UNEXPLAINED
 from learner.lifecycle import history, policy
 from learner.lifecycle.fewer import KNOWN_S, on_what_is_left
 from learner.lifecycle.next_attempt import begin, changed_plan, claim, withdraw
@@ -50,23 +51,31 @@ def conclude(
         may_go_on = in_job and not is_fresh and asked == policy.Requests()
         return _rehearsed(job_dir, plan, verdict, left_s, may_go_on=may_go_on)
     action = policy.decide(plan.lifecycle, verdicts, asked, time.time())
+    if verdict.action is not None and verdict.action.goes_on and action.goes_on:
+        action = replace(action, not_before=verdict.action.not_before)  # it has waited before
     if not action.goes_on:
         return replace(verdict, action=action), None
     kind = VerdictKind(verdict.kind)
     fewer = None
     if in_job and not is_fresh and kind in MAY_LACK_NODES:
-        patience_s = 0.0 if kind is VerdictKind.UNKNOWN else KNOWN_S
+        # A job that gets SIGTERM has half a minute: too short to hear of a lost node.
+        is_ended = kind is VerdictKind.SCHEDULER and UNEXPLAINED in verdict.reason.lower()
+        patience_s = 0.0 if kind is VerdictKind.UNKNOWN or is_ended else KNOWN_S
         fewer = on_what_is_left(plan, verdict.attempt, verdict.job_id, patience_s)
     following = fewer or changed_plan(_whole(job_dir, plan), action)
     situation = Situation(
         job_dir, verdict.attempt, following, kind, action,
-        own_job_id(verdict.job_id) if in_job else verdict.job_id, left_s, in_job, is_fresh,
+        own_job_id(verdict.job_id) if in_job else verdict.job_id, _end(left_s), in_job, is_fresh,
         tuple(verdict.bad_hosts), has_fewer=fewer is not None,
         nodes_are_fine=_nodes_are_fine(plan, verdicts) and not is_fresh and fewer is None,
     )  # fmt: skip
     starters = candidates(situation)
     action = replace(action, starter=str(starters[0].kind))
     return replace(verdict, action=action), Following(replace(situation, action=action), starters)
+
+
+def _end(left_s: float | None) -> float | None:
+    return None if left_s is None else time.time() + left_s
 
 
 def _nodes_are_fine(plan: Plan, verdicts: list[Verdict]) -> bool:
@@ -90,8 +99,9 @@ def _rehearsed(
     starter = InAllocation()
     action = replace(action, starter=str(starter.kind))
     situation = Situation(
-        job_dir, verdict.attempt, plan, VerdictKind(verdict.kind), action, verdict.job_id, left_s
-    )
+        job_dir, verdict.attempt, plan, VerdictKind(verdict.kind), action, verdict.job_id,
+        _end(left_s),
+    )  # fmt: skip
     return replace(verdict, action=action), Following(situation, [starter])
 
 

@@ -21,7 +21,7 @@ def changed_plan(plan: Plan, action: Action) -> Plan:
     """Return the plan of the next attempt."""
     resources, batch = plan.resources, plan.batch
     if action.time_s is not None and resources.time_s is not None:
-        time_s = max(60, min(resources.time_s, action.time_s))
+        time_s = min(resources.time_s, max(60, action.time_s))
         resources = replace(resources, time_s=time_s)
     if action.memory_factor > 1:
         resources = replace(

@@ -116,7 +116,9 @@ def _retry(
     if allowed is None:
         # Nothing is lost by beginning again where only the preflight has run.
         loses_nothing = bool(newest.bad_hosts) and newest.step < 0
-        loses_nothing = loses_nothing or kind is VerdictKind.TRY_AGAIN  # the program knows
+        # The program asks for it, or the user does for more memory.
+        asked_for = (VerdictKind.TRY_AGAIN, VerdictKind.OUT_OF_MEMORY)
+        loses_nothing = loses_nothing or kind in asked_for
         allowed = RETRIES if newest.progress >= 0 or loses_nothing else 0
         if not allowed:
             why = "there is no checkpoint to go on from; `retries: 3` would begin again"
@@ -180,17 +182,28 @@ def _rest_s(lifecycle: Lifecycle, verdicts: Sequence[Verdict]) -> int | None:
 def _stuck(verdicts: Sequence[Verdict]) -> str:
     """Return why another attempt would come no further, or an empty text."""
     newest = verdicts[-1]
+    if _kind(newest) is VerdictKind.TRY_AGAIN:
+        return ""  # the program knows better
     before = verdicts[-2] if len(verdicts) > 1 else None
     if (
         before is not None and before.state is State.FAILED and newest.state is State.FAILED
         and newest.step >= 0 and before.step == newest.step and _error(before) == _error(newest)
     ):  # fmt: skip
         return f"attempts {before.attempt} and {newest.attempt} failed alike at step {newest.step}"
-    if len(verdicts) > WITHOUT_PROGRESS:
-        reached = [each.progress for each in verdicts[-WITHOUT_PROGRESS - 1 :]]
+    by_itself = _by_itself(verdicts)
+    if len(by_itself) > WITHOUT_PROGRESS:
+        reached = [each.progress for each in by_itself[-WITHOUT_PROGRESS - 1 :]]
         if max(reached[1:]) <= reached[0]:
             return f"the checkpoint has not advanced in {WITHOUT_PROGRESS} attempts"
     return ""
+
+
+def _by_itself(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+    """Return the attempts since a person last resumed the training."""
+    ended = [
+        n for n, each in enumerate(verdicts[:-1], 1) if each.action and not each.action.goes_on
+    ]
+    return verdicts[ended[-1] :] if ended else verdicts
 
 
 def _error(verdict: Verdict) -> tuple[str, str]:

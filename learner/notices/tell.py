@@ -116,5 +116,6 @@ def _run(job_dir: Path, command: str, notice: Notice) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotSent(f"the command did not end well: {type(error).__name__}") from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        said = done.stderr.strip() or done.stdout.strip() or "it printed nothing"
+        last = said.splitlines()[-1]
         raise NotSent(f"the command ended with exit code {done.returncode}: {last}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import ContractError, Plan
 from learner.errors import SiteFault, UserFault
+from learner.job.directives import is_there
 from learner.job.outcome import fault_outcome
 from learner.supervisor.finish import crash_outcome, leave, say
 from learner.system.signals import HaltFlag
@@ -38,6 +39,8 @@ def main(arguments: list[str]) -> int:
     except BaseException as error:  # the last resort: no attempt ends without a verdict
         traceback.print_exc()
         outcome = crash_outcome(error)
+    if is_there(job_dir / contract.verdict_file(attempt)):
+        return 1  # what was to follow has failed, and not the attempt
     return leave(job_dir, attempt, outcome).code
 
 

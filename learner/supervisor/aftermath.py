@@ -7,11 +7,15 @@ submitted, after the scheduler has reported the end of the job.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from dlctl import contract
 from dlctl.contract import Evidence, Plan, StarterKind, State, Verdict, VerdictKind, to_json
@@ -118,7 +122,7 @@ def go_on_in_job(job_dir: Path, attempt: int) -> int:
         return 0
     own = own_job_id(verdict.job_id)
     verdict, following = conclude(job_dir, plan, verdict, plan.resources.time_s, is_fresh=True)
-    if following and verdict.action:
+    if following and verdict.action and verdict.action.starter == StarterKind.IN_ALLOCATION:
         by = StarterKind.REQUEUE if verdict.job_id == own else StarterKind.SUCCESSOR
         verdict = replace(verdict, action=replace(verdict.action, starter=str(by)))
     write_patiently(path, to_json(verdict))
@@ -130,16 +134,37 @@ def go_on_in_job(job_dir: Path, attempt: int) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def _log_of(job_dir: Path, attempt: int) -> Iterator[TextIO]:
+    """Open the log of a job that has ended without a word, or nothing if the disk is full."""
+    path = job_dir / contract.job_output(attempt)
+    can_write = os.access(path, os.W_OK) or not path.exists()
+    with (path if can_write else Path(os.devnull)).open("a") as file:
+        yield file
+
+
+def _say(log: TextIO, text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"{time.strftime('%H:%M:%S')} {text}", file=log, flush=True)
+    print(text, file=sys.stderr)
+
+
 def main(arguments: list[str]) -> Any:
     """Do what is left to do; return the verdict's action."""
     job_dir, attempt, word = Path(arguments[0]), int(arguments[1]), arguments[2]
     plan = read_plan(job_dir, attempt)
     path = job_dir / contract.verdict_file(attempt)
-    verdict = contract.read_record(Verdict, path) or judge(job_dir, plan, attempt, word)
+    known = contract.read_record(Verdict, path)
+    is_new = known is None
+    verdict = known or judge(job_dir, plan, attempt, word)
     verdict, following = conclude(job_dir, plan, verdict, None, in_job=False)
     write_patiently(path, to_json(verdict))
-    if following is not None:
-        follow(following, lambda text: print(text, file=sys.stderr))
+    with _log_of(job_dir, attempt) as log:
+        say_there = partial(_say, log)
+        if is_new:
+            say_there(f"{verdict.state}: {verdict.reason}")
+        if following is not None:
+            follow(following, say_there)
     return verdict.action.why if verdict.action else ""
 
 

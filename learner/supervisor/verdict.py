@@ -23,6 +23,7 @@ from dlctl.contract.programs.verdict_rules import (
     EXIT_CODES,
     GO_ON,
     NEVER,
+    NO_GPU,
     OTHER_SIGNAL,
     SEE_LOG,
     SENT_ON_PURPOSE,
@@ -232,7 +233,10 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
     if status.exit_code is None and status.signal is None or not status.last_lines:
         reason = status.reason or "failed"
         if status.signal is None and status.exit_code not in EXIT_CODES:
-            kind = VerdictKind.UNKNOWN if status.exit_code is None else VerdictKind.USER_ERROR
+            of_loop = plan.framework.kind == "job"  # it prints why it ends; a library may not
+            kind = VerdictKind.USER_ERROR
+            if status.exit_code is None or of_loop:
+                kind = VerdictKind.UNKNOWN
             return failed(
                 kind, f"{who}: {reason.rstrip('.')}.", see_log(plan, status.rank), evidence
             )
@@ -289,7 +293,8 @@ class Reading(NamedTuple):
 def read_words(plan: Plan, lines: list[str], exit_code: int | None, rank: int = 0) -> Reading:
     """Return what the last lines of a learner's program mean, with a hint."""
     # MPI may have printed the very last line; the reason already begins with the rank and host.
-    lines = [_SPEAKER.sub("", line, count=1) for line in _own_words(lines)] or lines
+    own_words = _own_words(lines)
+    lines = [_SPEAKER.sub("", line, count=1) for line in own_words] or lines
     lines = [_TORCH_RANK.sub("", line) for line in lines]
     mistake = _user_mistake(lines)
     if mistake is not None:
@@ -308,13 +313,18 @@ def read_words(plan: Plan, lines: list[str], exit_code: int | None, rank: int = 
             # Each learner's torchrun listens at the same port, 29500 by default.
             kind = VerdictKind.USER_ERROR
             hint = "Use python instead of torchrun in framework.command: dlctl starts the learners."
+        if NO_GPU.search(line) and not plan.resources.gpus_per_learner:
+            kind, hint = VerdictKind.USER_ERROR, "Ask for `gpus` in the manifest, or use none."
         return Reading(kind, _placed(lines, line), hint)
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     if not lines:
         return Reading(VerdictKind.USER_ERROR, "it printed nothing.", see_log(plan, rank))
     last = (errors or lines)[-1]
     what = _placed(lines, last) if errors else last.strip()
-    return Reading(VerdictKind.USER_ERROR, what, see_log(plan, rank))
+    # The built-in loop prints why it ends; MPI, for one, may end its process without a word.
+    spoke = plan.framework.kind != "job" or own_words or errors
+    kind = VerdictKind.USER_ERROR if spoke else VerdictKind.UNKNOWN
+    return Reading(kind, what, see_log(plan, rank))
 
 
 def _user_mistake(lines: list[str]) -> tuple[str, str] | None:

@@ -21,6 +21,7 @@ from learner.model.lr_schedule import ManifestSchedule, Schedule, UserSchedule, 
 from learner.model.user_model import Parts
 from learner.model.user_program import run_build
 from learner.model.weights import find_weights, load_weights, start_from
+from learner.training import torch_compiler
 from learner.training.checkpoints import CheckpointKeeper, Position, Trained
 from learner.training.loop import Reports
 
@@ -47,6 +48,7 @@ class TrainingJob(Seat):
 
     def build(self, device: torch.device) -> Parts:
         """Run the user's file in its code directory, with the same random seed on all ranks."""
+        torch_compiler.import_late()
         parts = run_build(self.plan, self.code_dir)
         parts.model.to(device)
         if isinstance(parts.loss, torch.nn.Module):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainings import WITHOUT_COMPILER, write_training
+from trainings import write_training
 
 from dlctl import contract
 from psrv.cursor.file import FileCursor
@@ -77,7 +77,7 @@ def write_slow(folder: Path, arguments: dict[str, Any] | None = None, **keys: An
         "memory": "900MiB",
     } | keys
     job = {"job": "train.py", "arguments": arguments or {}}
-    return write_training(folder, job, {"train.py": WITHOUT_COMPILER + SLOW}, **asked)
+    return write_training(folder, job, {"train.py": SLOW}, **asked)
 
 
 def hurry(job_dir: Path) -> None:

@@ -7,7 +7,6 @@ import json
 from test_main_road import SLOW_TRAIN
 from trainings import (
     ON_THE_CLUSTER,
-    WITHOUT_COMPILER,
     run,
     submit,
     wait_for_file,
@@ -29,7 +28,7 @@ NAN_AT_7 = (
 
 def slow_training(folder, **keys):
     training = {"epochs": 4, "batch_size": 32, "seed": 3, "log_every_steps": 1}
-    files = {"train.py": WITHOUT_COMPILER + SLOW_TRAIN}
+    files = {"train.py": SLOW_TRAIN}
     return write_training(folder, {"job": "train.py"}, files, learners=2, training=training, **keys)
 
 
@@ -71,7 +70,7 @@ def test_a_training_is_tuned_while_it_runs_and_after_a_restart(dlctl, site, wait
 
 @ON_THE_CLUSTER
 def test_a_loss_that_is_no_number_is_named_with_its_step_and_not_retried(dlctl, site):
-    files = {"train.py": WITHOUT_COMPILER + NAN_AT_7}
+    files = {"train.py": NAN_AT_7}
     folder = write_training(
         dlctl.cwd, {"job": "train.py"}, files, learners=2, stop={"not_a_number": True},
         training={"epochs": 2, "batch_size": 32},
@@ -85,7 +84,7 @@ def test_a_loss_that_is_no_number_is_named_with_its_step_and_not_retried(dlctl, 
 
 @ON_THE_CLUSTER
 def test_a_plateau_ends_a_training_early_with_its_results(dlctl, site):
-    files = {"train.py": WITHOUT_COMPILER + SLOW_TRAIN.replace("lr=0.01", "lr=0.0")}
+    files = {"train.py": SLOW_TRAIN.replace("lr=0.01", "lr=0.0")}
     folder = write_training(
         dlctl.cwd, {"job": "train.py", "arguments": {"pause_s": 0}}, files,
         stop={"plateau": {"metric": "loss", "patience": 2}},
@@ -144,7 +143,7 @@ JUMPS_ONCE = NAN_AT_7.replace(
 @ON_THE_CLUSTER
 def test_a_loss_that_jumps_is_rolled_back(dlctl, site, wait_until):
     folder = write_training(
-        dlctl.cwd, {"job": "train.py"}, {"train.py": WITHOUT_COMPILER + JUMPS_ONCE}, learners=2,
+        dlctl.cwd, {"job": "train.py"}, {"train.py": JUMPS_ONCE}, learners=2,
         stop={"loss_spike": {"factor": 10}}, retry={"backoff": "1s"}, retries=2,
         training={"epochs": 3, "batch_size": 32, "log_every_steps": 1},
         checkpoint={"every": "8 steps"},
@@ -179,7 +178,7 @@ DIES = SLOW_TRAIN.replace(
 def test_an_attempt_after_a_fault_obeys_at_the_same_step(dlctl, site, wait_until):
     folder = slow_training(dlctl.cwd, checkpoint={"every": "100 steps"}, retries=2,
                            retry={"backoff": "1s"})  # fmt: skip
-    (folder / "train.py").write_text(WITHOUT_COMPILER + DIES)
+    (folder / "train.py").write_text(DIES)
     training_id = submit(dlctl, site, folder)
     job_dir = site.job_dir(training_id)
     wait_for_file(wait_until, job_dir / contract.metrics_file(1, 0))

@@ -7,11 +7,9 @@ import warnings
 
 import pytest
 import torch
-from trainings import WITHOUT_COMPILER, submit, wait_for_state, write_training
+from trainings import submit, wait_for_state, write_training
 
-PROGRAM = (
-    WITHOUT_COMPILER
-    + """\
+PROGRAM = """\
 import torch
 print("the user's own words")
 
@@ -35,7 +33,6 @@ def build(arguments):
         "train": torch.utils.data.TensorDataset(images, (images.mean((1, 2, 3)) > 0.5).long()),
     }
 """
-)
 TRAINING = {
     "learners": 1,
     "training": {"epochs": 2, "batch_size": 10, "seed": 1},

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from trainings import WITHOUT_COMPILER, submit, wait_for_file, write_training
+from trainings import submit, wait_for_file, write_training
 
 from dlctl import contract
 
@@ -47,7 +47,7 @@ def build(arguments):
 
 def test_a_learner_that_blocks_is_named_and_the_attempt_retried(dlctl, cluster_site, wait_until):
     folder = write_training(
-        dlctl.cwd / "job", {"job": "train.py"}, {"train.py": WITHOUT_COMPILER + TRAIN},
+        dlctl.cwd / "job", {"job": "train.py"}, {"train.py": TRAIN},
         learners=3, nodes=3, training={"batch_size": 30, "epochs": 1},
         checkpoint={"every": "20 steps"}, hang={"floor": "15s"},
     )  # fmt: skip
@@ -70,7 +70,7 @@ def test_a_learner_on_a_parameter_server_that_blocks_is_named_once_the_others_ar
     dlctl, cluster_site, wait_until
 ):
     folder = write_training(
-        dlctl.cwd / "job", {"job": "train.py"}, {"train.py": WITHOUT_COMPILER + TRAIN},
+        dlctl.cwd / "job", {"job": "train.py"}, {"train.py": TRAIN},
         learners=2, nodes=2, training={"batch_size": 30, "epochs": 2},
         checkpoint={"every": "1 epoch"}, hang={"floor": "15s"},
         parameter_server={"solver": "downpour_sgd"}, memory="900MiB",

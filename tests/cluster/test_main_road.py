@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from trainings import (
-    WITHOUT_COMPILER,
     change_site,
     run,
     state_of,
@@ -76,7 +75,7 @@ done
 @pytest.fixture
 def slow(dlctl):
     """A folder with a training that takes some seconds."""
-    (dlctl.cwd / "train.py").write_text(WITHOUT_COMPILER + SLOW_TRAIN)
+    (dlctl.cwd / "train.py").write_text(SLOW_TRAIN)
     (dlctl.cwd / "manifest.yml").write_text(SLOW_MANIFEST.format(learners=2))
     return dlctl.cwd
 
@@ -104,8 +103,6 @@ def weights(folder):
 def test_digits_reaches_its_accuracy_followed_live_and_fetched(dlctl, site, tmp_path, epochs):
     folder = tmp_path / "digits"
     shutil.copytree(EXAMPLES / "digits", folder)
-    program = folder / "train.py"
-    program.write_text(WITHOUT_COMPILER + program.read_text())
     learners = 2
     wide = ("--memory", "3000MiB") if site.is_cluster else ()  # a node each
     options = ("--learners", str(learners), "--set", f"training.epochs={epochs}", *wide)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 from trainings import (
-    WITHOUT_COMPILER,
     change_site,
     run,
     submit,
@@ -44,9 +43,7 @@ seen = {
 path = pathlib.Path(os.environ["RESULT_DIR"], "seen " + os.environ["RANK"] + " $(x) ü.json")
 path.write_text(json.dumps(seen))
 """
-JOB = (
-    WITHOUT_COMPILER
-    + """\
+JOB = """\
 import torch
 
 def build(arguments):
@@ -57,9 +54,7 @@ def build(arguments):
             "loss": torch.nn.functional.mse_loss, "train": data}
 
 def probe(SEEN_ARGUMENTS):
-"""
-    + "".join(f"    {line}\n" for line in PROBE.splitlines())
-)
+""" + "".join(f"    {line}\n" for line in PROBE.splitlines())
 BOMB = "raise RuntimeError('the file of the user was imported by a process of dlctl')\n"
 BOMBS = {
     name: BOMB

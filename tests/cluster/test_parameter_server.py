@@ -32,7 +32,7 @@ from served import (
     wait_for_learners,
     write_slow,
 )
-from trainings import REPOSITORY, WITHOUT_COMPILER, change_site, run, submit, wait_for_state
+from trainings import REPOSITORY, change_site, run, submit, wait_for_state
 
 from dlctl import contract
 from learner.supervisor.worker_group.worker import LEARNER_DEATHS
@@ -67,7 +67,7 @@ def change_manifest(folder, **changes):
 def append(folder, program):
     """Add to an example's train.py."""
     with (folder / "train.py").open("a") as file:
-        file.write("\n" + WITHOUT_COMPILER + program)
+        file.write("\n" + program)
 
 
 def accuracy_of(site, training_id):

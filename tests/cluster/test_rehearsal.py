@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainings import ON_THE_CLUSTER, WITHOUT_COMPILER, write_training
+from trainings import ON_THE_CLUSTER, write_training
 
 TRAIN = """\
 import os
@@ -30,7 +30,7 @@ def rehearsed(dlctl, site, *options, **arguments):
     """Rehearse nine steps, over the end of an epoch."""
     folder = write_training(
         dlctl.cwd, {"job": "train.py", "arguments": arguments},
-        {"train.py": WITHOUT_COMPILER + TRAIN}, learners=2,
+        {"train.py": TRAIN}, learners=2,
         training={"epochs": 100, "batch_size": 16},
     )  # fmt: skip
     options = ("manifest.yml", "--site", site.name, "--steps", "9", *options)

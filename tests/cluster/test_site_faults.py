@@ -13,7 +13,6 @@ import pytest
 from trainings import (
     COUNTER,
     REPOSITORY,
-    WITHOUT_COMPILER,
     change_site,
     run,
     state_of,
@@ -26,9 +25,7 @@ from dlctl import contract
 
 # MPI is not used by the command; what the preflight found out stands in its report.
 HELLO = {"command": 'echo "hello of $RANK of $WORLD_SIZE"; env >"$RESULT_DIR/env-$RANK"'}
-TRAIN = (
-    WITHOUT_COMPILER
-    + """\
+TRAIN = """\
 import torch
 
 def build(arguments):
@@ -37,7 +34,6 @@ def build(arguments):
     return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
             "loss": torch.nn.functional.mse_loss, "train": data}
 """
-)
 
 
 # The wrong PMI -----------------------------------------------------------------------------------

@@ -15,9 +15,6 @@ import yaml
 from dlctl import contract
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-WITHOUT_COMPILER = Path(__file__).with_name("without_compiler.py").read_text()
-"""Put before a train.py, it makes a learner start in half the time."""
-
 COUNTER = """\
 import os, pathlib, signal, sys, time
 folder = pathlib.Path(os.environ["CHECKPOINT_DIR"])

@@ -22,9 +22,10 @@ from torch import nn
 
 from learner import ddl
 from learner.errors import UserFault
+from learner.training import torch_compiler
 
 if "TORCHELASTIC_RUN_ID" not in os.environ:  # there all is as in a program of a user's own
-    import without_compiler  # noqa: F401
+    torch_compiler.import_late()
 
 HALVES = (torch.float16, torch.bfloat16)
 

@@ -93,7 +93,8 @@ DIGESTS: dict[str, list[str]] = {}
 ENDLESS = """
 import os, sys, torch
 if "torch" not in sys.argv:  # whose exchange needs more of it
-    import without_compiler
+    from learner.training import torch_compiler
+    torch_compiler.import_late()
 from learner import ddl
 
 ddl.init(exchange=(sys.argv + ["auto"])[2])

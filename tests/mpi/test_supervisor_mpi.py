@@ -7,7 +7,6 @@ import sys
 
 import pytest
 from node_job import SAVER, Job, alive, kill, printed_pid, wait_until
-from trainings import WITHOUT_COMPILER
 
 from dlctl import contract
 from dlctl.contract import State
@@ -112,9 +111,7 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path):
     wait_until(lambda: not any(alive(pid) for pid in pids))
 
 
-BUILD = (
-    WITHOUT_COMPILER
-    + """\
+BUILD = """\
 import torch
 def build(arguments):
     {first}
@@ -125,7 +122,6 @@ def build(arguments):
         "loss": torch.nn.MSELoss(), "train": torch.utils.data.TensorDataset(x, x[:, :1]),
     }}
 """
-)
 
 
 def test_a_loop_that_ended_with_0_before_its_end_has_failed(tmp_path):

@@ -18,9 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import without_compiler  # noqa: F401
-
 import learner.train
+from learner.training import torch_compiler
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _REQUEST_BYTES = 1 << 18
@@ -147,5 +146,6 @@ class Requests:
 
 
 if __name__ == "__main__":
+    torch_compiler.import_late()
     if work := Requests(sys.argv[1]).serve():
         work()

@@ -155,6 +155,28 @@ def without_speaker(line: str) -> str:
     return _SPEAKER.sub("", line)
 
 
+_IGNORED = re.compile(r"Exception ignored (?:in|on)\b|Error in atexit")
+_CHAINED = re.compile(r"During handling of the above|The above exception was the direct cause")
+
+
+def last_chain(lines: list[str]) -> list[str]:
+    """Return the lines from the last traceback on, with those that led to it.
+
+    A traceback whose exception Python ignored at the end of a process does not count. Without any
+    traceback the answer is empty.
+    """
+    heads: list[int] = []
+    for index, line in enumerate(lines):
+        if _HEADER.match(line) is None:
+            continue
+        before = [other for other in lines[max(0, index - 3) : index] if other.strip()]
+        if before and _IGNORED.search(before[-1]):
+            return lines[heads[-1] : index - 1] if heads else []
+        if not (heads and before and _CHAINED.search(before[-1])):
+            heads.append(index)
+    return lines[heads[-1] :] if heads else []
+
+
 def place_before(lines: list[str], line: str) -> str:
     """Return where the user's program raised the error of a line, as `train.py:14`, or ""."""
     found = (_FRAME.match(other) for other in lines[: lines.index(line)])

@@ -2,7 +2,7 @@
 
 To recognize another failure, add a row to `RULES`. `{id}` and `{site}` in a hint are the training's
 id and its site; `{rank}` is the rank of the learner that failed. Real lines that each row has to
-recognize are in `tests/unit/dlctl/contract/recorded/`.
+recognize are in `tests/unit/learner/supervisor/recorded/`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dlctl.contract.programs.tracebacks import last_chain
 from dlctl.contract.states import VerdictKind
 
 SEE_LOG = "See its whole log: dlctl logs {id} --learner {rank} --debug"
@@ -52,6 +53,9 @@ KIND = VerdictKind
 OVER_MEMORY = re.compile(r"(?i)exceeded (?:job )?memory limit|oom.?kill|out of memory")
 """How Slurm says that it killed a step for its memory."""
 
+NO_GPU = re.compile(r"No CUDA GPUs are available|no CUDA-capable device is detected")
+"""The node's fault only if the training has asked for GPUs."""
+
 RULES = (
     # What Slurm prints when it ends a job or a step.
     _rule(
@@ -82,7 +86,9 @@ RULES = (
         r"uncorrectable (?:ECC|NVLink) error|ECC_UNCORRECTABLE|fallen off the bus|GPU is lost"
         r"|Xid \(PCI:[^)]*\): (?:48|6[2-4]|74|79|9[245]|119|120|14\d)\b"
         r"|Unable to determine the device handle for GPU|CUDA error: hardware stack error"
-        r"|CUDA-capable device\(s\) is/are busy or unavailable|Failed to initialize NVML",
+        r"|CUDA-capable devices? ?(?:\(s\) is/are |are )busy or unavailable"
+        r"|Failed to initialize NVML(?!: Driver/library)|over nvlink or a hardware error"
+        r"|system not yet initialized|" + NO_GPU.pattern,
         LEARNER | JOB, KIND.GPU_ERROR,
         "Report the node to the site's administrators, and resume on others: dlctl resume {id}",
     ),
@@ -96,7 +102,7 @@ RULES = (
         "Make the batch smaller, or ask for GPUs with more memory.",
     ),
     _rule(
-        r"shared memory ?\(shm\)|out of shared memory",  # of DataLoaders' workers
+        r"shared memory ?\(shm\)|(?<!CUDA error: )out of shared memory",  # of DataLoaders' workers
         LEARNER, KIND.OUT_OF_MEMORY,
         "Free /dev/shm on that node, or give the DataLoader fewer workers, then resume from the "
         "newest checkpoint: dlctl resume {id}",
@@ -153,18 +159,21 @@ RULES = (
     # The site.
     _rule(
         r"[Ss]tale (?:NFS )?file handle|Input/output error|Transport endpoint is not connected"
+        r"|after transport endpoint shutdown|Driver/library version mismatch"
         r"|Read-only file system|Remote I/O error|version `GLIBC\S*' not found"
         r"|CUDA driver version is insufficient",
         LEARNER, KIND.SITE, CHECK_SITE,
     ),
     _rule(
-        r"FileNotFoundError:|No such file or directory", LEARNER, KIND.USER_ERROR,
+        r"FileNotFoundError:|^(?!.*NCCL INFO).*No such file or directory", LEARNER, KIND.USER_ERROR,
         "Check the path; training data is below $DATA_DIR, the program's own files in $MODEL_DIR.",
     ),
     # Mostly consequences of what happened to another learner: `CONSEQUENCES`.
     _rule(
         r"Watchdog caught collective operation timeout|[Mm]onitored ?[Bb]arrier timeout"
-        r"|Timed out waiting \d+ms for (?:recv|send) operation",
+        r"|Timed out waiting \d+ms for (?:recv|send) operation"
+        r"|error: Timeout waiting for key|wait timeout after \d+ms|NCCL communicator was aborted"
+        r"|watchdog got stuck for|due to collective timeout",
         LEARNER, KIND.HUNG,
         "It waited for another learner: see what each did last, dlctl logs {id} --debug",
     ),
@@ -178,7 +187,9 @@ RULES = (
         r"|remote process exited or there was a network error|Got completion from peer"
         r"|client socket has timed out|Dist(?:Network|Store)Error|BrokenPipeError"
         r"|[Nn]ame resolution|Name or service not known|Could not resolve host"
-        r"|Max retries exceeded with url",
+        r"|Max retries exceeded with url|Gloo connectFullMesh failed"
+        r"|[Rr]ead(?: operation)? timed out"
+        r"|\b50[234] (?:Server Error|Bad Gateway|Service (?:Temporarily )?Unavailable)",
         LEARNER, KIND.NETWORK, GO_ON,
     ),
 )  # fmt: skip
@@ -245,16 +256,27 @@ EXIT_CODES = {
 }  # fmt: skip
 
 
+_TOLD_BEFORE = frozenset({KIND.GPU_ERROR, KIND.DISK_FULL, KIND.SITE, KIND.OUT_OF_MEMORY})
+"""Kinds that a program may tell of before it fails in another way."""
+
+
 def rules_for(place: Place) -> list[Rule]:
     """Return the rows for one place."""
     return [rule for rule in RULES if place in rule.places]
 
 
 def first_match(place: Place, lines: Iterable[str]) -> tuple[Rule, str] | None:
-    """Return the first rule that any line matches, and the last line that matches it."""
+    """Return the first rule that any line matches, and the last line that matches it.
+
+    If a learner printed a traceback, what it had printed before, such as the warning of a fault
+    that it survived, counts only if it tells of a broken node or a full disk.
+    """
     newest_first = list(lines)[::-1]
+    last_error = newest_first
+    if place is Place.LEARNER and (told := last_chain(newest_first[::-1])):
+        last_error = told[::-1]
     for rule in rules_for(place):
-        for line in newest_first:
+        for line in newest_first if rule.kind in _TOLD_BEFORE else last_error:
             if rule.pattern.search(line):
                 return rule, line
     return None

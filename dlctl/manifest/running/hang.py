@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from dlctl import contract
 from dlctl.manifest.parts import Duration, Real, Section
@@ -15,11 +15,21 @@ OWN_PROGRAMS_FLOOR_S = 1800.0
 """The built-in loop reports its validation; a program of the user's own may not."""
 
 
+LEAST_FLOOR_S = 15.0
+"""Learners report every 5 s."""
+
+
+def _long_enough(text: str) -> str:
+    if parse_duration(text) < LEAST_FLOOR_S:
+        raise ValueError(f"{text!r} is too short; {LEAST_FLOOR_S:g}s or more is allowed")
+    return text
+
+
 class HangSection(Section, title="HangSettings"):
     """When learners that make no step are ended, and their attempt retried."""
 
     watch: Literal["on", "off"] = Field("on", description="Whether to look for hangs.")
-    floor: Duration | None = Field(
+    floor: Annotated[Duration, AfterValidator(_long_enough)] | None = Field(
         None, description="The least time without a step; default: 10m, with a command 30m."
     )
     factor: Real = Field(

@@ -48,7 +48,8 @@ class RetrySection(Section, title="RetrySettings"):
         None, description="Once, if the host's memory ran out: how much more, as in 1.5x."
     )
     backoff: Duration | None = Field(
-        None, description="The first delay; it doubles with each fault. Default: by the fault."
+        None,
+        description="The first delay; it grows fourfold with each retry in vain.",
     )
     min_learners: Count | None = Field(
         None, ge=1, description="With how few learners to go on if nodes are lost."

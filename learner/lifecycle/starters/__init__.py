@@ -20,6 +20,8 @@ ALL: dict[str, Starter] = {
 
 def candidates(situation: Situation) -> list[Starter]:
     """Return who can start the next attempt, the first choice first; the client always can."""
+    if not situation.in_job:  # a login node, which may submit whatever the nodes may
+        return [each for each in (ALL["job"], ALL["client"]) if not each.objection(situation)]
     allowed = list(situation.plan.lifecycle.starters if situation.plan.lifecycle else [])
     if situation.is_fresh:  # the job was given its nodes for this
         allowed.insert(0, str(InAllocation.kind))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,8 @@ class Situation:
     action: Action
     job_id: str
     """The job that asks."""
-    left_s: float | None
-    """How long the job may still run; None: no limit is known."""
+    ends_at: float | None
+    """When the job ends, in Unix seconds; None: no limit is known."""
     in_job: bool = True
     """Whether the caller is the job's supervisor, on the job's first node."""
     is_fresh: bool = False
@@ -40,6 +41,12 @@ class Situation:
     """Whether the plan is for the nodes that are left, after the job has lost some."""
     nodes_are_fine: bool = False
     """Whether the attempt had trained, and only a process has died: no node needs a check."""
+
+    @property
+    def left_s(self) -> float | None:
+        """Return how long the attempt may run if it starts as soon as it may."""
+        begins_at = max(time.time(), self.action.not_before)
+        return None if self.ends_at is None else self.ends_at - begins_at
 
 
 class Starter(Protocol):

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 import subprocess
+import time
 
 from dlctl import contract
 from dlctl.contract import StarterKind
+from dlctl.contract.programs.slurm_words import ANSWER_LOST
 from learner.job.directives import is_there
 from learner.lifecycle.starters.base import CanNotStart, Situation
 
+_SPARE_S = 5.0
 _TIMEOUT_S = 120.0
 """As `dlctl submit` waits."""
 _OURS = ("DLCTL_", "OMP_", "PYTHON")
 """Variables of this job that the next one sets by itself."""
-_LOST = re.compile(
-    r"timed out|timeout|connection (reset|lost)|broken pipe|send/recv", re.IGNORECASE
-)
-"""Slurm's words if the job may exist all the same."""
 
 
 class Job:
@@ -29,7 +28,13 @@ class Job:
     begins = True
 
     def objection(self, situation: Situation) -> str:
-        """Return why the node can't submit."""
+        """Return why the node can't submit, or not in time."""
+        begins_at, ends_at = situation.action.not_before, situation.ends_at
+        if situation.plan.batch.scheduler != "slurm":  # Slurm itself keeps a job until it may begin
+            if ends_at is not None and begins_at > ends_at - _SPARE_S:
+                return "the job ends before the attempt may begin"
+            if not situation.in_job and begins_at > time.time() + _SPARE_S:
+                return "nobody waits here until the attempt may begin"
         if not is_there(situation.job_dir / contract.SUBMIT_NEXT):
             return f"there is no {contract.SUBMIT_NEXT} in the job directory"
         return ""
@@ -37,23 +42,29 @@ class Job:
     def start(self, situation: Situation) -> str:
         """Submit the attempt, and keep the scheduler's answer as `dlctl resume` does."""
         number = situation.attempt + 1
-        text = (situation.job_dir / contract.SUBMIT_NEXT).read_text()
-        command = ["/bin/sh", "-c", text.replace(contract.NEXT, str(number))]
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
         try:
+            text = (situation.job_dir / contract.SUBMIT_NEXT).read_text()
             done = subprocess.run(
-                command, cwd=situation.job_dir, env=kept, stdin=subprocess.DEVNULL,
+                ["/bin/sh", "-c", text.replace(contract.NEXT, str(number))],
+                cwd=situation.job_dir, env=kept, stdin=subprocess.DEVNULL,
                 capture_output=True, timeout=_TIMEOUT_S,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             # The job may exist: the login side looks for it by name, and never submits it again.
             return ""
-        error = done.stderr.decode(errors="replace").strip()
+        except OSError as error:
+            raise CanNotStart(f"the submit command can't be run: {error}") from error
+        said = done.stderr.decode(errors="replace").strip()
         words = done.stdout.decode(errors="replace").split()
-        if done.returncode and not _LOST.search(error):
-            said = error or "it printed nothing"
+        killed = done.returncode < 0 or done.returncode in range(128, 255)
+        if done.returncode and not killed and not ANSWER_LOST.search(said):
+            said = said or "it printed nothing"
             raise CanNotStart(f"the submission failed with exit code {done.returncode}: {said}")
         head = f"{done.returncode}\n{len(done.stdout)}\n".encode()
         answer = situation.job_dir / contract.submit_answer(number)
-        contract.write_whole(answer, (head + done.stdout + done.stderr).decode(errors="replace"))
+        with contextlib.suppress(OSError):  # the login side finds the job by its name, too
+            contract.write_whole(
+                answer, (head + done.stdout + done.stderr).decode(errors="replace")
+            )
         return words[-1].split(";")[0] if words and not done.returncode else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -140,7 +140,7 @@ def test_last_words_count_more_than_that_slurm_ended_the_step(plan):
         (78, K.USER_ERROR, "exit code 78: the program says that another attempt would fail, too: "
          "no licence"),
         (139, K.USER_ERROR, "was killed by signal 11 (segmentation fault)."),
-        (3, K.USER_ERROR, "exit code 3: no licence"),
+        (3, K.UNKNOWN, "exit code 3: no licence"),  # of the built-in loop, which prints why it ends
     ],
 )  # fmt: skip
 def test_an_exit_code_says_what_it_means(plan, code, kind, reason):
@@ -180,8 +180,8 @@ def test_a_silent_exit_while_slurm_loses_a_node_is_not_the_programs(plan):
     silent = status(1, State.FAILED, exit_code=14)
     killed = status(0, State.FAILED, signal=15, last_lines=["epoch 1"])
     assert judge(plan, silent, killed, words=[lost]).kind == K.NODE_LOST
-    assert judge(plan, silent, killed, words=["srun: error: n1: Terminated"]).kind == K.USER_ERROR
-    spoke = status(1, State.FAILED, exit_code=14, last_lines=["no labels in data.csv"])
+    assert judge(plan, silent, killed, words=["srun: error: n1: Terminated"]).kind == K.UNKNOWN
+    spoke = status(1, State.FAILED, exit_code=14, last_lines=["[rank 1 on n1] no labels"])
     assert judge(plan, spoke, killed, words=[lost]).kind == K.USER_ERROR
 
 
@@ -190,3 +190,115 @@ def test_srun_says_why_the_learners_were_killed(plan):
     killed = [status(rank, State.FAILED, signal=15, last_lines=["epoch 1"]) for rank in (0, 1)]
     assert judge(plan, *killed, words=[ended]).kind == K.TIME_LIMIT
     assert judge(plan, *killed, words=["srun: error: n1: Terminated"]).kind == K.SCHEDULER
+
+
+LAST_WORDS = {
+    "a warning that was survived": (
+        K.USER_ERROR,
+        "WARNING:urllib3: Retrying after connection broken by: Network is unreachable",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in <module>',
+        "KeyError: 'label'",
+    ),
+    "a worker's file": (
+        K.NETWORK,
+        "Traceback (most recent call last):",
+        '  File "resource_sharer.py", line 3, in _serve',
+        "FileNotFoundError: [Errno 2] No such file or directory",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in <module>',
+        "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:5",
+    ),
+    "a plugin that NCCL does not need": (
+        K.NETWORK,
+        "n1:1:1 [0] NCCL INFO NET/Plugin : dlerror=libnccl-net.so: cannot open shared object file: "
+        "No such file or directory No plugin found",
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, ncclSystemError",
+    ),
+    "a loss that was skipped": (
+        K.NETWORK,
+        "step 40: loss is nan, skipped this batch",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in <module>',
+        "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:5",
+    ),
+    "a smaller batch": (
+        K.NETWORK,
+        "CUDA out of memory: batch 8 -> 4, going on",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in <module>',
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ),
+    "an exception that another one explains": (
+        K.NETWORK,
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in get',
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 12, in <module>',
+        "RuntimeError: the batch could not be read",
+    ),
+    "an exception that Python ignores": (
+        K.NOT_A_NUMBER,
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in <module>',
+        "FloatingPointError: loss is nan",
+        "Exception ignored in: <function Pool.__del__ at 0x7f>",
+        "Traceback (most recent call last):",
+        '  File "pool.py", line 12, in __del__',
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ),
+    "a disk that was full before": (
+        K.DISK_FULL,
+        "OSError: [Errno 28] No space left on device: 'log'",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in <module>',
+        "RuntimeError: the checkpoint is incomplete",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAST_WORDS)
+def test_the_error_that_ended_the_program_counts_and_not_what_it_survived(plan, name):
+    kind, *lines = LAST_WORDS[name]
+    failed = status(0, State.FAILED, exit_code=1, last_lines=lines)
+    assert judge(plan, failed, status(1, State.CANCELLED)).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        (K.HUNG, "torch.distributed.DistBackendError: [1] store->get('0') got error: Timeout "
+                 "waiting for key: default_pg/0/0 after 1800000 ms"),
+        (K.HUNG, "DistStoreError: wait timeout after 600000ms, keys: /default_pg/0//cpu//0"),
+        (K.HUNG, "RuntimeError: NCCL communicator was aborted on rank 1."),
+        (K.HUNG, "[rank0]:[F ProcessGroupNCCL.cpp:1] watchdog got stuck for 480 seconds"),
+        (K.NETWORK, "RuntimeError: Gloo connectFullMesh failed with [pair.cc:144] no error"),
+        (K.NETWORK, "requests.exceptions.ReadTimeout: HTTPSConnectionPool: Read timed out."),
+        (K.NETWORK, "TimeoutError: The read operation timed out"),
+        (K.NETWORK, "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable"),
+        (K.SITE, "OSError: [Errno 108] Cannot send after transport endpoint shutdown"),
+        (K.SITE, "Failed to initialize NVML: Driver/library version mismatch"),
+        (K.GPU_ERROR, "CUDA error: Invalid access of peer GPU memory over nvlink or a hardware "
+                      "error"),
+        (K.GPU_ERROR, "Error 802: system not yet initialized (function cudaGetDeviceCount)"),
+        (K.GPU_ERROR, "RuntimeError: No CUDA GPUs are available"),
+        (K.GPU_ERROR, "RuntimeError: CUDA error: no CUDA-capable device is detected"),
+        (K.GPU_ERROR, "CUDA error: all CUDA-capable devices are busy or unavailable"),
+        (K.USER_ERROR, "RuntimeError: CUDA error: out of shared memory"),
+    ],
+)  # fmt: skip
+def test_a_line_that_torch_or_a_site_prints_has_its_kind(plan, kind, line):
+    plan = replace(plan, resources=replace(plan.resources, gpus_per_learner=1))
+    lines = ["Traceback (most recent call last):", '  File "train.py", line 9, in f', line]
+    failed = status(0, State.FAILED, exit_code=1, last_lines=lines)
+    assert judge(plan, failed, status(1, State.CANCELLED)).kind == kind
+
+
+def test_a_training_that_asked_for_no_gpu_finds_none(plan):
+    line = "RuntimeError: No CUDA GPUs are available"
+    told = judge(plan, status(0, State.FAILED, exit_code=1, last_lines=[line]))
+    assert (told.kind, told.hint[:14]) == (K.USER_ERROR, "Ask for `gpus`")
