@@ -48,8 +48,6 @@ HALT_MARGIN_S = 120
 """How long before the time limit a training is saved and halted; short jobs get a quarter."""
 MOST_SUCCESSORS = 10
 """Of jobs that are submitted beforehand: sites limit how many may wait."""
-START_S = 10
-"""What a link of a chain takes to start, for the estimate of how many it takes."""
 
 
 @dataclass(frozen=True)
@@ -175,11 +173,15 @@ def successor_count(starters: Sequence[str], links: int) -> int:
     return min(links, MOST_SUCCESSORS)
 
 
-def link_count(total_s: int, each_s: int) -> int:
-    """Return how many jobs a training takes, of which each may run for `each_s`."""
+def link_count(total_s: int, each_s: int, start_s: int = 0) -> int:
+    """Return how many jobs a training takes, of which each may run for `each_s`.
+
+    Args:
+        start_s: how long a job takes to its first step, if `total_s` does not count that.
+    """
     if total_s <= each_s:
         return 1
-    return -(-total_s // max(1, each_s - margin_s(each_s) - START_S))
+    return -(-total_s // max(1, each_s - margin_s(each_s) - start_s))
 
 
 def margin_s(time_s: int) -> int:

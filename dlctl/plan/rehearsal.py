@@ -67,7 +67,7 @@ def forecast(plan: Plan, found: Rehearsed) -> Forecast | None:
         return None
     start_s, each_s = found.start_s or 0.0, plan.resources.time_s
     total_s = found.total_steps * found.step_s + start_s
-    links = 1 if each_s is None else link_count(round(total_s), each_s)
+    links = 1 if each_s is None else link_count(round(total_s), each_s, round(start_s))
     hours = (total_s + (links - 1) * start_s) / 3600
     gpus = plan.resources.gpus_per_learner * plan.resources.learners
     asked_s = plan.lifecycle.total_time_s if plan.lifecycle else None

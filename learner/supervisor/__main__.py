@@ -40,7 +40,8 @@ def main(arguments: list[str]) -> int:
         traceback.print_exc()
         outcome = crash_outcome(error)
     if is_there(job_dir / contract.verdict_file(attempt)):
-        return 1  # what was to follow has failed, and not the attempt
+        say(f"The attempt had ended before; what was to follow it failed: {outcome.reason}")
+        return 1
     return leave(job_dir, attempt, outcome).code
 
 

@@ -72,6 +72,8 @@ class NotifySection(Section, title="Notify"):
     def _a_way_is_set(self) -> NotifySection:
         if not (self.email or self.webhook or self.command):
             raise ValueError("has no way to tell; set email, webhook or command")
+        if not self.on:
+            raise ValueError(f"on names no event; {', '.join(EVENTS)} are allowed")
         if self.smtp and not self.email:
             raise ValueError("smtp is set without email, the address that mails go to")
         return self

@@ -157,3 +157,44 @@ def test_what_sacct_prints_of_jobs_and_steps():
     assert "SLURM_TIME_FORMAT=%s" in script and "--jobs=7,8" in script
     assert "--allocations" not in script
     assert Slurm(accounting=False).usage_script(["7"]) is None
+
+
+def ran(attempt, job_id, begin, end, submitted_at, state=State.HALTED, usage=None):
+    """Return an attempt of a program of one's own, which started training at once."""
+    return AttemptAccount(
+        attempt, PLAN, job_id, submitted_at, status(started_at=begin), None,
+        Verdict(attempt, job_id, state, "", finished_at=end, progress=0), [],
+        usage or Usage(submitted_at, begin, end),
+    )  # fmt: skip
+
+
+def test_a_job_that_was_submitted_beforehand_waits_from_the_end_of_the_one_before():
+    links = [ran(n, str(n), 1000.0 * n, 1000.0 * n + 990, 900.0) for n in (1, 2, 3)]
+    found = ledger("x-1", links, Prices(), 0.0)
+    assert found.queued_h == hours(100 + 10 + 10)
+
+
+def test_both_runs_of_a_job_that_slurm_ran_again_are_counted():
+    """Accounting knows the last run only."""
+    last = Usage(900.0, 2000.0, 2500.0)
+    runs = [ran(1, "7", 1000.0, 1500.0, 900.0, usage=last),
+            ran(2, "7", 2001.0, 2500.0, 900.0, usage=last)]  # fmt: skip
+    found = ledger("x-1", runs, Prices(), 0.0)
+    assert found.node_hours == hours(2 * (500 + 500))
+    assert found.queued_h == hours(100 + 500)
+
+
+def test_a_retry_that_waits_in_its_job_is_idle_and_not_starting():
+    second = replace(
+        FIRST, attempt=2, supervisor=status(started_at=BEGIN + 260),
+        verdict=replace(FIRST.verdict, attempt=2, finished_at=BEGIN + 400),
+        lines=[line(30, BEGIN + 300, **STEPS)], usage=FIRST.usage._replace(ended_at=BEGIN + 400),
+    )  # fmt: skip
+    first = replace(FIRST, usage=FIRST.usage._replace(ended_at=BEGIN + 400))
+    uses = ledger("x-1", [first, second], Prices(), 0.0).node_hours_by_use
+    assert uses["starting"] == hours(2 * (100 + 20))
+
+
+def test_steps_after_the_last_save_of_a_halt_are_done_again():
+    short = replace(FIRST, verdict=replace(FIRST.verdict, progress=15))
+    assert ledger("x-1", [short], Prices(), 0.0).node_hours_by_use["again"] == hours(2 * 5 * 2)

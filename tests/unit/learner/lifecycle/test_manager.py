@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -223,3 +224,79 @@ def test_an_attempt_with_fewer_learners_keeps_the_shape_of_the_rest():
                     ["a", "c"], ["c"])  # fmt: skip
     assert again is not None and again.lifecycle is not None
     assert (again.resources.learners, again.lifecycle.whole_attempt) == (1, 4)
+
+
+@pytest.mark.parametrize("starters", [["in_allocation", "successor", "requeue", "client"], ["job"]])
+def test_the_login_side_submits_whatever_the_nodes_may(tmp_path, starters):
+    job = Job(tmp_path, starters=starters)
+    (tmp_path / contract.successors_file(1)).write_text("7\n8\n")
+    verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.GPU_ERROR, finished_at=1.0)
+    _, following = conclude(tmp_path, job.plan, verdict, None, in_job=False)
+    assert following is not None and not follow(following, job.said.append)
+    assert job.read("asked") == "2\n" and job.said[-1] == "It is job 8."
+
+
+def test_a_submit_command_that_is_gone_begins_nothing(tmp_path):
+    job = Job(tmp_path)
+    verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.NODE_LOST, finished_at=1.0)
+    _, following = conclude(tmp_path, job.plan, verdict, 500.0)
+    assert following is not None
+    (tmp_path / contract.SUBMIT_NEXT).unlink()
+    follow(following, job.said.append)
+    assert "the submit command can't be run" in job.said[-2]
+    assert not (tmp_path / contract.submit_begin(2)).exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["Zero Bytes were transmitted or received", "Unexpected message received", "(killed)"],
+)
+def test_a_submission_whose_end_is_unknown_is_not_taken_back(tmp_path, error):
+    end = "kill -9 $$" if error == "(killed)" else f"echo 'sbatch: error: {error}' >&2; exit 1"
+    job = Job(tmp_path, end)
+    job.end(VerdictKind.NODE_LOST)
+    assert job.said[-1] == "It is job (not known yet)."
+    assert (tmp_path / contract.submit_begin(2)).exists()
+
+
+def test_a_local_job_does_not_wait_for_a_retry_that_comes_after_its_limit(tmp_path):
+    job = Job(tmp_path, backoff_s=300.0)
+    job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="local"))
+    verdict, _ = job.end(VerdictKind.NETWORK, left_s=100.0)
+    assert verdict.action is not None and verdict.action.starter == "client"
+    assert "next dlctl command" in job.said[-1]
+
+
+def test_a_retry_that_is_overdue_waits_no_second_time(tmp_path):
+    job = Job(tmp_path, backoff_s=300.0)
+    action = contract.Action(contract.Next.RETRY, "", 2, not_before=5.0)
+    verdict = Verdict(
+        1, "7", State.FAILED, "why", kind=VerdictKind.NETWORK, finished_at=1.0, action=action
+    )
+    concluded, _ = conclude(tmp_path, job.plan, verdict, None, in_job=False)
+    assert concluded.action is not None and concluded.action.not_before == 5.0
+
+
+def test_an_attempt_in_the_same_job_ends_with_the_job_and_not_later(tmp_path):
+    job = Job(tmp_path, backoff_s=100.0)
+    verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.NETWORK, finished_at=1.0)
+    _, following = conclude(tmp_path, job.plan, verdict, 500.0)
+    assert following is not None and following.situation.left_s < 430.0
+
+
+def test_a_short_limit_stays_the_limit_of_the_next_job(tmp_path):
+    job = Job(tmp_path, total_time_s=3000)
+    job.plan = replace(job.plan, resources=replace(job.plan.resources, time_s=20))
+    _, following = job.end(VerdictKind.TIME_LIMIT, State.HALTED)
+    assert following is not None and following.situation.plan.resources.time_s == 20
+
+
+def test_a_file_that_is_overwritten_below_a_folder_is_progress(tmp_path):
+    file = tmp_path / contract.CHECKPOINTS / "last/model.pt"
+    file.parent.mkdir(parents=True)
+    file.write_text("1")
+    hidden = file.with_name(".model.pt.new")
+    hidden.touch()
+    for path, written_s in ((hidden, 3e9), (file, 2e9), (file.parent, 1e9)):
+        os.utime(path, (written_s, written_s))
+    assert newest_checkpoint(tmp_path) == (2_000_000_000, 2e9)

@@ -155,3 +155,20 @@ def test_the_time_of_the_whole_training_ends_it():
 
 def test_a_plan_of_an_older_version_starts_nothing():
     assert decide(None, [ended(1, VerdictKind.NODE_LOST)], Requests(), NOW).kind is Next.STOP
+
+
+def test_a_program_that_asks_for_another_attempt_knows_better_than_its_checkpoint():
+    alike = [ended(n, VerdictKind.TRY_AGAIN, progress=-1, step=1) for n in (1, 2, 3)]
+    assert after(*alike).why == "retry 3 of 3, from the beginning: there is no checkpoint"
+    assert after(*alike, ended(4, VerdictKind.TRY_AGAIN, progress=-1)).kind is Next.STOP
+
+
+def test_more_memory_is_asked_for_without_a_checkpoint_too():
+    action = after(ended(1, VerdictKind.OUT_OF_MEMORY, progress=-1), memory_factor=1.5)
+    assert (action.kind, action.memory_factor) == (Next.RETRY, 1.5)
+
+
+def test_attempts_before_a_person_resumed_do_not_count_as_attempts_in_vain():
+    stopped = ended(3, VerdictKind.PREEMPTED, action=Action(Next.STOP, "no progress"))
+    before = [ended(1, VerdictKind.PREEMPTED), ended(2, VerdictKind.PREEMPTED), stopped]
+    assert after(*before, ended(4, VerdictKind.PREEMPTED)).kind is Next.CONTINUE

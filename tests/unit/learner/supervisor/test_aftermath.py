@@ -9,7 +9,9 @@ from node_job import Job
 
 from dlctl import contract
 from dlctl.contract import State, VerdictKind
-from learner.supervisor.aftermath import judge
+from learner.supervisor.__main__ import REQUEUED
+from learner.supervisor.__main__ import main as supervise
+from learner.supervisor.aftermath import judge, main
 
 K = VerdictKind
 FULL = "slurmstepd-n1: error: StepId=1.batch exceeded memory limit (529694720 > 209715200)"
@@ -66,3 +68,26 @@ def test_a_lost_node_is_named_as_long_as_slurm_takes_it_for_dead(tmp_path):
         named = f"The node {host} was lost." if host else "A node of the job was lost."
         assert verdict.reason == named
     assert "-n n1,n2" in (tmp_path / "asked").read_text()
+
+
+def test_the_log_of_a_job_that_was_killed_says_so(tmp_path):
+    job = Job(tmp_path, "true")
+    (job.dir / contract.attempt_dir(1)).mkdir(parents=True, exist_ok=True)
+    (job.dir / contract.plan_file(1)).write_text(contract.to_json(job.plan))
+    for _ in range(2):
+        main([str(job.dir), "1", "FAILED"])
+    log = (job.dir / contract.job_output(1)).read_text()
+    assert log.count("FAILED: The job ended without a verdict: it was killed.") == 1
+
+
+def test_what_fails_after_the_verdict_leaves_the_verdict_alone(tmp_path, capsys):
+    """A job that was submitted beforehand begins on a node where nothing works."""
+    job = Job(tmp_path, "true")
+    path = job.dir / contract.verdict_file(1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = contract.to_json(contract.Verdict(1, "7", State.COMPLETED, "done"))
+    path.write_text(told)
+    for name in (contract.PLAN, contract.plan_file(1)):
+        (job.dir / name).write_text("{")
+    assert supervise([str(job.dir), "1", REQUEUED]) == 1
+    assert path.read_text() == told and "what was to follow" in capsys.readouterr().out
