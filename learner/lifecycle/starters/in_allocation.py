@@ -9,7 +9,9 @@ import time
 
 from dlctl import contract
 from dlctl.contract import StarterKind, VerdictKind
+from learner.errors import UserFault
 from learner.job.context import CHECKED_VARIABLE, ENDS_AT_VARIABLE
+from learner.job.slurm import job_hosts
 from learner.lifecycle.starters.base import Situation
 
 _LEAST_S = 60.0
@@ -20,6 +22,18 @@ MAY_LACK_NODES = {VerdictKind.NODE_LOST, VerdictKind.SCHEDULER, VerdictKind.UNKN
 _NOT_HERE = {
     VerdictKind.TIME_LIMIT, VerdictKind.PREEMPTED, VerdictKind.SCHEDULER, VerdictKind.CANCELLED,
 }  # fmt: skip
+
+
+def _has_bad_node(situation: Situation) -> bool:
+    """Return whether a job that Slurm has just started got a node with a fault again."""
+    is_to_avoid = situation.bad_hosts or situation.kind is VerdictKind.GPU_ERROR
+    if not is_to_avoid or situation.plan.batch.scheduler != "slurm":
+        return False
+    try:
+        hosts = job_hosts(situation.plan)
+    except UserFault:
+        return False  # its preflight finds the fault again
+    return not set(hosts).isdisjoint(situation.action.exclude)
 
 
 class InAllocation:
@@ -38,7 +52,7 @@ class InAllocation:
         if situation.kind in _NOT_HERE and not stays:
             return "the scheduler ends the job"
         avoids = situation.kind in _OTHER_NODES or situation.bad_hosts
-        if avoids and not stays:
+        if avoids and not stays or situation.is_fresh and _has_bad_node(situation):
             return "a node is to be avoided"
         if action.memory_factor > 1:
             return "the job has too little memory"

@@ -300,3 +300,16 @@ def test_a_file_that_is_overwritten_below_a_folder_is_progress(tmp_path):
     for path, written_s in ((hidden, 3e9), (file, 2e9), (file.parent, 1e9)):
         os.utime(path, (written_s, written_s))
     assert newest_checkpoint(tmp_path) == (2_000_000_000, 2e9)
+
+
+@pytest.mark.parametrize(("got", "starter"), [("n1", "client"), ("n2", "in_allocation")])
+def test_a_job_that_got_the_bad_node_again_does_not_go_on(tmp_path, monkeypatch, got, starter):
+    job = Job(tmp_path, starters=["successor", "client"])
+    job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="slurm"))
+    monkeypatch.setattr("learner.lifecycle.starters.in_allocation.job_hosts", lambda _: [got])
+    verdict = Verdict(
+        1, "7", State.FAILED, "why", kind=VerdictKind.GPU_ERROR, finished_at=time.time(),
+        evidence=contract.Evidence("learner", 0, "n1"), progress=7,
+    )  # fmt: skip
+    concluded, _ = conclude(tmp_path, job.plan, verdict, 500.0, is_fresh=True)
+    assert concluded.action is not None and concluded.action.starter == starter
