@@ -111,23 +111,30 @@ def _whole(job_dir: Path, plan: Plan) -> Plan:
     return plan if attempt is None else read_plan(job_dir, attempt)
 
 
-def follow(following: Following, say: Callable[[str], None]) -> bool:
+def follow(
+    following: Following, say: Callable[[str], None], is_ended: Callable[[], bool] = lambda: False
+) -> bool:
     """Start the next attempt; return whether it runs in the place of this process.
 
     Otherwise a new job runs it, somebody else has begun it, or the login side will start it.
+
+    Args:
+        is_ended: whether the scheduler has begun to end this job.
     """
     situation = following.situation
     number = situation.attempt + 1
     say(f"Attempt {number} follows: {situation.action.why}.")
     for starter in following.starters:
         try:
-            return _start(situation, starter, say)
+            return _start(situation, starter, say, is_ended)
         except CanNotStart as error:
             say(f"It can't be started by {starter.kind}: {error}")
     return False
 
 
-def _start(situation: Situation, starter: Starter, say: Callable[[str], None]) -> bool:
+def _start(
+    situation: Situation, starter: Starter, say: Callable[[str], None], is_ended: Callable[[], bool]
+) -> bool:
     """Start the next attempt this way; return as `follow` does.
 
     Raises:
@@ -137,7 +144,7 @@ def _start(situation: Situation, starter: Starter, say: Callable[[str], None]) -
         say(starter.start(situation))
         return False
     number = situation.attempt + 1
-    if not _waited(situation, starter):
+    if not _waited(situation, starter, is_ended):
         say("A person ended the training.")
         return False
     if starter.runs_here and _runs_elsewhere(situation.plan):
@@ -202,15 +209,20 @@ def run_here(following: Following) -> None:
     InAllocation.run(following.situation)
 
 
-def _waited(situation: Situation, starter: Starter) -> bool:
+def _waited(situation: Situation, starter: Starter, is_ended: Callable[[], bool]) -> bool:
     """Wait until the attempt may start; return False if a person ended the training meanwhile.
 
     Slurm waits by itself for a job that it has not started yet.
+
+    Raises:
+        CanNotStart: this job is no longer where the attempt can run.
     """
     waits = starter.runs_here or situation.plan.batch.scheduler != "slurm"
     while True:
         if history.requests(situation.job_dir) != policy.Requests():
             return False
+        if starter.runs_here and is_ended():
+            raise CanNotStart("the scheduler ends the job")
         left_s = situation.action.not_before - time.time()
         if left_s <= 0 or not waits:
             return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 
 from dlctl import contract
@@ -95,9 +96,14 @@ def _supervise(job_dir: Path, attempt: int) -> int:
         # After the verdict: a final state without a verdict would look like a crash.
         supervisor.heart.set(state=outcome.state, reason=outcome.reason)
         remove_segment_folder(plan.training_id, attempt)  # an interrupted preflight may leave one
-    if leaving.following and follow(leaving.following, say):
+    is_ended = partial(_was_terminated, signals)
+    if leaving.following and follow(leaving.following, say, is_ended):
         run_here(leaving.following)
     return leaving.code
+
+
+def _was_terminated(signals: HaltFlag) -> bool:
+    return signal.SIGTERM in signals.received
 
 
 if __name__ == "__main__":

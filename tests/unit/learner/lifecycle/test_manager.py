@@ -313,3 +313,17 @@ def test_a_job_that_got_the_bad_node_again_does_not_go_on(tmp_path, monkeypatch,
     )  # fmt: skip
     concluded, _ = conclude(tmp_path, job.plan, verdict, 500.0, is_fresh=True)
     assert concluded.action is not None and concluded.action.starter == starter
+
+
+def test_a_job_that_is_ended_while_a_retry_waits_lets_another_job_begin_it(tmp_path):
+    job = Job(tmp_path, backoff_s=60.0)
+    verdict = Verdict(1, "7", State.FAILED, "why", kind=VerdictKind.NETWORK, finished_at=1.0)
+    concluded, following = conclude(tmp_path, job.plan, verdict, 500.0)
+    assert concluded.action is not None and concluded.action.starter == "in_allocation"
+    job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="slurm"))
+    assert following is not None
+    situation = replace(following.situation, plan=job.plan)
+    began = time.monotonic()
+    follow(replace(following, situation=situation), job.said.append, lambda: True)
+    assert "It can't be started by in_allocation: the scheduler ends the job" in job.said
+    assert job.said[-1] == "It is job 8." and time.monotonic() - began < 30
