@@ -16,6 +16,8 @@ _ALLOWED = {
     "int_type": "a whole number is allowed",
     "int_from_float": "a whole number is allowed",
     "int_parsing_size": "a smaller number is allowed",
+    "bool_parsing": "true or false is allowed",
+    "bool_type": "true or false is allowed",
     "float_parsing": "a number is allowed",
     "float_type": "a number is allowed",
     "finite_number": "a finite number is allowed",
