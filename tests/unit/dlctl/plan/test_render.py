@@ -154,6 +154,36 @@ def test_a_python_that_can_t_run_is_a_verdict_with_a_hint(tmp_path):
     assert verdict.finished_at > 0
 
 
+@pytest.mark.parametrize("harm", ["python", "runtime"])
+@pytest.mark.parametrize("sign", ["cancel", "COMPLETING"])
+def test_a_check_that_was_killed_with_its_job_says_nothing(tmp_path, sign, harm):
+    """Seen after a cancel in a job's first second: SIGTERM ended Python, which was then missed."""
+    job, commands = Job(tmp_path), tmp_path / "bin"
+    if sign == "cancel":
+        (job.dir / contract.CONTROL).mkdir(parents=True)
+        (job.dir / contract.CANCEL_REQUEST).touch()
+    else:
+        commands.mkdir()
+        (commands / "squeue").write_text(f"#!/bin/sh\necho {sign}\n")
+        (commands / "squeue").chmod(0o755)
+    if harm == "python":
+        job.python.chmod(0o644)
+    else:
+        (job.runtime / "learner/a b.py").write_text("")
+    assert job.run(PATH=f"{commands}:{os.environ['PATH']}").returncode == 1
+    assert job.verdict() is None and (job.runtime / contract.SENT_INDEX).read_bytes()
+
+
+def test_a_job_that_runs_again_and_can_t_begin_leaves_the_verdict_alone(tmp_path):
+    job = Job(tmp_path)
+    job.run("7")
+    told = contract.to_json(Verdict(1, "7", State.COMPLETED, "done"))
+    (job.dir / contract.verdict_file(1)).write_text(told)
+    job.python.chmod(0o644)
+    assert job.run("7", SLURM_RESTART_COUNT="1").returncode == 1
+    assert (job.dir / contract.verdict_file(1)).read_text() == told
+
+
 def test_the_scripts_verdict_is_json_whatever_it_contains(tmp_path):
     job = Job(tmp_path)
     environment = replace(job.plan.environment, python='/no "py"\\\t\x01\néthon')
