@@ -211,10 +211,11 @@ SIGNALS: dict[int, SignalRule] = {
     signal.SIGILL: SignalRule(
         KIND.USER_ERROR, "illegal instruction: the program is built for another kind of CPU"
     ),
-    signal.SIGABRT: SignalRule(KIND.USER_ERROR, "abort"),
+    # A driver's or MPI's fault as well as the program's: it may be retried.
+    signal.SIGABRT: SignalRule(KIND.UNKNOWN, "abort"),
     signal.SIGBUS: SignalRule(KIND.OUT_OF_MEMORY, "bus error: often a full /dev/shm"),
     signal.SIGFPE: SignalRule(KIND.USER_ERROR, "arithmetic error"),
-    signal.SIGSEGV: SignalRule(KIND.USER_ERROR, "segmentation fault"),
+    signal.SIGSEGV: SignalRule(KIND.UNKNOWN, "segmentation fault"),
     signal.SIGTERM: SignalRule(KIND.SCHEDULER, "SIGTERM", GO_ON),  # sent on purpose
 }
 OTHER_SIGNAL = SignalRule(KIND.UNKNOWN, "see its log")

@@ -139,7 +139,7 @@ def test_last_words_count_more_than_that_slurm_ended_the_step(plan):
         (75, K.TRY_AGAIN, "exit code 75: the program asks for another attempt: no licence"),
         (78, K.USER_ERROR, "exit code 78: the program says that another attempt would fail, too: "
          "no licence"),
-        (139, K.USER_ERROR, "was killed by signal 11 (segmentation fault)."),
+        (139, K.UNKNOWN, "was killed by signal 11 (segmentation fault)."),
         (3, K.UNKNOWN, "exit code 3: no licence"),  # of the built-in loop, which prints why it ends
     ],
 )  # fmt: skip
