@@ -30,11 +30,12 @@ class Job:
     def objection(self, situation: Situation) -> str:
         """Return why the node can't submit, or not in time."""
         begins_at, ends_at = situation.action.not_before, situation.ends_at
-        if situation.plan.batch.scheduler != "slurm":  # Slurm itself keeps a job until it may begin
-            if ends_at is not None and begins_at > ends_at - _SPARE_S:
-                return "the job ends before the attempt may begin"
-            if not situation.in_job and begins_at > time.time() + _SPARE_S:
-                return "nobody waits here until the attempt may begin"
+        # Slurm itself keeps a job until it may begin.
+        waits = situation.plan.batch.scheduler != "slurm" and begins_at > time.time()
+        if waits and ends_at is not None and begins_at > ends_at - _SPARE_S:
+            return "the job ends before the attempt may begin"
+        if waits and not situation.in_job and begins_at > time.time() + _SPARE_S:
+            return "nobody waits here until the attempt may begin"
         if not is_there(situation.job_dir / contract.SUBMIT_NEXT):
             return f"there is no {contract.SUBMIT_NEXT} in the job directory"
         return ""

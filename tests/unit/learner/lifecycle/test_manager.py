@@ -327,3 +327,11 @@ def test_a_job_that_is_ended_while_a_retry_waits_lets_another_job_begin_it(tmp_p
     follow(replace(following, situation=situation), job.said.append, lambda: True)
     assert "It can't be started by in_allocation: the scheduler ends the job" in job.said
     assert job.said[-1] == "It is job 8." and time.monotonic() - began < 30
+
+
+def test_a_local_job_at_its_limit_begins_the_next_link_at_once(tmp_path):
+    job = Job(tmp_path)
+    job.plan = replace(job.plan, batch=replace(job.plan.batch, scheduler="local"))
+    verdict, _ = job.end(VerdictKind.TIME_LIMIT, State.HALTED, left_s=2.0)
+    assert verdict.action is not None and verdict.action.starter == "job"
+    assert job.said[-1] == "It is job 8."
