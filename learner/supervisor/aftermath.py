@@ -136,7 +136,7 @@ def go_on_in_job(job_dir: Path, attempt: int) -> int:
 
 @contextlib.contextmanager
 def _log_of(job_dir: Path, attempt: int) -> Iterator[TextIO]:
-    """Open the log of a job that has ended without a word, or nothing if the disk is full."""
+    """Open the log of a job that has ended without a word, or nothing if it can't be written."""
     path = job_dir / contract.job_output(attempt)
     can_write = os.access(path, os.W_OK) or not path.exists()
     with (path if can_write else Path(os.devnull)).open("a") as file:

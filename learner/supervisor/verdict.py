@@ -233,10 +233,7 @@ def explain(plan: Plan, status: Status, launcher_words: Sequence[str] = ()) -> O
     if status.exit_code is None and status.signal is None or not status.last_lines:
         reason = status.reason or "failed"
         if status.signal is None and status.exit_code not in EXIT_CODES:
-            of_loop = plan.framework.kind == "job"  # it prints why it ends; a library may not
-            kind = VerdictKind.USER_ERROR
-            if status.exit_code is None or of_loop:
-                kind = VerdictKind.UNKNOWN
+            kind = VerdictKind.UNKNOWN if status.exit_code is None else _kind_of_silence(plan)
             return failed(
                 kind, f"{who}: {reason.rstrip('.')}.", see_log(plan, status.rank), evidence
             )
@@ -321,10 +318,17 @@ def read_words(plan: Plan, lines: list[str], exit_code: int | None, rank: int = 
         return Reading(VerdictKind.USER_ERROR, "it printed nothing.", see_log(plan, rank))
     last = (errors or lines)[-1]
     what = _placed(lines, last) if errors else last.strip()
-    # The built-in loop prints why it ends; MPI, for one, may end its process without a word.
-    spoke = plan.framework.kind != "job" or own_words or errors
-    kind = VerdictKind.USER_ERROR if spoke else VerdictKind.UNKNOWN
+    kind = VerdictKind.USER_ERROR if own_words or errors else _kind_of_silence(plan)
     return Reading(kind, what, see_log(plan, rank))
+
+
+def _kind_of_silence(plan: Plan) -> VerdictKind:
+    """Return the kind of an exit code without a reason.
+
+    The built-in loop always prints why it ends: if it did not, something else, such as MPI, has
+    ended its process.
+    """
+    return VerdictKind.UNKNOWN if plan.framework.kind == "job" else VerdictKind.USER_ERROR
 
 
 def _user_mistake(lines: list[str]) -> tuple[str, str] | None:

@@ -8,22 +8,18 @@ from trainings import (
     assert_no_step_twice,
     change_site,
     submit,
+    verdict,
     wait_for_state,
     write_training,
 )  # fmt: skip
 
 from dlctl import contract
-from dlctl.contract import Verdict
 
 SLOW_TO_SAVE = COUNTER.replace(
     "def halt(*_):\n    save()", "def halt(*_):\n    time.sleep(12)\n    save()"
 )
 SLOW_TO_SAVE = SLOW_TO_SAVE.replace("    count += 1\n    save()\n", "    count += 1\n")
 """Counts, but saves only when it is told to, which takes 12 s."""
-
-
-def verdict(job_dir, attempt):
-    return contract.read_record(Verdict, job_dir / contract.verdict_file(attempt))
 
 
 def jobs_of(cluster, training_id):

@@ -15,12 +15,13 @@ from trainings import (
     assert_no_step_twice,
     change_site,
     submit,
+    verdict,
     wait_for_state,
     write_training,
 )  # fmt: skip
 
 from dlctl import contract
-from dlctl.contract import Status, Verdict
+from dlctl.contract import Status
 
 
 def count(job_dir: Path, rank: int = 0) -> int:
@@ -30,10 +31,6 @@ def count(job_dir: Path, rank: int = 0) -> int:
 
 def status(job_dir: Path, attempt: int, role: str, rank: int) -> Status | None:
     return contract.read_record(Status, job_dir / contract.status_file(attempt, role, rank))
-
-
-def verdict(job_dir: Path, attempt: int) -> Verdict | None:
-    return contract.read_record(Verdict, job_dir / contract.verdict_file(attempt))
 
 
 def kill_on(site: Any, cluster: Any, found: Status | None, number: int = signal.SIGKILL) -> None:

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from trainings import COUNTER, assert_no_step_twice, change_site, submit, write_training
+from trainings import COUNTER, assert_no_step_twice, change_site, submit, verdict, write_training
 
 from dlctl import contract
-from dlctl.contract import Verdict
-
-
-def verdict(job_dir, attempt):
-    return contract.read_record(Verdict, job_dir / contract.verdict_file(attempt))
 
 
 @pytest.fixture

@@ -38,6 +38,11 @@ print("done at", count, flush=True)
 """A program that counts from its checkpoint on, ten a second; saves and ends on SIGUSR2."""
 
 
+def verdict(job_dir: Path, attempt: int) -> contract.Verdict | None:
+    """Return the verdict on an attempt, or None if there is none yet."""
+    return contract.read_record(contract.Verdict, job_dir / contract.verdict_file(attempt))
+
+
 def assert_no_step_twice(log: str) -> None:
     """Check that each link of a program that counts began where the one before it had saved."""
     lines = log.splitlines()

@@ -261,11 +261,16 @@ LAST_WORDS = {
 }
 
 
+def judge_words(plan, lines):
+    """Return the outcome of a training whose first learner ended with these lines."""
+    failed = status(0, State.FAILED, exit_code=1, last_lines=lines)
+    return judge(plan, failed, status(1, State.CANCELLED))
+
+
 @pytest.mark.parametrize("name", LAST_WORDS)
 def test_the_error_that_ended_the_program_counts_and_not_what_it_survived(plan, name):
     kind, *lines = LAST_WORDS[name]
-    failed = status(0, State.FAILED, exit_code=1, last_lines=lines)
-    assert judge(plan, failed, status(1, State.CANCELLED)).kind == kind
+    assert judge_words(plan, lines).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -294,11 +299,10 @@ def test_the_error_that_ended_the_program_counts_and_not_what_it_survived(plan, 
 def test_a_line_that_torch_or_a_site_prints_has_its_kind(plan, kind, line):
     plan = replace(plan, resources=replace(plan.resources, gpus_per_learner=1))
     lines = ["Traceback (most recent call last):", '  File "train.py", line 9, in f', line]
-    failed = status(0, State.FAILED, exit_code=1, last_lines=lines)
-    assert judge(plan, failed, status(1, State.CANCELLED)).kind == kind
+    assert judge_words(plan, lines).kind == kind
 
 
 def test_a_training_that_asked_for_no_gpu_finds_none(plan):
     line = "RuntimeError: No CUDA GPUs are available"
-    told = judge(plan, status(0, State.FAILED, exit_code=1, last_lines=[line]))
+    told = judge_words(plan, [line])
     assert (told.kind, told.hint[:14]) == (K.USER_ERROR, "Ask for `gpus`")
