@@ -1,20 +1,62 @@
-"""What a line of `metrics/<attempt>-<rank>.jsonl` holds, and the names that dlctl itself uses.
+"""What a line of metrics holds, in which files lines stand, and the names that dlctl itself uses.
 
-A line is one JSON object: `step`, `epoch`, `time` (Unix seconds on the node's clock), and a number
-for each further name; null stands for NaN and infinity, which JSON can't hold. `Status.metrics`
-uses the same names.
+A line is one JSON object: `step`, `epoch`, `time` (Unix seconds on the node's clock), `group`
+(such as `train`), and a number or a text for each further name; null stands for NaN and infinity,
+which JSON can't hold. A line with an `event` tells in words what happened, and `kind` for programs.
+`Status.metrics` uses the same names for numbers.
 """
 
 from __future__ import annotations
 
+import enum
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-STEP, EPOCH, TIME = "step", "epoch", "time"
-EVENT = "event"
-"""Words instead of values: what happened after the step, as an order of `dlctl tune`."""
+STEP, EPOCH, TIME, GROUP = "step", "epoch", "time", "group"
+EVENT, KIND = "event", "kind"
+"""Words: what happened after the step, as an order of `dlctl tune`; and the `EventKind`."""
+NO_STEP = -1
+"""`MetricsLine.step` of what was measured without knowing the step."""
+
+
+class Source(str, enum.Enum):
+    """Who writes a file of metrics; each file has one writer."""
+
+    LOOP = "loop"
+    """The built-in loop; its file's name lacks the source."""
+    PROGRAM = "program"
+    """A program of the user's own, by `ddl.log`."""
+    LOG = "log"
+    """The parsers of `evaluation_metrics`."""
+    NODE = "node"
+    """What the collector beside the learner measures of the node."""
+    JOB = "job"
+    """The supervisor."""
+
+
+class EventKind(str, enum.Enum):
+    """What an event is about."""
+
+    BEGIN = "begin"
+    """An attempt trains from this step on: what earlier attempts did after it is done again."""
+    CHECKPOINT = "checkpoint"
+    """One is safe on the disk; `seconds` is its cost, `bytes` its size."""
+    VALIDATION = "validation"
+    """One has ended; it took `seconds`."""
+    ORDER = "order"
+    """A person's order took effect."""
+    VERDICT = "verdict"
+    """An attempt ended."""
+    LEARNING_RATE = "learning_rate"
+    PLATEAU = "plateau"
+    """These two are found by the reader."""
+
+
+SECONDS, BYTES = "seconds", "bytes"
+"""Numbers of an event."""
 
 LOSS = "loss"
 LEARNING_RATE = "learning_rate"
@@ -43,57 +85,100 @@ RESTARTS = "restarts"
 STEP_PARTS = {EXCHANGE_S: "exchange", DATA_WAIT_S: "data", CHECKPOINT_STALL_S: "checkpoint"}
 """Parts of `step_s`, with the word that people read."""
 SERVER_METRICS = (STALENESS, PUSHES, PUSHES_PER_S, WAIT_SHARE, BATCHES, RESTARTS)
-RESERVED = (STEP, EPOCH, TIME, EVENT, LOSS, LEARNING_RATE, SAMPLES_PER_S, STEP_S, CHECKPOINT_S,
-            MEMORY_BYTES,
+RESERVED = (STEP, EPOCH, TIME, GROUP, EVENT, KIND, LOSS, LEARNING_RATE, SAMPLES_PER_S, STEP_S,
+            CHECKPOINT_S, MEMORY_BYTES,
             *STEP_PARTS, *SERVER_METRICS)  # fmt: skip
 """Names that a user's own metric can't have."""
 
 
+_HEADS = (STEP, EPOCH, TIME, GROUP, EVENT, KIND)
+
+
 @dataclass(frozen=True)
 class MetricsLine:
-    """One measurement."""
+    """One measurement, or an event."""
 
-    step: int
+    step: int = NO_STEP
+    """Steps done; `NO_STEP` if that is not known."""
     epoch: int | None = None
     time: float | None = None
     values: dict[str, float | None] = field(default_factory=dict)
     event: str = ""
-    """What happened at this step, in words; then there are no values."""
+    """What happened at this step, in words."""
+    group: str = ""
+    """Which data the values are of, such as `train` or `test`; empty if nobody says."""
+    kind: str = ""
+    """The `EventKind` of an event; empty in older files."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """Values that are no numbers."""
 
     def plain(self) -> dict[str, float | int | str | None]:
         """Return the line as one flat object, as it stands in the file."""
-        head = {STEP: self.step, EPOCH: self.epoch, TIME: self.time}
+        head = {
+            STEP: self.step if self.step >= 0 else None, EPOCH: self.epoch, TIME: self.time,
+            GROUP: self.group or None, EVENT: self.event or None, KIND: self.kind or None,
+        }  # fmt: skip
         known = {k: v for k, v in head.items() if v is not None}
-        return known | ({EVENT: self.event} if self.event else {}) | self.values
+        return known | self.values | self.texts
 
     def encode(self) -> bytes:
         """Return the line, newline included."""
         return (json.dumps(self.plain(), allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
-def make_line(step: int, epoch: int, time: float, values: Mapping[str, float]) -> MetricsLine:
+def make_line(
+    step: int, epoch: int | None, time: float, values: Mapping[str, float], group: str = ""
+) -> MetricsLine:
     """Return a line; a value that is no finite number becomes None."""
     known = {name: finite(value) for name, value in values.items()}
-    return MetricsLine(step, epoch, round(time, 3), known)
+    return MetricsLine(step, epoch, round(time, 3), known, group=group)
 
 
-def parse_line(text: str) -> MetricsLine | None:
+def parse_line(text: str | bytes) -> MetricsLine | None:
     """Return the line in a text; None for a partial line, or for something else."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or not _is_whole(step := found.pop(STEP, None)):
+    if not isinstance(found, dict):
         return None
-    epoch, time = found.pop(EPOCH, None), found.pop(TIME, None)
-    event = found.pop(EVENT, "")
+    step, epoch, time, group, event, kind = (found.pop(name, None) for name in _HEADS)
+    known = _is_whole(step) and step >= 0
+    if not known and not _is_number(time):
+        return None
     return MetricsLine(
-        step=step,
+        step=step if known else NO_STEP,
         epoch=epoch if _is_whole(epoch) else None,
-        time=float(time) if isinstance(time, (int, float)) else None,
-        values={name: value for name, value in found.items() if _is_value(value)},
+        time=float(time) if _is_number(time) else None,
+        values={name: _as_read(value) for name, value in found.items() if _is_value(value)},
         event=event if isinstance(event, str) else "",
+        group=group if isinstance(group, str) else "",
+        kind=kind if isinstance(kind, str) else "",
+        texts={name: value for name, value in found.items() if isinstance(value, str)},
     )
+
+
+def own_name(name: str) -> str:
+    """Return a name for a user's value that is none of the line's own fields."""
+    return f"{name}_" if name in _HEADS else name
+
+
+def metrics_name(attempt: int, rank: int, source: Source = Source.LOOP) -> str:
+    """Return the name of a file of metrics: `<attempt>-<rank>[-<source>].jsonl`."""
+    middle = "" if source is Source.LOOP else f"-{source.value}"
+    return f"{attempt}-{rank}{middle}.jsonl"
+
+
+_NAME = re.compile(r"(?P<attempt>[1-9]\d*)-(?P<rank>\d+)(?:-(?P<source>[a-z]+))?\.jsonl")
+
+
+def parse_metrics_name(name: str) -> tuple[int, int, Source] | None:
+    """Return attempt, rank and source of a file of metrics; None for another file."""
+    match = _NAME.fullmatch(name)
+    sources = {source.value: source for source in Source}
+    if match is None or (source := sources.get(match["source"] or "loop")) is None:
+        return None
+    return int(match["attempt"]), int(match["rank"]), source
 
 
 def finite(value: float) -> float | None:
@@ -105,5 +190,16 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _is_value(value: object) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _as_read(value: float | None) -> float | None:
+    try:
+        return value if value is not None and math.isfinite(value) else None
+    except OverflowError:  # a whole number that no float can hold
+        return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dlctl.contract.metrics import Source, metrics_name
+
 # What was asked, decided and rendered ------------------------------------------------------------
 MANIFEST = "manifest.yml"
 """The manifest as it runs: overrides applied, credentials replaced by references.
@@ -178,9 +180,9 @@ def verdict_file(attempt: int) -> str:
     return f"{attempt_dir(attempt)}/verdict.json"
 
 
-def metrics_file(attempt: int, rank: int) -> str:
-    """Return the JSON lines of one learner: `{"step", "epoch", "time", <name>: value, …}`."""
-    return f"{METRICS}/{attempt}-{rank}.jsonl"
+def metrics_file(attempt: int, rank: int, source: Source = Source.LOOP) -> str:
+    """Return the JSON lines of one source: `{"step", "epoch", "time", <name>: value, …}`."""
+    return f"{METRICS}/{metrics_name(attempt, rank, source)}"
 
 
 def token(training_id: str, attempt: int | str) -> str:

@@ -19,10 +19,12 @@ from dlctl.contract.metrics import (
     MEMORY_BYTES,
     SAMPLES_PER_S,
     STEP_S,
+    EventKind,
     MetricsLine,
     finite,
     make_line,
 )
+from learner.job.pyramid import PyramidFiles
 
 PROGRESS_INTERVAL_S = 0.5
 
@@ -52,18 +54,32 @@ class MetricsFile:
         self._warned = False
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
+        self._pyramid = PyramidFiles(path)
 
-    def append(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
+    def append(
+        self, step: int, epoch: int | None, values: Mapping[str, float], group: str = ""
+    ) -> None:
         """Append one line; NaN and infinity become null."""
-        self._append(make_line(step, epoch, self._clock(), values))
+        self.add(make_line(step, epoch, self._clock(), values, group))
 
-    def tell(self, step: int, epoch: int, event: str) -> None:
+    def tell(
+        self,
+        step: int,
+        epoch: int | None,
+        event: str,
+        kind: EventKind = EventKind.ORDER,
+        values: Mapping[str, float] | None = None,
+    ) -> None:
         """Append a line that says what happened at a step."""
-        self._append(MetricsLine(step, epoch, round(self._clock(), 3), event=event))
+        known = {name: finite(value) for name, value in (values or {}).items()}
+        time = round(self._clock(), 3)
+        self.add(MetricsLine(step, epoch, time, known, event=event, kind=kind.value))
 
-    def _append(self, line: MetricsLine) -> None:
+    def add(self, line: MetricsLine) -> None:
+        """Append a line."""
         try:
             self._write(line.encode())
+            self._pyramid.add(line)
         except OSError as error:
             if not self._warned:
                 self._warned = True

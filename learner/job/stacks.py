@@ -1,6 +1,7 @@
 """How a learner shows where it is: on a signal it writes the stacks of all its threads to a file.
 
-The signal's handler is C code of `faulthandler`: it works even in a process that is blocked.
+The signal's handler is C code of `faulthandler`: it works even in a process that is blocked. The
+same code writes the stacks to the learner's log if a fault such as SIGSEGV ends the process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ SIGNAL = int(signal.SIGRTMIN) + 11
 
 
 def register() -> None:
-    """Write the stacks of this process to its file whenever `SIGNAL` comes."""
+    """Write the stacks of this process to its file at `SIGNAL`, to its log at a fault."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):
+        faulthandler.enable()
     path = os.environ.get(STACKS_FILE)
     if not path:
         return

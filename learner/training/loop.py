@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from dlctl.contract import Rehearsal, Training
-from dlctl.contract.metrics import CHECKPOINT_S, SAMPLES_PER_S
+from dlctl.contract.metrics import CHECKPOINT_S, SAMPLES_PER_S, SECONDS, EventKind
 from learner.data.prefetch import Prefetcher
 from learner.data.sampling import Share, batch_count, epoch_order, places_left, share_of_batch
 from learner.data_parallel.optimizer import DistributedOptimizer
@@ -90,12 +90,17 @@ class Trainer:
         self._table = EpochTable(settings.epochs, self._names, validated=validated)
         self._watch = LossWatch(reports.say)
         self._drill = Drill(rehearsal, exchange.rank, self._tell_now, lambda: halt.is_set)
+        self._saved_step: int | None = None
+        """The step of the newest checkpoint that the metrics tell of."""
         self.position = Position()
 
     def run(self, position: Position) -> bool:
         """Train from a position; return False if a halt came before the end."""
         self.position = position
         self._table.begin(position.epoch)
+        begun = f"continues from step {position.step}" if position.step else "training begins"
+        self._saved_step = self._keeper.saved_step
+        self._note(EventKind.BEGIN, begun)
         self._times.begin()
         validated = self._names if self._parts.validation is not None else ()
         self._helm.check([*self._names, *(f"validation_{name}" for name in validated)])
@@ -110,6 +115,7 @@ class Trainer:
                 break
         self.share_buffers()
         self._keeper.save(self._trained, position, final=True)
+        self._note_checkpoint()
         if self._drill.active:
             self._record({CHECKPOINT_S: self._keeper.cost_s}, force=True)
         return True
@@ -272,9 +278,12 @@ class Trainer:
 
     def _validate(self) -> dict[str, float]:
         """Return loss and metrics of the validation data."""
+        began = time.monotonic()
         self.share_buffers()
         size = self._helm.batch_size(self.position)
-        return self._evaluation.validate(size, self._exchange, self._halted)
+        values = self._evaluation.validate(size, self._exchange, self._halted)
+        self._note(EventKind.VALIDATION, "validated", {SECONDS: time.monotonic() - began})
+        return values
 
     def _halted(self) -> bool:
         """Return whether a halt has come; called at each batch, which is progress."""
@@ -292,12 +301,29 @@ class Trainer:
         )  # fmt: skip
         if self._reports.metrics is not None:
             self._reports.metrics.append(position.step, epoch, values)
+        self._note_checkpoint()
 
     def _tell(self, event: str) -> None:
+        self._reports.say(f"step {self.position.step}: {event}")
+        self._note(EventKind.ORDER, event)
+
+    def _note(
+        self, kind: EventKind, event: str, values: dict[str, float] | None = None, step: int = -1
+    ) -> None:
+        """Note an event in the metrics, of this step by default."""
         position = self.position
-        self._reports.say(f"step {position.step}: {event}")
         if self._reports.metrics is not None:
-            self._reports.metrics.tell(position.step, position.epoch + 1, event)
+            at = position.step if step < 0 else step
+            self._reports.metrics.tell(at, position.epoch + 1, event, kind, values)
+
+    def _note_checkpoint(self) -> None:
+        """Note the newest checkpoint once it is safe on the disk."""
+        step = self._keeper.saved_step
+        if step is None or step == self._saved_step:
+            return
+        self._saved_step = step
+        cost = {SECONDS: self._keeper.cost_s}
+        self._note(EventKind.CHECKPOINT, f"checkpoint of step {step}", cost, step)
 
     def _tell_now(self, event: str) -> None:
         """Tell an event, and the supervisor the step."""

@@ -54,7 +54,7 @@ def test_a_learner_that_blocks_is_named_and_the_attempt_retried(dlctl, cluster_s
     training_id = submit(dlctl, cluster_site, folder)
     job = cluster_site.root / "jobs" / training_id
     first = json.loads(wait_for_file(wait_until, job / contract.verdict_file(1)))
-    assert first["kind"] == "hung", first
+    assert first["kind"] == "hung", json.dumps(first, indent=1)
     assert "learner 1 on n2 was waited for, at train.py:" in first["reason"]
     assert "in wait_for_ever (the others are in the exchange)." in first["reason"]
     assert (first["action"]["kind"], first["action"]["attempt"]) == ("retry", 2)

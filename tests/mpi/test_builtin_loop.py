@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from curves import measured
 
 from dlctl import contract
 
@@ -72,8 +73,7 @@ def training(**fields: Any) -> contract.Training:
 
 
 def metrics_lines(job: Any, attempt: int = 1) -> list[dict[str, Any]]:
-    text = (job.directory / contract.metrics_file(attempt, 0)).read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    return measured(job.directory / contract.metrics_file(attempt, 0))
 
 
 @pytest.mark.parametrize(("optimizer", "numbers"), [("sgd", (1, 2, 4)), ("adam", (1, 2))])

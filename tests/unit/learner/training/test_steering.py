@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from curves import measured
 from test_training_loop import dataset, make_parts
 from torch import nn
 
@@ -82,7 +82,7 @@ class Run:
         return self.trainer.run(position or Position())
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.metrics.read_text().splitlines()]
+        return measured(self.metrics)
 
     def answer(self, number: int) -> contract.OrderAnswer:
         found = contract.read_record(contract.OrderAnswer,

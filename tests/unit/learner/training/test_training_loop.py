@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from curves import measured
 from scheduler_plan import make_plan
 from server_job import resources
 from torch import nn
@@ -92,7 +93,7 @@ def test_metrics_and_history_hold_every_epoch(tmp_path: Path) -> None:
     policy = CheckpointPolicy(every_steps=4)
     trainer = make_trainer(tmp_path, parts, settings, policy, said, progress)
     assert trainer.run(Position())
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = measured(tmp_path / "metrics.jsonl")
     assert [line["step"] for line in lines] == [2, 3, 4, 6, 8, 9]
     assert [line["epoch"] for line in lines] == [1, 1, 2, 2, 3, 3]
     assert all(line["three"] == pytest.approx(3.0) for line in lines)
@@ -125,7 +126,7 @@ def test_positions_done_on_a_parameter_server_are_skipped(tmp_path: Path) -> Non
     assert trainer.run(position)
     assert ["loss" in epoch for epoch in position.history] == [False, True, True]
     assert (position.step, position.done) == (3 + 3 + 6, [])  # 11 left, then 23
-    rates = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rates = measured(tmp_path / "metrics.jsonl")
     assert [line["epoch"] for line in rates] == [1, *3 * [2], *6 * [3]]
 
 
@@ -135,8 +136,8 @@ def test_batch_norm_trains_with_one_sample_left(tmp_path: Path) -> None:
     parts = Parts(**make_parts(model=model, optimizer=optimizer))
     settings = Training(epochs=2, batch_size=11, log_every_steps=1)
     assert make_trainer(tmp_path, parts, settings, CheckpointPolicy(), []).run(Position())
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
+    lines = measured(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
 
 
 def test_the_used_rate_follows_the_schedule_after_a_checkpoint_was_loaded() -> None:
@@ -170,7 +171,7 @@ def test_a_checkpoint_at_an_epochs_end_counts_for_the_next_steps(tmp_path: Path)
     policy = CheckpointPolicy(every_epochs=1)
     trainer = make_trainer(tmp_path, Parts(**make_parts()), settings, policy, [])
     assert trainer.run(Position())
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = measured(tmp_path / "metrics.jsonl")
     stalls = [line["checkpoint_stall_s"] for line in lines]
     assert stalls[0] == 0 < min(stalls[1:])
     assert all(line["checkpoint_stall_s"] < line["step_s"] for line in lines)
@@ -200,7 +201,7 @@ def test_an_infinite_loss_is_reported_once_and_null_in_json(tmp_path: Path) -> N
     assert told["warning"] == "the loss is nan since step 1"
     assert told["metrics"]["loss"] is None
     assert sum("WARNING: the loss is nan" in line for line in said) == 1
-    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    line = measured(tmp_path / "metrics.jsonl")[-1]
     assert line["loss"] is None
 
 
@@ -296,7 +297,7 @@ def test_a_full_disk_loses_metrics_and_lines_but_not_the_training(
         with contextlib.suppress(OSError):
             stream.close()
     assert len(warned) == 1
-    assert "metrics are lost from step 3 on" in warned[0]
+    assert "metrics are lost from step 0 on" in warned[0]
     assert "No space left on device" in warned[0]
 
 

@@ -1,0 +1,195 @@
+"""A series of values over the steps of a training, from which any window is drawn quickly."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dlctl.contract.metrics import NO_STEP, Source
+from dlctl.contract.pyramid import LEVELS, Bin, Builder
+
+_GROUPS = {
+    "train_": "train", "training_": "train", "validation_": "validation", "val_": "validation",
+    "valid_": "validation", "eval_": "validation", "test_": "test",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """Which series a curve shows."""
+
+    source: str
+    """A `Source`."""
+    learner: int
+    group: str
+    """Which data the values are of, such as `train`, `validation`, `test`; empty if unknown."""
+    name: str
+    """Such as `loss`."""
+
+    @property
+    def shown(self) -> str:
+        """Return the name for people: `validation loss`, `learner 1: loss`."""
+        words = f"{self.group} {self.name}".strip()
+        return f"learner {self.learner}: {words}" if self.learner else words
+
+
+def key_of(source: Source, learner: int, group: str, name: str) -> Key:
+    """Return the key of a series; `validation_loss` is the loss of the group `validation`."""
+    if source is Source.NODE:
+        return Key(source.value, learner, group, name)
+    if not group:
+        for beginning, of in _GROUPS.items():
+            if name.startswith(beginning) and len(name) > len(beginning):
+                return Key(source.value, learner, of, name.removeprefix(beginning))
+    return Key(source.value, learner, group, name)
+
+
+@dataclass
+class Columns:
+    """Bins of points, column by column; a bin of one point has equal values.
+
+    All columns are float64 and have one length. Values that are no number are NaN.
+    """
+
+    step_first: array[float] = field(default_factory=lambda: array("d"))
+    step_last: array[float] = field(default_factory=lambda: array("d"))
+    time: array[float] = field(default_factory=lambda: array("d"))
+    """Of the last point, Unix seconds; NaN if unknown."""
+    low: array[float] = field(default_factory=lambda: array("d"))
+    high: array[float] = field(default_factory=lambda: array("d"))
+    first: array[float] = field(default_factory=lambda: array("d"))
+    last: array[float] = field(default_factory=lambda: array("d"))
+    count: array[float] = field(default_factory=lambda: array("d"))
+
+    def __len__(self) -> int:
+        return len(self.last)
+
+    def append(self, b: Bin) -> None:
+        """Append a bin."""
+        self.step_first.append(b.step_first)
+        self.step_last.append(b.step_last)
+        self.time.append(b.time_last)
+        self.low.append(b.low)
+        self.high.append(b.high)
+        self.first.append(b.first)
+        self.last.append(b.last)
+        self.count.append(b.count)
+
+    def point(self, step: float, time: float, value: float) -> None:
+        """Append one point."""
+        self.append(Bin(0, 1, step, step, time, value, value, value, value))
+
+    def cut(self, length: int) -> None:
+        """Keep only the first so many bins."""
+        for column in vars(self).values():
+            del column[length:]
+
+    def bins(self, begin: int = 0, end: int | None = None) -> Iterator[Bin]:
+        """Yield bins."""
+        rows = zip(
+            self.count[begin:end], self.step_first[begin:end], self.step_last[begin:end],
+            self.time[begin:end], self.low[begin:end], self.high[begin:end],
+            self.first[begin:end], self.last[begin:end], strict=True,
+        )  # fmt: skip
+        for count, *others in rows:
+            yield Bin(0, int(count), *others)
+
+
+class Curve:
+    """One series; points are appended in the order of their steps, and cut off at the end."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.points = Columns()
+        """The finest that is known: single points, or bins of a long curve."""
+        self._levels: dict[int, Columns] = {}
+        self._builder = Builder(self._full)
+        self._built = 0
+        """How many of the points the levels cover."""
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def last(self) -> float:
+        """Return the newest value; NaN without any."""
+        return self.points.last[-1] if len(self.points) else math.nan
+
+    def values(self) -> list[tuple[float, float]]:
+        """Return (step, value) of each point, or of the last point of each bin, without NaN."""
+        pairs = zip(self.points.step_last, self.points.last, strict=True)
+        return [(step, value) for step, value in pairs if not math.isnan(value)]
+
+    def drop_after(self, step: float) -> None:
+        """Forget the points after a step: they are done again."""
+        if not len(self.points) or self.points.step_last[-1] <= step:
+            return
+        if self.points.step_last[0] == NO_STEP:  # measured without a step: nothing replaces it
+            return
+        self.points.cut(bisect_right(self.points.step_last, step))
+        self._levels.clear()
+        self._builder, self._built = Builder(self._full), 0
+
+    def view(self, begin: float, end: float, width: int, by_time: bool = False) -> Columns:
+        """Return at most about `width` bins of a window, coarse ones for a wide window.
+
+        Args:
+            begin, end: steps, or Unix seconds if `by_time`.
+        """
+        self._build()
+        best = self._window(self.points, begin, end, by_time)
+        for k in LEVELS:
+            if len(best) <= 4 * width:
+                break
+            if k in self._levels:
+                # The newest points are in no bin of the level yet.
+                best = self._window(self._with_tail(k), begin, end, by_time)
+        return merged(best, width)
+
+    def _with_tail(self, k: int) -> Columns:
+        level = self._levels[k]
+        shown = Columns(**{name: array("d", column) for name, column in vars(level).items()})
+        for bin_ in self._builder.open_bins(0):
+            shown.append(bin_)
+        return shown
+
+    @staticmethod
+    def _window(columns: Columns, begin: float, end: float, by_time: bool) -> Columns:
+        left = columns.time if by_time else columns.step_last
+        right = columns.time if by_time else columns.step_first
+        # A neighbour on each side, so that lines run on to the edges.
+        first = max(0, bisect_left(left, begin) - 1)
+        last = bisect_right(right, end) + 1
+        return Columns(**{name: column[first:last] for name, column in vars(columns).items()})
+
+    def _build(self) -> None:
+        for bin_ in self.points.bins(self._built):
+            self._builder.add_bin(0, bin_)
+        self._built = len(self.points)
+
+    def _full(self, level: int, full: Bin) -> None:
+        self._levels.setdefault(level, Columns()).append(full)
+
+
+def merged(columns: Columns, width: int) -> Columns:
+    """Return at most `width` bins: neighbours of about the same number are merged."""
+    count = len(columns)
+    if count <= width:
+        return columns
+    found = Columns()
+    open_: Bin | None = None
+    shown = 0
+    for index, bin_ in enumerate(columns.bins()):
+        place = index * width // count
+        if open_ is None or place != shown:
+            if open_ is not None:
+                found.append(open_)
+            open_, shown = bin_, place
+        else:
+            open_.add(bin_)
+    if open_ is not None:
+        found.append(open_)
+    return found
