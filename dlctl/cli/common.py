@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from dlctl.errors import DlctlError, TransportError
     from dlctl.lifecycle import Session
     from dlctl.outputs.logs import LogPiece, LogReader
+    from dlctl.outputs.looks import Looks, Reader
     from dlctl.record import Record, RecordStore
+
+R = TypeVar("R", bound="Reader")
 
 
 def complete_ids(incomplete: str) -> list[str]:
@@ -88,6 +91,25 @@ def training(wanted: str | None) -> Iterator[tuple[Session, Record, RecordStore]
     record = store.find(wanted)
     with opened(record.site) as session:
         yield session, record, store
+
+
+@contextmanager
+def looks(
+    records: Sequence[Record], make_reader: Callable[[Record], R], store: RecordStore | None = None
+) -> Iterator[Looks[R]]:
+    """Look at trainings again and again; the connections are closed at the end."""
+    from dlctl.lifecycle import open_session
+    from dlctl.outputs.looks import Looks
+    from dlctl.sites.files import load_site
+
+    looking = Looks(
+        records, store or open_record(), lambda site: open_session(load_site(site), output.ask),
+        make_reader,
+    )  # fmt: skip
+    try:
+        yield looking
+    finally:
+        looking.close()
 
 
 def refreshed(records: list[Record], store: RecordStore) -> tuple[list[Record], list[DlctlError]]:

@@ -74,10 +74,10 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import checkpoints, export, jobs, manifests, reading, sites
+    from dlctl.cli import checkpoints, export, jobs, manifests, metrics, reading, sites
     from dlctl.cli.costs import rehearse, report
 
-    for group in (manifests, rehearse, jobs, reading, report, checkpoints, export, sites):
+    for group in (manifests, rehearse, jobs, reading, metrics, report, checkpoints, export, sites):
         group.register(app)
 
 

@@ -184,6 +184,12 @@ def log_objects(attempt: int, source: str, data: bytes) -> None:
     sys.stdout.flush()
 
 
+def json_line(value: Mapping[str, Any]) -> None:
+    """Print a JSON object on a line of its own, at once."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
 def note(text: str) -> None:
     """Print a note to standard error."""
     if text:

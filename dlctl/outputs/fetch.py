@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import ResultsIndex, State
+from dlctl.contract.metrics import EventKind, Source
 from dlctl.errors import ResultsError, TransferError
 from dlctl.files.upload import download, read_files
 from dlctl.outputs.fetched_folder import FetchedFolder
@@ -176,11 +177,14 @@ def _write_logs(transport: Transport, record: Record, folder: FetchedFolder) -> 
 
 
 def _write_metrics(transport: Transport, record: Record, folder: FetchedFolder) -> list[str]:
-    points = read_metrics(transport, record)
-    if not points:
+    """Write what the training measured, without what the collector measured of the nodes."""
+    entries = read_metrics(
+        transport, record, lambda origin: origin.learner == 0 and origin.source is not Source.NODE
+    )
+    told = [e.line for e in entries if not e.line.event or e.line.kind in ("", EventKind.ORDER)]
+    if not told:
         return []
-    lines = b"".join(point.encode() for point in points)
-    return [folder.write("metrics.jsonl", lines, grows=True)]
+    return [folder.write("metrics.jsonl", b"".join(line.encode() for line in told), grows=True)]
 
 
 __all__ = ["Fetched", "TransferError", "fetch_checkpoints", "fetch_results"]

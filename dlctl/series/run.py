@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from math import inf
 
 from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source
 from dlctl.series.curve import Curve, Key, key_of
+from dlctl.series.replays import Origin, Replays
 
 
 @dataclass(frozen=True)
@@ -47,37 +49,58 @@ class Run:
     curves: dict[Key, Curve] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     attempts: list[AttemptSpan] = field(default_factory=list)
+    out_of_order: bool = False
+    """Whether a line that counts came after one of a later attempt: then read all lines again."""
+    _newest: int = 0
+    _replays: Replays = field(default_factory=Replays)
     _epochs: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     """Steps, and the epoch of each."""
 
-    def begin_attempt(self, attempt: int, first_step: int, time: float | None) -> None:
-        """Note that an attempt trains from a step on; forget what it does again."""
-        self.attempts = [a for a in self.attempts if a.attempt != attempt]
-        self.attempts.append(AttemptSpan(attempt, first_step, time))
-        self.attempts.sort(key=lambda a: a.attempt)
-        for key, curve in self.curves.items():
-            if key.source != Source.NODE.value:
-                curve.drop_after(first_step)
-        self.events = [
-            e for e in self.events
-            if e.step <= first_step or e.attempt == attempt or e.kind in _LASTING
-        ]  # fmt: skip
-
-    def add(self, attempt: int, learner: int, source: Source, line: MetricsLine) -> None:
-        """Take in a line of an attempt; lines of one file come in their order."""
+    def add(self, origin: Origin, line: MetricsLine) -> None:
+        """Take in a line, after all lines of earlier attempts."""
+        cut = self._replays.cut(origin, line)
+        if cut is None:
+            return
+        self._newest = max(self._newest, origin.attempt)
+        if origin.attempt < self._newest and origin.source is not Source.NODE:
+            self.out_of_order = True
+            return
+        if cut < inf:
+            self._drop_after(cut, None if self._replays.replaces_all(line) else origin)
         if line.event:
-            self.events.append(
-                Event(attempt, line.step, line.time, line.kind, line.event, line.values)
-            )
+            self._take_event(origin, line)
             return
         time = math.nan if line.time is None else line.time
         for name, value in line.values.items():
-            curve = self.curve(key_of(source, learner, line.group, name))
-            if source is not Source.NODE and line.step != NO_STEP:
-                curve.drop_after(line.step - 1)  # a program that went back, such as after a restart
+            curve = self.curve(key_of(origin.source, origin.learner, line.group, name))
+            if origin.source is not Source.NODE and line.step != NO_STEP:
+                curve.drop_after(line.step - 1)  # a program that went back by itself
             curve.points.point(line.step, time, math.nan if value is None else float(value))
         if line.epoch is not None and line.step != NO_STEP:
             self._note_epoch(line.step, line.epoch)
+
+    def _drop_after(self, step: float, origin: Origin | None) -> None:
+        """Forget what is done again: of one learner and source, or of all but the nodes."""
+        for key, curve in self.curves.items():
+            mine = origin is None or (key.source, key.learner) == (
+                origin.source.value, origin.learner
+            )  # fmt: skip
+            if mine and key.source != Source.NODE.value:
+                curve.drop_after(step)
+        if origin is None:
+            self.events = [e for e in self.events if e.step <= step or e.kind in _LASTING]
+
+    def _take_event(self, origin: Origin, line: MetricsLine) -> None:
+        n = origin.attempt
+        self.events.append(Event(n, line.step, line.time, line.kind, line.event, line.values))
+        if line.kind == EventKind.BEGIN.value:
+            self.attempts = [a for a in self.attempts if a.attempt != n]
+            self.attempts.append(AttemptSpan(n, line.step, line.time))
+            self.attempts.sort(key=lambda a: a.attempt)
+        elif line.kind == EventKind.VERDICT.value:
+            for span in self.attempts:
+                if span.attempt == n:
+                    span.ended_at, span.state = line.time, line.event.partition(":")[0]
 
     def curve(self, key: Key) -> Curve:
         """Return a curve, empty if it is new."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trainings import submit, wait_for_file, write_training
@@ -45,22 +46,32 @@ def build(arguments):
 """
 
 
+def hung_attempt(wait_until, job: Path) -> tuple[int, dict[str, Any]]:
+    """Return the attempt that hung: a loaded machine may lose one before, which is retried."""
+    for n in (1, 2):
+        verdict = json.loads(wait_for_file(wait_until, job / contract.verdict_file(n)))
+        if verdict["kind"] == "hung":
+            break
+        assert verdict["kind"] in ("unknown", "scheduler"), json.dumps(verdict, indent=1)
+    assert verdict["kind"] == "hung", json.dumps(verdict, indent=1)
+    return n, verdict
+
+
 def test_a_learner_that_blocks_is_named_and_the_attempt_retried(dlctl, cluster_site, wait_until):
     folder = write_training(
         dlctl.cwd / "job", {"job": "train.py"}, {"train.py": TRAIN},
         learners=3, nodes=3, training={"batch_size": 30, "epochs": 1},
-        checkpoint={"every": "20 steps"}, hang={"floor": "15s"},
+        checkpoint={"every": "20 steps"}, hang={"floor": "15s"}, retries=3,
     )  # fmt: skip
     training_id = submit(dlctl, cluster_site, folder)
     job = cluster_site.root / "jobs" / training_id
-    first = json.loads(wait_for_file(wait_until, job / contract.verdict_file(1)))
-    assert first["kind"] == "hung", json.dumps(first, indent=1)
-    assert "learner 1 on n2 was waited for, at train.py:" in first["reason"]
-    assert "in wait_for_ever (the others are in the exchange)." in first["reason"]
-    assert (first["action"]["kind"], first["action"]["attempt"]) == ("retry", 2)
-    second = json.loads(wait_for_file(wait_until, job / contract.verdict_file(2)))
-    assert second["state"] == "COMPLETED", json.dumps(second, indent=1)
-    stacks = [Path(job, contract.stacks_file(1, rank)).read_text() for rank in range(3)]
+    n, hung = hung_attempt(wait_until, job)
+    assert "learner 1 on n2 was waited for, at train.py:" in hung["reason"]
+    assert "in wait_for_ever (the others are in the exchange)." in hung["reason"]
+    assert (hung["action"]["kind"], hung["action"]["attempt"]) == ("retry", n + 1)
+    after = json.loads(wait_for_file(wait_until, job / contract.verdict_file(n + 1)))
+    assert after["state"] == "COMPLETED", json.dumps(after, indent=1)
+    stacks = [Path(job, contract.stacks_file(n, rank)).read_text() for rank in range(3)]
     assert "in wait_for_ever" in stacks[1]
     assert all("/learner/exchange/" in stacks[rank] for rank in (0, 2)), stacks
 

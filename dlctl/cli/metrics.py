@@ -1,0 +1,120 @@
+"""The command metrics: one list of everything that was measured, for people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import complete_ids, looks, open_record, opened
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+    from dlctl.series.merged import Entry
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(metrics)
+
+
+def metrics(
+    training_ids: list[str] = typer.Argument(
+        None, metavar="ID", autocompletion=complete_ids, show_default=False,
+        help="Training ids; the latest training of this folder by default.",
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print each record as a JSON object."),
+    as_csv: bool = typer.Option(False, "--csv", help="Print each value as a row of CSV."),
+    tensorboard: Path | None = typer.Option(
+        None, "--tensorboard", metavar="DIR", help="Write event files, which TensorBoard reads."
+    ),
+    parquet: Path | None = typer.Option(
+        None, "--parquet", metavar="FILE", help="Write a row for each value as Parquet."
+    ),
+    stay: bool = typer.Option(
+        False, "--follow", "-f", help="Stay and print new records (with --json or --csv)."
+    ),
+    since: int = typer.Option(0, "--since", metavar="STEP", help="Only from this step on."),
+    names: str | None = typer.Option(
+        None, "--names", metavar="RE", help="Only values with such a name, as in 'loss|accuracy'."
+    ),
+) -> None:  # fmt: skip
+    """Print what was measured, as one list over all attempts, learners and sources.
+
+    Example: dlctl metrics digits-3k9f --names loss --csv
+    """
+    if stay and not (as_json or as_csv):
+        raise typer.BadParameter("--follow needs --json or --csv; dlctl watch shows curves")
+    store = open_record()
+    records = store.find_all(training_ids or [])
+    if stay:
+        return _follow(records, since, names, as_csv)
+    found = {record.training_id: list(_read(record, since, names)) for record in records}
+    if tensorboard is not None:
+        _write_tensorboard(tensorboard, found)
+    if parquet is not None:
+        _write_parquet(parquet, found)
+    if as_json or as_csv:
+        _print_records(found, as_csv)
+    elif tensorboard is None and parquet is None:
+        _print_table(found)
+    return None
+
+
+def _read(record: Record, since: int, names: str | None) -> Iterator[Entry]:
+    from dlctl.outputs.metric_formats import chosen
+    from dlctl.outputs.metrics import read_metrics
+
+    with opened(record.site) as session:
+        yield from chosen(read_metrics(session.transport, record), since, names)
+
+
+def _write_tensorboard(folder: Path, found: dict[str, list[Entry]]) -> None:
+    from dlctl.outputs.metric_formats import write_tensorboard
+
+    files = write_tensorboard(folder, dict(found))
+    output.note(f"{len(files)} event files in {folder}: tensorboard --logdir {folder}")
+
+
+def _write_parquet(path: Path, found: dict[str, list[Entry]]) -> None:
+    from dlctl.outputs.metric_formats import rows, write_parquet
+
+    count = write_parquet(path, (row for i, some in found.items() for row in rows(i, some)))
+    output.note(f"{count} rows in {path}")
+
+
+def _print_records(found: dict[str, list[Entry]], as_csv: bool, head: bool = True) -> None:
+    from dlctl.outputs.metric_formats import print_csv, rows
+
+    if as_csv:
+        print_csv((row for i, some in found.items() for row in rows(i, some)), head=head)
+        return
+    for training_id, some in found.items():
+        for entry in some:
+            output.json_line({"training": training_id, **entry.plain()})
+
+
+def _print_table(found: dict[str, list[Entry]]) -> None:
+    from dlctl.outputs.metric_formats import summary
+
+    for training_id, some in found.items():
+        if len(found) > 1:
+            output.line(f"{training_id}:")
+        output.table(["metric", "newest", "best", "at step", "points", "steps"], summary(some),
+                     empty=f"{training_id} has measured nothing yet")  # fmt: skip
+
+
+def _follow(records: Sequence[Record], since: int, names: str | None, as_csv: bool) -> None:
+    """Print new records until all trainings have ended; Ctrl-C leaves them running."""
+    from dlctl.outputs.metric_formats import chosen
+    from dlctl.outputs.metrics import EntryReader, follow_entries
+
+    with looks(records, EntryReader) as looking:
+        head = True
+        for training_id, entries in follow_entries(looking):
+            some = list(chosen(entries, since, names))
+            _print_records({training_id: some}, as_csv, head)
+            head = False

@@ -1,0 +1,116 @@
+"""Look at trainings again and again: their states and what they measured, over open connections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from dlctl.errors import TransportError
+from dlctl.lifecycle import refresh, stale
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record, RecordStore
+    from dlctl.transport import Transport
+
+_STATE_EVERY_S = 2.0
+_RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class Reader(Protocol):
+    """What brings the news of one training."""
+
+    def refresh(self, transport: Transport) -> bool:
+        """Bring what is new; return whether anything was."""
+
+
+R = TypeVar("R", bound=Reader)
+
+
+class Looks(Generic[R]):
+    """Keeps one session open for each site; a site that does not answer is asked again later.
+
+    Args:
+        open_site: opens the site of a name.
+        make_reader: makes the reader of a training.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        store: RecordStore,
+        open_site: Callable[[str], Session],
+        make_reader: Callable[[Record], R],
+    ) -> None:
+        self.records = {record.training_id: record for record in records}
+        self.readers = {record.training_id: make_reader(record) for record in records}
+        self.trouble: dict[str, str] = {}
+        """By site: why it does not answer."""
+        self._store, self._open = store, open_site
+        self._sessions: dict[str, Session] = {}
+        self._asked_at: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
+        self._retry_at: dict[str, float] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Return whether all trainings have ended."""
+        return all(record.state.final for record in self.records.values())
+
+    def look(self) -> set[str]:
+        """Ask all sites; return the ids of trainings of which anything is new.
+
+        Raises:
+            DlctlError: a site can't be reached, and waiting would not help.
+        """
+        found: set[str] = set()
+        for site in sorted({record.site for record in self.records.values()}):
+            if time.monotonic() < self._retry_at.get(site, 0.0):
+                continue
+            mine = [r for r in self.records.values() if r.site == site]
+            try:
+                found |= self._look_at(site, mine)
+            except TransportError as error:
+                if not error.transient:
+                    raise
+                found |= self._failed(site, mine, error)
+        return found
+
+    def session(self, site: str) -> Session:
+        """Return the open session of a site."""
+        if site not in self._sessions:
+            self._sessions[site] = self._open(site)
+        return self._sessions[site]
+
+    def close(self) -> None:
+        """Close all sessions."""
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+    def _look_at(self, site: str, mine: list[Record]) -> set[str]:
+        session, found = self.session(site), set[str]()
+        # The states come first: what was measured before an end is there once it is known.
+        if time.monotonic() - self._asked_at.get(site, 0.0) > _STATE_EVERY_S:
+            for record in refresh(session, mine, self._store):
+                if record != self.records[record.training_id]:
+                    found.add(record.training_id)
+                self.records[record.training_id] = record
+            self._asked_at[site] = time.monotonic()
+        for record in mine:
+            if self.readers[record.training_id].refresh(session.transport):
+                found.add(record.training_id)
+        if self.trouble.pop(site, None) is not None:
+            found |= {record.training_id for record in mine}
+        self._failures.pop(site, None)
+        return found
+
+    def _failed(self, site: str, mine: list[Record], error: TransportError) -> set[str]:
+        """Note that a site does not answer; try a new connection after a while."""
+        count = self._failures[site] = self._failures.get(site, 0) + 1
+        self._retry_at[site] = time.monotonic() + _RETRY_S[min(count, len(_RETRY_S)) - 1]
+        self.trouble[site] = error.message
+        for record in stale(mine, error, self._store):
+            self.records[record.training_id] = record
+        return {record.training_id for record in mine}

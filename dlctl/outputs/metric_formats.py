@@ -1,0 +1,160 @@
+"""What `dlctl metrics` prints and writes: tidy rows, event files, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from dlctl.contract.metrics import NO_STEP, Source
+from dlctl.errors import ResultsError
+from dlctl.outputs.event_file import write_events
+from dlctl.series.best import best_of
+from dlctl.series.curve import Key, key_of
+from dlctl.series.merged import Entry
+
+COLUMNS = ("training", "attempt", "learner", "source", "group", "step", "epoch", "time", "name",
+           "value")  # fmt: skip
+Row = tuple[str, int, int, str, str, int | None, int | None, float | None, str, float | str | None]
+_UNSAFE = re.compile(r"[^\w.-]+")
+
+
+def chosen(entries: Iterable[Entry], since_step: int, names: str | None) -> Iterator[Entry]:
+    """Yield the entries from a step on; of those only the values whose names match.
+
+    Args:
+        names: A regular expression, searched in `name` and in `group/name`.
+
+    Raises:
+        ResultsError: `names` is no regular expression.
+    """
+    try:
+        wanted = re.compile(names) if names else None
+    except re.error as error:
+        raise ResultsError(
+            f"--names {names!r} is no regular expression: {error}",
+            hint="such as --names 'loss|acc'",
+        ) from error
+    for entry in entries:
+        line = entry.line
+        if line.step != NO_STEP and line.step < since_step:
+            continue
+        if wanted is None:
+            yield entry
+            continue
+        kept = {n: v for n, v in line.values.items() if _matches(wanted, line.group, n)}
+        texts = {n: v for n, v in line.texts.items() if _matches(wanted, line.group, n)}
+        if kept or texts:
+            yield Entry(entry.origin, _with(line, kept, texts))
+
+
+def _matches(wanted: re.Pattern[str], group: str, name: str) -> bool:
+    return bool(wanted.search(name) or (group and wanted.search(f"{group}/{name}")))
+
+
+def _with(line: Any, values: dict[str, float | None], texts: dict[str, str]) -> Any:
+    from dataclasses import replace
+
+    return replace(line, values=values, texts=texts, event="", kind="")
+
+
+def rows(training_id: str, entries: Iterable[Entry]) -> Iterator[Row]:
+    """Yield a row for each value."""
+    for entry in entries:
+        line, origin = entry.line, entry.origin
+        if line.event:
+            continue
+        step = None if line.step == NO_STEP else line.step
+        for name, value in (line.values | line.texts).items():
+            key = key_of(origin.source, origin.learner, line.group, name)
+            yield (training_id, origin.attempt, origin.learner, key.source, key.group, step,
+                   line.epoch, line.time, key.name, value)  # fmt: skip
+
+
+def print_csv(some: Iterable[Row], stream: TextIO | None = None, head: bool = True) -> None:
+    """Print rows as CSV; a value that is no number is `nan`."""
+    writer = csv.writer(stream or sys.stdout, lineterminator="\n")
+    if head:
+        writer.writerow(COLUMNS)
+    for row in some:
+        writer.writerow(["" if cell is None else cell for cell in row[:-1]]
+                        + ["nan" if row[-1] is None else row[-1]])  # fmt: skip
+
+
+def write_tensorboard(folder: Path, found: dict[str, Sequence[Entry]]) -> list[Path]:
+    """Write a folder of event files for each training and group; return the files."""
+    written = []
+    for training_id, entries in found.items():
+        points: dict[tuple[str, ...], list[tuple[float, int, str, float]]] = defaultdict(list)
+        for row in rows(training_id, entries):
+            _, _, learner, source, group, step, _, time, name, value = row
+            if step is None or isinstance(value, str):
+                continue
+            parts = [training_id, f"learner-{learner}" if learner else "",
+                     source if source == Source.NODE.value else "", group]  # fmt: skip
+            number = float("nan") if value is None else float(value)
+            points[tuple(filter(None, parts))].append((time or 0.0, step, name, number))
+        for place, some in sorted(points.items()):
+            began_at = some[0][0]
+            inner = folder.joinpath(*(_UNSAFE.sub("_", part) for part in place))
+            path = inner / f"events.out.tfevents.{began_at:.0f}.dlctl"
+            write_events(path, began_at, some)
+            written.append(path)
+    return written
+
+
+def write_parquet(path: Path, some: Iterable[Row]) -> int:
+    """Write rows as Parquet; return their number. Texts are in a column of their own.
+
+    Raises:
+        ResultsError: pyarrow is not installed here.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ResultsError(
+            "--parquet needs the package pyarrow, which this Python lacks",
+            hint=f"{sys.executable} -m pip install pyarrow",
+        ) from error
+    columns: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, "text")}
+    for row in some:
+        *head, value = row
+        for name, cell in zip(COLUMNS, head, strict=False):
+            columns[name].append(cell)
+        is_text = isinstance(value, str)
+        columns["value"].append(None if is_text else value)
+        columns["text"].append(value if is_text else None)
+    schema = pa.schema([
+        ("training", pa.string()), ("attempt", pa.int32()), ("learner", pa.int32()),
+        ("source", pa.string()), ("group", pa.string()), ("step", pa.int64()),
+        ("epoch", pa.int64()), ("time", pa.float64()), ("name", pa.string()),
+        ("value", pa.float64()), ("text", pa.string()),
+    ])  # fmt: skip
+    columns["value"] = [None if v is None else float(v) for v in columns["value"]]
+    pq.write_table(pa.table(columns, schema=schema), path)
+    return len(columns["step"])
+
+
+def summary(entries: Iterable[Entry]) -> list[list[str]]:
+    """Return the rows of a table: name, newest, best and its step, points, steps."""
+    found: dict[Key, list[tuple[int | None, float]]] = defaultdict(list)
+    for row in rows("", entries):
+        _, _, learner, source, group, step, _, _, name, value = row
+        if isinstance(value, (int, float)):
+            found[Key(source, learner, group, name)].append((step, value))
+    return [_summary_row(key, points) for key, points in found.items()]
+
+
+def _summary_row(key: Key, points: list[tuple[int | None, float]]) -> list[str]:
+    best = best_of(key.name, points)
+    steps = [step for step, _ in points if step is not None]
+    between = f"{min(steps)} to {max(steps)}" if steps else "-"
+    return [
+        key.shown, format(points[-1][1], ".5g"), "-" if best is None else format(best[1], ".5g"),
+        "-" if best is None or best[0] is None else str(best[0]), str(len(points)), between,
+    ]  # fmt: skip

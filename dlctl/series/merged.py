@@ -1,0 +1,79 @@
+"""One list of records over all attempts and sources: what `dlctl metrics` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source
+from dlctl.series.replays import Origin, Replays
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line, and where it comes from."""
+
+    origin: Origin
+    line: MetricsLine
+
+    def plain(self) -> dict[str, Any]:
+        """Return the record as `--json` prints it; a value that is null is no number."""
+        line, origin = self.line, self.origin
+        return {
+            "step": None if line.step == NO_STEP else line.step, "epoch": line.epoch,
+            "time": line.time, "attempt": origin.attempt, "learner": origin.learner,
+            "source": origin.source.value, "group": line.group,
+            "kind": (line.kind or "event") if line.event else "scalar",
+            **({"event": line.event} if line.event else {}),
+            "values": {**line.values, **line.texts},
+        }  # fmt: skip
+
+
+_LASTING = (EventKind.BEGIN.value, EventKind.VERDICT.value)
+
+
+class Merger:
+    """Keeps the entries that count."""
+
+    def __init__(self) -> None:
+        self._replays = Replays()
+        self._entries: list[Entry] = []
+
+    def add(self, origin: Origin, line: MetricsLine) -> bool:
+        """Take in a line; return whether it counts."""
+        cut = self._replays.cut(origin, line)
+        if cut is None:
+            return False
+        if cut < inf:
+            everything = self._replays.replaces_all(line)
+            self._entries = [
+                e for e in self._entries if not self._is_replaced(e, cut, origin, everything)
+            ]  # fmt: skip
+        self._entries.append(Entry(origin, line))
+        return True
+
+    @staticmethod
+    def _is_replaced(entry: Entry, cut: float, by: Origin, everything: bool) -> bool:
+        known, line = entry.origin, entry.line
+        if known.source is Source.NODE or line.kind in _LASTING or line.step <= cut:
+            return False
+        mine = (known.learner, known.source) == (by.learner, by.source)
+        return known.attempt < by.attempt and (everything or mine)
+
+    def entries(self) -> list[Entry]:
+        """Return all entries: by attempt and learner, each file's in their order."""
+        order = list(Source)
+        return sorted(
+            self._entries,
+            key=lambda e: (e.origin.attempt, e.origin.learner, order.index(e.origin.source)),
+        )
+
+
+def merge(lines: Iterable[tuple[Origin, MetricsLine]]) -> list[Entry]:
+    """Return the entries that count."""
+    merger = Merger()
+    for origin, line in lines:
+        merger.add(origin, line)
+    return merger.entries()

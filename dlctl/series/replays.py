@@ -1,0 +1,60 @@
+"""Which records of a training count, when attempts have done some steps again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a line comes from."""
+
+    attempt: int
+    learner: int
+    """The rank."""
+    source: Source
+
+
+@dataclass
+class Replays:
+    """Takes the lines of all files in any order, each file's own in their order.
+
+    A later attempt replaces the steps of earlier ones: from where it says that it begins, or else,
+    for each learner and source, from its first line.
+    """
+
+    _begins: dict[int, int] = field(default_factory=dict)
+    """The step from which each attempt trains on."""
+    _firsts: dict[tuple[int, Source], dict[int, int]] = field(default_factory=dict)
+    """The step before each attempt's first line, by learner and source."""
+
+    def cut(self, origin: Origin, line: MetricsLine) -> float | None:
+        """Return after which step a line replaces its source's records; None: it does not count.
+
+        `inf` replaces none. What is measured of nodes is never replaced: it happened.
+        """
+        if origin.source is Source.NODE or line.step == NO_STEP:
+            return inf
+        if line.kind == EventKind.BEGIN.value:
+            self._begins[origin.attempt] = line.step
+            return line.step
+        if line.kind == EventKind.VERDICT.value:
+            return inf
+        firsts = self._firsts.setdefault((origin.learner, origin.source), {})
+        is_first = origin.attempt not in firsts
+        if is_first:
+            firsts[origin.attempt] = line.step - 1
+        later = [
+            step for known in (self._begins, firsts) for attempt, step in known.items()
+            if attempt > origin.attempt
+        ]  # fmt: skip
+        if later and min(later) < line.step:
+            return None
+        return line.step - 1 if is_first else inf
+
+    def replaces_all(self, line: MetricsLine) -> bool:
+        """Return whether a line replaces the records of all sources."""
+        return line.kind == EventKind.BEGIN.value
