@@ -314,7 +314,8 @@ class Trainer:
         position = self.position
         if self._reports.metrics is not None:
             at = position.step if step < 0 else step
-            self._reports.metrics.tell(at, position.epoch + 1, event, kind, values)
+            epoch = min(position.epoch + 1, self._settings.epochs)
+            self._reports.metrics.tell(at, epoch, event, kind, values)
 
     def _note_checkpoint(self) -> None:
         """Note the newest checkpoint once it is safe on the disk."""

@@ -1,0 +1,264 @@
+"""The six questions that people ask of a training, each answered in a sentence with its evidence.
+
+They are those of the paper on IBM's Deep Learning Service, section "Understanding Training
+Progress". Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from dlctl.contract.metrics import LEARNING_RATE, LOSS, SECONDS, EventKind
+from dlctl.series.best import best_of, is_better_lower
+from dlctl.series.curve import Curve
+from dlctl.series.plateau import LEAST, METHOD, find_plateau
+from dlctl.series.rates import RateChange, rate_changes
+from dlctl.series.run import Run
+from dlctl.series.trend import noise, slope, thinned, trend
+
+VALIDATED = ("validation", "test", "eval", "valid", "val")
+GOOD, BAD, NOTE, UNKNOWN = "good", "bad", "note", "unknown"
+_SURE = 2.33
+_WINDOW = 100
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint."""
+
+    step: int
+    saved_at: float | None = None
+    """Unix seconds."""
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known besides the curves."""
+
+    now: float
+    """Unix seconds."""
+    classes: int | None = None
+    checkpoints: Sequence[Saved] = ()
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question."""
+
+    key: str
+    """Such as `plateau`, for programs."""
+    question: str
+    state: str
+    """`good`, `bad`, `note` (neither) or `unknown`."""
+    text: str
+    """One sentence."""
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+def answers(run: Run, known: Known) -> list[Answer]:
+    """Return the answers, in the paper's order."""
+    makers: tuple[tuple[str, str, Callable[[Run, Known], _Found]], ...] = (
+        ("guessing", "Better than guessing?", _guessing),
+        ("plateau", "On a plateau?", _plateau),
+        ("checkpoint", "Checkpoint written?", _checkpoint),
+        ("learning_rate", "Learning rate changed?", _learning_rate),
+        ("stable", "Stable?", _stable),
+        ("validation", "How often is validation?", _validation),
+    )
+    return [Answer(key, question, *make(run, known)) for key, question, make in makers]
+
+
+_Found = tuple[str, str, dict[str, Any]]
+
+
+def main_curve(run: Run) -> Curve | None:
+    """Return the curve by which a training is judged.
+
+    It is of validation data if there is any, and an accuracy rather than a loss.
+    """
+    curves = [c for k, c in sorted(run.curves.items()) if k.source != "node" and k.learner == 0]
+    judged = [c for c in curves if is_better_lower(c.key.name) is not None and len(c)]
+    for groups in (VALIDATED, None):
+        mine = [c for c in judged if groups is None or c.key.group in groups]
+        for lower in (False, True):
+            if found := [c for c in mine if is_better_lower(c.key.name) is lower]:
+                return found[0]
+    return None
+
+
+def _number(value: float) -> str:
+    return format(value, ".4g")
+
+
+def _guessing(run: Run, known: Known) -> _Found:
+    curve = main_curve(run)
+    if curve is None or not (points := curve.values()):
+        return UNKNOWN, "No accuracy or loss has been measured yet.", {}
+    name, lower = curve.key.shown, bool(is_better_lower(curve.key.name))
+    best = best_of(curve.key.name, points)
+    assert best is not None
+    guess, how = _guess(curve, points, known.classes)
+    better = best[1] < guess if lower else best[1] > guess
+    spread = noise([value for _, value in points])
+    sure = abs(best[1] - guess) > 2 * spread
+    evidence = {"metric": name, "best": best[1], "best_step": best[0], "guess": guess, "how": how}
+    if len(points) < 2 and known.classes is None:
+        return UNKNOWN, f"Only one value of {name} is known: {_number(best[1])}.", evidence
+    text = f"The best {name} is {_number(best[1])} (step {best[0]:.0f}); {how} is {_number(guess)}."
+    if better and sure:
+        return GOOD, f"Yes. {text}", evidence
+    return BAD, f"{'Hardly' if better else 'No'}. {text}", evidence
+
+
+def _guess(
+    curve: Curve, points: Sequence[tuple[float, float]], classes: int | None
+) -> tuple[float, str]:
+    if classes and classes > 1:
+        if curve.key.name == LOSS:
+            return math.log(classes), f"guessing among {classes} classes"
+        if "acc" in curve.key.name.lower():
+            return 1 / classes, f"guessing among {classes} classes"
+    return points[0][1], "the first one"
+
+
+def _plateau(run: Run, _: Known) -> _Found:
+    curve = main_curve(run)
+    if curve is None:
+        return UNKNOWN, "No accuracy or loss has been measured yet.", {}
+    points, lower = curve.values(), bool(is_better_lower(curve.key.name))
+    changes = rate_changes(run)
+    since = changes[-1].step if changes else 0.0
+    recent = [value for step, value in points if step > since]
+    evidence: dict[str, Any] = {"metric": curve.key.shown, "values": len(recent), "method": METHOD}
+    if len(recent) < LEAST:
+        of = "since the learning rate changed" if changes else "so far"
+        text = f"Too early to tell: {len(recent)} values of {curve.key.shown} {of}, of {LEAST}."
+        return UNKNOWN, text, evidence
+    found = find_plateau(points, lower, since)
+    if found is None:
+        per = abs(slope(thinned(points)[-LEAST:])) * 1000
+        text = f"No: {curve.key.shown} still gets better, by {_number(per)} in 1,000 steps."
+        return GOOD, text, evidence
+    evidence |= {"since_step": found.since_step, "values": found.values, "gain": found.gain}
+    text = (
+        f"Yes: {curve.key.shown} has not got better since step {found.since_step:.0f} "
+        f"({found.values} values)."
+    )
+    return BAD, text, evidence
+
+
+def _checkpoint(run: Run, known: Known) -> _Found:
+    saved = max(known.checkpoints, key=lambda c: c.step, default=None)
+    if saved is None:
+        events = [e for e in run.events if e.kind == EventKind.CHECKPOINT.value]
+        if not events:
+            return (BAD if known.ended else NOTE), "No checkpoint has been written yet.", {}
+        saved = Saved(events[-1].step, events[-1].time)
+    evidence: dict[str, Any] = {
+        "step": saved.step, "saved_at": saved.saved_at, "size_bytes": saved.size_bytes,
+    }  # fmt: skip
+    behind = max(0, run.last_step - saved.step)
+    parts = [f"Yes, of step {saved.step}"]
+    if saved.size_bytes is not None:
+        parts.append(_size(saved.size_bytes))
+    if saved.saved_at is not None and not known.ended:
+        parts.append(f"{_span(known.now - saved.saved_at)} ago")
+    text = ", ".join(parts) + (f"; {behind} steps have been done since." if behind else ".")
+    return GOOD, text, evidence | {"steps_since": behind}
+
+
+def _size(size_bytes: float) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:.3g} {name}"
+    return f"{size_bytes:.0f} bytes"
+
+
+def _span(seconds: float) -> str:
+    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (129600, 3600, "h")):
+        if seconds < limit:
+            return f"{max(0, seconds) / unit:.0f} {name}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def _learning_rate(run: Run, _: Known) -> _Found:
+    curves = run.named(LEARNING_RATE) or run.named("lr")
+    if not curves:
+        return UNKNOWN, "No learning rate has been measured.", {}
+    changes, now = rate_changes(run), curves[0].last
+    if not changes:
+        first = curves[0].values()[0][1]
+        if not math.isclose(first, now, rel_tol=1e-9):
+            text = f"It changes at every step, from {_number(first)} to {_number(now)} by now."
+            return NOTE, text, {"first": first, "now": now, "changes": []}
+        return NOTE, f"No, it is {_number(now)} from the beginning.", {"now": now, "changes": []}
+    last = changes[-1]
+    times = "once" if len(changes) == 1 else f"{len(changes)} times"
+    text = (
+        f"Yes, {times}, last at step {last.step:.0f} from {_number(last.before)} to "
+        f"{_number(last.after)}{_effect(run, last)}."
+    )
+    return NOTE, text, {"now": now, "changes": [vars(change) for change in changes]}
+
+
+def _effect(run: Run, change: RateChange) -> str:
+    """Return what a change did to the judged metric, in words."""
+    if (curve := main_curve(run)) is None:
+        return ""
+    points = curve.values()
+    before = [value for step, value in points if step <= change.step][-5:]
+    after = [value for step, value in points if step > change.step][:5]
+    if not before or not after:
+        return ""
+    return f": {curve.key.shown} went from {_number(median(before))} to {_number(median(after))}"
+
+
+def _stable(run: Run, _: Known) -> _Found:
+    losses = [c for c in run.named(LOSS) if c.key.group not in VALIDATED and c.key.learner == 0]
+    curve = losses[0] if losses else main_curve(run)
+    if curve is None or len(curve) < LEAST:
+        return UNKNOWN, "Too early to tell.", {}
+    name, newest = curve.key.shown, curve.points.last[-1]
+    if math.isnan(newest):
+        step = next(s for s, v in zip(curve.points.step_last, curve.points.last, strict=True)
+                    if math.isnan(v))  # fmt: skip
+        text = f"No: {name} is not a number since step {step:.0f}."
+        return BAD, text, {"metric": name, "since_step": step}
+    points = curve.values()[-_WINDOW:]
+    values = [value for _, value in points]
+    lower, middle = is_better_lower(curve.key.name) is not False, median(values)
+    z, wiggle = trend(values) * (1 if lower else -1), noise(values)
+    moved = abs(slope(points) * (points[-1][0] - points[0][0]))
+    share = wiggle / abs(middle) if middle else 0.0
+    evidence = {"metric": name, "values": len(values), "noise": wiggle, "trend_z": z}
+    if z > _SURE and moved > 2 * wiggle and moved > 0.1 * abs(middle):
+        text = f"No, it diverges: {name} got worse by {_number(moved)} over {len(values)} values."
+        return BAD, text, evidence
+    if share > 0.25:
+        text = f"It oscillates: {name} varies by {100 * share:.0f} % between neighbouring values."
+        return NOTE, text, evidence
+    return GOOD, f"Yes: {name} varies by {100 * share:.1f} % between neighbours.", evidence
+
+
+def _validation(run: Run, _: Known) -> _Found:
+    events = [e for e in run.events if e.kind == EventKind.VALIDATION.value]
+    steps = [float(e.step) for e in events]
+    took = [s for e in events if (s := e.values.get(SECONDS)) is not None]
+    if not steps:
+        curves = [c for k, c in sorted(run.curves.items()) if k.group in VALIDATED and len(c)]
+        steps = [step for step, _ in curves[0].values()] if curves else []
+    if not steps:
+        return UNKNOWN, "There has been no validation yet.", {}
+    if len(steps) == 1:
+        text = f"Once so far, at step {steps[0]:.0f}"
+    else:
+        gap = median(b - a for a, b in zip(steps, steps[1:], strict=False))
+        text = f"Every {gap:.0f} steps, {len(steps)} times so far"
+    cost = f"; it takes {_number(median(took))} s." if took else "."
+    return NOTE, text + cost, {"steps": steps[-20:], "seconds": median(took) if took else None}

@@ -1,0 +1,135 @@
+"""The six answers, each from a curve of which the answer is known."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from dlctl.contract.metrics import EventKind, MetricsLine, Source
+from dlctl.series.answers import Known, Saved, answers
+from dlctl.series.replays import Origin
+from dlctl.series.run import Run
+
+LOOP = Origin(1, 0, Source.LOOP)
+DRAW = random.Random(1)
+
+
+def run_of(*lines):
+    run = Run("t-1")
+    for line in lines:
+        run.add(LOOP, line)
+    return run
+
+
+def curve(name, values, per=10):
+    return [MetricsLine(i * per, 1, 100.0 + i, {name: v}) for i, v in enumerate(values, 1)]
+
+
+def event(step, kind, text="something", **values):
+    return MetricsLine(step, 1, 100.0 + step, values, event=text, kind=kind.value)
+
+
+def told(key, run, **known):
+    found = {a.key: a for a in answers(run, Known(now=1000.0, **known))}
+    assert list(found) == [
+        "guessing", "plateau", "checkpoint", "learning_rate", "stable", "validation",
+    ]  # fmt: skip
+    return found[key].state, found[key].text
+
+
+RISING = [0.1 + 0.8 * (1 - math.exp(-i / 20)) for i in range(40)]
+
+
+def test_nothing_measured_is_unknown_and_no_error():
+    states = {a.state for a in answers(run_of(), Known(now=1.0))}
+    assert states == {"unknown", "note"}
+
+
+def test_better_than_guessing_among_classes():
+    state, text = told("guessing", run_of(*curve("validation_accuracy", RISING)), classes=10)
+    assert (state, text[:4]) == ("good", "Yes.")
+    assert "guessing among 10 classes is 0.1" in text
+    bad = [0.1 + DRAW.gauss(0, 0.01) for _ in range(30)]
+    state, text = told("guessing", run_of(*curve("validation_accuracy", bad)), classes=10)
+    assert state == "bad", text
+
+
+def test_without_classes_the_first_validation_is_the_guess():
+    state, text = told("guessing", run_of(*curve("validation_loss", [2.3, 1.0, 0.9, 0.85])))
+    assert state == "good"
+    assert "the first one is 2.3" in text
+
+
+def test_a_validation_accuracy_judges_rather_than_a_loss():
+    lines = [*curve("loss", [1.0] * 20), *curve("validation_loss", [1.0] * 20),
+             *curve("validation_accuracy", RISING)]  # fmt: skip
+    state, text = told("plateau", run_of(*lines))
+    assert (state, text[:36]) == ("good", "No: validation accuracy still gets b")
+
+
+def test_a_plateau_is_told_with_its_step():
+    values = [min(0.9, 0.1 + 0.02 * i) for i in range(100)]
+    state, text = told("plateau", run_of(*curve("validation_accuracy", values)))
+    assert state == "bad"
+    assert "has not got better since step 4" in text
+
+
+def test_a_new_learning_rate_begins_anew():
+    flat = curve("validation_accuracy", [0.9] * 40)
+    rates = curve("learning_rate", [0.1] * 37 + [0.01] * 3)
+    state, text = told("plateau", run_of(*flat, *rates))
+    assert (state, "since the learning rate changed" in text) == ("unknown", True)
+
+
+def test_the_last_checkpoint_its_size_and_age():
+    run = run_of(*curve("loss", [1.0] * 20), event(150, EventKind.CHECKPOINT))
+    assert told("checkpoint", run) == (
+        "good",
+        "Yes, of step 150, 12 min ago; 50 steps have been done since.",
+    )
+    saved = [Saved(100, 940.0, 3 * 2**20), Saved(180, 970.0, 3 * 2**20)]
+    assert told("checkpoint", run, checkpoints=saved)[1].startswith("Yes, of step 180, 3 MiB, 30 s")
+    assert told("checkpoint", run_of())[0] == "note"
+    assert told("checkpoint", run_of(), ended=True)[0] == "bad"
+
+
+def test_changes_of_the_learning_rate_and_what_they_did():
+    rates = curve("learning_rate", [0.1] * 20 + [0.01] * 20)
+    accuracy = curve("validation_accuracy", [0.5] * 20 + [0.8] * 20)
+    state, text = told("learning_rate", run_of(*rates, *accuracy))
+    assert text == (
+        "Yes, once, last at step 200 from 0.1 to 0.01: validation accuracy went from 0.5 to 0.8."
+    )
+    falling = curve("learning_rate", [0.1 * 0.99**i for i in range(50)])
+    assert told("learning_rate", run_of(*falling))[1].startswith("It changes at every step")
+    assert told("learning_rate", run_of(*curve("learning_rate", [0.1] * 5)))[1].startswith("No, it")
+
+
+@pytest.mark.parametrize(
+    ("values", "state", "beginning"),
+    [
+        ([1 / (i + 1) + DRAW.gauss(0, 1e-4) for i in range(80)], "good", "Yes: loss varies"),
+        ([1 + 0.8 * (-1) ** i for i in range(80)], "note", "It oscillates"),
+        ([1 + 0.05 * i + DRAW.gauss(0, 0.05) for i in range(80)], "bad", "No, it diverges"),
+        ([1.0] * 20 + [math.nan] * 3, "bad", "No: loss is not a number since step 210"),
+    ],
+)
+def test_stable_oscillating_or_diverging(values, state, beginning):
+    lines = [
+        MetricsLine(line.step, 1, line.time, {"loss": None if v != v else v})
+        for line, v in zip(curve("loss", values), values, strict=True)
+    ]
+    found = told("stable", run_of(*lines))
+    assert (found[0], found[1][: len(beginning)]) == (state, beginning), found
+
+
+def test_how_often_validation_is_and_how_long_it_takes():
+    lines = [event(step, EventKind.VALIDATION, seconds=1.5) for step in (100, 200, 300)]
+    assert told("validation", run_of(*lines)) == (
+        "note",
+        "Every 100 steps, 3 times so far; it takes 1.5 s.",
+    )
+    own = curve("validation_loss", [1.0, 0.9, 0.8], per=25)
+    assert told("validation", run_of(*own))[1] == "Every 25 steps, 3 times so far."
