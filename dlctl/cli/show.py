@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -43,12 +44,26 @@ def gather(session: Session, record: Record, store: RecordStore) -> dict[str, An
         record = refresh(session, [record], store)[0]
         more: dict[str, Any] = details(session, record)
         more["orders"] = [asdict(o) | {"text": str(o)} for o in given_orders(session, record)]
+        more |= _meaning(session, record, more.get("plan"))
     except TransportError as error:
         output.warn(error.message)
         record, more = stale([record], error, store)[0], dict[str, Any]()
     if plan := more.get("plan"):
         more = {**more, "plan": {**plan, "created_at": unix_seconds(plan["created_at"])}}
     return plain(record) | {"shown_state": shown_state(record)} | more
+
+
+def _meaning(session: Session, record: Record, plan: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what the metrics mean."""
+    from dlctl.contract import Plan, from_json
+    from dlctl.outputs.insight import insight, saved_checkpoints
+    from dlctl.outputs.metrics import MetricsReader
+
+    reader = MetricsReader(record)
+    reader.refresh(session.transport)
+    saved = saved_checkpoints(session.transport, record)
+    known = from_json(Plan, json.dumps(plan, default=str)) if plan else None
+    return insight(reader.run, record, known, saved).plain()
 
 
 def print_details(details: dict[str, Any]) -> None:
@@ -84,6 +99,7 @@ def print_details(details: dict[str, Any]) -> None:
             output.items(speed)
     if plan.get("parameter_server"):
         print_servers(details)
+    _print_meaning(details)
     _print_last_words(details)
     if words := details.get("job_output"):
         output.line("\nlast lines of the job's output:")
@@ -223,6 +239,16 @@ def _print_metrics(learners: list[dict[str, Any]]) -> None:
         for name, value in own[told].items()
     })  # fmt: skip
     output.line("")
+
+
+def _print_meaning(details: dict[str, Any]) -> None:
+    """Print the answers to which something is known, and how busy the nodes are."""
+    told = [each for each in details.get("answers") or [] if each["state"] != "unknown"]
+    if told:
+        output.line("")
+        output.fields({each["question"]: each["text"] for each in told})
+    for sentence in details.get("utilisation") or []:
+        output.items(sentence)
 
 
 def _learner(status: dict[str, Any]) -> list[str]:

@@ -276,6 +276,9 @@ class TrainingSection(Section, title="Training"):
     seed: Count = Field(0, ge=0, le=2**63 - 1, description="Seed of every random generator.")
     validate_every_epochs: Count = Field(1, ge=1, description="Epochs between validations.")
     log_every_steps: Count = Field(10, ge=1, description="Steps between lines of metrics.")
+    classes: Count | None = Field(
+        None, ge=2, description="Classes that the model chooses among, to compare with guessing."
+    )
     learning_rate_schedule: ScheduleSection = Field(
         default_factory=lambda: ScheduleSection.model_validate({}),
         description="How the learning rate changes.",

@@ -180,6 +180,10 @@ def _size(size_bytes: float) -> str:
     return f"{size_bytes:.0f} bytes"
 
 
+def _took(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
 def _span(seconds: float) -> str:
     for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (129600, 3600, "h")):
         if seconds < limit:
@@ -235,7 +239,10 @@ def _stable(run: Run, _: Known) -> _Found:
     lower, middle = is_better_lower(curve.key.name) is not False, median(values)
     z, wiggle = trend(values) * (1 if lower else -1), noise(values)
     moved = abs(slope(points) * (points[-1][0] - points[0][0]))
-    share = wiggle / abs(middle) if middle else 0.0
+    # Near zero a loss always varies by much of itself.
+    everything = [value for _, value in curve.values()]
+    scale = max(abs(middle), (max(everything) - min(everything)) / 10)
+    share = wiggle / scale if scale else 0.0
     evidence = {"metric": name, "values": len(values), "noise": wiggle, "trend_z": z}
     if z > _SURE and moved > 2 * wiggle and moved > 0.1 * abs(middle):
         text = f"No, it diverges: {name} got worse by {_number(moved)} over {len(values)} values."
@@ -260,5 +267,5 @@ def _validation(run: Run, _: Known) -> _Found:
     else:
         gap = median(b - a for a, b in zip(steps, steps[1:], strict=False))
         text = f"Every {gap:.0f} steps, {len(steps)} times so far"
-    cost = f"; it takes {_number(median(took))} s." if took else "."
+    cost = f"; it takes {_took(median(took))}." if took else "."
     return NOTE, text + cost, {"steps": steps[-20:], "seconds": median(took) if took else None}

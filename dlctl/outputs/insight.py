@@ -1,0 +1,55 @@
+"""What the metrics of a training mean: the six answers, utilisation in words, the time left."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dlctl.contract import Plan
+from dlctl.outputs.checkpoints import list_checkpoints
+from dlctl.series.answers import Answer, Known, Saved, answers
+from dlctl.series.pace import TimeLeft, time_left
+from dlctl.series.run import Run
+from dlctl.series.utilisation import sentences
+
+if TYPE_CHECKING:
+    from dlctl.record import Record
+    from dlctl.transport import Transport
+
+
+@dataclass(frozen=True)
+class Insight:
+    """What is to be told of a training."""
+
+    answers: list[Answer] = field(default_factory=list)
+    utilisation: list[str] = field(default_factory=list)
+    left: TimeLeft | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        return {
+            "answers": [asdict(answer) for answer in self.answers],
+            "utilisation": self.utilisation,
+            "time_left_s": asdict(self.left) if self.left else None,
+        }
+
+
+def insight(
+    run: Run, record: Record, plan: Plan | None, checkpoints: list[Saved], now: float | None = None
+) -> Insight:
+    """Return what a run means, for the state that a record knows."""
+    now = time.time() if now is None else now
+    known = Known(now, plan.training.classes if plan else None, checkpoints, record.state.final)
+    left = None if record.state.final else time_left(run, record.done)
+    return Insight(answers(run, known), sentences(run, plan.resources if plan else None), left)
+
+
+def saved_checkpoints(transport: Transport, record: Record) -> list[Saved]:
+    """Return the complete checkpoints of a training.
+
+    Raises:
+        TransportError
+    """
+    found = list_checkpoints(transport, record.job_dir)
+    return [Saved(c.step, c.written_at, c.size_bytes) for c in found if c.complete]
