@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from dlctl import __version__
-from dlctl.cli import output
+from dlctl.cli import output, watch
 from dlctl.errors import DlctlError, ManifestError
 
 _MOST_PROBLEMS = 20
@@ -77,7 +77,18 @@ def _register() -> None:
     from dlctl.cli import checkpoints, export, jobs, manifests, metrics, reading, sites
     from dlctl.cli.costs import rehearse, report
 
-    for group in (manifests, rehearse, jobs, reading, metrics, report, checkpoints, export, sites):
+    for group in (
+        manifests,
+        rehearse,
+        jobs,
+        reading,
+        metrics,
+        watch,
+        report,
+        checkpoints,
+        export,
+        sites,
+    ):
         group.register(app)
 
 

@@ -101,9 +101,10 @@ class Builder:
             self._full(k, current)
             bin_ = Bin(**vars(current))
 
-    def open_bins(self, series: int) -> list[Bin]:
-        """Return the bins of a series that are not yet full, the largest and oldest first."""
-        return [b for b in reversed(self._open.get(series, [])) if b is not None]
+    def open_bins(self, series: int, k: int) -> list[Bin]:
+        """Return the points of a series that are in no full bin of a level, oldest first."""
+        levels = self._open.get(series, [])[: LEVELS.index(k) + 1]
+        return [b for b in reversed(levels) if b is not None]
 
 
 def level_file(metrics_file: str, k: int) -> str:

@@ -15,6 +15,7 @@ from dlctl.lifecycle.watch import (
     check_learner,
     details,
     learner_status,
+    learner_statuses,
     read_plan,
     read_script,
     refresh,
@@ -23,6 +24,6 @@ from dlctl.lifecycle.watch import (
 
 __all__ = [
     "Session", "cancel", "changed_since_sent", "check_learner", "delete", "details", "halt",
-    "learner_status", "make_environment",
+    "learner_status", "learner_statuses", "make_environment",
     "open_session", "read_plan", "read_script", "refresh", "resume", "stale", "submit",
 ]  # fmt: skip

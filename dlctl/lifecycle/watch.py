@@ -238,6 +238,20 @@ def learner_status(session: Session, record: Record, rank: int = 0) -> contract.
     return _record(contract.Status, read_files(session.transport, [path])[path])
 
 
+def learner_statuses(
+    session: Session, record: Record, plan: contract.Plan
+) -> list[contract.Status]:
+    """Return what each learner of the newest attempt last wrote about itself, by rank."""
+    names = [
+        contract.status_file(record.attempt, "learner", rank)
+        for rank in range(plan.resources.learners)
+    ]
+    paths = [f"{record.job_dir}/{name}" for name in names]
+    found = read_files(session.transport, paths)
+    known = (_record(contract.Status, found[path]) for path in paths)
+    return [status for status in known if status is not None]
+
+
 def details(session: Session, record: Record) -> dict[str, object]:
     """Return what `dlctl show` prints besides the record: plan, learners, verdict."""
     files_of = read_all(session.transport, record)

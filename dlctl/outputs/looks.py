@@ -12,7 +12,6 @@ from dlctl.lifecycle import refresh, stale
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
-    from dlctl.transport import Transport
 
 _STATE_EVERY_S = 2.0
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -21,7 +20,7 @@ _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 class Reader(Protocol):
     """What brings the news of one training."""
 
-    def refresh(self, transport: Transport) -> bool:
+    def refresh(self, session: Session, record: Record) -> bool:
         """Bring what is new; return whether anything was."""
 
 
@@ -98,8 +97,8 @@ class Looks(Generic[R]):
                     found.add(record.training_id)
                 self.records[record.training_id] = record
             self._asked_at[site] = time.monotonic()
-        for record in mine:
-            if self.readers[record.training_id].refresh(session.transport):
+        for record in [self.records[each.training_id] for each in mine]:
+            if self.readers[record.training_id].refresh(session, record):
                 found.add(record.training_id)
         if self.trouble.pop(site, None) is not None:
             found |= {record.training_id for record in mine}

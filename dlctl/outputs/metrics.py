@@ -17,6 +17,7 @@ from dlctl.series.replays import Origin
 from dlctl.series.run import Run
 
 if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
     from dlctl.outputs.looks import Looks
     from dlctl.record import Record
     from dlctl.transport import Transport
@@ -102,9 +103,9 @@ class EntryReader:
         self._merger = Merger()
         self._fresh: list[Entry] = []
 
-    def refresh(self, transport: Transport) -> bool:
+    def refresh(self, session: Session, _: Record) -> bool:
         """Bring what is new; return whether anything was."""
-        for origin, line in self._files.news(transport):
+        for origin, line in self._files.news(session.transport):
             if self._merger.add(origin, line):
                 self._fresh.append(Entry(origin, line))
         return bool(self._fresh)

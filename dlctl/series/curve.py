@@ -140,30 +140,18 @@ class Curve:
             begin, end: steps, or Unix seconds if `by_time`.
         """
         self._build()
-        best = self._window(self.points, begin, end, by_time)
-        for k in LEVELS:
-            if len(best) <= 4 * width:
+        chosen, k = self.points, 0
+        first, last = _window(chosen, begin, end, by_time)
+        for level in LEVELS:
+            if last - first <= 4 * width or level not in self._levels:
                 break
-            if k in self._levels:
-                # The newest points are in no bin of the level yet.
-                best = self._window(self._with_tail(k), begin, end, by_time)
-        return merged(best, width)
-
-    def _with_tail(self, k: int) -> Columns:
-        level = self._levels[k]
-        shown = Columns(**{name: array("d", column) for name, column in vars(level).items()})
-        for bin_ in self._builder.open_bins(0):
-            shown.append(bin_)
-        return shown
-
-    @staticmethod
-    def _window(columns: Columns, begin: float, end: float, by_time: bool) -> Columns:
-        left = columns.time if by_time else columns.step_last
-        right = columns.time if by_time else columns.step_first
-        # A neighbour on each side, so that lines run on to the edges.
-        first = max(0, bisect_left(left, begin) - 1)
-        last = bisect_right(right, end) + 1
-        return Columns(**{name: column[first:last] for name, column in vars(columns).items()})
+            chosen, k = self._levels[level], level
+            first, last = _window(chosen, begin, end, by_time)
+        shown = Columns(**{name: column[first:last] for name, column in vars(chosen).items()})
+        if k and last >= len(chosen):  # the newest points are in no full bin yet
+            for bin_ in self._builder.open_bins(0, k):
+                shown.append(bin_)
+        return merged(shown, width)
 
     def _build(self) -> None:
         for bin_ in self.points.bins(self._built):
@@ -172,6 +160,13 @@ class Curve:
 
     def _full(self, level: int, full: Bin) -> None:
         self._levels.setdefault(level, Columns()).append(full)
+
+
+def _window(columns: Columns, begin: float, end: float, by_time: bool) -> tuple[int, int]:
+    """Return the range of bins in a window, with a neighbour on each side for lines to the edge."""
+    left = columns.time if by_time else columns.step_last
+    right = columns.time if by_time else columns.step_first
+    return max(0, bisect_left(left, begin) - 1), bisect_right(right, end) + 1
 
 
 def merged(columns: Columns, width: int) -> Columns:

@@ -1,0 +1,40 @@
+"""The command watch: curves and answers in the terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import complete_ids, looks, open_record
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(watch)
+
+
+def watch(
+    training_ids: list[str] = typer.Argument(
+        None, metavar="ID", autocompletion=complete_ids, show_default=False,
+        help="Training ids; the latest training of this folder by default.",
+    ),
+    once: bool = typer.Option(False, "--once", help="Print one picture and end."),
+) -> None:  # fmt: skip
+    """Watch trainings: curves, the six answers, learners, the log; a pipe gets plain text.
+
+    Example: dlctl watch digits-3k9f
+    """
+    from dlctl.outputs.training_reader import TrainingReader
+    from dlctl.terminal.watch import watch_in_pipe, watch_on_terminal
+
+    store = open_record()
+    records = store.find_all(training_ids or [])
+    with looks(records, TrainingReader, store) as looking:
+        if sys.stdout.isatty() and sys.stdin.isatty() and not once:
+            watch_on_terminal(looking)
+        else:
+            columns = shutil.get_terminal_size((80, 24)).columns
+            watch_in_pipe(looking, output.raw, columns, follow=not once)

@@ -1,0 +1,75 @@
+"""The terminal: an alternate screen of which only changed lines are sent, and single keys."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import termios
+import tty
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from dlctl.terminal.text import Line
+
+_ENTER, _LEAVE = "\033[?1049h\033[?25l\033[?7l", "\033[?7h\033[?25h\033[?1049l"
+_ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
+
+
+class Screen:
+    """Draws frames on a terminal."""
+
+    def __init__(self, colours: bool) -> None:
+        self._colours = colours
+        self._shown: list[str] = []
+        self._size = (0, 0)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Return columns and rows."""
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
+        return max(20, columns), max(5, rows)
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Send the lines that differ from what is on the screen."""
+        rendered = [line.render(self._colours) for line in lines]
+        parts = []
+        if self._size != self.size:
+            self._size, self._shown = self.size, []
+            parts.append("\033[2J")
+        for row, text in enumerate(rendered):
+            if row >= len(self._shown) or self._shown[row] != text:
+                parts.append(f"\033[{row + 1};1H{text}\033[K")
+        self._shown = rendered
+        if parts:
+            sys.stdout.write("".join(parts))
+            sys.stdout.flush()
+
+
+@contextmanager
+def full_screen(colours: bool) -> Iterator[Screen]:
+    """Take the whole terminal; at the end it is as it was before."""
+    before = termios.tcgetattr(sys.stdin.fileno()) if sys.stdin.isatty() else None
+    try:
+        if before is not None:
+            tty.setcbreak(sys.stdin.fileno())
+        sys.stdout.write(_ENTER)
+        yield Screen(colours)
+    finally:
+        sys.stdout.write(_LEAVE)
+        sys.stdout.flush()
+        if before is not None:
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+
+
+def key(timeout_s: float) -> str:
+    """Return the key that was pressed within a time, such as `q` or `left`; "" for none."""
+    descriptor = sys.stdin.fileno()
+    if not select.select([descriptor], [], [], timeout_s)[0]:
+        return ""
+    pressed = os.read(descriptor, 32).decode(errors="replace")
+    if pressed.startswith(("\033[", "\033O")) and len(pressed) >= 3:
+        return _ARROWS.get(pressed[2], "")
+    return pressed[:1]

@@ -1,0 +1,100 @@
+"""Lines of text with colours that fit a width. Nothing in them can move the cursor."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+DIM, BOLD, RED, YELLOW, GREEN = -1, -2, 160, 178, 71
+"""Styles; a number above 0 is a colour of the terminal's 256."""
+CURVES = (75, 209, 114, 176, 222, 80, 203, 147)
+"""Colours of curves: apart from one another on dark and on light ground."""
+_CODES = {DIM: "2", BOLD: "1"}
+
+
+@dataclass
+class Line:
+    """A line of pieces, each with a style."""
+
+    pieces: list[tuple[str, int]] = field(default_factory=list)
+
+    def add(self, text: str, style: int = 0) -> Line:
+        """Append a piece; return the line."""
+        self.pieces.append((printable(text), style))
+        return self
+
+    @property
+    def width(self) -> int:
+        """Return how many columns it takes."""
+        return sum(width_of(text) for text, _ in self.pieces)
+
+    def fitted(self, width: int) -> Line:
+        """Return the line, cut off with `…` if it is too wide."""
+        if self.width <= width:
+            return self
+        found, left = Line(), width - 1
+        for text, style in self.pieces:
+            part = cut(text, left)
+            found.pieces.append((part, style))
+            left -= width_of(part)
+            if part != text:
+                break
+        return found.add("…", DIM)
+
+    def padded(self, width: int) -> Line:
+        """Return the line with exactly this width."""
+        line = self.fitted(width)
+        return Line([*line.pieces, (" " * (width - line.width), 0)])
+
+    def render(self, colours: bool) -> str:
+        """Return the text, with ANSI codes if there are colours."""
+        return "".join(
+            f"\033[{_CODES.get(style) or f'38;5;{style}'}m{text}\033[0m"
+            if colours and style and text.strip() else text
+            for text, style in self.pieces
+        ).rstrip()  # fmt: skip
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters, which could move the cursor."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def width_of(text: str) -> int:
+    """Return how many columns a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def cut(text: str, width: int) -> str:
+    """Return as much of the beginning as fits."""
+    if width_of(text) <= width:
+        return text
+    found, left = [], width
+    for c in text:
+        left -= width_of(c)
+        if left < 0:
+            break
+        found.append(c)
+    return "".join(found)
+
+
+def beside(left: Iterable[Line], right: Iterable[Line], width: int, gap: int = 2) -> list[Line]:
+    """Return two blocks side by side.
+
+    Args:
+        width: of the left block.
+    """
+    lefts, rights = list(left), list(right)
+    count = max(len(lefts), len(rights))
+    lefts += [Line()] * (count - len(lefts))
+    rights += [Line()] * (count - len(rights))
+    return [
+        Line([*a.padded(width).pieces, (" " * gap, 0), *b.pieces])
+        for a, b in zip(lefts, rights, strict=True)
+    ]

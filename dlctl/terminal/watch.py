@@ -1,0 +1,124 @@
+"""Watch trainings: look, draw, heed keys, until they have ended or somebody leaves."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from dlctl.errors import DlctlError
+from dlctl.terminal.frame import Shown, View, frame, metric_names
+from dlctl.terminal.screen import full_screen, key
+from dlctl.terminal.text import Line
+
+if TYPE_CHECKING:
+    from dlctl.outputs.looks import Looks
+    from dlctl.outputs.training_reader import TrainingReader
+
+_FAST_S, _SLOW_S = 1.0, 3.0
+"""How often to look: while something happens, and while nothing does."""
+_KEY_S = 0.25
+
+
+def shown(looking: Looks[TrainingReader]) -> list[Shown]:
+    """Return what is known of each training."""
+    return [
+        Shown(
+            record, reader.run, reader.insight(record), reader.learners, list(reader.lines),
+            looking.trouble.get(record.site, ""),
+        )
+        for record, reader in zip(looking.records.values(), looking.readers.values(), strict=True)
+    ]  # fmt: skip
+
+
+def colours() -> bool:
+    """Return whether standard output shows colours."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
+
+
+class _Background:
+    """Looks in a thread of its own, so that a slow site delays no key."""
+
+    def __init__(self, looking: Looks[TrainingReader]) -> None:
+        self.looking = looking
+        self.news, self.stop = Event(), Event()
+        self.error: DlctlError | None = None
+        self.frames = shown(looking)
+        self.thread = Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        pause_s = _FAST_S
+        while not self.stop.is_set():
+            try:
+                found = self.looking.look()
+            except DlctlError as error:
+                self.error = error
+                self.news.set()
+                return
+            if found:
+                self.frames = shown(self.looking)
+                self.news.set()
+            pause_s = _FAST_S if found else min(_SLOW_S, pause_s * 1.3)
+            self.stop.wait(_SLOW_S if self.looking.ended else pause_s)
+
+
+def watch_on_terminal(looking: Looks[TrainingReader], now: Callable[[], float] = time.time) -> None:
+    """Draw until `q` or Ctrl-C.
+
+    Raises:
+        DlctlError: a site can't be reached, and waiting would not help.
+    """
+    looking.look()
+    background, view = _Background(looking), View()
+    try:
+        with full_screen(colours()) as screen:
+            frames, size = background.frames, (0, 0)
+            while True:
+                if background.error is not None:
+                    raise background.error
+                if background.news.is_set() and not view.paused:
+                    background.news.clear()
+                    frames, size = background.frames, (0, 0)
+                if size != screen.size:
+                    size = screen.size
+                    screen.show(frame(frames, view, *size, now()))
+                pressed = key(_KEY_S)
+                if pressed in ("q", "\x03", "\x1b"):
+                    return
+                if pressed:
+                    view = view.pressed(pressed, len(metric_names(frames)), len(frames))
+                    size = (0, 0)
+    finally:
+        background.stop.set()
+        background.thread.join(timeout=5)
+
+
+def watch_in_pipe(
+    looking: Looks[TrainingReader], write: Callable[[str], None], columns: int, follow: bool
+) -> None:
+    """Print a frame as plain text, once or at each change until all trainings have ended."""
+    before: list[str] = []
+    while True:
+        ended = looking.ended
+        looking.look()
+        lines = _whole(shown(looking), columns)
+        text = [line.render(False) for line in lines]
+        if text != before:
+            write("\n".join(text) + "\n")
+            before = text
+        if not follow or ended:
+            return
+        time.sleep(_SLOW_S)
+
+
+def _whole(frames: Sequence[Shown], columns: int) -> list[Line]:
+    """Return a frame as high as it needs to be, without empty lines at its end."""
+    lines = frame(frames, View(), columns, 32 + len(frames), time.time(), keys=False)
+    while lines and not lines[-1].render(False):
+        lines.pop()
+    return lines
