@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from dlctl import __version__
-from dlctl.cli import output, watch
+from dlctl.cli import output
 from dlctl.errors import DlctlError, ManifestError
 
 _MOST_PROBLEMS = 20
@@ -74,21 +74,12 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import checkpoints, export, jobs, manifests, metrics, reading, sites
+    from dlctl.cli import checkpoints, export, jobs, manifests, metrics, reading, sites, watch
     from dlctl.cli.costs import rehearse, report
 
-    for group in (
-        manifests,
-        rehearse,
-        jobs,
-        reading,
-        metrics,
-        watch,
-        report,
-        checkpoints,
-        export,
-        sites,
-    ):
+    groups = (manifests, rehearse, jobs, reading, metrics, watch, report, checkpoints, export,
+              sites)  # fmt: skip
+    for group in groups:
         group.register(app)
 
 

@@ -41,7 +41,7 @@ def insight(
     """Return what a run means, for the state that a record knows."""
     now = time.time() if now is None else now
     known = Known(now, plan.training.classes if plan else None, checkpoints, record.state.final)
-    left = None if record.state.final else time_left(run, record.done)
+    left = None if record.state.final else time_left(run, record.step, record.done)
     return Insight(answers(run, known), sentences(run, plan.resources if plan else None), left)
 
 

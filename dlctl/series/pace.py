@@ -23,19 +23,19 @@ class TimeLeft:
     """Nine of ten of the last intervals were between the paces of `low_s` and `high_s`."""
 
 
-def time_left(run: Run, done: float | None) -> TimeLeft | None:
+def time_left(run: Run, step: int | None, done: float | None) -> TimeLeft | None:
     """Return how long the training will take; None if nobody can tell yet.
 
     Args:
-        done: the share of its steps, from 0 to 1.
+        step: a step that was reached.
+        done: the share of all steps that were done then, from 0 to 1.
     """
-    step = run.last_step
-    if not done or done >= 1 or step <= 0:
+    if not done or done >= 1 or not step:
         return None
     paces = _paces(run)
     if len(paces) < _LEAST:
         return None
-    left = step / done - step
+    left = max(0.0, step / done - max(step, run.last_step))
     cuts = quantiles(paces, n=20, method="inclusive")
     return TimeLeft(left * cuts[0], left * cuts[9], left * cuts[18])
 

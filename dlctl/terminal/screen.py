@@ -40,7 +40,9 @@ class Screen:
             parts.append("\033[2J")
         for row, text in enumerate(rendered):
             if row >= len(self._shown) or self._shown[row] != text:
-                parts.append(f"\033[{row + 1};1H{text}\033[K")
+                # Behind the last column, the cursor stays on it: nothing is left to erase.
+                rest = "\033[K" if lines[row].width < self._size[0] else ""
+                parts.append(f"\033[{row + 1};1H{text}{rest}")
         self._shown = rendered
         if parts:
             sys.stdout.write("".join(parts))
