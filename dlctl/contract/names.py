@@ -185,6 +185,11 @@ def metrics_file(attempt: int, rank: int, source: Source = Source.LOOP) -> str:
     return f"{METRICS}/{metrics_name(attempt, rank, source)}"
 
 
+def collector_state(rank: int) -> str:
+    """Return how far the collector of a rank has parsed which file, over all attempts."""
+    return f"{METRICS}/{rank}.state"
+
+
 def token(training_id: str, attempt: int | str) -> str:
     """Return the job's name and comment, which identify a job if the answer to sbatch was lost."""
     return f"{training_id}.{attempt}"

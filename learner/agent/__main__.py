@@ -33,6 +33,7 @@ from dlctl.contract.launchers import LAUNCHERS, Ranks
 from dlctl.contract.metrics import RESTARTS
 from learner.agent.stacks import Stacks
 from learner.agent.watchdog import Program, Watchdog
+from learner.collect.companion import Companion
 from learner.errors import UserFault
 from learner.frameworks import framework_of
 from learner.job.context import (
@@ -136,6 +137,7 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch:
         metrics=_restarts(),
         warning=framework.warning(plan, job_dir) if ranks.rank == 0 else "",
         stacks=Stacks(scratch / "stacks.txt", job_dir / stacks_file(attempt, ranks.rank)),
+        companion=Companion(job_dir, attempt, ranks.rank, env),
     )
 
 

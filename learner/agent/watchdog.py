@@ -21,6 +21,7 @@ from typing import Any
 from dlctl.contract import State
 from dlctl.contract.metrics import PUSHES_PER_S, WAIT_SHARE, finite
 from learner.agent.stacks import Stacks
+from learner.collect.companion import Companion
 from learner.errors import EXIT_HALTED
 from learner.frameworks.base import Traits
 from learner.job.directives import POLL_S, STACKS, Outside, is_gone, is_there
@@ -72,6 +73,8 @@ class Program:
     """Written to the log at the start, and shown unless the learner has a warning of its own."""
     stacks: Stacks | None = None
     """Where the learner's stacks are found if the supervisor asks for them."""
+    companion: Companion | None = None
+    """What measures the learner and parses its output."""
 
 
 def decode_exit(returncode: int, traits: Traits) -> tuple[int | None, int | None]:
@@ -148,10 +151,14 @@ class Watchdog:
         self._reserve = Reserve(self.heart.path.with_suffix(".reserve"))
         self._start()
         self._guard.watch(self._child.pid)
+        if self.program.companion is not None:
+            self.program.companion.start()
         self.heart.set(state=State.TRAINING, reason="")
         while (returncode := self._wait()) is None:
             self._tick()
         self._end_leftovers()
+        if self.program.companion is not None:
+            self.program.companion.end()
         self._guard.dismiss()
         return self._report(returncode)
 
@@ -244,7 +251,9 @@ class Watchdog:
         return [pid for pid in self._everyone() if pid not in shell]
 
     def _everyone(self) -> list[int]:
-        return processes.descendants(self.heart.status.pid, frozenset({self._guard.pid}))
+        companion = self.program.companion
+        own = {self._guard.pid, companion.pid if companion is not None else 0}
+        return processes.descendants(self.heart.status.pid, frozenset(own))
 
     def _escalate(self, now: float) -> None:
         if self._asked and self._asked_gone_at is None and not self._asked_alive():

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -77,15 +77,22 @@ class MetricsFile:
 
     def add(self, line: MetricsLine) -> None:
         """Append a line."""
+        self.add_all([line])
+
+    def add_all(self, lines: Sequence[MetricsLine]) -> None:
+        """Append lines with one write."""
+        if not lines:
+            return
         try:
-            self._write(line.encode())
-            self._pyramid.add(line)
+            self._write(b"".join(line.encode() for line in lines))
+            for line in lines:
+                self._pyramid.add(line)
         except OSError as error:
             if not self._warned:
                 self._warned = True
                 self._warn(
-                    f"WARNING: metrics are lost from step {line.step} on, as long as {self._path} "
-                    f"can't be written: {error.strerror or error}"
+                    f"WARNING: metrics are lost from step {lines[0].step} on, as long as "
+                    f"{self._path} can't be written: {error.strerror or error}"
                 )
 
     def _write(self, data: bytes) -> None:

@@ -1,0 +1,59 @@
+"""The loop of the collector: sample, parse, until the learner has ended."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from learner.collect.parsing import Parsing
+from learner.collect.usage.sampler import SAMPLE_EVERY_S, Sampler
+
+LOOK_EVERY_S = 2.0
+"""How often to look for new lines; half as often as that, a page would seem to stand still."""
+
+
+class Collector:
+    """Everything that is collected beside one learner.
+
+    Args:
+        folder: the attempt's folder; when it vanishes, the collector ends.
+    """
+
+    def __init__(self, folder: Path, sampler: Sampler, parsing: Parsing | None) -> None:
+        self._folder = folder
+        self._sampler = sampler
+        self._parsing = parsing
+
+    def run(self, control: int, finishing: Callable[[], object] = lambda: None) -> None:
+        """Collect until the other end of a pipe is closed, then make a last pass.
+
+        Args:
+            finishing: called before the last pass.
+        """
+        sample_at = look_at = time.monotonic()
+        while self._folder.is_dir():
+            now = time.monotonic()
+            if now >= sample_at:
+                self._sampler.sample()
+                # A process that was stopped for long does not make up for it.
+                sample_at = max(sample_at + SAMPLE_EVERY_S, now)
+            if self._parsing is not None and now >= look_at:
+                caught_up = self._parsing.look(until=sample_at)
+                look_at = time.monotonic() + (LOOK_EVERY_S if caught_up else 0.0)
+            due = min(sample_at, look_at) if self._parsing is not None else sample_at
+            if _is_closed(control, max(0.0, due - time.monotonic())):
+                finishing()
+                self._finish()
+                return
+
+    def _finish(self) -> None:
+        self._sampler.flush()
+        if self._parsing is not None:
+            self._parsing.finish()
+
+
+def _is_closed(descriptor: int, timeout_s: float) -> bool:
+    """Wait; return whether the other end of the pipe is closed."""
+    return bool(select.select([descriptor], [], [], timeout_s)[0])

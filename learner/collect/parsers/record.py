@@ -1,0 +1,136 @@
+"""From FfDL's records to lines of metrics: types, axes, groups."""
+
+from __future__ import annotations
+
+import enum
+import math
+import time
+from collections.abc import Callable
+
+from dlctl.contract.metrics import NO_STEP, MetricsLine, own_name
+from learner.collect.parsers.stamps import parse_time
+
+ITERATION, EPOCH = "iteration", "epoch"
+TIMES = ("wall_time", "timestamp")
+"""Axes that are times, the more exact first."""
+SUBID = "subid"
+"""Text of a line: which process, or which of several runs, the values are of."""
+_MOST_CHARACTERS = 4096
+"""A longer text is cut."""
+_LARGEST_WHOLE = 2**63
+
+
+class Kind(enum.Enum):
+    """FfDL's types of values, with the numbers that files may hold."""
+
+    STRING = 0
+    JSONSTRING = 1
+    INT = 2
+    FLOAT = 3
+
+
+def kind_of(word: object) -> Kind | None:
+    """Return the type that a name or number means; STRING for None, None for another word."""
+    if word is None:
+        return Kind.STRING
+    text = str(word).upper()
+    for kind in Kind:
+        if text in (kind.name, str(kind.value)):
+            return kind
+    return None
+
+
+def as_number(raw: object) -> float | int | None:
+    """Return a number; NaN for what is a number that no line can hold, None if it is none."""
+    if isinstance(raw, bool):
+        return int(raw)
+    try:
+        number = float(raw)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.nan
+    except (ValueError, TypeError):
+        return _as_hexadecimal(raw)
+    if not math.isfinite(number):
+        return math.nan
+    if isinstance(raw, int):
+        return raw if abs(raw) < _LARGEST_WHOLE else number
+    return number
+
+
+def _as_hexadecimal(raw: object) -> int | None:
+    try:
+        return int(raw, 16) if isinstance(raw, str) else None
+    except ValueError:
+        return None
+
+
+def as_whole(raw: object) -> int | None:
+    """Return a whole number, without its fraction; None if it is none or absurdly large."""
+    number = as_number(raw)
+    if number is None or not math.isfinite(number) or abs(number) >= _LARGEST_WHOLE:
+        return None
+    return int(number)
+
+
+class Draft:
+    """One record, part by part."""
+
+    def __init__(self, group: str = "") -> None:
+        self._group = group
+        self._step = NO_STEP
+        self._epoch: int | None = None
+        self._times: dict[str, object] = {}
+        self._values: dict[str, float | None] = {}
+        self._texts: dict[str, str] = {}
+
+    def axis(self, name: str, kind: Kind, raw: object) -> None:
+        """Add one of FfDL's `etimes`."""
+        if name == ITERATION:
+            step = as_whole(raw)
+            self._step = NO_STEP if step is None or step < 0 else step
+        elif name == EPOCH:
+            self._epoch = as_whole(raw)
+        elif name in TIMES:
+            self._times[name] = raw
+        else:
+            self.value(name, kind, raw)
+
+    def when(self, raw: object) -> None:
+        """Add `meta.time`, which counts if no axis is a time."""
+        self._times["meta"] = raw
+
+    def value(self, name: str, kind: Kind, raw: object) -> None:
+        """Add a value; what is not of its type is left out."""
+        if raw is None:
+            return
+        if kind in (Kind.STRING, Kind.JSONSTRING):
+            self._texts[own_name(name)] = str(raw)[:_MOST_CHARACTERS]
+            return
+        number = as_number(raw)
+        if number is None:
+            return
+        if kind is Kind.INT and math.isfinite(number):
+            number = int(number)
+        self._values[own_name(name)] = number if math.isfinite(number) else None
+
+    def text(self, name: str, text: str) -> None:
+        """Add a text, unless it is empty."""
+        if text:
+            self._texts[own_name(name)] = text[:_MOST_CHARACTERS]
+
+    def line(self, clock: Callable[[], float] = time.time) -> MetricsLine | None:
+        """Return the line; None if it would hold no value."""
+        if not self._values and not self._texts.keys() - {SUBID}:
+            return None
+        now = clock()
+        at = now
+        for name in (*TIMES, "meta"):
+            raw = self._times.get(name)
+            found = parse_time(raw, now) if isinstance(raw, (str, int, float)) else None
+            if found is not None:
+                at = found
+                break
+        return MetricsLine(
+            self._step, self._epoch, round(at, 3), self._values, group=self._group,
+            texts=self._texts,
+        )  # fmt: skip

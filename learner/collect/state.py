@@ -1,0 +1,65 @@
+"""How far the collector has come, so that the next one goes on there, also in a later attempt."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from dlctl import contract
+
+SCHEMA_VERSION = 1
+
+
+class State:
+    """The state file of one rank, written whole.
+
+    Args:
+        output: the file of metrics that the attempt's parsed lines go to.
+    """
+
+    def __init__(self, path: Path, output: Path, attempt: int) -> None:
+        self._path = path
+        self._output = output
+        self._attempt = attempt
+        found = _read(path)
+        files = found.get("files")
+        self.files: dict[str, Any] = files if isinstance(files, dict) else {}
+        """By file what its feed keeps."""
+        if found.get("attempt") == attempt:
+            _cut(output, found.get("output_bytes"))
+
+    def write(self) -> None:
+        """Write the state; if that fails, the next collector reads some lines again."""
+        content = {
+            "schema_version": SCHEMA_VERSION,
+            "attempt": self._attempt,
+            "output_bytes": _size(self._output),
+            "files": self.files,
+        }
+        with contextlib.suppress(OSError):
+            contract.write_whole(self._path, json.dumps(content))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _cut(output: Path, known_bytes: object) -> None:
+    """Remove lines that were written after the last state: their source is read again."""
+    if isinstance(known_bytes, int) and 0 <= known_bytes < _size(output):
+        with contextlib.suppress(OSError):
+            os.truncate(output, known_bytes)

@@ -1,0 +1,131 @@
+"""The processes of a learner, and what they use: processor, memory, page faults, files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from dlctl.contract import utilisation as names
+from learner.collect.usage.files import KernelFile, counters, open_file
+from learner.collect.usage.rates import Rates
+
+_LOOK_SHARE = 0.002
+"""Of a core, for looking for new processes: with hundreds of threads that takes milliseconds."""
+_IO = {
+    b"rchar": names.READ_BYTES_PER_S,
+    b"wchar": names.WRITE_BYTES_PER_S,
+    b"read_bytes": names.DISK_READ_BYTES_PER_S,
+    b"write_bytes": names.DISK_WRITE_BYTES_PER_S,
+}
+
+
+class Family:
+    """All processes below the watchdog but the collector's own.
+
+    Args:
+        watchdog: whose descendants to look at.
+        without: processes that don't count.
+    """
+
+    def __init__(
+        self,
+        watchdog: int,
+        without: Iterable[int] = (),
+        proc: Path = Path("/proc"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._watchdog, self._without = watchdog, frozenset(without)
+        self._proc, self._clock = proc, clock
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._known: dict[int, tuple[KernelFile, KernelFile | None]] = {}
+        self._look_at = -1.0
+        self._rates = Rates()
+
+    def sample(self) -> dict[str, float]:
+        """Return what the processes use now; rates are since the last sample."""
+        now = self._clock()
+        if now >= self._look_at or not self._known:
+            self._look()
+            self._look_at = now + (self._clock() - now) / _LOOK_SHARE
+        totals, pages = self._sum()
+        if not self._known:
+            return {}
+        rates = self._rates.read(now, totals)
+        if names.CPU_PERCENT in rates:
+            rates[names.CPU_PERCENT] *= 100
+        rates[names.MEMORY_RSS_BYTES] = float(pages * self._page_bytes)
+        rates[names.PROCESSES] = float(len(self._known))
+        return rates
+
+    def _look(self) -> None:
+        found = set(self._descendants())
+        for pid in self._known.keys() - found:
+            self._forget(pid)
+        for pid in found - self._known.keys():
+            stat = open_file(self._proc / str(pid) / "stat")
+            if stat is not None:
+                # Another user's process, or one with special rights, hides its files.
+                self._known[pid] = stat, open_file(self._proc / str(pid) / "io")
+
+    def _descendants(self) -> list[int]:
+        found, waiting = [], [self._watchdog]
+        while waiting:
+            for child in _children(self._proc, waiting.pop()):
+                if child not in self._without and child not in found:
+                    found.append(child)
+                    waiting.append(child)
+        return found
+
+    def _forget(self, pid: int) -> None:
+        for file in self._known.pop(pid):
+            if file is not None:
+                file.close()
+
+    def _sum(self) -> tuple[dict[str, float], int]:
+        """Return the sums of all counters, and the resident pages."""
+        totals: dict[str, float] = dict.fromkeys(_IO.values(), 0.0)
+        ticks = faults = major = pages = 0
+        for pid, (stat, io) in list(self._known.items()):
+            try:
+                numbers = _stat(stat.read())
+            except (OSError, ValueError, IndexError):
+                self._forget(pid)
+                continue
+            # With the children that it has waited for: a shell's programs come and go.
+            ticks += sum(numbers[11:15])
+            faults += sum(numbers[7:11])
+            major += numbers[9] + numbers[10]
+            pages += numbers[21]
+            for name, value in counters(io).items():
+                if name in _IO:
+                    totals[_IO[name]] += value
+        totals[names.CPU_PERCENT] = ticks / self._ticks_per_s
+        totals[names.PAGE_FAULTS_PER_S] = faults
+        totals[names.MAJOR_PAGE_FAULTS_PER_S] = major
+        return totals, pages
+
+
+def _stat(content: bytes) -> list[int]:
+    """Return the fields of /proc/<pid>/stat after the name; the state counts as 0.
+
+    The name in brackets may itself hold brackets and spaces.
+    """
+    fields = content.rpartition(b")")[2].split()
+    if not fields:
+        raise ValueError("the process has ended")
+    return [0, *map(int, fields[1:22])]
+
+
+def _children(proc: Path, pid: int) -> Iterable[int]:
+    """Return the children of all threads of a process."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(proc / str(pid) / "task"):  # noqa: PTH208
+            path = proc / str(pid) / "task" / task / "children"
+            with contextlib.suppress(OSError, ValueError):
+                found += map(int, path.read_bytes().split())
+    return found
