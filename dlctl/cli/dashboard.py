@@ -1,0 +1,80 @@
+"""`dlctl dashboard`: trainings in the browser, or in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import complete_ids, complete_sites, open_record
+
+if TYPE_CHECKING:
+    from dlctl.dashboard.live import LiveFeed
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(dashboard)
+
+
+def dashboard(
+    training_ids: list[str] = typer.Argument(
+        None, metavar="ID", autocompletion=complete_ids, show_default=False,
+        help="Training ids; all trainings by default.",
+    ),
+    site: str | None = typer.Option(
+        None, "--site", "-s", autocompletion=complete_sites, help="Only trainings on this site."
+    ),
+    port: int = typer.Option(0, "--port", min=0, max=65535, help="Any free port by default."),
+    export: Path | None = typer.Option(
+        None, "--export", metavar="FILE", help="Write one HTML file that needs no server, and end."
+    ),
+    no_browser: bool = typer.Option(False, "--no-browser", help="Only print the address."),
+) -> None:  # fmt: skip
+    """Show trainings in the browser: curves, utilisation, logs, a comparison.
+
+    The page is served on this machine only, until Ctrl-C.
+
+    Example: dlctl dashboard digits-3k9f
+    """
+    with _feed(training_ids or [], site) as (feed, ids):
+        if export is not None:
+            return _export(feed, ids, export)
+        _serve(feed, ids, port, open_browser=not no_browser)
+    return output.note("the dashboard has ended; the trainings continue")
+
+
+@contextmanager
+def _feed(wanted: list[str], site: str | None) -> Iterator[tuple[LiveFeed, list[str]]]:
+    """Yield the trainings, and the ids that were asked for."""
+    from dlctl.dashboard.live import LiveFeed
+    from dlctl.lifecycle import open_session
+    from dlctl.sites.files import find_site, load_site
+
+    store = open_record()
+    ids = [record.training_id for record in store.find_all(wanted)] if wanted else []
+    if site:
+        find_site(site)  # refuses a name that is no site's
+    feed = LiveFeed(store, lambda name: open_session(load_site(name), output.ask), ids, site)
+    try:
+        yield feed, ids
+    finally:
+        feed.close()
+
+
+def _export(feed: LiveFeed, ids: list[str], path: Path) -> None:
+    from dlctl.dashboard.report import report
+
+    path.write_text(report(feed, ids), encoding="utf-8")
+    output.line(str(path))
+
+
+def _serve(feed: LiveFeed, ids: list[str], port: int, *, open_browser: bool) -> None:
+    from dlctl.dashboard.serve import serve
+
+    page = f"/training/{ids[0]}" if len(ids) == 1 else "/"
+    serve(feed, port, page, open_browser=open_browser, tell=output.line)

@@ -1,0 +1,155 @@
+"""The server's addresses: the page, its data, changes, logs and actions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.websockets import WebSocketDisconnect
+
+from dlctl.dashboard.curves import curves, parse_wanted
+from dlctl.dashboard.feed import Feed, Refused, Unknown
+from dlctl.dashboard.guard import WEBSOCKET_PROTOCOL, Guard
+from dlctl.dashboard.report import report
+from dlctl.dashboard.smooth import Smoother
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+    from starlette.websockets import WebSocket
+
+STATIC = Path(__file__).with_name("static")
+VERBS = ("halt", "resume", "cancel", "checkpoint", "tune")
+_BEAT_S = 10.0
+"""How often an idle stream of changes says that it lives."""
+_MOST_BYTES = 64 * 1024
+"""Of an action's arguments."""
+
+
+def make_app(feed: Feed, *, token: str, port: int) -> Starlette:
+    """Return the application that shows a feed's trainings to whoever has the token."""
+    pages = Pages(feed)
+    one = "/api/trainings/{id}"
+    routes = [
+        Route("/", _page),
+        Route("/api/trainings", pages.trainings),
+        Route("/api/report", pages.report),
+        Route("/api/changes", pages.changes),
+        Route(one, pages.details),
+        Route(f"{one}/curves", pages.curves),
+        *(Route(f"{one}/{verb}", pages.act(verb), methods=["POST"]) for verb in VERBS),
+        WebSocketRoute("/ws/trainings/{id}/logs", pages.logs),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, port=port)])
+
+
+def _page(_: Request) -> Response:
+    return FileResponse(STATIC / "index.html")
+
+
+class Pages:
+    """The answers to requests; plain methods run in threads, so that none keeps others waiting."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed, self._smoother = feed, Smoother()
+
+    def trainings(self, _: Request) -> Response:
+        """Return all trainings."""
+        return _json(self._feed.trainings())
+
+    def details(self, request: Request) -> Response:
+        """Return all about one training but its curves."""
+        try:
+            return _json(self._feed.details(request.path_params["id"]))
+        except Unknown as error:
+            return _problem(404, str(error))
+
+    def curves(self, request: Request) -> Response:
+        """Return the columns of a window of a training's curves."""
+        try:
+            wanted = parse_wanted(request.query_params, request.query_params.getlist("name"))
+            with self._feed.run(request.path_params["id"]) as run:
+                return _json(curves(run, wanted, self._smoother))
+        except ValueError as error:
+            return _problem(400, str(error))
+        except Unknown as error:
+            return _problem(404, str(error))
+
+    def report(self, request: Request) -> Response:
+        """Return the trainings that a page shows as one file that needs no server."""
+        try:
+            text = report(self._feed, request.query_params.getlist("id"))
+        except Unknown as error:
+            return _problem(404, str(error))
+        return Response(text, media_type="text/html; charset=utf-8")
+
+    async def changes(self, request: Request) -> Response:
+        """Stream which trainings have changed, as server-sent events."""
+        shown = request.query_params.getlist("id")
+        return StreamingResponse(self._changes(shown), media_type="text/event-stream")
+
+    async def _changes(self, shown: list[str]) -> AsyncIterator[str]:
+        versions = self._feed.versions
+        seen = versions.newest
+        with self._feed.look(shown):
+            yield "data: []\n\n"
+            while not versions.closed:
+                await versions.wait(seen, _BEAT_S)
+                seen, changed = versions.newest, versions.after(seen)
+                yield f"data: {json.dumps(changed)}\n\n" if changed else ": alive\n\n"
+
+    async def logs(self, socket: WebSocket) -> None:
+        """Send the log of a training as it grows."""
+        await socket.accept(subprotocol=WEBSOCKET_PROTOCOL)
+        training_id = socket.path_params["id"]
+        try:
+            with self._feed.look([training_id]):
+                async for piece in self._feed.log_pieces(training_id):
+                    await socket.send_text(json.dumps(piece))
+            await socket.close()
+        except (Unknown, Refused) as error:
+            await socket.close(1011, str(error)[:100])
+        except WebSocketDisconnect:
+            return
+
+    def act(self, verb: str) -> Callable[[Request], Awaitable[Response]]:
+        """Return what answers an action."""
+
+        async def answer(request: Request) -> Response:
+            body = await request.body()
+            try:
+                arguments = json.loads(body or b"{}") if len(body) <= _MOST_BYTES else None
+            except ValueError:
+                arguments = None
+            if not isinstance(arguments, dict):
+                return _problem(400, "the arguments of an action are one small JSON object")
+            return await run_in_threadpool(self._act, request.path_params["id"], verb, arguments)
+
+        return answer
+
+    def _act(self, training_id: str, verb: str, arguments: dict[str, Any]) -> Response:
+        try:
+            return _json({"told": self._feed.act(training_id, verb, arguments)})
+        except Unknown as error:
+            return _problem(404, str(error))
+        except Refused as error:
+            return _problem(409, str(error))
+
+
+def _json(value: object, status: int = 200) -> Response:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Response(text.encode(errors="replace"), status, media_type="application/json")
+
+
+def _problem(status: int, why: str) -> Response:
+    return _json({"error": why}, status)

@@ -1,0 +1,136 @@
+"""Turn a run into the columns that the page draws."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dlctl.contract.metrics import Source
+from dlctl.dashboard.axis import KINDS, Axis, make_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from dlctl.dashboard.feed import Json
+    from dlctl.dashboard.smooth import Smoother
+    from dlctl.series import Columns, Curve, Event, Run
+
+MOST_CURVES = 240
+"""A page of more is no use to anybody; `find` chooses others."""
+_MOST_NAMES = 2000
+_MOST_EVENTS = 500
+_FIRST = ("loss", "accuracy", "error", "perplexity", "learning_rate", "samples_per_s", "step_s")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a page asks for."""
+
+    kind: str = "step"
+    begin: float = -math.inf
+    end: float = math.inf
+    width: int = 800
+    """Of the chart, in columns of pixels."""
+    smooth: float = 0.0
+    names: tuple[str, ...] = ()
+    """Only these metrics; all if empty."""
+    find: str = ""
+    """Only metrics whose name contains this."""
+
+
+def parse_wanted(query: Mapping[str, str], names: Iterable[str] = ()) -> Wanted:
+    """Return what a URL asks for.
+
+    Raises:
+        ValueError: it can't be understood.
+    """
+    kind = query.get("x", "step")
+    if kind not in KINDS:
+        raise ValueError(f"x is one of {', '.join(KINDS)}")
+    begin, end = float(query.get("from", "-inf")), float(query.get("to", "inf"))
+    smooth = float(query.get("smooth", "0"))
+    if math.isnan(begin) or math.isnan(end) or not 0 <= smooth < 1:
+        raise ValueError("from and to are numbers, smooth is a number from 0 to below 1")
+    width = min(4000, max(10, int(query.get("width", "800"))))
+    return Wanted(kind, begin, end, width, smooth, tuple(names), query.get("find", "").lower())
+
+
+def curves(run: Run, wanted: Wanted, smoother: Smoother) -> Json:
+    """Return the columns of all wanted curves in a window, with events and attempts."""
+    axis = make_axis(run, wanted.kind)
+    known = sorted((c for c in run.curves.values() if len(c)), key=_importance)
+    chosen = [curve for curve in known if _is_wanted(curve, wanted)]
+    names = sorted({curve.key.name for curve in known})
+    return {
+        "x": wanted.kind, "span": list(axis.span), "start": axis.start,
+        "names": names[:_MOST_NAMES], "total": len(known), "fitting": len(chosen),
+        "curves": [_drawn(run, axis, c, wanted, smoother) for c in chosen[:MOST_CURVES]],
+        "events": [_event(axis, event) for event in run.events[-_MOST_EVENTS:]],
+        "attempts": _attempts(run, axis),
+    }  # fmt: skip
+
+
+def _is_wanted(curve: Curve, wanted: Wanted) -> bool:
+    if wanted.names and curve.key.name not in wanted.names:
+        return False
+    return wanted.find in curve.key.shown.lower()
+
+
+def _importance(curve: Curve) -> tuple[Any, ...]:
+    key = curve.key
+    place = next((n for n, word in enumerate(_FIRST) if word in key.name), len(_FIRST))
+    return key.source == Source.NODE.value, place, key.name, key.learner, key.group, key.source
+
+
+def _drawn(run: Run, axis: Axis, curve: Curve, wanted: Wanted, smoother: Smoother) -> Json:
+    window = axis.window(curve, wanted.begin, wanted.end)
+    columns = curve.view(window[0], window[1], wanted.width, window[2])
+    key = curve.key
+    found: Json = {
+        "source": key.source, "learner": key.learner, "group": key.group, "name": key.name,
+        "shown": key.shown, "count": len(curve), "newest": plain([curve.last])[0],
+        "x": plain(axis.places(curve, columns)), "last": plain(columns.last),
+    }  # fmt: skip
+    if any(count > 1 for count in columns.count):  # otherwise all four are equal
+        for name in ("low", "high", "first"):
+            found[name] = plain(getattr(columns, name))
+    if wanted.smooth:
+        smooth = smoother.smoothed(run.training_id, curve, wanted.smooth)
+        found["smooth"] = plain(smooth.view(window[0], window[1], wanted.width, window[2]).last)
+    return found
+
+
+def plain(values: Iterable[float]) -> list[float | None]:
+    """Return numbers for JSON, which knows neither NaN nor infinity."""
+    return [value if math.isfinite(value) else None for value in values]
+
+
+def _event(axis: Axis, event: Event) -> Json:
+    x = axis.place(event.step, event.time)
+    return {
+        "attempt": event.attempt, "step": event.step, "time": event.time, "kind": event.kind,
+        "text": event.text, "values": event.values, "x": x,
+    }  # fmt: skip
+
+
+def _attempts(run: Run, axis: Axis) -> list[Json]:
+    """Return where each attempt lies; by step, an attempt ends where the next one goes on."""
+    found = []
+    for number, span in enumerate(run.attempts):
+        later = run.attempts[number + 1] if number + 1 < len(run.attempts) else None
+        end = later and axis.place(later.first_step, span.ended_at or later.began_at)
+        if axis.kind == "time" and span.ended_at:
+            end = span.ended_at - axis.start
+        found.append({
+            "attempt": span.attempt, "state": span.state, "first_step": span.first_step,
+            "began_at": span.began_at, "ended_at": span.ended_at,
+            "begin": axis.place(span.first_step, span.began_at), "end": end,
+        })  # fmt: skip
+    return found
+
+
+def spark(columns: Columns) -> list[float | None]:
+    """Return the few numbers that a spark line draws: the lowest and highest of each column."""
+    pairs = zip(columns.low, columns.high, strict=True)
+    return plain(value for pair in pairs for value in (pair if pair[0] != pair[1] else pair[:1]))

@@ -1,0 +1,81 @@
+"""What the server knows about trainings; `live` implements it with real ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from dlctl.dashboard.versions import Versions
+    from dlctl.series import Run
+
+Json = dict[str, Any]
+
+
+class Unknown(LookupError):
+    """There is no such training here."""
+
+
+class Refused(Exception):  # noqa: N818
+    """An action was refused; the text says why, in words for people."""
+
+
+class Feed(Protocol):
+    """Where the dashboard learns about trainings. Every method may be called from any thread."""
+
+    versions: Versions
+    """Counts the changes, and lets the server wait for the next one."""
+
+    def trainings(self) -> list[Json]:
+        """Return a row for each training, the newest first; see `summary.row`."""
+        ...
+
+    def details(self, training_id: str) -> Json:
+        """Return what `dlctl show --json` prints, and more.
+
+        `answers`: objects with `question`, `answer`, `evidence`, `state` (good, bad, unclear).
+        `utilisation`: sentences. `checkpoints`: objects. `verdicts`: one for each ended attempt.
+
+        Raises:
+            Unknown
+        """
+        ...
+
+    def run(self, training_id: str) -> AbstractContextManager[Run]:
+        """Return the metrics; they do not grow inside the `with` block.
+
+        Raises:
+            Unknown
+        """
+        ...
+
+    def log_pieces(self, training_id: str) -> AsyncIterator[Json]:
+        """Yield pieces of the log as they come: `attempt`, `source`, and `text` of whole lines.
+
+        Raises:
+            Unknown
+        """
+        ...
+
+    def act(self, training_id: str, verb: str, arguments: Mapping[str, Any]) -> str:
+        """Do what a person asked for, and return a sentence about it.
+
+        Args:
+            verb: halt, resume, cancel, checkpoint, tune.
+
+        Raises:
+            Unknown, Refused
+        """
+        ...
+
+    def look(self, training_ids: Sequence[str]) -> AbstractContextManager[None]:
+        """Note that a page shows these trainings (none: the list of all) inside the `with` block.
+
+        What nobody looks at is asked for less often.
+        """
+        ...
+
+    def close(self) -> None:
+        """End all connections; idempotent."""
+        ...

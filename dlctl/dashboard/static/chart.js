@@ -1,0 +1,266 @@
+// One chart: uPlot draws the axes and knows the cursor; the columns are painted here.
+import { el, setText } from './dom.js';
+import { metricValue, title, xTick, xValue } from './format.js';
+import { canvasPen, nearest, rangeOfY, themeColours, traceColumns, traceLine } from './paint.js';
+import { saveMenu } from './save.js';
+
+const TIME_STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
+const BYTE_STEPS = Array.from({ length: 50 }, (_, n) => 2 ** n);
+const FEW = 40;
+const NEAR = 5;
+
+export class Chart {
+  constructor(name, actions) {
+    this.name = name;
+    this.actions = actions;
+    this.curves = [];
+    this.hidden = new Set();
+    this.plot = null;
+    this.options = '';
+    this.at = el('span', { class: 'at' });
+    this.legend = el('div', { class: 'legend', role: 'group', 'aria-label': `Curves of ${title(name)}` });
+    this.box = el('div', { class: 'plot', role: 'img' });
+    this.element = el('section', { class: 'card chart' },
+      el('header', {}, el('h3', {}, title(name)), this.at, saveMenu(this)), this.legend, this.box);
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(this.box);
+  }
+
+  destroy() {
+    this.observer.disconnect();
+    this.plot?.destroy();
+    this.element.remove();
+  }
+
+  // curves: columns with `label`, `colour` (a number of the palette) and `dashed`.
+  update(curves, view, range, marks) {
+    Object.assign(this, { curves, view, marks });
+    this.rangeX = usableX(range, view.logx, curves);
+    this.drawLegend();
+    this.redraw();
+  }
+
+  get visible() {
+    return this.curves.filter((curve) => !this.hidden.has(curve.label));
+  }
+
+  redraw() {
+    const range = rangeOfY(this.visible, this.view.robust, this.view.logy);
+    this.log = this.view.logy && range !== null;
+    this.rangeY = range || [0, 1];
+    const options = `${this.view.x}|${this.view.logx}|${this.log}|${document.documentElement.dataset.theme}`;
+    if (options !== this.options) {
+      this.plot?.destroy();
+      this.plot = null;
+      this.options = options;
+    }
+    const width = this.box.clientWidth;
+    if (!width) return;
+    const data = [this.rangeX, [null, null]];
+    if (this.plot) this.plot.setData(data, true);
+    else this.plot = new uPlot(this.settings(width), data, this.box);
+    this.box.setAttribute('aria-label', this.summary());
+  }
+
+  resize() {
+    const width = this.box.clientWidth;
+    if (!this.plot && this.view) this.redraw();
+    else if (this.plot && width && Math.abs(this.plot.width - width) > 1) this.plot.setSize({ width, height: this.height() });
+  }
+
+  height() {
+    return this.box.clientHeight || 200;
+  }
+
+  settings(width) {
+    const colours = themeColours();
+    const font = `11px ${colours.font}`;
+    const axis = { stroke: colours.quiet, font, grid: { stroke: colours.grid, width: 1 }, ticks: { show: false } };
+    const { x } = this.view;
+    const digits = (splits) => Math.max(3, Math.min(6, spread(splits)));
+    return {
+      width, height: this.height(), padding: [6, 14, 0, 0], legend: { show: false },
+      scales: {
+        x: { time: false, distr: this.view.logx ? 3 : 1, range: () => this.rangeX },
+        y: { distr: this.log ? 3 : 1, range: () => this.rangeY },
+      },
+      axes: [
+        { ...axis, size: 26, gap: 4, space: 64, ...(x === 'time' && !this.view.logx ? { incrs: TIME_STEPS } : {}),
+          values: (_, splits) => splits.map((value) => (value === null ? '' : xTick(x, value))) },
+        { ...axis, size: 62, gap: 6, space: 30, ...(/bytes(_per_s)?$/.test(this.name) ? { incrs: BYTE_STEPS } : {}),
+          values: (_, splits) => splits.map((value) => (value === null ? '' : metricValue(this.name, value, digits(splits)))) },
+      ],
+      series: [{}, { scale: 'y', points: { show: false } }],
+      cursor: {
+        drag: { x: true, y: false, setScale: false }, points: { show: false }, y: false,
+        sync: { key: 'dlctl', scales: ['x', null], setSeries: false },
+        bind: { dblclick: () => () => this.actions.zoom(null, null) },
+      },
+      hooks: {
+        draw: [(plot) => this.paint(plot)],
+        setCursor: [(plot) => this.point(plot)],
+        setSelect: [(plot) => this.select(plot)],
+      },
+    };
+  }
+
+  paint(plot) {
+    const { ctx, bbox } = plot;
+    const ratio = devicePixelRatio || 1;
+    const colours = themeColours();
+    const [toX, toY] = this.places((x) => plot.valToPos(x, 'x', true), (y) => plot.valToPos(y, 'y', true));
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    this.paintMarks(ctx, bbox, toX, colours, ratio);
+    for (const curve of this.visible) this.paintCurve(ctx, curve, toX, toY, colours, ratio);
+    ctx.restore();
+  }
+
+  places(toX, toY) {
+    const far = 1e5;
+    const [bottom, top] = this.rangeY;
+    const beyond = (bottom > top ? -1 : 1) * far;
+    return [
+      (x) => (this.view.logx && x <= 0 ? toX(this.rangeX[0]) : toX(x)),
+      (y) => {
+        if (y === null || (this.log && y <= 0)) return null;
+        return Math.max(-beyond, Math.min(beyond, toY(y)));
+      },
+    ];
+  }
+
+  paintCurve(ctx, curve, toX, toY, colours, ratio) {
+    const pen = canvasPen(ctx, 2 * ratio);
+    ctx.strokeStyle = colours.series[curve.colour];
+    ctx.lineJoin = 'round';
+    ctx.lineCap = 'round';
+    ctx.setLineDash(curve.dashed ? [5 * ratio, 4 * ratio] : []);
+    ctx.globalAlpha = curve.smooth ? 0.28 : 1;
+    ctx.lineWidth = (curve.smooth ? 1 : 1.4) * ratio;
+    ctx.beginPath();
+    traceColumns(curve, toX, toY, pen);
+    ctx.stroke();
+    ctx.globalAlpha = 1;
+    if (curve.smooth) {
+      ctx.lineWidth = 1.8 * ratio;
+      ctx.beginPath();
+      traceLine(curve.x, curve.smooth, toX, toY, pen);
+      ctx.stroke();
+    }
+    ctx.setLineDash([]);
+    if (curve.x.length <= FEW && !curve.low) this.paintDots(ctx, curve, toX, toY, ratio);
+  }
+
+  paintDots(ctx, curve, toX, toY, ratio) {
+    ctx.fillStyle = ctx.strokeStyle;
+    for (let n = 0; n < curve.x.length; n += 1) {
+      const y = toY(curve.last[n]);
+      if (y === null) continue;
+      ctx.beginPath();
+      ctx.arc(toX(curve.x[n]), y, 2.2 * ratio, 0, 7);
+      ctx.fill();
+    }
+  }
+
+  // Attempts as bands, so that every second one is tinted, and events as thin lines.
+  paintMarks(ctx, bbox, toX, colours, ratio) {
+    this.marks.attempts.forEach((attempt, n) => {
+      if (n % 2 === 0 || attempt.begin === null) return;
+      const begin = toX(attempt.begin);
+      const end = attempt.end === null ? bbox.left + bbox.width : toX(attempt.end);
+      ctx.fillStyle = colours.band;
+      ctx.fillRect(begin, bbox.top, end - begin, bbox.height);
+    });
+    ctx.lineWidth = ratio;
+    ctx.font = `${10 * ratio}px ${colours.font}`;
+    for (const event of this.marks.events) {
+      if (event.x === null) continue;
+      const x = Math.round(toX(event.x)) + 0.5;
+      const major = event.kind === 'verdict' || event.kind === 'learning_rate' || event.kind === 'order' || event.kind === 'plateau';
+      ctx.strokeStyle = event.kind === 'verdict' ? colours.bad : colours.mark;
+      ctx.setLineDash(major ? [] : [2 * ratio, 3 * ratio]);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top + (major ? 0 : bbox.height - 8 * ratio));
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.setLineDash([]);
+  }
+
+  point(plot) {
+    const { left } = plot.cursor;
+    const inside = left !== undefined && left >= 0;
+    const x = inside ? plot.posToVal(left, 'x') : null;
+    const event = inside ? this.marks.events.find((each) => each.x !== null && Math.abs(plot.valToPos(each.x, 'x') - left) < NEAR) : null;
+    setText(this.at, inside ? [xValue(this.view.x, x), event?.text].filter(Boolean).join(' · ') : '');
+    this.curves.forEach((curve, n) => {
+      const place = inside && curve.x.length ? nearest(curve.x, x) : -1;
+      const value = place < 0 ? curve.newest : (curve.smooth || curve.last)[place];
+      const shown = this.legend.children[n]?.lastChild;
+      if (shown) setText(shown, metricValue(this.name, value ?? null));
+    });
+  }
+
+  select(plot) {
+    const { left, width } = plot.select;
+    if (width < 4) return;
+    const [from, to] = [plot.posToVal(left, 'x'), plot.posToVal(left + width, 'x')];
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.actions.zoom(from, to);
+  }
+
+  drawLegend() {
+    const labels = this.curves.map((curve) => curve.label).join('\n');
+    if (labels !== this.labels) {
+      this.labels = labels;
+      this.legend.replaceChildren(...this.curves.map((curve) => this.legendItem(curve)));
+    }
+    [...this.legend.children].forEach((item, n) => {
+      item.setAttribute('aria-pressed', String(!this.hidden.has(this.curves[n].label)));
+      setText(item.lastChild, metricValue(this.name, this.curves[n].newest ?? null));
+    });
+  }
+
+  legendItem(curve) {
+    const swatch = `swatch s${curve.colour}${curve.dashed ? ' dashed' : ''}`;
+    return el('button', {
+      type: 'button', class: 'entry', title: 'Hide or show; with Shift: only this one',
+      onclick: (event) => this.toggle(curve.label, event.shiftKey),
+    }, el('i', { class: swatch }), el('span', { class: 'label' }, curve.label), el('b'));
+  }
+
+  toggle(label, alone) {
+    if (alone) {
+      const others = this.curves.map((curve) => curve.label).filter((other) => other !== label);
+      const isAlone = others.every((other) => this.hidden.has(other)) && !this.hidden.has(label);
+      this.hidden = new Set(isAlone ? [] : others);
+    } else if (!this.hidden.delete(label)) this.hidden.add(label);
+    this.drawLegend();
+    this.redraw();
+  }
+
+  summary() {
+    const told = this.visible.slice(0, 6).map((curve) => `${curve.label}: ${metricValue(this.name, curve.newest ?? null)}`);
+    return `Chart of ${title(this.name)}. Newest values: ${told.join(', ') || 'none'}.`;
+  }
+}
+
+function spread(splits) {
+  const known = splits.filter((value) => value !== null);
+  if (known.length < 2) return 4;
+  const largest = Math.max(...known.map(Math.abs));
+  const step = Math.abs(known[1] - known[0]);
+  return step > 0 ? Math.ceil(Math.log10(largest / step)) + 1 : 4;
+}
+
+function usableX([from, to], log, curves) {
+  let low = from;
+  if (log && low <= 0) {
+    low = Infinity;
+    for (const curve of curves) for (const x of curve.x) if (x > 0 && x < low) low = x;
+    if (!Number.isFinite(low) || low >= to) low = to / 1000 || 1;
+  }
+  return low < to ? [low, to] : [low, low + 1];
+}

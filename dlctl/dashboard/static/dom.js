@@ -1,0 +1,37 @@
+// Build elements. Text only ever becomes a text node, so nothing of a training is read as HTML.
+
+export function el(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+export function svg(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children);
+}
+
+function filled(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
+    else if (name === 'class') node.setAttribute('class', value);
+    else if (name === 'value' || name === 'checked' || name === 'disabled') node[name] = value;
+    else node.setAttribute(name, value === true ? '' : String(value));
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+export function button(label, onclick, attributes = {}) {
+  return el('button', { type: 'button', onclick, ...attributes }, label);
+}
+
+// A table in a box of its own, which scrolls when the page is too narrow for it.
+export function table(caption, columns, rows) {
+  const head = el('tr', {}, columns.map((column) => el('th', { scope: 'col' }, column)));
+  const body = rows.map((row) => el('tr', {}, row.map((cell) => el('td', {}, cell))));
+  return el('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption },
+    el('table', {}, el('thead', {}, head), el('tbody', {}, body)));
+}
+
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}

@@ -1,0 +1,97 @@
+// Turn numbers into short words.
+
+const PREFIXES = [[1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']];
+
+export function shortNumber(value, digits = 4) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return '–';
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e15)) return value.toExponential(digits > 3 ? 2 : 1);
+  for (const [limit, prefix] of PREFIXES) {
+    if (size >= limit * 10 || (size >= limit && limit > 1e3)) return trimmed(value / limit, digits) + prefix;
+  }
+  return trimmed(value, digits);
+}
+
+function trimmed(value, digits) {
+  return String(Number(value.toPrecision(digits)));
+}
+
+export function byteSize(value) {
+  if (value === null || value === undefined) return '–';
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let number = value;
+  let unit = 0;
+  while (Math.abs(number) >= 1024 && unit < units.length - 1) {
+    number /= 1024;
+    unit += 1;
+  }
+  return `${trimmed(number, 3)} ${units[unit]}`;
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return '–';
+  const whole = Math.round(Math.abs(seconds));
+  if (whole < 60) return Math.abs(seconds) < 10 ? `${trimmed(seconds, 2)} s` : `${whole} s`;
+  const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
+  if (days) return `${days} d ${hours} h`;
+  if (hours) return `${hours} h ${String(minutes).padStart(2, '0')} min`;
+  return whole % 60 && whole < 600 ? `${minutes} min ${whole % 60} s` : `${minutes} min`;
+}
+
+// The three numbers of an estimate: at least, probably, at most.
+export function leftWords(left) {
+  if (!left) return '';
+  const [low, middle, high] = left.map((seconds) => duration(seconds).replace(/ \d+ (s|min)$/, ''));
+  return low === high ? middle : `${middle} (${low} – ${high})`;
+}
+
+export function ago(unixSeconds) {
+  if (!unixSeconds) return '–';
+  const seconds = Date.now() / 1000 - unixSeconds;
+  return seconds < 5 ? 'now' : `${duration(seconds).replace(/ \d+ (s|min|h)$/, '')} ago`;
+}
+
+export function clock(unixSeconds) {
+  if (!unixSeconds) return '–';
+  return new Date(unixSeconds * 1000).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' });
+}
+
+export function percent(share, digits = 0) {
+  return share === null || share === undefined ? '–' : `${(share * 100).toFixed(digits)} %`;
+}
+
+// A value of a metric, in the unit that its name ends with.
+export function metricValue(name, value, digits = 4) {
+  if (/bytes$/.test(name)) return byteSize(value);
+  if (/bytes_per_s$/.test(name)) return value === null ? '–' : `${byteSize(value)}/s`;
+  if (/(^|[^r])_s$/.test(name) && !/per_s$/.test(name)) return value === null ? '–' : duration(value);
+  return shortNumber(value, digits);
+}
+
+export function xValue(kind, value) {
+  if (kind === 'time') return duration(value);
+  if (kind === 'epoch') return `epoch ${trimmed(value, 4)}`;
+  return `step ${Math.round(value).toLocaleString('en').replaceAll(',', ' ')}`;
+}
+
+export function xTick(kind, value) {
+  if (kind === 'step') return shortNumber(value);
+  if (kind === 'epoch') return trimmed(value, 4);
+  const [days, rest] = [Math.floor(value / 86400), value % 86400];
+  const [hours, minutes, seconds] = [Math.floor(rest / 3600), Math.floor(rest / 60) % 60, Math.round(rest % 60)];
+  if (days) return hours ? `${days}d ${hours}h` : `${days}d`;
+  if (hours) return minutes ? `${hours}h ${minutes}m` : `${hours}h`;
+  if (minutes) return seconds ? `${minutes}m ${seconds}s` : `${minutes}m`;
+  return seconds || value === 0 ? `${seconds}s` : `${trimmed(value, 2)}s`;
+}
+
+export function title(name) {
+  return name.replaceAll('_', ' ');
+}
+
+export function progressWords(row) {
+  if (row.epoch !== null && row.epoch !== undefined) {
+    return `epoch ${row.epoch}${row.epochs ? `/${row.epochs}` : ''}`;
+  }
+  return row.step === null || row.step === undefined || row.step < 0 ? '' : `step ${shortNumber(row.step)}`;
+}

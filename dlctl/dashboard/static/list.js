@@ -1,0 +1,103 @@
+// The page of all trainings.
+import { address } from './address.js';
+import { getTrainings } from './api.js';
+import { el, svg } from './dom.js';
+import { ago, duration, percent, progressWords, shortNumber } from './format.js';
+import { Repeater } from './toolbar.js';
+
+export function stateChip(row) {
+  const stale = row.stale_since ? ` · no answer since ${ago(row.stale_since)}` : '';
+  return el('span', { class: `state is-${String(row.state).toLowerCase()}` }, row.state, stale);
+}
+
+export function sparkLine(values) {
+  const known = values.filter((value) => value !== null);
+  if (known.length < 2) return el('span', { class: 'quiet-text' }, '–');
+  const [low, high] = [Math.min(...known), Math.max(...known)];
+  const place = (value, n) => `${((n / (values.length - 1)) * 118 + 1).toFixed(1)} ${(25 - ((value - low) / (high - low || 1)) * 22).toFixed(1)}`;
+  const parts = values.map((value, n) => (value === null ? null : place(value, n))).filter(Boolean);
+  return svg('svg', { class: 'spark', viewBox: '0 0 120 28', 'aria-hidden': 'true' },
+    svg('path', { d: `M${parts.join('L')}` }));
+}
+
+export function progressBar(row) {
+  const done = row.done ?? null;
+  const bar = el('progress', { max: '1', 'aria-label': 'Share that is done' });
+  if (done !== null) bar.value = done;
+  return el('div', { class: 'bar' }, done === null ? null : bar,
+    el('span', {}, [done === null ? '' : percent(done), progressWords(row)].filter(Boolean).join(' · ') || '–'));
+}
+
+export class ListPage {
+  constructor(main) {
+    this.main = main;
+    this.ids = [];
+    this.chosen = new Set();
+    this.rows = [];
+    this.repeater = new Repeater(() => this.load(), 700);
+    this.input = el('input', { type: 'search', id: 'find', placeholder: 'Find trainings', 'aria-label': 'Find trainings', oninput: () => this.show() });
+    this.compare = el('a', { class: 'button', href: '#/compare' }, 'Compare');
+    this.body = el('div', { class: 'trainings', role: 'list' });
+    main.replaceChildren(
+      el('div', { class: 'head' }, el('h1', {}, 'Trainings'), el('span', { class: 'grow' }), this.input, this.compare), this.body);
+  }
+
+  start() {
+    return this.repeater.ask();
+  }
+
+  changed() {
+    this.repeater.ask();
+  }
+
+  async load() {
+    this.rows = await getTrainings();
+    this.show();
+  }
+
+  show() {
+    const wanted = this.input.value.toLowerCase();
+    const fits = (row) => `${row.id} ${row.name} ${row.site} ${row.state}`.toLowerCase().includes(wanted);
+    const focused = document.activeElement?.dataset?.id;
+    const rows = this.rows.filter(fits);
+    this.body.replaceChildren(...rows.map((row) => this.row(row)));
+    if (!rows.length) this.body.replaceChildren(el('p', { class: 'empty', role: 'listitem' }, this.rows.length ? 'No training fits.' : 'No trainings yet: dlctl submit starts one.'));
+    if (focused) this.body.querySelector(`[data-id="${CSS.escape(focused)}"]`)?.focus();
+    this.showCompare();
+  }
+
+  showCompare() {
+    const chosen = this.rows.map((row) => row.id).filter((id) => this.chosen.has(id));
+    this.compare.textContent = chosen.length ? `Compare ${chosen.length}` : 'Compare';
+    this.compare.href = address('compare', '', { runs: chosen.join(',') });
+  }
+
+  row(row) {
+    const choose = (event) => {
+      if (event.target.checked) this.chosen.add(row.id);
+      else this.chosen.delete(row.id);
+      this.showCompare();
+    };
+    const cell = (label, ...content) => el('div', { class: `cell ${label.split(' ')[0].toLowerCase()}` }, el('span', { class: 'tag' }, label), ...content);
+    const time = row.live ? (row.left_s ? duration(row.left_s[1]) : '–') : ago(row.ended_at || row.created_at);
+    return el('div', { class: 'training', role: 'listitem' },
+      el('input', { type: 'checkbox', checked: this.chosen.has(row.id), onchange: choose, 'data-id': `box ${row.id}`, 'aria-label': `Choose ${row.id} for a comparison` }),
+      el('div', { class: 'cell who' }, el('a', { href: address('training', row.id), 'data-id': row.id }, row.id),
+        el('span', { class: 'sub' }, row.name === row.id.split('-')[0] ? row.site : `${row.name} · ${row.site}`)),
+      el('div', { class: 'cell what' }, stateChip(row), el('span', { class: 'sub' }, row.reason || '')),
+      cell('Progress', progressBar(row)), cell(row.live ? 'Time left' : 'Ended', el('span', {}, time)),
+      cell(row.spark_name || 'Loss', el('span', {}, shortNumber(row.loss))),
+      el('div', { class: 'cell curve' }, sparkLine(row.spark || [])),
+      cell('GPU use', el('span', {}, row.gpu === null ? '–' : `${Math.round(row.gpu)} %`)));
+  }
+
+  key(key) {
+    if (key === '/') this.input.focus();
+    else return false;
+    return true;
+  }
+
+  stop() {
+    this.repeater.stop();
+  }
+}

@@ -1,0 +1,139 @@
+// Draw columns of a curve with a pen: on a canvas, or as the path of an SVG picture.
+
+export const PALETTE = 8;
+
+export function themeColours() {
+  const style = getComputedStyle(document.documentElement);
+  const get = (name) => style.getPropertyValue(name).trim();
+  return {
+    text: get('--text'), quiet: get('--text-2'), grid: get('--grid'), paper: get('--surface'),
+    band: get('--band'), mark: get('--mark'), bad: get('--bad'), font: get('--font'),
+    series: Array.from({ length: PALETTE }, (_, n) => get(`--s${n}`)),
+  };
+}
+
+// A column shows its first, lowest, highest and last value at one x: no spike is lost.
+export function traceColumns(curve, toX, toY, pen) {
+  const { x, last, low, high, first } = curve;
+  let open = false;
+  let alone = null;
+  const end = () => {
+    if (alone) pen.dot(...alone);
+    alone = null;
+  };
+  for (let n = 0; n < x.length; n += 1) {
+    const bottom = toY(low ? low[n] : last[n]);
+    const top = toY(high ? high[n] : last[n]);
+    const right = toY(last[n]) ?? top;
+    if (right === null || x[n] === null) {
+      end();
+      open = false;
+      continue;
+    }
+    const at = toX(x[n]);
+    const left = (first ? toY(first[n]) : right) ?? right;
+    if (open) {
+      pen.line(at, left);
+      alone = null;
+    } else {
+      end();
+      pen.move(at, left);
+      alone = [at, left];
+    }
+    if (low && bottom !== top) {
+      pen.line(at, bottom ?? right);
+      pen.line(at, top ?? right);
+      pen.line(at, right);
+      alone = null;
+    }
+    open = true;
+  }
+  end();
+}
+
+export function traceLine(x, values, toX, toY, pen) {
+  let open = false;
+  for (let n = 0; n < x.length; n += 1) {
+    const at = toY(values[n]);
+    if (at === null) open = false;
+    else if (open) pen.line(toX(x[n]), at);
+    else {
+      pen.move(toX(x[n]), at);
+      open = true;
+    }
+  }
+}
+
+export function canvasPen(context, dot) {
+  return {
+    move: (x, y) => context.moveTo(x, y),
+    line: (x, y) => context.lineTo(x, y),
+    dot: (x, y) => {
+      context.moveTo(x - dot, y);
+      context.lineTo(x + dot, y);
+      context.moveTo(x, y - dot);
+      context.lineTo(x, y + dot);
+      context.moveTo(x, y);
+    },
+  };
+}
+
+export function pathPen() {
+  const parts = [];
+  const at = (x, y) => `${x.toFixed(1)} ${y.toFixed(1)}`;
+  return {
+    move: (x, y) => parts.push(`M${at(x, y)}`),
+    line: (x, y) => parts.push(`L${at(x, y)}`),
+    dot: (x, y) => parts.push(`M${at(x - 2, y)}h4m-2 -2v4`),
+    text: () => parts.join(''),
+  };
+}
+
+export function highest(columns) {
+  return columns.high || columns.last;
+}
+
+export function lowest(columns) {
+  return columns.low || columns.last;
+}
+
+// The range of y: all that is drawn, or without the rarest values.
+export function rangeOfY(curves, robust, log) {
+  const values = [];
+  for (const curve of curves) {
+    for (const list of robust ? [curve.smooth || curve.last] : [lowest(curve), highest(curve)]) {
+      for (const value of list) if (value !== null && (!log || value > 0)) values.push(value);
+    }
+  }
+  if (!values.length) return null;
+  let [low, high] = [Infinity, -Infinity];
+  if (robust && values.length > 20) {
+    values.sort((a, b) => a - b);
+    low = values[Math.floor(values.length * 0.01)];
+    high = values[Math.ceil(values.length * 0.99) - 1];
+  } else {
+    for (const value of values) {
+      if (value < low) low = value;
+      if (value > high) high = value;
+    }
+  }
+  return widened(low, high, log);
+}
+
+function widened(low, high, log) {
+  if (log) return low === high ? [low / 2, high * 2] : [low / 1.08, high * 1.08];
+  if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+  const margin = (high - low) * 0.06;
+  const floor = low >= 0 && low - margin < 0 ? 0 : low - margin;
+  return [floor, high + margin];
+}
+
+export function nearest(x, value) {
+  let [low, high] = [0, x.length - 1];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (x[middle] < value) low = middle + 1;
+    else high = middle;
+  }
+  return low > 0 && Math.abs(x[low - 1] - value) < Math.abs(x[low] - value) ? low - 1 : low;
+}

@@ -1,0 +1,71 @@
+"""The row of a training in the list of all."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from dlctl.contract.metrics import LOSS, Source
+from dlctl.dashboard.curves import spark
+from dlctl.series.pace import time_left
+from dlctl.series.utilisation import utilisation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dlctl.dashboard.feed import Json
+    from dlctl.series import Curve, Run
+
+_SPARK_WIDTH = 60
+_FINAL = ("COMPLETED", "FAILED", "HALTED", "CANCELLED")
+_COPIED = ("name", "site", "reason", "attempt", "epoch", "epochs", "step", "done", "stale_since",
+           "started_at", "ended_at")  # fmt: skip
+
+
+def row(record: Mapping[str, Any], run: Run | None) -> Json:
+    """Return what the list shows of a training.
+
+    Args:
+        record: as `dlctl list --json` prints it.
+        run: None if it is not read yet.
+    """
+    state = str(record["state"])
+    shown = _main_curve(run)
+    loss = record.get("loss")
+    if shown is not None and shown.key.name == LOSS and math.isfinite(shown.last):
+        loss = shown.last
+    return {
+        "id": record["training_id"], "state": state, "live": state not in _FINAL,
+        "created_at": _unix_seconds(record["created_at"]), "loss": loss,
+        "spark": [] if shown is None else spark(shown.view(-math.inf, math.inf, _SPARK_WIDTH)),
+        "spark_name": "" if shown is None else shown.key.shown,
+        "left_s": None if run is None or state != "TRAINING" else _left_s(run, record),
+        "gpu": None if run is None else utilisation(run).gpu_percent,
+        **{name: record.get(name) for name in _COPIED},
+    }  # fmt: skip
+
+
+def _unix_seconds(time: Any) -> float | None:
+    if isinstance(time, str):
+        try:
+            return datetime.fromisoformat(time).timestamp()
+        except ValueError:
+            return None
+    return None if time is None else float(time)
+
+
+def _main_curve(run: Run | None) -> Curve | None:
+    """Return the loss, or whatever the training measures first."""
+    if run is None:
+        return None
+    if losses := run.named(LOSS):
+        return max(losses, key=len)
+    own = [c for key, c in sorted(run.curves.items()) if key.source != Source.NODE.value and len(c)]
+    return own[0] if own else None
+
+
+def _left_s(run: Run, record: Mapping[str, Any]) -> list[float] | None:
+    """Return how many seconds the rest takes: at least, probably, at most; None if unknown."""
+    found = time_left(run, record.get("step"), record.get("done"))
+    return None if found is None else [found.low_s, found.middle_s, found.high_s]

@@ -1,0 +1,149 @@
+"""What the dashboard keeps of one real training."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from dlctl import contract
+from dlctl.contract import Verdict
+from dlctl.files.small_files import read_files
+from dlctl.lifecycle import details as read_details
+from dlctl.lifecycle.orders import given_orders
+from dlctl.outputs.checkpoints import list_checkpoints
+from dlctl.outputs.insight import insight
+from dlctl.outputs.metrics import MetricsReader
+from dlctl.series.answers import Saved
+
+if TYPE_CHECKING:
+    from dlctl.dashboard.feed import Json
+    from dlctl.lifecycle import Session
+    from dlctl.record import Record
+    from dlctl.series import Run
+    from dlctl.transport import Completed, Process, Transport
+
+_DETAILS_EVERY_S = 5.0
+
+
+class Tracked:
+    """A training with its metrics and details, as new as the last look at its site."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.lock = threading.RLock()
+        self._reader = MetricsReader(record)
+        self.metrics_known = False
+        self.details: Json | None = None
+        self._details_at = float("-inf")
+        self._details_of: Record | None = None
+
+    @contextmanager
+    def run(self) -> Iterator[Run]:
+        """Yield the metrics; they don't grow meanwhile."""
+        with self.lock:
+            yield self._reader.run
+
+    def refresh(self, session: Session) -> bool:
+        """Bring new metrics; return whether there were any.
+
+        Raises:
+            TransportError
+        """
+        with self.lock:
+            found = self._reader.refresh(_Unlocking(session.transport, self.lock))
+            self.metrics_known = True
+        return found
+
+    @property
+    def details_are_due(self) -> bool:
+        """Return whether the details may have changed since they were read."""
+        if self._details_of is None or self._details_of != self.record:
+            return time.monotonic() - self._details_at > 1.0
+        return not self.record.state.final and (
+            time.monotonic() - self._details_at > _DETAILS_EVERY_S
+        )
+
+    def refresh_details(self, session: Session) -> bool:
+        """Bring plan, learners, checkpoints and verdicts; return whether any has changed.
+
+        Raises:
+            TransportError, RecordError
+        """
+        record, self._details_at = self.record, time.monotonic()
+        found: Json = read_details(session, record)
+        found["orders"] = [
+            dataclasses.asdict(order) | {"text": str(order)}
+            for order in given_orders(session, record)
+        ]
+        saved = list_checkpoints(session.transport, record.job_dir)
+        found["checkpoints"] = [dataclasses.asdict(each) for each in saved]
+        found["verdicts"] = _verdicts(session.transport, record)
+        found = json.loads(json.dumps(found, default=str))
+        changed, self.details, self._details_of = found != self.details, found, record
+        return changed
+
+    def meaning(self) -> Json:
+        """Return the six answers, utilisation in words, and the time left."""
+        details = self.details or {}
+        plan = details.get("plan")
+        known = contract.from_json(contract.Plan, json.dumps(plan)) if plan else None
+        saved = [
+            Saved(each["step"], each["written_at"], each["size_bytes"])
+            for each in details.get("checkpoints", []) if each["complete"]
+        ]  # fmt: skip
+        with self.run() as run:
+            return insight(run, self.record, known, saved).plain()
+
+
+def _verdicts(transport: Transport, record: Record) -> list[dict[str, Any]]:
+    """Return the verdict of each attempt that has one."""
+    paths = {
+        n: f"{record.job_dir}/{contract.verdict_file(n)}" for n in range(1, record.attempt + 1)
+    }
+    found = read_files(transport, list(paths.values()))
+    told = []
+    for attempt, path in paths.items():
+        if (content := found[path]) is None:
+            continue
+        try:
+            verdict = contract.from_json(Verdict, content)
+        except contract.ContractError:
+            continue
+        told.append(json.loads(contract.to_json(verdict)) | {"attempt": attempt})
+    return told
+
+
+class _Unlocking:
+    """A transport that lets go of a lock while it waits for the site."""
+
+    def __init__(self, transport: Transport, lock: threading.RLock) -> None:  # type: ignore[valid-type, unused-ignore]
+        self._transport, self._lock, self.name = transport, lock, transport.name
+
+    def start(self, script: str, **options: Any) -> Process:
+        """Start a script."""
+        with self._released():
+            return self._transport.start(script, **options)
+
+    def run(
+        self, script: str, *, stdin: bytes | Iterable[bytes] = b"", **options: Any
+    ) -> Completed:
+        """Run a script to its end."""
+        with self._released():
+            return self._transport.run(script, stdin=stdin, **options)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._transport.close()
+
+    @contextmanager
+    def _released(self) -> Iterator[None]:
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
