@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import quantiles
+from statistics import median
 
 from dlctl.contract.metrics import NO_STEP, Source
 from dlctl.series.run import Run
 
-_NEWEST = 50
-"""Intervals between measurements."""
+_NEWEST = 120
+"""Measurements that are looked at."""
+_PARTS = 6
+"""Their span is divided into so many, each with a pace of its own."""
 _LEAST = 3
 
 
@@ -20,7 +22,7 @@ class TimeLeft:
     low_s: float
     middle_s: float
     high_s: float
-    """Nine of ten of the last intervals were between the paces of `low_s` and `high_s`."""
+    """`low_s` and `high_s` follow from the fastest and the slowest stretch of the newest steps."""
 
 
 def time_left(run: Run, step: int | None, done: float | None) -> TimeLeft | None:
@@ -36,19 +38,20 @@ def time_left(run: Run, step: int | None, done: float | None) -> TimeLeft | None
     if len(paces) < _LEAST:
         return None
     left = max(0.0, step / done - max(step, run.last_step))
-    cuts = quantiles(paces, n=20, method="inclusive")
-    return TimeLeft(left * cuts[0], left * cuts[9], left * cuts[18])
+    return TimeLeft(left * min(paces), left * median(paces), left * max(paces))
 
 
 def _paces(run: Run) -> list[float]:
-    """Return seconds for a step, of the newest intervals of the curve with the most points."""
+    """Return seconds for a step, of stretches of the curve with the most points."""
     curves = [c for k, c in run.curves.items() if k.source != Source.NODE.value and k.learner == 0]
     longest = max(curves, key=len, default=None)
     if longest is None:
         return []
     steps, times = longest.points.step_last[-_NEWEST:], longest.points.time[-_NEWEST:]
-    rows = list(zip(steps, times, strict=True))
+    rows = [(s, t) for s, t in zip(steps, times, strict=True) if s != NO_STEP and t == t]
+    places = sorted({i * (len(rows) - 1) // _PARTS for i in range(_PARTS + 1)}) if rows else []
+    ends = [rows[i] for i in places]
     return [
-        (b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(rows, rows[1:], strict=False)
-        if b[0] > a[0] >= 0 and b[1] >= a[1] and a[0] != NO_STEP
+        (b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(ends, ends[1:], strict=False)
+        if b[0] > a[0] and b[1] >= a[1]
     ]  # fmt: skip

@@ -40,6 +40,7 @@ from learner.ddl.api import (
     shutdown,
     size,
 )
+from learner.ddl.measured import log
 
 __all__ = [
     "Assigned",
@@ -60,6 +61,7 @@ __all__ = [
     "local_gpuid",
     "local_rank",
     "local_size",
+    "log",
     "mode",
     "partition",
     "rank",

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Action, Next, Plan, State, Verdict, VerdictKind, to_json
+from dlctl.contract.metrics import EventKind, Source
 from learner.job.directives import is_gone, is_superseded, is_there
-from learner.job.metrics import tell
+from learner.job.metrics import MetricsFile, tell
 from learner.job.outcome import Outcome, failed, verdict_of
 from learner.job.status import write_patiently
 from learner.lifecycle.bad_nodes import of_verdict, remember
@@ -65,6 +66,9 @@ def leave(
     if not write_patiently(path, to_json(verdict)):
         say(f"The verdict can't be written to {str(path)!r}: the disk is full or read-only.")
         return Leaving(1)
+    MetricsFile(job_dir / contract.metrics_file(verdict.attempt, 0, Source.JOB)).tell(
+        verdict.step, None, f"{verdict.state}: {verdict.reason}", EventKind.VERDICT
+    )
     return Leaving(0 if verdict.state in (State.COMPLETED, State.HALTED) else 1, following)
 
 

@@ -1,0 +1,65 @@
+"""Log what a script of one's own measures: `ddl.log(step, loss=0.3)`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import SupportsFloat
+
+from dlctl import contract
+from dlctl.contract.metrics import Source, own_name
+from learner.job.context import ATTEMPT_VARIABLE, JOB_VARIABLE
+from learner.job.environment import PROGRESS_FILE
+from learner.job.metrics import MetricsFile, Progress
+
+
+class _Log:
+    """The files of this process; without a dlctl job there are none, and nothing is logged."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        directory, attempt = env.get(JOB_VARIABLE), env.get(ATTEMPT_VARIABLE, "")
+        self.rank = int(env.get("RANK", "0"))
+        self.file: MetricsFile | None = None
+        if directory and attempt.isdecimal():
+            name = contract.metrics_file(int(attempt), self.rank, Source.PROGRAM)
+            self.file = MetricsFile(Path(directory) / name)
+        progress = env.get(PROGRESS_FILE)
+        self.progress = Progress(Path(progress) if progress else None)
+
+
+_logs: dict[int, _Log] = {}
+"""By process: a child that was forked has files of its own."""
+
+
+def log(
+    step: int,
+    values: Mapping[str, SupportsFloat] | None = None,
+    *,
+    epoch: int | None = None,
+    group: str = "",
+    done: float | None = None,
+    every_learner: bool = False,
+    **more: SupportsFloat,
+) -> None:
+    """Log values of a step, for `dlctl metrics`, `dlctl watch` and the guards of the manifest.
+
+    Needs no `init`, and does nothing outside a dlctl job. A tensor of one element is a value; NaN
+    and infinity are kept as "not a number". A full disk loses lines and ends nothing.
+
+    Args:
+        step: Steps done, from the beginning of the training: a restart continues to count.
+        values: By name; further ones as keywords.
+        epoch: Counted from 1.
+        group: Which data they are of, such as `train`, `validation` or `test`.
+        done: The share of the training that is done, from 0 to 1, for the progress bar.
+        every_learner: Whether learners other than the first log, too, as curves of their own.
+    """
+    if (found := _logs.get(os.getpid())) is None:
+        _logs.clear()
+        found = _logs[os.getpid()] = _Log(os.environ)
+    numbers = {own_name(name): float(value) for name, value in {**(values or {}), **more}.items()}
+    told = {f"{group}_{name}" if group else name: value for name, value in numbers.items()}
+    found.progress.update(step, 0 if epoch is None else epoch, told, done=done)
+    if found.file is not None and (found.rank == 0 or every_learner):
+        found.file.append(step, epoch, numbers, group)

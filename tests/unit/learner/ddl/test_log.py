@@ -1,0 +1,61 @@
+"""`ddl.log`: lines for the metrics, a report for the watchdog, nothing outside a job."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from learner import ddl
+from learner.ddl import measured as module
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLCTL_JOB_DIR", str(tmp_path))
+    monkeypatch.setenv("DLCTL_ATTEMPT", "2")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("DLCTL_PROGRESS_FILE", str(tmp_path / "progress.json"))
+    module._logs.clear()
+    yield tmp_path
+    module._logs.clear()
+
+
+def lines(job, rank=0):
+    path = job / f"metrics/2-{rank}-program.jsonl"
+    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_values_become_lines_and_a_report(job):
+    ddl.log(10, loss=torch.tensor(0.5), epoch=1)
+    ddl.log(20, {"top-1": 0.25}, group="test", done=0.5)
+    first, second = lines(job)
+    assert {k: v for k, v in first.items() if k != "time"} == {"step": 10, "epoch": 1, "loss": 0.5}
+    assert (second["group"], second["top-1"], "epoch" in second) == ("test", 0.25, False)
+    told = json.loads((job / "progress.json").read_text())
+    assert (told["step"], told["metrics"]) == (10, {"loss": 0.5})  # twice a second at most
+
+
+def test_names_of_the_line_itself_are_kept_apart_and_nan_is_null(job):
+    ddl.log(1, {"step": 7, "group": math.inf}, loss=math.nan)
+    (line,) = lines(job)
+    assert (line["step"], line["step_"], line["group_"], line["loss"]) == (1, 7.0, None, None)
+
+
+@pytest.mark.parametrize("every_learner", [False, True])
+def test_other_learners_log_only_if_asked(job, monkeypatch, every_learner):
+    monkeypatch.setenv("RANK", "1")
+    ddl.log(1, loss=1.0, every_learner=every_learner)
+    assert len(lines(job, rank=1)) == every_learner
+    assert lines(job) == []
+
+
+def test_outside_a_job_nothing_is_logged(tmp_path, monkeypatch):
+    for name in ("DLCTL_JOB_DIR", "DLCTL_ATTEMPT", "DLCTL_PROGRESS_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    module._logs.clear()
+    ddl.log(1, loss=1.0)
+    assert list(tmp_path.iterdir()) == []
