@@ -173,5 +173,8 @@ def named_files(manifest: Manifest) -> list[tuple[str, str]]:
         in_store = any(store.training_data for store in manifest.data_stores)
         if weights is not None and not in_store:  # else it may be a file of DATA_DIR
             found.append(("framework.arguments.weights", str(weights)))
+    metrics = manifest.evaluation_metrics
+    if metrics is not None and metrics.parser is not None:
+        found.append(("evaluation_metrics.parser", metrics.parser))
     files = map(named_file, manifest.requirements)
     return found + [("requirements", name) for name in files if name]

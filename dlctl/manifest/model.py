@@ -30,7 +30,6 @@ from dlctl.manifest.parts import (
     Description,
     Duration,
     FrameworkSection,
-    Free,
     Line,
     Name,
     Real,
@@ -44,6 +43,7 @@ from dlctl.manifest.parts import (
     inside_the_folder,
     whole_cpus,
 )
+from dlctl.manifest.running.evaluation_metrics import EvaluationMetricsSection
 from dlctl.manifest.running.hang import HangSection
 from dlctl.manifest.running.notify import NotifySection
 from dlctl.manifest.running.retry import RetrySection
@@ -72,6 +72,7 @@ FILES: dict[str, Trail] = {
     "framework.job": ("framework", "job"),
     "framework.arguments.weights": ("framework", "arguments", "weights"),
     "requirements": ("requirements",),
+    "evaluation_metrics.parser": ("evaluation_metrics", "parser"),
 }
 """Keys that name files in the manifest's folder."""
 
@@ -138,7 +139,9 @@ class Manifest(Section):
     requirements: Requirements = Field(
         default_factory=list, description="pip requirements: a list, or the path of a file."
     )
-    evaluation_metrics: Free | None = Field(None, description="FfDL's log parser.")
+    evaluation_metrics: EvaluationMetricsSection | None = Field(
+        None, description="How the program's output becomes metrics."
+    )
     parameter_server: ParameterServerSection | None = Field(
         None, description="How learners share parameters without waiting; without it, by allreduce."
     )

@@ -48,7 +48,6 @@ _HARMLESS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
         ),
         "parameter_server.min_learners exceeds the number of learners: all {} are needed.",
     ),
-    (lambda m: m.evaluation_metrics, "This version does not parse evaluation_metrics."),
     (lambda m: m.gpu_type, "This version does not use gpu_type; use scheduler.constraint."),
     (lambda m: m.storage, "This version does not use storage."),
 )

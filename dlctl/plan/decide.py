@@ -26,6 +26,7 @@ from dlctl.contract import (
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
 from dlctl.errors import PlanError
 from dlctl.manifest.requirements import named_file
+from dlctl.manifest.running.evaluation_metrics import metrics_plan
 from dlctl.manifest.running.hang import hang_policy
 from dlctl.manifest.running.notify import notify_plan
 from dlctl.manifest.running.retry import lifecycle
@@ -110,7 +111,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         secret_env={
             n: f"file:{site.root}/secrets/{identity.training_id}/{n}" for n in secret_names
         },
-        evaluation_metrics=manifest.evaluation_metrics,
+        evaluation_metrics=metrics_plan(manifest.evaluation_metrics),
         requirements=list(manifest.requirements),
         lifecycle=_lifecycle(manifest, site, placement),
         stop=stop_rules(manifest.stop),

@@ -43,7 +43,12 @@ class LineFeed:
         text = self._file.lines(last and self._ends)
         if self._file.began_anew:
             self._parser.remember([])
-        return None if text is None else self._parser.feed(text)
+        if text is not None:
+            return self._parser.feed(text)
+        if last and self._ends:
+            self._ends = False
+            return self._parser.finish()
+        return None
 
     def state(self) -> dict[str, Any]:
         """Return how far the file was read, and what the parser knows."""

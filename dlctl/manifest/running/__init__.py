@@ -1,1 +1,1 @@
-"""The sections about a training that runs: when it is retried, ended as hung, stopped, told of."""
+"""The sections about a training that runs: retries, hangs, ends, notices, its output's metrics."""

@@ -40,6 +40,10 @@ class AutoParser:
         self._epoch: int | None = None
         self._caffe_tests = False
 
+    def finish(self) -> list[MetricsLine]:
+        """Return nothing: no record waits for a further line."""
+        return []
+
     def memory(self) -> dict[str, Any]:
         """Return the newest step and epoch."""
         return {"step": self._step, "epoch": self._epoch, "tests": self._caffe_tests}

@@ -13,6 +13,9 @@ class LineParser(Protocol):
     def feed(self, text: str) -> list[MetricsLine]:
         """Return the records of further lines, each of which ends with a newline."""
 
+    def finish(self) -> list[MetricsLine]:
+        """Return the records that are left once no further line comes."""
+
     def memory(self) -> Any:
         """Return as JSON what the parser has to know to go on in another process."""
 

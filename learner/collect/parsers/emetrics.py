@@ -24,6 +24,10 @@ class EmetricsParser:
         found = (self._record(line) for line in text.split("\n") if line.lstrip().startswith("{"))
         return [line for line in found if line is not None]
 
+    def finish(self) -> list[MetricsLine]:
+        """Return nothing: no record waits for a further line."""
+        return []
+
     def memory(self) -> None:
         """Return nothing: a record is a line."""
 

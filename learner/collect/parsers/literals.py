@@ -29,7 +29,7 @@ def required_literals(pattern: re.Pattern[str]) -> list[str]:
         return []
     found: list[str] = []
     _walk(parsed, found)
-    return sorted(set(found), key=len, reverse=True)
+    return sorted(dict.fromkeys(found), key=len, reverse=True)
 
 
 def _walk(parsed: Any, found: list[str]) -> None:

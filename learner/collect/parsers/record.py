@@ -97,7 +97,8 @@ class Draft:
 
     def when(self, raw: object) -> None:
         """Add `meta.time`, which counts if no axis is a time."""
-        self._times["meta"] = raw
+        if raw:
+            self._times["meta"] = raw
 
     def value(self, name: str, kind: Kind, raw: object) -> None:
         """Add a value; what is not of its type is left out."""
@@ -122,15 +123,18 @@ class Draft:
         """Return the line; None if it would hold no value."""
         if not self._values and not self._texts.keys() - {SUBID}:
             return None
-        now = clock()
-        at = now
-        for name in (*TIMES, "meta"):
-            raw = self._times.get(name)
-            found = parse_time(raw, now) if isinstance(raw, (str, int, float)) else None
-            if found is not None:
-                at = found
-                break
+        at = clock()
+        if self._times:
+            at = self._when(at)
         return MetricsLine(
             self._step, self._epoch, round(at, 3), self._values, group=self._group,
             texts=self._texts,
         )  # fmt: skip
+
+    def _when(self, now: float) -> float:
+        for name in (*TIMES, "meta"):
+            raw = self._times.get(name)
+            found = parse_time(raw, now) if isinstance(raw, (str, int, float)) else None
+            if found is not None:
+                return found
+        return now

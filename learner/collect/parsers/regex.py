@@ -21,7 +21,18 @@ from learner.collect.parsers.time_limit import TimeLimit, TooSlow
 
 _MOST_MEMORY = 64 * 1024
 """Characters of a window that are kept for the next process."""
-_Item = tuple[str, Kind, str]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A value of a record."""
+
+    name: str
+    kind: Kind
+    literal: str | None
+    """The value, unless it comes from the match."""
+    source: str
+    """The named group that it comes from."""
 
 
 @dataclass
@@ -32,8 +43,8 @@ class Group:
     pattern: re.Pattern[str]
     values: list[_Item] = field(default_factory=list)
     axes: list[_Item] = field(default_factory=list)
-    time: str = ""
-    subid: str = ""
+    time: _Item | None = None
+    subid: _Item | None = None
     literals: list[str] = field(default_factory=list)
     """What every match contains."""
     left_out: bool = False
@@ -48,36 +59,48 @@ class Group:
         """
         pattern = compile_regex(str(plain.get("regex", "")))
         meta = plain.get("meta") or {}
+        names = pattern.groupindex
         scalars = plain.get("scalars") or plain.get("values") or {}
+        time, subid = (
+            _item(key, None, meta[key], names) if meta.get(key) else None for key in ("time", SUBID)
+        )
         return cls(
-            name, pattern, _items(scalars), _items(plain.get("etimes") or {}),
-            str(meta.get("time") or ""), str(meta.get("subid") or ""), required_literals(pattern),
+            name, pattern, _items(scalars, names), _items(plain.get("etimes") or {}, names),
+            time, subid, required_literals(pattern),
         )  # fmt: skip
 
     def record(self, match: re.Match[str], subid: str) -> MetricsLine | None:
         """Return the record of a match."""
-        found = match.groupdict()
         draft = Draft(self.name)
-        for name, kind, value in self.axes:
-            draft.axis(name, kind, _value(value, found))
-        for name, kind, value in self.values:
-            draft.value(name, kind, _value(value, found))
-        draft.when(_value(self.time, found))
-        draft.text(SUBID, str(_value(self.subid, found) or subid))
+        for item in self.axes:
+            draft.axis(item.name, item.kind, _value(item, match))
+        for item in self.values:
+            draft.value(item.name, item.kind, _value(item, match))
+        if self.time is not None:
+            draft.when(_value(self.time, match))
+        own = _value(self.subid, match) if self.subid is not None else None
+        draft.text(SUBID, own or subid)
         return draft.line()
 
 
-def _items(plain: Mapping[str, Any]) -> list[_Item]:
+def _items(plain: Mapping[str, Any], names: Mapping[str, int]) -> list[_Item]:
     return [
-        (str(name), kind_of(item.get("type")) or Kind.STRING, str(item.get("value", "")))
-        for name, item in plain.items()
-        if isinstance(item, Mapping)
-    ]
+        _item(str(name), item.get("type"), item.get("value"), names)
+        for name, item in plain.items() if isinstance(item, Mapping)
+    ]  # fmt: skip
 
 
-def _value(asked: str, found: Mapping[str, str | None]) -> str | None:
-    """Return the text of a named group for `$name`, anything else as it is."""
-    return found.get(asked[1:]) if asked.startswith("$") else asked
+def _item(name: str, kind: object, value: object, names: Mapping[str, int]) -> _Item:
+    """Return what `$name` or a literal stands for; an unknown name never has a value."""
+    text = "" if value is None else str(value)
+    known = kind_of(kind) or Kind.STRING
+    if not text.startswith("$"):
+        return _Item(name, known, text, "")
+    return _Item(name, known, None, text[1:] if text[1:] in names else "")
+
+
+def _value(item: _Item, match: re.Match[str]) -> str | None:
+    return match[item.source] if item.source else item.literal
 
 
 class RegexParser:
@@ -105,6 +128,17 @@ class RegexParser:
         self._window: list[str] = []
         """The lines before the next that a match may begin with."""
 
+    def finish(self) -> list[MetricsLine]:
+        """Return the records in the window, which further lines would have moved to its start."""
+        found: list[MetricsLine] = []
+        with self._limit:
+            while self._window:
+                record, matched = self._try("".join(self._window))
+                if record is not None:
+                    found.append(record)
+                self._window = [] if matched else self._window[1:]
+        return found
+
     def memory(self) -> list[str]:
         """Return the window."""
         window = self._window[-(self._lookahead - 1) :] if self._lookahead > 1 else []
@@ -124,11 +158,9 @@ class RegexParser:
         found: list[MetricsLine] = []
         begin = 0
         with self._limit:
-            for last, groups in self._candidates(text, lines, old):
+            for last in self._candidates(text, lines, old):
                 first = max(begin, last - self._lookahead + 1)
-                if first > last:
-                    continue
-                record, matched = self._try(groups, "".join(lines[first : last + 1]))
+                record, matched = self._try("".join(lines[first : last + 1]))
                 if matched:
                     begin = last + 1
                 if record is not None:
@@ -137,23 +169,30 @@ class RegexParser:
         self._window = lines[keep:] if self._lookahead > 1 else []
         return found
 
-    def _try(self, groups: Sequence[Group], window: str) -> tuple[MetricsLine | None, bool]:
+    def _try(self, window: str) -> tuple[MetricsLine | None, bool]:
         """Return the record of the first group that matches, and whether one did."""
-        limit = self._limit
-        for group in groups:
-            if group.left_out or not all(literal in window for literal in group.literals):
-                continue
-            limit.count += 1
-            try:
-                limit.working = True
-                match = group.pattern.match(window)
-                limit.working = False
-            except TooSlow:
-                self._leave_out(group)
-                continue
+        for group in self._groups:
+            match = self._match(group, window)
             if match is not None:
                 return group.record(match, self._subid), True
         return None, False
+
+    def _match(self, group: Group, window: str) -> re.Match[str] | None:
+        for literal in group.literals:
+            if literal not in window:
+                return None
+        if group.left_out:
+            return None
+        limit = self._limit
+        limit.count += 1
+        try:
+            limit.working = True
+            match = group.pattern.match(window)
+            limit.working = False
+        except TooSlow:
+            self._leave_out(group)
+            return None
+        return match
 
     def _leave_out(self, group: Group) -> None:
         group.left_out = True
@@ -162,44 +201,39 @@ class RegexParser:
             "more than half a second on one window of lines, so this group is left out."
         )
 
-    def _candidates(
-        self, text: str, lines: list[str], old: int
-    ) -> Iterator[tuple[int, Sequence[Group]]]:
-        """Yield lines with which a window may end that matches, and the groups to try there."""
+    def _candidates(self, text: str, lines: list[str], old: int) -> Iterator[int]:
+        """Yield each line from `old` on with which a window may end that matches."""
         groups = [group for group in self._groups if not group.left_out]
-        if not groups or any(not group.literals for group in groups):
-            for last in range(old, len(lines)):
-                yield last, groups
+        count = len(lines)
+        if any(not group.literals for group in groups):
+            yield from range(old, count)
             return
         ends = list(accumulate(map(len, lines)))
-        tried = old - 1
-        streams = [_Occurrences(text, group.literals[0], ends) for group in groups]
-        position = min(stream.next_line(0) for stream in streams)
-        count = len(lines)
-        while position < count:
-            for last in range(max(position, tried + 1), min(position + self._lookahead, count)):
-                yield last, groups
-            tried = max(tried, position + self._lookahead - 1)
-            position = min(stream.next_line(position + 1) for stream in streams)
+        marked: set[int] = set()
+        for group in groups:
+            marked.update(_lines_with(group.literals[0], text, ends))
+        following = old
+        for line in sorted(marked):
+            last = min(line + self._lookahead, count)
+            yield from range(max(line, following), last)
+            following = max(following, last)
 
 
-class _Occurrences:
-    """Where a literal occurs in a text, by the line in which it ends."""
+def _lines_with(literal: str, text: str, ends: list[int]) -> list[int]:
+    """Return the lines in which a literal ends; its last line if it spans several.
 
-    def __init__(self, text: str, literal: str, ends: list[int]) -> None:
-        self._text, self._literal, self._ends = text, literal, ends
-        self._line = -1
-
-    def next_line(self, line: int) -> int:
-        """Return the first line from `line` on in which the literal ends."""
-        if self._line >= line:
-            return self._line
-        ends, length = self._ends, len(self._literal)
-        begin = ends[line - 1] if 0 < line <= len(ends) else 0
-        at = -1 if line >= len(ends) else self._text.find(self._literal, max(0, begin - length + 1))
-        # `bisect_right` finds the line whose end is behind the literal's last character.
-        self._line = len(ends) if at < 0 else bisect_right(ends, at + length - 1)
-        return self._line
+    Args:
+        ends: the offset behind each line.
+    """
+    found: list[int] = []
+    length, line = len(literal), 0
+    at = text.find(literal)
+    while at >= 0:
+        line = bisect_right(ends, at + length - 1, line)
+        found.append(line)
+        # Further ones that end in the same line tell nothing new.
+        at = text.find(literal, max(at + 1, ends[line] - length + 1))
+    return found
 
 
 def _is_plain(text: str) -> bool:
