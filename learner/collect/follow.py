@@ -56,6 +56,7 @@ class Follower:
         """Whether the last `read` found another file than before."""
         self.size = 0
         """Of the file at the last `read`."""
+        self._head = b""
 
     def read(self, limit: int = CHUNK_BYTES) -> bytes:
         """Return what comes next, without going on; empty at the end, or if there is no file."""
@@ -74,7 +75,12 @@ class Follower:
 
     def advance(self, count: int) -> None:
         """Go on by so many bytes."""
-        self.position.offset += count
+        position = self.position
+        position.offset += count
+        # Only what was taken: what follows may still be a hole, or half of a line.
+        covered = self._head[: position.offset]
+        if len(covered) > position.head_bytes:
+            position.head_bytes, position.head = len(covered), zlib.crc32(covered)
 
     def _read(self, descriptor: int, limit: int) -> bytes:
         position = self.position
@@ -86,8 +92,7 @@ class Follower:
         if size < position.offset or zlib.crc32(known) != position.head:
             self.began_anew = bool(position.offset)
             self.position = position = Position()
-        if len(head) > position.head_bytes:
-            position.head_bytes, position.head = len(head), zlib.crc32(head)
+        self._head = head
         return os.pread(descriptor, limit, position.offset)
 
 
@@ -101,8 +106,8 @@ class LineFollower(Follower):
             last: nobody writes the file any more, so the last line needs no end.
         """
         data = self.read()
-        if self.position.skipping and data:
-            data = self._skip(data)
+        while self.position.skipping and data:
+            data = self._skip(data) or self.read()
         if not data:
             return None
         end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1)) + 1

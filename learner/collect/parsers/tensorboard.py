@@ -201,7 +201,7 @@ def _histogram(data: memoryview) -> dict[str, float]:
     mean = given.get(4, 0.0) / count
     spread = given.get(5, 0.0) / count - mean * mean
     return {
-        "min": given.get(1, math.nan), "max": given.get(2, math.nan), "mean": mean,
+        "min": given.get(1, 0.0), "max": given.get(2, 0.0), "mean": mean,
         "std": math.sqrt(max(0.0, spread)), "count": count,
     }  # fmt: skip
 

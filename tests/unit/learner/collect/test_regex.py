@@ -171,7 +171,7 @@ def test_required_literals():
 
 PATTERNS = st.sampled_from([
     "a", "ab", "b.*a", "a\nb", "^b$", "(a|b)c", "c?ab", "(?P<x>c+)\n", ".*ca", "a.*b.*c", "(?i)A",
-    "b$", r"a\Z", "(?!a)b", "(?<!a)c", "(ab)+\n", "[ab]\n[bc]", "", r"a{2}", "(?s:a.c)", r"\n", 
+    "b$", r"a\Z", "(?!a)b", "(?<!a)c", "(ab)+\n", "[ab]\n[bc]", "", r"a{2}", "(?s:a.c)", r"\n",
     "c\n",
 ])  # fmt: skip
 LINES = st.lists(st.text("abc", max_size=4), max_size=24)
