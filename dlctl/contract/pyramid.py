@@ -1,9 +1,16 @@
 """Bins of ever more points, so that a long curve is drawn from few numbers without losing a spike.
 
 A bin holds the smallest, largest, first and last of 2^k successive points of one series. Beside a
-file of metrics `X.jsonl` stand `X.names`, one series a line as JSON (`[group, name]`), and for each
-level `X.k<k>`: bins of 2^k points of all series, in the order in which they became full. Programs
-without such files build the same bins in memory.
+file of metrics `X.jsonl` stand
+
+- `X.names`: one series a line as JSON, `[group, name, shape]`. Series of one shape began in the
+  same line, so they have about the same number of points;
+- `X.<shape>.k<k>`: bins of 2^k points of all series of a shape, in the order in which they became
+  full. Level 0 is single points, and ends after `FIRST_POINTS` of a series;
+- `X.index`: for every `INDEX_EVERY`th line its step and where it begins in `X.jsonl`;
+- `X.events`: the lines of `X.jsonl` that are events.
+
+Programs without such files build the same bins in memory.
 """
 
 from __future__ import annotations
@@ -15,7 +22,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 LEVELS = (4, 6, 8, 10, 12, 14, 16, 18, 20)
-"""k of the levels that are kept: each bin covers four of the level below."""
+"""k of the levels above 0: each bin covers four of the level below, the first one 16 points."""
+FROM_BYTES = 400_000
+"""A smaller file of metrics has no bins: it is read whole."""
+FIRST_POINTS = 4096
+SHAPES = 8
+"""Series of further shapes count to the last one."""
+INDEX_EVERY = 256
+_INDEX = struct.Struct("<dQ")
+INDEX_BYTES = _INDEX.size
 _RECORD = struct.Struct("<IIdddffff")
 RECORD_BYTES = _RECORD.size
 _LARGEST = 3.4e38
@@ -107,28 +122,47 @@ class Builder:
         return [b for b in reversed(levels) if b is not None]
 
 
-def level_file(metrics_file: str, k: int) -> str:
-    """Return the file of one level beside a file of metrics."""
-    return f"{metrics_file.removesuffix('.jsonl')}.k{k}"
+def encode_index(step: float, offset: int) -> bytes:
+    """Return the record of a line in the index."""
+    return _INDEX.pack(step, offset)
 
 
-def names_file(metrics_file: str) -> str:
-    """Return the file that names the series of a file of metrics."""
-    return f"{metrics_file.removesuffix('.jsonl')}.names"
+def decode_index(content: bytes) -> list[tuple[float, int]]:
+    """Return step and offset of each line of an index; a partial record is left out."""
+    whole = len(content) - len(content) % INDEX_BYTES
+    return [(step, offset) for step, offset in _INDEX.iter_unpack(memoryview(content)[:whole])]
 
 
-def encode_name(group: str, name: str) -> bytes:
-    """Return the line of a series in the file of names."""
-    return (json.dumps([group, name], ensure_ascii=False) + "\n").encode()
+def level_file(metrics_file: str, shape: int, k: int) -> str:
+    """Return the file of one level of a shape, beside a file of metrics."""
+    return f"{metrics_file.removesuffix('.jsonl')}.{shape}.k{k}"
 
 
-def decode_names(content: bytes) -> list[tuple[str, str]]:
-    """Return group and name of each series; an unreadable line gets empty ones."""
+def side_file(metrics_file: str, what: str) -> str:
+    """Return a file beside a file of metrics: of `names`, `index` or `events`."""
+    return f"{metrics_file.removesuffix('.jsonl')}.{what}"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A series of a file."""
+
+    group: str
+    name: str
+    shape: int
+
+    def encode(self) -> bytes:
+        """Return its line in the file of names."""
+        return (json.dumps([self.group, self.name, self.shape], ensure_ascii=False) + "\n").encode()
+
+
+def decode_names(content: bytes) -> list[Named]:
+    """Return the series of a file of names; an unreadable line names nothing."""
     found = []
     for line in content.split(b"\n")[:-1]:
         try:
-            group, name = json.loads(line)
-            found.append((str(group), str(name)))
+            group, name, shape = json.loads(line)
+            found.append(Named(str(group), str(name), int(shape)))
         except (ValueError, TypeError):
-            found.append(("", ""))
+            found.append(Named("", "", -1))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dlctl.contract.metrics import NO_STEP, Source
@@ -130,6 +130,21 @@ class Curve:
         if self.points.step_last[0] == NO_STEP:  # measured without a step: nothing replaces it
             return
         self.points.cut(bisect_right(self.points.step_last, step))
+        self._forget_levels()
+
+    def replace(self, finer: Sequence[Bin]) -> None:
+        """Put finer bins in the place of those that they cover."""
+        first, last = finer[0].step_first, finer[-1].step_last
+        begin = bisect_left(self.points.step_first, first)
+        end = bisect_right(self.points.step_last, last)
+        fresh = Columns()
+        for bin_ in finer:
+            fresh.append(bin_)
+        for name, column in vars(self.points).items():
+            column[begin:end] = vars(fresh)[name]
+        self._forget_levels()
+
+    def _forget_levels(self) -> None:
         self._levels.clear()
         self._builder, self._built = Builder(self._full), 0
 

@@ -47,13 +47,19 @@ class Replays:
         is_first = origin.attempt not in firsts
         if is_first:
             firsts[origin.attempt] = line.step - 1
-        later = [
-            step for known in (self._begins, firsts) for attempt, step in known.items()
-            if attempt > origin.attempt
-        ]  # fmt: skip
-        if later and min(later) < line.step:
+        if not self.counts(origin, line.step):
             return None
         return line.step - 1 if is_first else inf
+
+    def counts(self, origin: Origin, step: float) -> bool:
+        """Return whether no later attempt has done a step again."""
+        if origin.source is Source.NODE:
+            return True
+        firsts = self._firsts.get((origin.learner, origin.source), {})
+        return all(
+            step <= begin for known in (self._begins, firsts) for attempt, begin in known.items()
+            if attempt > origin.attempt
+        )  # fmt: skip
 
     def replaces_all(self, line: MetricsLine) -> bool:
         """Return whether a line replaces the records of all sources."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
 from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source
+from dlctl.contract.pyramid import Bin
 from dlctl.series.curve import Curve, Key, key_of
 from dlctl.series.replays import Origin, Replays
 
@@ -78,6 +80,27 @@ class Run:
             curve.points.point(line.step, time, math.nan if value is None else float(value))
         if line.epoch is not None and line.step != NO_STEP:
             self._note_epoch(line.step, line.epoch)
+
+    def add_bins(self, origin: Origin, group: str, name: str, bins: Sequence[Bin]) -> None:
+        """Take in the bins of a series, after the events of its file and before its last lines."""
+        if not bins:
+            return
+        self._newest = max(self._newest, origin.attempt)
+        curve = self.curve(key_of(origin.source, origin.learner, group, name))
+        first = MetricsLine(int(bins[0].step_first))
+        cut = self._replays.cut(origin, first)
+        if cut is not None and cut < inf:
+            self._drop_after(cut, origin)
+        for bin_ in bins:
+            if self._replays.counts(origin, bin_.step_last):
+                curve.points.append(bin_)
+
+    def refine(self, origin: Origin, group: str, name: str, bins: Sequence[Bin]) -> None:
+        """Replace the bins of a window by finer ones."""
+        kept = [b for b in bins if self._replays.counts(origin, b.step_last)]
+        curve = self.curves.get(key_of(origin.source, origin.learner, group, name))
+        if curve is not None and kept:
+            curve.replace(kept)
 
     def _drop_after(self, step: float, origin: Origin | None) -> None:
         """Forget what is done again: of one learner and source, or of all but the nodes."""

@@ -24,6 +24,7 @@ from dlctl.contract.metrics import (
     finite,
     make_line,
 )
+from dlctl.contract.pyramid import FROM_BYTES as PYRAMID_FROM_BYTES
 from learner.job.pyramid import PyramidFiles
 
 PROGRESS_INTERVAL_S = 0.5
@@ -54,7 +55,7 @@ class MetricsFile:
         self._warned = False
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
-        self._pyramid = PyramidFiles(path)
+        self._pyramid: PyramidFiles | None = None
 
     def append(
         self, step: int, epoch: int | None, values: Mapping[str, float], group: str = ""
@@ -84,9 +85,13 @@ class MetricsFile:
         if not lines:
             return
         try:
-            self._write(b"".join(line.encode() for line in lines))
-            for line in lines:
-                self._pyramid.add(line)
+            encoded = [line.encode() for line in lines]
+            size_bytes = self._write(b"".join(encoded))
+            if self._pyramid is not None:
+                for line, text in zip(lines, encoded, strict=True):
+                    self._pyramid.add(line, len(text))
+            elif size_bytes > PYRAMID_FROM_BYTES:
+                self._pyramid = PyramidFiles(self._path)
         except OSError as error:
             if not self._warned:
                 self._warned = True
@@ -95,7 +100,8 @@ class MetricsFile:
                     f"{self._path} can't be written: {error.strerror or error}"
                 )
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> int:
+        """Append to the file; return its size."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         descriptor = os.open(self._path, flags, 0o666)
         try:
@@ -103,6 +109,7 @@ class MetricsFile:
                 written = len(data) - missing  # remove the partial line; nobody else writes here
                 os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return os.fstat(descriptor).st_size
         finally:
             os.close(descriptor)
 

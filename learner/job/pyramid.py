@@ -1,79 +1,109 @@
-"""Write the bins of a file of metrics beside it (`dlctl.contract.pyramid`).
+"""Write what speeds up drawing beside a file of metrics (`dlctl.contract.pyramid`).
 
-Bins only speed up drawing: what can't be written is left out, and readers then use the lines.
+What can't be written is removed, and readers then use the lines.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from dlctl.contract import pyramid
 from dlctl.contract.metrics import MetricsLine, parse_line
+from dlctl.contract.pyramid import FIRST_POINTS, INDEX_EVERY, LEVELS, SHAPES, Bin, Named
 
+_LINES_AT_ONCE = 16
 _MOST_SERIES = 4096
 """Further ones get no bins."""
 
 
 class PyramidFiles:
-    """The files of one file of metrics. If that has lines already, the bins are built from them."""
+    """The files beside one file of metrics. If that has lines already, they are made from them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._series: dict[tuple[str, str], int] = {}
-        self._waiting: dict[int, bytearray] = {}
+        self._shapes: list[int] = []
+        """Of each series."""
+        self._counts: list[int] = []
+        """How many points each series has, up to `FIRST_POINTS`."""
+        self._shape_count = self._lines = self._offset = 0
+        self._waiting: dict[str, bytearray] = {}
         self._builder = pyramid.Builder(self._full)
         self._broken = False
-        self._begin()
+        with self._safely():
+            self._begin()
 
-    def add(self, line: MetricsLine) -> None:
+    def add(self, line: MetricsLine, size_bytes: int) -> None:
         """Count a line that was appended to the file of metrics."""
-        if self._broken or line.event:
-            return
-        try:
-            self._take(line)
-            self._write()
-        except OSError:
-            self._give_up()
+        if not self._broken:
+            with self._safely():
+                self._take(line, size_bytes)
+                # Few writes: what a killed process did not write, readers find in the last lines.
+                if self._lines % _LINES_AT_ONCE == 0 or line.event:
+                    self._write()
 
     def _begin(self) -> None:
-        try:
-            if not self._path.exists() or self._path.stat().st_size == 0:
-                return
-            self._remove()
-            with self._path.open("rb") as file:
-                for text in file:
-                    if (line := parse_line(text)) is not None and not line.event:
-                        self._take(line)
-            self._write()
-        except OSError:
-            self._give_up()
+        if not self._path.exists() or self._path.stat().st_size == 0:
+            return
+        self._remove()
+        with self._path.open("rb") as file:
+            for text in file:
+                if (line := parse_line(text)) is not None:
+                    self._take(line, len(text))
+                else:
+                    self._offset += len(text)
+        self._write()
 
-    def _take(self, line: MetricsLine) -> None:
+    def _take(self, line: MetricsLine, size_bytes: int) -> None:
+        begin, self._offset = self._offset, self._offset + size_bytes
+        if line.event:
+            self._wait("events", line.encode())
+            return
+        if self._lines % INDEX_EVERY == 0:
+            self._wait("index", pyramid.encode_index(float(line.step), begin))
+        self._lines += 1
         time = math.nan if line.time is None else line.time
+        fresh = len(self._series)
         for name, value in line.values.items():
             series = self._number(line.group, name)
             if series is not None:
                 number = math.nan if value is None else float(value)
-                self._builder.add(series, float(line.step), time, number)
+                self._point(pyramid.point(series, float(line.step), time, number))
+        if len(self._series) > fresh:
+            self._shape_count = min(SHAPES, self._shape_count + 1)
 
     def _number(self, group: str, name: str) -> int | None:
         found = self._series.get((group, name))
         if found is None and len(self._series) < _MOST_SERIES:
             found = self._series[group, name] = len(self._series)
-            self._append(pyramid.names_file(self._path.name), pyramid.encode_name(group, name))
+            shape = min(SHAPES - 1, self._shape_count)
+            self._shapes.append(shape)
+            self._counts.append(0)
+            self._wait("names", Named(group, name, shape).encode())
         return found
 
-    def _full(self, level: int, full: pyramid.Bin) -> None:
-        self._waiting.setdefault(level, bytearray()).extend(full.encode())
+    def _point(self, point: Bin) -> None:
+        if self._counts[point.series] < FIRST_POINTS:
+            self._counts[point.series] += 1
+            self._full(0, point)
+        self._builder.add_bin(point.series, point)
+
+    def _full(self, level: int, full: Bin) -> None:
+        self._wait(f"{self._shapes[full.series]}.k{level}", full.encode())
+
+    def _wait(self, what: str, content: bytes) -> None:
+        self._waiting.setdefault(what, bytearray()).extend(content)
 
     def _write(self) -> None:
-        for level, content in self._waiting.items():
-            self._append(pyramid.level_file(self._path.name, level), bytes(content))
+        for what, content in self._waiting.items():
+            self._append(pyramid.side_file(self._path.name, what), content)
         self._waiting.clear()
 
-    def _append(self, name: str, content: bytes) -> None:
+    def _append(self, name: str, content: bytes | bytearray) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         descriptor = os.open(self._path.with_name(name), flags, 0o666)
         try:
@@ -82,17 +112,20 @@ class PyramidFiles:
         finally:
             os.close(descriptor)
 
-    def _give_up(self) -> None:
-        """Remove what there is: readers would take bins that lack points for the whole curve."""
-        self._broken = True
-        self._waiting.clear()
-        try:
-            self._remove()
-        except OSError:
-            return
-
     def _remove(self) -> None:
-        self._path.with_name(pyramid.names_file(self._path.name)).unlink(missing_ok=True)
-        for level in pyramid.LEVELS:
-            path = self._path.with_name(pyramid.level_file(self._path.name, level))
+        whats = ["names", "index", "events"]
+        whats += [f"{shape}.k{k}" for shape in range(SHAPES) for k in (0, *LEVELS)]
+        for what in whats:
+            path = self._path.with_name(pyramid.side_file(self._path.name, what))
             path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _safely(self) -> Iterator[None]:
+        """Remove what there is after an error: bins that lack points would pass for the curve."""
+        try:
+            yield
+        except OSError:
+            self._broken = True
+            self._waiting.clear()
+            with contextlib.suppress(OSError):
+                self._remove()

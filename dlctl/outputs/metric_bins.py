@@ -1,0 +1,242 @@
+"""Open a long file of metrics by its bins: kilobytes instead of the whole file.
+
+The bins of one level, the newest of the levels below it, and the last lines make up each curve. A
+window is refined by the bins of a finer level there, or by its lines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from dlctl.contract.metrics import MetricsLine, parse_line
+from dlctl.contract.pyramid import (
+    INDEX_BYTES,
+    LEVELS,
+    RECORD_BYTES,
+    SHAPES,
+    Bin,
+    Named,
+    decode,
+    decode_index,
+    decode_names,
+    level_file,
+    point,
+    side_file,
+)
+from dlctl.files.ranges import Range, read_ranges
+
+if TYPE_CHECKING:
+    from dlctl.transport import Transport
+
+TAIL_BYTES = 64 * 1024
+_TAIL_BINS_BYTES = 16 * 1024
+"""Of each level below the chosen one."""
+_FULL_LEVEL = 12
+"""Once a bin of this level is full, level 0 is incomplete."""
+_MOST_LINES_BYTES = 2 * 1024 * 1024
+_ALL = 1 << 40
+
+
+@dataclass
+class LongFile:
+    """One long file of metrics and what was read of it."""
+
+    name: str
+    size_bytes: int
+    levels: dict[int, int] = field(default_factory=dict)
+    """The level that was read of each shape."""
+    names: list[Named] = field(default_factory=list)
+    events: list[MetricsLine] = field(default_factory=list)
+    bins: dict[int, list[Bin]] = field(default_factory=dict)
+    """By series."""
+    tail: bytes = b""
+    """The file's last lines, and the part of a line before them."""
+    index: list[tuple[float, int]] = field(default_factory=list)
+
+    def covered(self, line: MetricsLine) -> MetricsLine:
+        """Return a line of the tail without the values that are in bins."""
+        last = {
+            (self.names[s].group, self.names[s].name): bins[-1].step_last
+            for s, bins in self.bins.items() if bins
+        }  # fmt: skip
+        values = {
+            name: value for name, value in line.values.items()
+            if line.step > last.get((line.group, name), -math.inf)
+        }  # fmt: skip
+        return replace(line, values=values)
+
+
+def is_long(name: str, sizes: Mapping[str, int], limit_bytes: int) -> bool:
+    """Return whether a file is to be opened by its bins."""
+    return sizes[name] > limit_bytes and sizes.get(side_file(name, "names"), 0) > 0
+
+
+def open_long(
+    transport: Transport, folder: str, names: Iterable[str], sizes: Mapping[str, int],
+    budget_bytes: int,
+) -> dict[str, LongFile]:  # fmt: skip
+    """Return what shows the curves of some files, read in one round trip.
+
+    Args:
+        budget_bytes: of the bins of each shape, before compression.
+
+    Raises:
+        TransportError
+    """
+    files = {name: LongFile(name, sizes[name]) for name in names}
+    wanted: list[tuple[LongFile, str, int, int, Range]] = []
+    for name, file in files.items():
+        for what in ("names", "events"):
+            wanted.append((file, what, 0, 0, Range(side_file(name, what), 0, _ALL)))
+        for shape in range(SHAPES):
+            levels = _chosen(name, shape, sizes, budget_bytes)
+            for k in levels:
+                size = sizes[level_file(name, shape, k)]
+                begin = 0 if k == levels[0] else max(0, size - _TAIL_BINS_BYTES)
+                begin -= begin % RECORD_BYTES
+                where = Range(level_file(name, shape, k), begin, _ALL)
+                wanted.append((file, "bins", shape, k, where))
+            if levels:
+                file.levels[shape] = levels[0]
+        begin = max(0, file.size_bytes - TAIL_BYTES)
+        wanted.append((file, "tail", 0, 0, Range(name, begin, file.size_bytes - begin)))
+    contents = read_ranges(transport, folder, [each[-1] for each in wanted])
+    for (file, what, _, _, _), content in zip(wanted, contents, strict=True):
+        _take(file, what, content)
+    return files
+
+
+def _chosen(name: str, shape: int, sizes: Mapping[str, int], budget_bytes: int) -> list[int]:
+    """Return the level to read of a shape, and those below it whose newest bins are needed."""
+    there = [k for k in (0, *LEVELS) if sizes.get(level_file(name, shape, k), 0) > 0]
+    if not there:
+        return []
+    complete = [k for k in there if k or _FULL_LEVEL not in there]
+    fitting = [k for k in complete if sizes[level_file(name, shape, k)] <= budget_bytes]
+    top = (fitting or complete)[0 if fitting else -1]
+    return [top, *(k for k in reversed(complete) if 0 < k < top)]
+
+
+def _take(file: LongFile, what: str, content: bytes) -> None:
+    if what == "names":
+        file.names = decode_names(content)
+    elif what == "events":
+        lines = (parse_line(text) for text in content.split(b"\n"))
+        file.events = [line for line in lines if line is not None]
+    elif what == "tail":
+        file.tail = content
+    else:
+        _take_bins(file, decode(content))
+
+
+def _take_bins(file: LongFile, bins: Iterable[Bin]) -> None:
+    """Take in bins of a level, of which those that the levels above cover are left out."""
+    for bin_ in bins:
+        mine = file.bins.setdefault(bin_.series, [])
+        if not mine or bin_.step_first > mine[-1].step_last:
+            mine.append(bin_)
+
+
+def refine(
+    transport: Transport, folder: str, file: LongFile, begin: float, end: float, width: int
+) -> dict[Named, list[Bin]]:
+    """Return finer bins of a window of steps, of each series for which there are any.
+
+    They cover whole bins of those that are known.
+
+    Raises:
+        TransportError
+    """
+    found: dict[Named, list[Bin]] = {}
+    for shape in file.levels:
+        members = [s for s, n in enumerate(file.names) if n.shape == shape and file.bins.get(s)]
+        if not members:
+            continue
+        window = _known(file.bins[members[0]], begin, end)
+        points = sum(b.count for b in window)
+        if not window or len(window) >= width or points == len(window):
+            continue
+        level = max((k for k in LEVELS if points >> k >= width), default=0)
+        first, last = window[0].step_first, window[-1].step_last
+        if level == 0:
+            fresh = _from_lines(transport, folder, file, first, last)
+        else:
+            fresh = _from_level(transport, folder, file, shape, level, window[0], points)
+        for series in members:
+            finer = [b for b in fresh.get(series, []) if first <= b.step_first <= last]
+            if _covers(finer, _known(file.bins[series], begin, end)):
+                found[file.names[series]] = finer
+                _splice(file.bins[series], finer)
+    return found
+
+
+def _known(bins: list[Bin], begin: float, end: float) -> list[Bin]:
+    return [b for b in bins if b.step_last >= begin and b.step_first <= end]
+
+
+def _covers(finer: list[Bin], known: list[Bin]) -> bool:
+    """Return whether finer bins hold the same points as the known ones."""
+    return len(finer) > len(known) and sum(b.count for b in finer) == sum(b.count for b in known)
+
+
+def _splice(bins: list[Bin], finer: list[Bin]) -> None:
+    first, last = finer[0].step_first, finer[-1].step_last
+    at = next(i for i, b in enumerate(bins) if b.step_first >= first)
+    end = next((i for i, b in enumerate(bins) if b.step_first > last), len(bins))
+    bins[at:end] = finer
+
+
+def _from_level(
+    transport: Transport, folder: str, file: LongFile, shape: int, k: int, first: Bin, points: int
+) -> dict[int, list[Bin]]:
+    """Read the bins of a window, and some around it: series may differ a little in their points."""
+    members = [s for s, n in enumerate(file.names) if n.shape == shape]
+    before = sum(b.count for b in file.bins[members[0]] if b.step_last < first.step_first)
+    per_bin = RECORD_BYTES * len(members)
+    begin = max(0, (before >> k) - 8) * per_bin
+    length = ((points >> k) + 24) * per_bin
+    wanted = Range(level_file(file.name, shape, k), begin, length)
+    (content,) = read_ranges(transport, folder, [wanted])
+    found: dict[int, list[Bin]] = {}
+    for bin_ in decode(content):
+        found.setdefault(bin_.series, []).append(bin_)
+    return found
+
+
+def _from_lines(
+    transport: Transport, folder: str, file: LongFile, first: float, last: float
+) -> dict[int, list[Bin]]:
+    if not file.index:
+        name = side_file(file.name, "index")
+        (content,) = read_ranges(transport, folder, [Range(name, 0, INDEX_BYTES << 20)])
+        file.index = decode_index(content)
+    begin = max((offset for step, offset in file.index if step <= first), default=0)
+    end = min((offset for step, offset in file.index if step > last), default=begin + TAIL_BYTES)
+    if end - begin > _MOST_LINES_BYTES:
+        return {}
+    (content,) = read_ranges(transport, folder, [Range(file.name, begin, end - begin)])
+    return _points(file, content)
+
+
+def _points(file: LongFile, content: bytes) -> dict[int, list[Bin]]:
+    numbers = {(n.group, n.name): series for series, n in enumerate(file.names)}
+    found: dict[int, list[Bin]] = {}
+    for line in whole_lines(content):
+        if line.event:
+            continue
+        for name, value in line.values.items():
+            if (series := numbers.get((line.group, name))) is not None:
+                number = math.nan if value is None else float(value)
+                time = math.nan if line.time is None else line.time
+                found.setdefault(series, []).append(point(series, line.step, time, number))
+    return found
+
+
+def whole_lines(content: bytes) -> Iterator[MetricsLine]:
+    """Yield the lines in a part of a file that ends a line."""
+    for text in content.split(b"\n"):
+        if (line := parse_line(text)) is not None:
+            yield line

@@ -1,0 +1,142 @@
+"""A long file of metrics is opened by its bins, and shows the same curve as its lines."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from test_fetch import HERE
+
+from dlctl import contract
+from dlctl.contract import pyramid
+from dlctl.contract.metrics import EventKind
+from dlctl.outputs.metrics import MetricsReader, read_metrics
+from dlctl.record import Record
+from learner.job.metrics import MetricsFile
+
+LINES = 20_000
+VALIDATED_EVERY = 500
+
+
+class Written:
+    """A training that has measured much."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.record = Record("t-1", "t", "local", str(folder), str(folder), "")
+        draw = random.Random(7)
+        self.spikes = set(draw.sample(range(1, LINES), 100))
+        self.file = MetricsFile(folder / contract.metrics_file(1, 0))
+        self.file.tell(0, 1, "training begins", EventKind.BEGIN)
+        self.write(1, LINES + 1)
+
+    def write(self, begin, end, file=None):
+        for step in range(begin, end):
+            (file or self.file).append(step, 1, {"loss": self.loss(step), "rate": 0.1})
+            if step % VALIDATED_EVERY == 0:
+                (file or self.file).append(step, 1, {"validation_loss": 1.0 / step})
+                (file or self.file).tell(step, 1, "saved", EventKind.CHECKPOINT, {"seconds": 1.0})
+
+    def loss(self, step):
+        return 50.0 if step in self.spikes else math.exp(-step / 5000)
+
+    def read(self, budget_bytes=32 * 1024):
+        reader = MetricsReader(self.record, budget_bytes)
+        reader.refresh(HERE)
+        return reader
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return Written(tmp_path_factory.mktemp("long"))
+
+
+def points(reader, name, group=None):
+    (curve,) = reader.run.named(name, group)
+    return curve.points
+
+
+@pytest.mark.parametrize("budget_bytes", [4096, 32 * 1024, 10**9])
+def test_bins_hold_every_point_once(written, budget_bytes):
+    reader = written.read(budget_bytes)
+    loss = points(reader, "loss", "")
+    assert sum(loss.count) == LINES
+    assert len(loss) < 1500 or budget_bytes > 10**8
+    assert (loss.step_first[0], loss.step_last[-1]) == (1, LINES)
+    assert all(a < b for a, b in zip(loss.step_last, loss.step_first[1:], strict=False))
+    spiked = {s for a, b, high in zip(loss.step_first, loss.step_last, loss.high, strict=True)
+              if high == 50.0 for s in written.spikes if a <= s <= b}  # fmt: skip
+    assert spiked == written.spikes
+    slow = points(reader, "loss", "validation")
+    assert sum(slow.count) == LINES // VALIDATED_EVERY
+    assert slow.last[-1] == pytest.approx(1 / LINES, rel=1e-6)
+    kinds = [event.kind for event in reader.run.events]
+    assert kinds == ["begin", *["checkpoint"] * (LINES // VALIDATED_EVERY)]
+
+
+def test_opening_moves_a_small_part_of_the_file(written, monkeypatch):
+    moved = []
+    run = HERE.run
+
+    def counted(script, **how):
+        end = run(script, **how)
+        moved.append(len(end.stdout))
+        return end
+
+    monkeypatch.setattr(HERE, "run", counted)
+    written.read()
+    size = (written.folder / contract.metrics_file(1, 0)).stat().st_size
+    assert sum(moved) < size / 20, (moved, size)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(4000, 12_000), (7000, 7400), (19_900, 20_000)])
+def test_a_window_is_refined_to_its_points(written, begin, end):
+    reader = written.read()
+    for _ in range(4):
+        reader.refine(HERE, begin, end, 300)
+    loss = points(reader, "loss", "")
+    inside = [c for a, b, c in zip(loss.step_first, loss.step_last, loss.count, strict=True)
+              if a >= begin and b <= end]  # fmt: skip
+    assert len(inside) >= min(250, (end - begin) * 0.9)
+    assert sum(loss.count) == LINES
+    assert all(a < b for a, b in zip(loss.step_last, loss.step_first[1:], strict=False))
+
+
+def test_a_file_grows_on_after_it_was_opened(tmp_path):
+    written = Written(tmp_path)
+    reader = written.read()
+    written.write(LINES + 1, LINES + 51)
+    assert reader.refresh(HERE)
+    assert sum(points(reader, "loss", "").count) == LINES + 50
+    assert not reader.refresh(HERE)
+    again = MetricsFile(tmp_path / contract.metrics_file(2, 0))
+    again.tell(LINES - 1000, 1, "continues", EventKind.BEGIN)
+    written.write(LINES - 999, LINES - 900, again)
+    reader.refresh(HERE)
+    loss = points(reader, "loss", "")
+    assert loss.step_last[-1] == LINES - 901
+    missing = LINES - 901 - sum(loss.count)
+    assert 0 <= missing < 1 << 8  # at most the bin in which the attempts meet
+    entries = [e for e in read_metrics(HERE, written.record) if not e.line.event]
+    assert len([e for e in entries if "loss" in e.line.values]) == LINES - 901
+
+
+def test_a_writer_that_begins_again_makes_the_bins_from_the_lines(tmp_path):
+    written = Written(tmp_path)
+    written.file = MetricsFile(tmp_path / contract.metrics_file(1, 0))
+    written.write(LINES + 1, LINES + 200)
+    assert sum(points(written.read(), "loss", "").count) == LINES + 199
+
+
+def test_without_bins_the_lines_are_read(tmp_path):
+    written = Written(tmp_path)
+    (tmp_path / "metrics" / pyramid.side_file("1-0.jsonl", "names")).unlink()
+    assert len(points(written.read(), "loss", "")) == LINES
+
+
+def test_a_short_file_has_no_bins(tmp_path):
+    file = MetricsFile(tmp_path / contract.metrics_file(1, 0))
+    for step in range(100):
+        file.append(step, 1, {"loss": 1.0})
+    assert [path.name for path in (tmp_path / "metrics").iterdir()] == ["1-0.jsonl"]
