@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import complete_ids, looks, open_record, opened
+from dlctl.cli.common import complete_ids, looks, open_record, opened, refreshed
 
 if TYPE_CHECKING:
+    from dlctl.outputs.platform import Platform
     from dlctl.record import Record
     from dlctl.series.merged import Entry
 
@@ -24,7 +25,7 @@ def register(app: typer.Typer) -> None:
 def metrics(
     training_ids: list[str] = typer.Argument(
         None, metavar="ID", autocompletion=complete_ids, show_default=False,
-        help="Training ids; the latest training of this folder by default.",
+        help="Training ids; the latest training of this folder by default. With --platform: sites.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print each record as a JSON object."),
     as_csv: bool = typer.Option(False, "--csv", help="Print each value as a row of CSV."),
@@ -41,6 +42,9 @@ def metrics(
     names: str | None = typer.Option(
         None, "--names", metavar="RE", help="Only values with such a name, as in 'loss|accuracy'."
     ),
+    of_platform: bool = typer.Option(
+        False, "--platform", help="Show idle nodes and hours lost, of whole sites."
+    ),
 ) -> None:  # fmt: skip
     """Print what was measured, as one list over all attempts, learners and sources.
 
@@ -48,6 +52,8 @@ def metrics(
     """
     if stay and not (as_json or as_csv):
         raise typer.BadParameter("--follow needs --json or --csv; dlctl watch shows curves")
+    if of_platform:
+        return _platform(training_ids or [], as_json)
     store = open_record()
     records = store.find_all(training_ids or [])
     if stay:
@@ -118,3 +124,30 @@ def _follow(records: Sequence[Record], since: int, names: str | None, as_csv: bo
             some = list(chosen(entries, since, names))
             _print_records({training_id: some}, as_csv, head)
             head = False
+
+
+def _platform(sites: Sequence[str], as_json: bool) -> None:
+    """Print figures of sites, by default of all that have trainings."""
+    from dlctl.outputs.platform import platform
+
+    records = refreshed(open_record().all(), open_record())[0]
+    found = []
+    for site in sites or sorted({record.site for record in records}):
+        with opened(site) as session:
+            found.append(platform(session, site, [r for r in records if r.site == site]))
+    output.report(found, as_json, lambda _: output.table(
+        ["site", "trainings", "running", "nodes", "idle nodes", "node-hours", "lost", "exchanging",
+         "idle"],
+        [_platform_row(each) for each in found], empty="there are no trainings yet"))  # fmt: skip
+
+
+def _platform_row(each: Platform) -> list[str]:
+    from dlctl.cli.common import several
+
+    def share(hours: float) -> str:
+        return f"{100 * hours / each.node_hours:.1f} %" if each.node_hours else "-"
+
+    idle = several([f"{node.host} ({node.training_id})" for node in each.idle]) or "none"
+    return [each.site, str(each.trainings), str(each.running), str(each.nodes_held), idle,
+            f"{each.node_hours:.4g}", share(each.lost_node_hours),
+            share(each.exchange_node_hours), share(each.idle_node_hours)]  # fmt: skip
