@@ -145,8 +145,9 @@ def summary(entries: Iterable[Entry]) -> list[list[str]]:
     found: dict[Key, list[tuple[int | None, float]]] = defaultdict(list)
     for row in rows("", entries):
         _, _, learner, source, group, step, _, _, name, value = row
-        if isinstance(value, (int, float)):
-            found[Key(source, learner, group, name)].append((step, value))
+        if not isinstance(value, str):
+            number = float("nan") if value is None else float(value)
+            found[Key(source, learner, group, name)].append((step, number))
     return [_summary_row(key, points) for key, points in found.items()]
 
 

@@ -1,0 +1,134 @@
+"""What `dlctl metrics` writes is read by the programs that it is for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from dlctl.contract.metrics import EventKind, MetricsLine, Source
+from dlctl.errors import ResultsError
+from dlctl.outputs.metric_formats import (
+    chosen,
+    print_csv,
+    rows,
+    summary,
+    write_parquet,
+    write_tensorboard,
+)
+from dlctl.outputs.platform import idle_nodes
+from dlctl.series.merged import Entry, merge
+from dlctl.series.replays import Origin
+from dlctl.series.run import Run
+
+LOOP, NODE = Origin(1, 0, Source.LOOP), Origin(1, 1, Source.NODE)
+ODD = 'a "quoted", <b>name</b>\nof two lines'
+LINES = [
+    (LOOP, MetricsLine(0, 1, 99.0, event="training begins", kind=EventKind.BEGIN.value)),
+    (LOOP, MetricsLine(10, 1, 100.5, {"loss": 2.5, "validation_loss": 3.0, ODD: 1.0})),
+    (LOOP, MetricsLine(20, 2, 101.5, {"loss": None, "validation_loss": 2.0})),
+    (NODE, MetricsLine(20, 2, 102.0, {"cpu_percent": 50.0}, texts={"note": "warm"})),
+]
+ENTRIES = merge(LINES)
+
+
+def test_csv_holds_every_value_in_a_row():
+    stream = io.StringIO()
+    print_csv(rows("t-1", ENTRIES), stream)
+    found = list(csv.DictReader(io.StringIO(stream.getvalue())))
+    assert [(r["group"], r["name"], r["step"], r["value"]) for r in found] == [
+        ("", "loss", "10", "2.5"), ("validation", "loss", "10", "3.0"), ("", ODD, "10", "1.0"),
+        ("", "loss", "20", "nan"), ("validation", "loss", "20", "2.0"),
+        ("", "cpu_percent", "20", "50.0"), ("", "note", "20", "warm"),
+    ]  # fmt: skip
+    assert found[5]["learner"] == "1"
+
+
+def test_records_are_json_and_events_stay_events():
+    plain = [entry.plain() for entry in ENTRIES]
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert (plain[0]["kind"], plain[0]["event"], plain[0]["values"]) == (
+        "begin", "training begins", {},
+    )  # fmt: skip
+    assert plain[2]["values"] == {"loss": None, "validation_loss": 2.0}
+
+
+def test_steps_and_names_can_be_chosen():
+    found = list(chosen(ENTRIES, 15, "loss"))
+    assert [(e.line.step, list(e.line.values)) for e in found] == [
+        (20, ["loss", "validation_loss"])
+    ]
+    assert [e.line.event for e in chosen(ENTRIES, 0, None)][0] == "training begins"
+    with pytest.raises(ResultsError, match="no regular expression"):
+        list(chosen(ENTRIES, 0, "(loss"))
+
+
+READ = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+found = {}
+for folder in sys.argv[1:]:
+    events = EventAccumulator(folder).Reload()
+    found[folder] = {t: [(e.wall_time, e.step, e.value) for e in events.Scalars(t)]
+                     for t in events.Tags()["scalars"]}
+print(json.dumps(found))
+"""
+
+
+def test_tensorboard_reads_the_event_files(tmp_path):
+    files = write_tensorboard(tmp_path, {"t-1": ENTRIES})
+    folders = [str(path.parent) for path in files]
+    assert [path.parent.relative_to(tmp_path).as_posix() for path in files] == [
+        "t-1", "t-1/learner-1/node", "t-1/validation",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", READ, *folders], check=True, capture_output=True, text=True
+    )
+    found = json.loads(done.stdout)
+    loss = found[folders[0]]["loss"]
+    assert loss[0] == [100.5, 10, 2.5]
+    assert math.isnan(loss[1][2])
+    assert found[folders[0]][ODD] == [[100.5, 10, 1.0]]
+    assert found[folders[2]]["loss"] == [[100.5, 10, 3.0], [101.5, 20, 2.0]]
+
+
+def test_parquet_holds_the_rows(tmp_path):
+    pytest.importorskip("pyarrow")
+    assert write_parquet(tmp_path / "m.parquet", rows("t-1", ENTRIES)) == 7
+    script = "import pyarrow.parquet as q, sys, json; print(json.dumps(q.read_table(sys.argv[1]).to_pylist()))"  # noqa: E501
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "m.parquet")],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert [row["value"] for row in found] == [2.5, 3.0, 1.0, None, 2.0, 50.0, None]
+    assert found[-1]["text"] == "warm"
+
+
+def test_the_table_tells_the_newest_and_the_best():
+    table = {row[0]: row[1:] for row in summary(ENTRIES)}
+    assert table["validation loss"] == ["2", "2", "20", "2", "10 to 20"]
+    assert table["loss"] == ["nan", "2.5", "10", "2", "10 to 20"]
+    assert table["learner 1: cpu_percent"] == ["50", "-", "-", "1", "20 to 20"]
+
+
+def test_a_node_is_idle_if_none_of_its_learners_is_busy():
+    run = Run("t-1")
+    for rank, percent in ((0, 90.0), (1, 1.0), (2, 0.5), (3, 2.0)):
+        for step in range(6):
+            line = MetricsLine(step, 1, 100.0 + step, {"cpu_percent": percent})
+            run.add(Origin(1, rank, Source.NODE), line)
+    found = idle_nodes("t-1", run, {0: "n1", 1: "n1", 2: "n2", 3: "n2", 4: "n3"})
+    assert [(node.host, node.busy_percent) for node in found] == [("n2", 2.0)]
+
+
+def test_a_million_names_are_a_list_like_any_other():
+    values = {f"name {i}": float(i) for i in range(20_000)}
+    entries = [Entry(LOOP, MetricsLine(1, 1, 1.0, values))]
+    assert sum(1 for _ in rows("t-1", entries)) == 20_000
