@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -109,8 +110,15 @@ class Pages:
                 yield f"data: {json.dumps(changed)}\n\n" if changed else ": alive\n\n"
 
     async def logs(self, socket: WebSocket) -> None:
-        """Send the log of a training as it grows."""
+        """Send the log of a training as it grows, until the page leaves."""
         await socket.accept(subprotocol=WEBSOCKET_PROTOCOL)
+        tasks = [asyncio.create_task(work) for work in (self._send_log(socket), _left(socket))]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _send_log(self, socket: WebSocket) -> None:
         training_id = socket.path_params["id"]
         try:
             with self._feed.look([training_id]):
@@ -144,6 +152,12 @@ class Pages:
             return _problem(404, str(error))
         except Refused as error:
             return _problem(409, str(error))
+
+
+async def _left(socket: WebSocket) -> None:
+    """Return when the page has closed the WebSocket."""
+    while (await socket.receive())["type"] != "websocket.disconnect":
+        pass
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -32,9 +32,14 @@ class Axis:
     def span(self) -> tuple[float, float]:
         """Return the first and the last x of what was trained."""
         if self.kind == "time":
-            return 0.0, max(self._times, default=self.start) - self.start
+            return 0.0, self.seconds
         first = self._steps[0] if self._steps else 0.0
         return self._of_step(first), self._of_step(max(self.run.last_step, first))
+
+    @property
+    def seconds(self) -> float:
+        """Return from the beginning to the newest measurement."""
+        return max(self._times, default=self.start) - self.start
 
     def window(self, curve: Curve, begin: float, end: float) -> tuple[float, float, bool]:
         """Return what `Curve.view` needs for a window: begin, end, and whether they are times."""

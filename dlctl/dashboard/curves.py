@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.contract.metrics import Source
 from dlctl.dashboard.axis import KINDS, Axis, make_axis
+from dlctl.dashboard.smooth import Smoother, make_smoothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from dlctl.dashboard.feed import Json
-    from dlctl.dashboard.smooth import Smoother
     from dlctl.series import Columns, Curve, Event, Run
 
 MOST_CURVES = 240
 """A page of more is no use to anybody; `find` chooses others."""
 _MOST_NAMES = 2000
 _MOST_EVENTS = 500
-_FIRST = ("loss", "accuracy", "error", "perplexity", "learning_rate", "samples_per_s", "step_s")
+_FIRST = ("loss", "accuracy", "error", "perplexity", "learning_rate", "samples_per_s", "step_s",
+          "gpu0_percent", "cpu_percent", "gpu0_memory", "memory_rss")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def _drawn(run: Run, axis: Axis, curve: Curve, wanted: Wanted, smoother: Smoothe
         for name in ("low", "high", "first"):
             found[name] = plain(getattr(columns, name))
     if wanted.smooth:
-        smooth = smoother.smoothed(run.training_id, curve, wanted.smooth)
+        how = make_smoothing(wanted.smooth, run.last_step, axis.seconds)
+        smooth = smoother.smoothed(run.training_id, curve, how)
         found["smooth"] = plain(smooth.view(window[0], window[1], wanted.width, window[2]).last)
     return found
 

@@ -172,7 +172,7 @@ class LiveFeed:
         tracked = self._find(training_id)
         if tracked.details is None or not tracked.metrics_known:
             asked = self._worker(tracked.record.site).call(
-                lambda session: self._read(session, tracked)
+                lambda session: self._read_first(session, tracked)
             )
             # If it fails, the page shows what the local record knows, and asks again.
             with suppress(DlctlError, TimeoutError, CancelledError):
@@ -187,9 +187,14 @@ class LiveFeed:
 
     # What follows runs in the thread of a site.
 
+    def _read_first(self, session: Session, tracked: Tracked) -> None:
+        if not tracked.record.state.final:
+            tracked.record = refresh(session, [tracked.record], self._store)[0]
+        self._read(session, tracked)
+
     def _read(self, session: Session, tracked: Tracked) -> bool:
         found = False
-        if not tracked.metrics_known or not tracked.record.state.final or tracked.details_are_due:
+        if tracked.metrics_are_due:
             found = tracked.refresh(session)
         if tracked.details_are_due:
             found = tracked.refresh_details(session) or found
@@ -235,7 +240,7 @@ class LiveFeed:
             tracked = self._track(record)
             if whole and self._read(session, tracked):
                 changed.add(record.training_id)
-            elif not whole and not (tracked.metrics_known and record.state.final):
+            elif not whole and tracked.metrics_are_due:
                 was_known = tracked.metrics_known
                 if tracked.refresh(session) or not was_known:
                     self.versions.bump([record.training_id])

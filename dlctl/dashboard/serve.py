@@ -67,6 +67,7 @@ def _listen(port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("127.0.0.1", port))
+        listener.listen()  # a browser that comes before the server waits
     except OSError as error:
         listener.close()
         raise RecordError(

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
-from dlctl.contract import Verdict
+from dlctl.contract import State, Verdict
+from dlctl.errors import RecordError
 from dlctl.files.small_files import read_files
 from dlctl.lifecycle import details as read_details
 from dlctl.lifecycle.orders import given_orders
@@ -37,7 +38,7 @@ class Tracked:
         self.record = record
         self.lock = threading.RLock()
         self._reader = MetricsReader(record)
-        self.metrics_known = False
+        self._metrics_of: State | None = None
         self.details: Json | None = None
         self._details_at = float("-inf")
         self._details_of: Record | None = None
@@ -48,15 +49,27 @@ class Tracked:
         with self.lock:
             yield self._reader.run
 
+    @property
+    def metrics_known(self) -> bool:
+        """Return whether they were read at least once."""
+        return self._metrics_of is not None
+
+    @property
+    def metrics_are_due(self) -> bool:
+        """Return whether there may be more: the last ones are read after the end."""
+        final = self._metrics_of is not None and self._metrics_of.final
+        return not (final and self.record.state.final)
+
     def refresh(self, session: Session) -> bool:
         """Bring new metrics; return whether there were any.
 
         Raises:
             TransportError
         """
+        state = self.record.state
         with self.lock:
             found = self._reader.refresh(_Unlocking(session.transport, self.lock))
-            self.metrics_known = True
+            self._metrics_of = state
         return found
 
     @property
@@ -72,18 +85,13 @@ class Tracked:
         """Bring plan, learners, checkpoints and verdicts; return whether any has changed.
 
         Raises:
-            TransportError, RecordError
+            TransportError
         """
         record, self._details_at = self.record, time.monotonic()
-        found: Json = read_details(session, record)
-        found["orders"] = [
-            dataclasses.asdict(order) | {"text": str(order)}
-            for order in given_orders(session, record)
-        ]
-        saved = list_checkpoints(session.transport, record.job_dir)
-        found["checkpoints"] = [dataclasses.asdict(each) for each in saved]
-        found["verdicts"] = _verdicts(session.transport, record)
-        found = json.loads(json.dumps(found, default=str))
+        try:
+            found = _details(session, record)
+        except RecordError as error:  # its folder is gone, or another version's
+            found = {"problem": error.message}
         changed, self.details, self._details_of = found != self.details, found, record
         return changed
 
@@ -98,6 +106,18 @@ class Tracked:
         ]  # fmt: skip
         with self.run() as run:
             return insight(run, self.record, known, saved).plain()
+
+
+def _details(session: Session, record: Record) -> Json:
+    """Return them as JSON has them."""
+    found: Json = read_details(session, record)
+    orders = given_orders(session, record)
+    found["orders"] = [dataclasses.asdict(order) | {"text": str(order)} for order in orders]
+    saved = list_checkpoints(session.transport, record.job_dir)
+    found["checkpoints"] = [dataclasses.asdict(each) for each in saved]
+    found["verdicts"] = _verdicts(session.transport, record)
+    plain: Json = json.loads(json.dumps(found, default=str))
+    return plain
 
 
 def _verdicts(transport: Transport, record: Record) -> list[dict[str, Any]]:

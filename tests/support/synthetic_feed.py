@@ -22,6 +22,8 @@ from dlctl.series.replays import Origin
 from dlctl.series.utilisation import sentences
 
 T0 = 1_790_000_000.0
+_LATE_S = 145.0
+"""How much later the second attempt of `resumed` does a step than the first would have."""
 HTML = '<img src=x onerror="window.owned=1">'
 
 
@@ -125,7 +127,9 @@ class SyntheticFeed:
         """Let a training do some steps, and say so."""
         with self.run(training_id) as run:
             begin = run.last_step + 1
-            train(run, begin, begin + steps, seed=begin)
+            attempt = run.attempts[-1].attempt
+            late_s = _LATE_S if attempt > 1 else 0.0
+            train(run, begin, begin + steps, seed=begin, attempt=attempt, late_s=late_s)
             self._records[training_id] |= {
                 "step": run.last_step, "done": min(1.0, run.last_step / 2000),
             }  # fmt: skip
@@ -208,7 +212,7 @@ def resumed(training_id: str, steps: int) -> Run:
     )
     run.add(Origin(1, 0, Source.JOB), lost)
     begin(run, 2, 500, T0 + 320)
-    train(run, 501, steps, seed=4, attempt=2, learners=2, late_s=145)
+    train(run, 501, steps, seed=4, attempt=2, learners=2, late_s=_LATE_S)
     return run
 
 

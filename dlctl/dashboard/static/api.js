@@ -104,19 +104,23 @@ function savedCurves(id, view, names) {
   const curves = whole.curves
     .map((curve, n) => ({ ...curve, ...axis.columns[n] }))
     .filter((curve) => (!names.length || names.includes(curve.name)) && curve.shown.toLowerCase().includes(find))
-    .map((curve) => smoothedHere(curve, view.smooth));
+    .map((curve) => smoothedHere(curve, view.smooth, axis.span));
   return { ...whole, x: view.x, span: axis.span, events: axis.events, attempts: axis.attempts, curves };
 }
 
-function smoothedHere(curve, factor) {
+// As the server smooths, on the columns that the report holds.
+function smoothedHere(curve, factor, span) {
   if (!factor) return curve;
-  const kept = factor ** Math.max(1, curve.count / curve.x.length);
-  let [sum, weight] = [0, 0];
-  const smooth = curve.last.map((last) => {
-    if (last === null) return weight ? sum / weight : null;
-    sum = kept * sum + (1 - kept) * last;
-    weight = kept * weight + 1 - kept;
-    return sum / weight;
+  const unit = (span[1] - span[0]) / 1000 || 1;
+  let [sum, weight, place] = [0, 0, null];
+  const smooth = curve.last.map((last, n) => {
+    if (last !== null) {
+      const kept = place === null || curve.x[n] <= place ? factor : factor ** ((curve.x[n] - place) / unit);
+      sum = kept * sum + (1 - kept) * last;
+      weight = kept * weight + 1 - kept;
+      place = curve.x[n];
+    }
+    return weight ? sum / weight : null;
   });
   return { ...curve, smooth };
 }

@@ -26,7 +26,7 @@ export class ComparePage {
       button('CSV', () => download(csvText(this.charts.all), 'comparison.csv', 'text/csv'), { class: 'choice', title: 'Save the numbers of all charts' })]);
     this.charts = new Charts({ zoom: (from, to) => this.toolbar.zoom(from, to) });
     this.told = el('p', { class: 'empty', role: 'status' });
-    this.tables = el('div', {});
+    this.tables = el('div', { class: 'tables' });
     main.replaceChildren(el('div', { class: 'head' }, el('h1', {}, 'Comparison')), this.picker, this.toolbar.element, this.told, this.charts.element, this.tables);
     this.repeater = new Repeater(() => this.load(), 1000);
   }

@@ -16,7 +16,7 @@ function trimmed(value, digits) {
   return String(Number(value.toPrecision(digits)));
 }
 
-export function byteSize(value) {
+export function byteSize(value, digits = 3) {
   if (value === null || value === undefined) return '–';
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let number = value;
@@ -25,12 +25,14 @@ export function byteSize(value) {
     number /= 1024;
     unit += 1;
   }
-  return `${trimmed(number, 3)} ${units[unit]}`;
+  return `${trimmed(number, digits)} ${units[unit]}`;
 }
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return '–';
   const whole = Math.round(Math.abs(seconds));
+  if (seconds !== 0 && Math.abs(seconds) < 0.001) return `${trimmed(seconds * 1e6, 3)} µs`;
+  if (seconds !== 0 && Math.abs(seconds) < 1) return `${trimmed(seconds * 1e3, 3)} ms`;
   if (whole < 60) return Math.abs(seconds) < 10 ? `${trimmed(seconds, 2)} s` : `${whole} s`;
   const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
   if (days) return `${days} d ${hours} h`;
@@ -62,8 +64,8 @@ export function percent(share, digits = 0) {
 
 // A value of a metric, in the unit that its name ends with.
 export function metricValue(name, value, digits = 4) {
-  if (/bytes$/.test(name)) return byteSize(value);
-  if (/bytes_per_s$/.test(name)) return value === null ? '–' : `${byteSize(value)}/s`;
+  if (/bytes(_max)?$/.test(name)) return byteSize(value, Math.max(3, digits - 1));
+  if (/bytes_per_s(_max)?$/.test(name)) return value === null ? '–' : `${byteSize(value, Math.max(3, digits - 1))}/s`;
   if (/(^|[^r])_s$/.test(name) && !/per_s$/.test(name)) return value === null ? '–' : duration(value);
   return shortNumber(value, digits);
 }
@@ -86,7 +88,8 @@ export function xTick(kind, value) {
 }
 
 export function title(name) {
-  return name.replaceAll('_', ' ');
+  return name.replace(/_bytes(_per_s)?$/, (_, rate) => (rate ? ' / s' : '')).replace(/_percent$/, ' %').replace(/_per_s$/, ' / s')
+    .replace(/_rss$/, '').replace(/_s$/, ' time').replace(/^gpu(?=\d|_)/, 'GPU ').replace(/^cpu(?=_| )/, 'CPU ').replaceAll('_', ' ').replaceAll('  ', ' ');
 }
 
 export function progressWords(row) {

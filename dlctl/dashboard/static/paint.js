@@ -122,7 +122,7 @@ export function rangeOfY(curves, robust, log) {
 
 function widened(low, high, log) {
   if (log) return low === high ? [low / 2, high * 2] : [low / 1.08, high * 1.08];
-  if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+  if (low === high) return low === 0 ? [0, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
   const margin = (high - low) * 0.06;
   const floor = low >= 0 && low - margin < 0 ? 0 : low - margin;
   return [floor, high + margin];

@@ -116,6 +116,7 @@ export class TrainingPage {
     const fact = (label, value) => (value ? el('div', {}, el('dt', {}, label), el('dd', {}, value)) : null);
     this.facts.replaceChildren(
       details.reason ? el('p', { class: 'reason' }, details.reason) : '',
+      details.problem ? el('p', { class: 'hint' }, details.problem) : '',
       details.hint ? el('p', { class: 'hint' }, el('code', {}, details.hint)) : '',
       el('dl', {}, [
         fact('Progress', progressBar(details)), fact('Time left', leftWords(details.left_s)),

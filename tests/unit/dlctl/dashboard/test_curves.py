@@ -1,0 +1,124 @@
+"""Columns, axes and smoothing."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from synthetic_feed import HTML, T0, details, resumed, spiked, training
+
+from dlctl.contract.metrics import MetricsLine, Source
+from dlctl.dashboard.curves import Wanted, curves
+from dlctl.dashboard.smooth import Smoother, make_smoothing
+from dlctl.dashboard.summary import row
+from dlctl.series import Curve, Key, Run
+from dlctl.series.replays import Origin
+
+LOSS = Key("loop", 0, "", "loss")
+
+
+def of(found: dict, name: str, group: str = "") -> dict:
+    return next(c for c in found["curves"] if c["name"] == name and c["group"] == group)
+
+
+def test_every_spike_of_one_point_is_in_the_columns():
+    places = range(5_000, 100_000, 950)
+    found = curves(spiked("a", 100_000, places), Wanted(width=800), Smoother())
+    (curve,) = found["curves"]
+    high = [x for x, value in zip(curve["x"], curve["high"], strict=True) if value == 1.0]
+    assert len(high) == len(places)
+
+
+@pytest.mark.parametrize("kind", ["step", "epoch", "time"])
+def test_utilisation_lies_where_the_training_was(kind: str):
+    found = curves(resumed("a", 1000), Wanted(kind, width=5000), Smoother())
+    for curve in found["curves"]:
+        assert curve["x"] == sorted(curve["x"])
+        assert found["span"][0] <= curve["x"][0] and curve["x"][-1] <= found["span"][1] + 1e-6
+
+
+def test_time_counts_from_the_beginning_of_the_first_attempt():
+    found = curves(resumed("a", 1000), Wanted("time"), Smoother())
+    assert found["start"] == T0
+    first, second = found["attempts"]
+    assert (first["begin"], first["end"], second["begin"]) == (0.0, 224.0, 320.0)
+
+
+def test_numbers_that_json_lacks_become_null():
+    run = Run("a")
+    for step, value in enumerate([1.0, None, 2.0]):
+        run.add(Origin(1, 0, Source.LOOP), MetricsLine(step, None, T0, {"loss": value}))
+    found = curves(run, Wanted(smooth=0.5), Smoother())
+    json.dumps(found, allow_nan=False)
+    assert of(found, "loss")["last"] == [1.0, None, 2.0]
+    assert of(found, "loss")["smooth"][0] == 1.0
+
+
+def test_a_window_by_epoch_holds_the_steps_of_these_epochs():
+    found = curves(training("a", 1000), Wanted("epoch", 1.0, 2.0, 5000), Smoother())
+    x = of(found, "loss")["x"]
+    assert 0.9 < x[0] <= 1.0 and 2.0 <= x[-1] < 2.1
+
+
+def test_smoothing_does_not_depend_on_the_window():
+    run, smoother = training("a", 1000, seed=2), Smoother()
+    whole = curves(run, Wanted(width=5000, smooth=0.9), smoother)
+    part = curves(run, Wanted(begin=500, end=600, width=5000, smooth=0.9), smoother)
+    by_step = dict(zip(of(whole, "loss")["x"], of(whole, "loss")["smooth"], strict=True))
+    for x, value in zip(of(part, "loss")["x"], of(part, "loss")["smooth"], strict=True):
+        assert by_step[x] == value
+
+
+def test_smoothing_goes_on_where_it_stopped_and_begins_anew_after_a_replay():
+    curve, smoother = Curve(LOSS), Smoother()
+    how = make_smoothing(0.6, 1000, 0)
+    for step in range(100):
+        curve.points.point(step, T0 + step, math.sin(step))
+    smoother.smoothed("a", curve, how)
+    curve.points.point(100, T0 + 100, 5.0)
+    once = list(smoother.smoothed("a", curve, how).points.last)
+    assert once == list(Smoother().smoothed("a", curve, how).points.last)
+    curve.drop_after(49)
+    for step in range(50, 102):
+        curve.points.point(step, T0 + 300 + step, 1.0)
+    again = list(smoother.smoothed("a", curve, how).points.last)
+    assert again == list(Smoother().smoothed("a", curve, how).points.last)
+    assert len(again) == 102
+
+
+def test_few_points_are_not_dragged_along_by_smoothing():
+    sparse, dense = Curve(LOSS), Curve(LOSS)
+    how = make_smoothing(0.6, 1000, 0)
+    for step in range(1000):
+        dense.points.point(step, T0, float(step >= 500))
+        if step % 50 == 0:
+            sparse.points.point(step, T0, float(step >= 500))
+    smoothed = Smoother().smoothed("a", sparse, how)
+    assert smoothed.points.last[9] == pytest.approx(0.0, abs=1e-6)
+    assert smoothed.points.last[10] == pytest.approx(1.0, abs=1e-6)
+    assert 0.2 < Smoother().smoothed("b", dense, how).points.last[500] < 0.8
+
+
+def test_a_name_is_passed_on_as_it_is():
+    run = Run("a")
+    run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(1, None, T0, {HTML: 1.0}))
+    assert curves(run, Wanted(), Smoother())["curves"][0]["name"] == HTML
+
+
+def test_a_row_of_a_training_without_metrics():
+    record = {"training_id": "a-1", "state": "PENDING", "created_at": "2026-01-01T10:00:00+00:00"}
+    found = row(record, None)
+    assert (found["spark"], found["left_s"], found["gpu"]) == ([], None, None)
+    assert found["created_at"] == 1767261600
+    assert details()["plan"]
+
+
+def test_only_so_many_curves_are_sent_and_the_rest_is_found_by_name():
+    run = Run("a")
+    names = {f"layer{n}/weight": 1.0 for n in range(1000)}
+    run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(1, None, T0, names))
+    found = curves(run, Wanted(), Smoother())
+    assert found["total"] == 1000 and len(found["curves"]) == 240
+    found = curves(run, Wanted(find="layer777"), Smoother())
+    assert [curve["name"] for curve in found["curves"]] == ["layer777/weight"]

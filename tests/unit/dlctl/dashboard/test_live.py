@@ -1,0 +1,156 @@
+"""The feed of real trainings, over the real local transport."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlctl.contract import State
+from dlctl.contract.metrics import make_line
+from dlctl.dashboard.feed import Refused, Unknown
+from dlctl.dashboard.live import LiveFeed
+from dlctl.dashboard.report import report
+from dlctl.errors import ConnectionLost
+from dlctl.lifecycle import Session, open_session
+from dlctl.record import Record, RecordStore
+from dlctl.sites.files import load_site
+
+ONE = "digits-3k9f"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    folder = tmp_path / "jobs" / ONE
+    (folder / "metrics").mkdir(parents=True)
+    (folder / "attempts" / "1").mkdir(parents=True)
+    (folder / "attempts" / "1" / "learner-0.log").write_text("hello\nthere\n")
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path, job: Path) -> RecordStore:
+    store = RecordStore(tmp_path / "trainings.db")
+    store.add(Record(ONE, "digits", "local", str(tmp_path), str(job), "2026-01-01T10:00:00+00:00",
+                     job_id="1", state=State.HALTED))  # fmt: skip
+    return store
+
+
+class Sites:
+    """Opens this machine, and counts what is open."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.fails = False
+
+    def __call__(self, name: str) -> Session:
+        if self.fails:
+            raise ConnectionLost("the network is down")
+        session, close = open_session(load_site(name)), None
+        close = session.close
+        self.open += 1
+
+        def closed() -> None:
+            self.open -= 1
+            close()
+
+        session.close = closed  # type: ignore[method-assign]
+        return session
+
+
+@pytest.fixture
+def sites() -> Sites:
+    return Sites()
+
+
+@pytest.fixture
+def feed(store: RecordStore, sites: Sites, xdg, monkeypatch) -> Iterator[LiveFeed]:
+    for name, value in xdg.env.items():
+        monkeypatch.setenv(name, value)
+    feed = LiveFeed(store, sites)
+    yield feed
+    feed.close()
+    assert sites.open == 0
+    assert not [t.name for t in threading.enumerate() if t.name == "dlctl-local"]
+
+
+def write(job: Path, *steps: int) -> None:
+    with (job / "metrics" / "1-0.jsonl").open("ab") as file:
+        for step in steps:
+            file.write(
+                make_line(step, 1, 1_790_000_000.0 + step, {"loss": 1 / (1 + step)}).encode()
+            )
+
+
+def test_metrics_are_read_when_somebody_asks(feed: LiveFeed, job: Path):
+    write(job, 1, 2, 3)
+    assert feed.trainings()[0]["spark"] == []
+    with feed.run(ONE) as run:
+        assert run.last_step == 3
+    assert len(feed.trainings()[0]["spark"]) == 3
+
+
+def test_a_page_that_looks_hears_of_news(
+    feed: LiveFeed, store: RecordStore, job: Path, wait_until, monkeypatch
+):
+    monkeypatch.setattr("dlctl.dashboard.live.refresh", lambda session, records, store: records)
+    store.update(replace(store.find(ONE), state=State.TRAINING))
+    write(job, 1)
+    with feed.look([ONE]):
+        wait_until(lambda: feed.versions.after(0) == [ONE], what="the first line")
+        seen = feed.versions.newest
+        write(job, 2)
+        with feed.run(ONE):
+            pass
+        wait_until(lambda: feed.versions.newest > seen, what="the second line")
+        with feed.run(ONE) as run:
+            assert run.last_step == 2
+
+
+def test_what_is_not_known_here_is_refused(feed: LiveFeed):
+    with pytest.raises(Unknown):
+        feed.details("nobody")
+    with pytest.raises(Unknown), feed.run("nobody"):
+        pass
+
+
+def test_an_action_that_makes_no_sense_is_refused_with_the_reason(feed: LiveFeed):
+    with pytest.raises(Refused, match="there is nothing to halt"):
+        feed.act(ONE, "halt", {})
+    with pytest.raises(Refused, match="no setting that can be tuned"):
+        feed.act(ONE, "tune", {"speed": "2"})
+
+
+def test_a_site_that_does_not_answer_leaves_what_is_known(feed: LiveFeed, sites: Sites):
+    sites.fails = True
+    assert feed.details(ONE)["state"] == "HALTED"
+    with pytest.raises(Refused, match="network is down"):
+        feed.act(ONE, "cancel", {})
+
+
+def test_the_log_is_read_to_its_end(feed: LiveFeed):
+    async def read() -> list[str]:
+        return [piece["text"] async for piece in feed.log_pieces(ONE)]
+
+    assert "".join(asyncio.run(read())) == "hello\nthere\n"
+
+
+def test_a_training_is_exported(feed: LiveFeed, job: Path):
+    write(job, 1, 2)
+    text = report(feed, [ONE])
+    data = text.split('id="report">')[1].split("</script>")[0]
+    found = json.loads(data)
+    assert found["curves"][ONE]["curves"][0]["x"] == [1, 2]
+    assert len(found["details"][ONE]["answers"]) == 6
+
+
+def test_only_what_was_asked_for_is_shown(store: RecordStore, sites: Sites, tmp_path: Path):
+    store.add(Record("other-1a2b", "other", "alps", "", str(tmp_path), "2026-01-02T10:00:00+00:00"))
+    for feed in LiveFeed(store, sites, [ONE]), LiveFeed(store, sites, site="local"):
+        assert [row["id"] for row in feed.trainings()] == [ONE]
+        feed.close()

@@ -1,0 +1,225 @@
+"""The pages, as a person sees and uses them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+from dashboard_server import Served, served
+from synthetic_feed import HTML, SyntheticFeed, make_feed, spiked
+
+from dlctl.dashboard.report import report
+
+ONE = "/training/digits-3k9f"
+BOTH = "/compare?runs=digits-3k9f,digits-2b7d"
+DRAWN = ".chart canvas"
+PAGES = ["/", f"{ONE}?smooth=0.5", BOTH]
+
+
+def chart(page, title: str):
+    return page.locator(".chart", has=page.get_by_role("heading", name=title, exact=True)).first
+
+
+def saved(page, label: str, click) -> str:
+    with page.expect_download() as found:
+        click(label)
+    return Path(found.value.path()).read_text()
+
+
+def test_all_trainings_are_listed_and_lead_to_their_pages(server: Served, visit):
+    page = visit(server.page("/"))
+    page.wait_for_selector(".training")
+    assert page.locator(".training").count() == 5
+    assert "token" not in page.url
+    page.get_by_role("link", name="digits-3k9f").click()
+    page.wait_for_selector(DRAWN)
+    page.get_by_role("heading", name="On a plateau?").wait_for()
+    assert page.locator(".answer").count() == 6
+
+
+def test_a_training_is_followed_as_it_grows(server: Served, visit):
+    page = visit(server.page(ONE))
+    page.wait_for_selector(DRAWN)
+    server.feed.grow("digits-3k9f", 300)
+    server.feed.say("<b>step 1489</b>")
+    page.locator(".bar", has_text="74 %").wait_for()
+    page.get_by_text("<b>step 1489</b>").wait_for()
+    server.feed.change("digits-3k9f", state="COMPLETED")
+    page.locator(".head .state", has_text="COMPLETED").wait_for()
+    assert page.get_by_role("button", name="Halt").count() == 0
+
+
+def test_a_zoom_asks_for_the_points_of_its_window(server: Served, visit):
+    page = visit(server.page(ONE))
+    page.wait_for_selector(DRAWN)
+    box = chart(page, "loss").locator(".u-over").bounding_box()
+    with page.expect_request(re.compile(r"/curves\?.*from=")) as asked:
+        page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 40)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60, steps=4)
+        page.mouse.up()
+    begin = float(re.search(r"from=([\d.]+)", asked.value.url)[1])
+    assert 400 < begin < 520
+    page.wait_for_url(re.compile("from="))
+    page.get_by_role("button", name="Whole range").click()
+    page.wait_for_url(re.compile("k9f$"))
+    page.keyboard.press("+")
+    page.wait_for_url(re.compile("from="))
+
+
+def test_one_cursor_is_over_all_charts(server: Served, visit, wait_until):
+    page = visit(server.page(ONE))
+    page.wait_for_selector(DRAWN)
+    box = chart(page, "loss").locator(".u-over").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 50)
+
+    def told() -> list[str]:
+        return page.locator(".chart .at").all_inner_texts()
+
+    wait_until(lambda: len(told()) > 5 and all(text.startswith("step ") for text in told()),
+               what="the same place in each chart")  # fmt: skip
+
+
+def test_the_url_holds_the_view(server: Served, visit):
+    page = visit(server.page(f"{ONE}?x=time&smooth=0.8&logy=1&from=100&to=300&tab=Events"))
+    page.wait_for_selector(DRAWN)
+    assert (
+        page.get_by_role("button", name="time", exact=True).get_attribute("aria-pressed") == "true"
+    )
+    assert page.locator("#smooth").input_value() == "0.8"
+    assert page.get_by_role("tab", name="Events").get_attribute("aria-selected") == "true"
+    page.get_by_text("FAILED: node n7 was lost").first.wait_for()
+
+
+def test_runs_are_compared_and_the_table_sorts(server: Served, visit):
+    page = visit(server.page(BOTH))
+    page.wait_for_selector(DRAWN)
+    page.get_by_role("button", name="digits-4c1a").click()
+    page.locator("tbody tr", has_text="digits-4c1a").first.wait_for()
+    assert page.locator("code", has_text="training.batch_size").count() == 1
+    page.get_by_role("button", name="loss", exact=True).click()
+    first = page.locator("section", has_text="Newest values").locator("tbody tr").first
+    assert "digits-4c1a" in first.inner_text()
+    for kind in ("epoch", "time"):
+        page.get_by_role("button", name=kind, exact=True).click()
+        page.wait_for_url(re.compile(f"x={kind}"))
+
+
+def test_charts_are_saved_as_pictures_and_numbers(server: Served, visit):
+    page = visit(server.page(ONE))
+    page.wait_for_selector(DRAWN)
+
+    def click(label: str) -> None:
+        chart(page, "loss").locator("summary").click()
+        chart(page, "loss").get_by_role("button", name=label).click()
+
+    rows = list(csv.DictReader(io.StringIO(saved(page, "CSV", click))))
+    assert {row["curve"] for row in rows} == {"train", "validation"}
+    picture = saved(page, "SVG", click)
+    assert picture.startswith("<svg") and "NaN" not in picture and ">train<" in picture
+    with page.expect_download() as found:
+        click("PNG")
+    assert Path(found.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_action_is_confirmed_first(server: Served, visit):
+    page = visit(server.page(ONE))
+    page.get_by_role("button", name="Halt").click()
+    assert server.feed.acts == []
+    page.get_by_role("dialog").get_by_role("button", name="Halt").click()
+    page.get_by_text("halt was asked for").wait_for()
+    assert server.feed.acts == [("digits-3k9f", "halt", {})]
+    page.keyboard.press("Escape")
+    page.locator(".head .state", has_text="HALTED").wait_for()
+
+
+def test_names_with_html_are_text(server: Served, visit):
+    page = visit(server.page("/training/hostile-9z9z?tab=Events"))
+    page.wait_for_selector(DRAWN)
+    page.get_by_role("heading", name=HTML.replace("_", " "), exact=True).wait_for()
+    page.get_by_role("cell", name=HTML).wait_for()
+    page.get_by_role("tab", name="Logs").click()
+    page.locator(".log", has_text=f"a line with {HTML}").wait_for()
+    assert page.locator("main img").count() == 0
+
+
+@pytest.mark.parametrize("width", [320, 768, 1280, 2560])
+def test_pages_fit_the_screen(server: Served, visit, width: int):
+    page = visit(server.page("/"), viewport={"width": width, "height": 800})
+    for path in PAGES:
+        page.goto(server.page(path))
+        page.wait_for_selector(".training" if path == "/" else DRAWN)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_are_accessible(server: Served, visit, theme: str):
+    from axe_playwright_python.sync_playwright import Axe
+
+    # axe itself is put into the page, which the policy forbids.
+    page = visit(server.page("/"), color_scheme=theme, bypass_csp=True)
+    for path in PAGES:
+        page.goto(server.page(path))
+        page.wait_for_selector(".training" if path == "/" else DRAWN)
+        if path == BOTH:
+            page.locator("td.number").first.wait_for()
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        found = Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+
+
+def test_the_theme_switches_and_stays(server: Served, visit):
+    page = visit(server.page("/"), color_scheme="light")
+    page.get_by_role("button", name="Dark").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 18, 24)"
+    page.reload()
+    page.wait_for_selector(".training")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_spikes_of_one_point_among_a_million_are_all_drawn(visit):
+    feed = SyntheticFeed()
+    feed.add(spiked("spikes-1a2b", 1_000_000, range(5_000, 1_000_000, 10_000)))
+    with served(feed) as server:
+        page = visit(server.page("/training/spikes-1a2b"))
+        page.wait_for_selector(DRAWN)
+        seen = page.evaluate("""() => {
+            const canvas = document.querySelector('.chart canvas');
+            const context = canvas.getContext('2d');
+            const row = Math.round(canvas.height * 0.4);
+            const { data } = context.getImageData(0, row, canvas.width, 1);
+            let [runs, inside] = [0, false];
+            for (let x = Math.round(63 * devicePixelRatio); x < canvas.width; x += 1) {
+                const [r, g, b] = data.slice(4 * x, 4 * x + 3);
+                const blue = data[4 * x + 3] > 60 && b - r > 60;
+                if (blue && !inside) runs += 1;
+                inside = blue;
+            }
+            return runs;
+        }""")
+        assert seen == 100
+
+
+def test_a_report_opens_from_the_disk(visit, tmp_path: Path):
+    path = tmp_path / "report.html"
+    path.write_text(report(make_feed()))
+    page = visit(path.as_uri())
+    page.get_by_role("link", name="digits-3k9f").click()
+    page.wait_for_selector(DRAWN)
+    page.get_by_role("button", name="epoch", exact=True).click()
+    page.keyboard.press("s")
+    page.goto(f"{path.as_uri()}#{BOTH}")
+    page.locator("td.number").first.wait_for()
+    page.goto(f"{path.as_uri()}#/training/hostile-9z9z")
+    page.get_by_role("heading", name=HTML.replace("_", " "), exact=True).wait_for()
+
+
+def test_a_page_without_the_token_says_what_is_wrong(server: Served, browser):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"http://{server.host}/")
+    page.get_by_text("the token is missing").wait_for()
+    context.close()
