@@ -19,14 +19,16 @@ _CAFFE = re.compile(r"\] +Iteration (\d+)(?:, (Testing net)| \(|, (loss|lr) =)")
 _CAFFE_OUTPUT = re.compile(rf"\] +(Train|Test) net output #\d+: (\S+) = ({_NUMBER})", re.I)
 _CAFFE_PAIR = re.compile(rf"\b(loss|lr) = ({_NUMBER})", re.IGNORECASE)
 _KERAS_EPOCH = re.compile(r"Epoch (\d+)/\d+\s*$")
-_KERAS = re.compile(r"\s*(?:\x1b\[1m)?(\d+)/(\d+)(?:\x1b\[0m)? +(?:\x1b\[\d+m)?[[━]")
-_BAR = re.compile(r"(?:(.*?):\s+)?\d+%\|.*?\|\s*(\d+)/(\d+) \[[^\]]*\]?")
+_KERAS = re.compile(r"\s*(\d+)/(\d+) +[\[━]")
+_BAR = re.compile(r"(?:\s*([^|]{0,200}?):)?\s*\d+%\|[^|]{0,400}\|\s*(\d+)/(\d+) \[")
 _RICH_BAR = re.compile(r"\s*Epoch (\d+)/\S+ .*?\b(\d+)/(\d+) [\d:]+ • ")
 _LIGHTNING = re.compile(r"(?:Epoch|Training epoch) (\d+)$")
 _ESCAPE = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
-_DICT = re.compile(r"\{'[a-z_0-9]+': .*\}")
 _WORDS = ("Iteration", " net output", "Epoch ", "%|", "{'", " - ", "━")
 """Of each rule's lines; a line without any of them fits none."""
+_MOST_CHARACTERS = 4096
+"""A longer line fits no rule, so that none of them can take long."""
+_NO_LITERAL = re.compile(r"\b(nan|inf)\b(?!')")
 _NOT_A_METRIC = {"ETA", "v_num", "it/s"}
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 
@@ -60,7 +62,7 @@ class AutoParser:
         """Return the records of further lines."""
         found: list[MetricsLine] = []
         for line in text.split("\n"):
-            if any(word in line for word in _WORDS):
+            if len(line) <= _MOST_CHARACTERS and any(word in line for word in _WORDS):
                 found += self._line(line)
         return found
 
@@ -95,11 +97,11 @@ class AutoParser:
         return list(drafts.values())
 
     def _hugging_face(self, line: str) -> list[Draft] | None:
-        match = _DICT.search(line)
-        if match is None or len(match[0]) > 10_000:
+        begin, end = line.find("{'"), line.rfind("}") + 1
+        if begin < 0 or end <= begin:
             return None
         try:
-            found = ast.literal_eval(re.sub(r"\b(nan|inf)\b", r"'\1'", match[0]))
+            found = ast.literal_eval(_NO_LITERAL.sub(r"'\1'", line[begin:end]))
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
         if not isinstance(found, dict):

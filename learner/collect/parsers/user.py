@@ -48,7 +48,8 @@ class UserParser:
         self._failed = False
 
     def finish(self) -> list[MetricsLine]:
-        """Return nothing: no record waits for a further line."""
+        """End the process, and return nothing: no record waits for a further line."""
+        self._end()
         return []
 
     def memory(self) -> None:
@@ -115,13 +116,17 @@ class UserParser:
 
     def _give_up(self, why: str) -> None:
         self._failed = True
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
+        self._end()
+        self._complain(f"the parser {self._file.name} is not used any more: {why}.")
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     _close(pipe)
-        self._complain(f"the parser {self._file.name} is not used any more: {why}.")
 
 
 def _close(pipe: Any) -> None:
