@@ -27,8 +27,8 @@ def browser() -> Iterator[Any]:
     """Chromium of the system, which plays no part in other tests."""
     if not shutil.which(CHROMIUM):
         if os.environ.get("CI") == "true":
-            pytest.fail("chromium is missing: make cluster-deps")
-        pytest.skip("chromium is missing: make cluster-deps")
+            pytest.fail("chromium is missing: make web-deps")
+        pytest.skip("chromium is missing: make web-deps")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

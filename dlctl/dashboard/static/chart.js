@@ -40,6 +40,10 @@ export class Chart {
     this.redraw();
   }
 
+  get breaks() {
+    return this.view.x === 'time' ? this.marks.attempts.slice(1).map((attempt) => attempt.begin).filter((x) => x !== null) : [];
+  }
+
   get visible() {
     return this.curves.filter((curve) => !this.hidden.has(curve.label));
   }
@@ -140,13 +144,13 @@ export class Chart {
     ctx.globalAlpha = curve.smooth ? 0.28 : 1;
     ctx.lineWidth = (curve.smooth ? 1 : 1.4) * ratio;
     ctx.beginPath();
-    traceColumns(curve, toX, toY, pen);
+    traceColumns(curve, toX, toY, pen, this.breaks);
     ctx.stroke();
     ctx.globalAlpha = 1;
     if (curve.smooth) {
       ctx.lineWidth = 1.8 * ratio;
       ctx.beginPath();
-      traceLine(curve.x, curve.smooth, toX, toY, pen);
+      traceLine(curve.x, curve.smooth, toX, toY, pen, this.breaks);
       ctx.stroke();
     }
     ctx.setLineDash([]);

@@ -89,7 +89,7 @@ export function xTick(kind, value) {
 
 export function title(name) {
   return name.replace(/_bytes(_per_s)?$/, (_, rate) => (rate ? ' / s' : '')).replace(/_percent$/, ' %').replace(/_per_s$/, ' / s')
-    .replace(/_rss$/, '').replace(/_s$/, ' time').replace(/^gpu(?=\d|_)/, 'GPU ').replace(/^cpu(?=_| )/, 'CPU ').replaceAll('_', ' ').replaceAll('  ', ' ');
+    .replace(/_rss$/, '').replace(/_s$/, ' time').replace(/^gpu(?=\d|_| |$)/, 'GPU ').replace(/^cpu(?=_| )/, 'CPU ').replaceAll('_', ' ').replaceAll('  ', ' ');
 }
 
 export function progressWords(row) {

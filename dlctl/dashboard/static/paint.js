@@ -12,8 +12,13 @@ export function themeColours() {
   };
 }
 
+// Nothing was measured between attempts: by time, a line ends at each of `breaks`.
+function isBroken(x, n, breaks) {
+  return n > 0 && breaks.some((at) => x[n - 1] < at && at <= x[n]);
+}
+
 // A column shows its first, lowest, highest and last value at one x: no spike is lost.
-export function traceColumns(curve, toX, toY, pen) {
+export function traceColumns(curve, toX, toY, pen, breaks = []) {
   const { x, last, low, high, first } = curve;
   let open = false;
   let alone = null;
@@ -32,7 +37,7 @@ export function traceColumns(curve, toX, toY, pen) {
     }
     const at = toX(x[n]);
     const left = (first ? toY(first[n]) : right) ?? right;
-    if (open) {
+    if (open && !isBroken(x, n, breaks)) {
       pen.line(at, left);
       alone = null;
     } else {
@@ -51,12 +56,12 @@ export function traceColumns(curve, toX, toY, pen) {
   end();
 }
 
-export function traceLine(x, values, toX, toY, pen) {
+export function traceLine(x, values, toX, toY, pen, breaks = []) {
   let open = false;
   for (let n = 0; n < x.length; n += 1) {
     const at = toY(values[n]);
     if (at === null) open = false;
-    else if (open) pen.line(toX(x[n]), at);
+    else if (open && !isBroken(x, n, breaks)) pen.line(toX(x[n]), at);
     else {
       pen.move(toX(x[n]), at);
       open = true;

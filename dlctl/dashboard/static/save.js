@@ -73,20 +73,20 @@ export function chartPicture(chart) {
   axesOfPicture(plot, box, body, colours);
   const clip = svg('clipPath', { id: 'inside' }, svg('rect', { x: box.left, y: box.top, width: box.width, height: box.height }));
   const lines = svg('g', { 'clip-path': 'url(#inside)', fill: 'none', 'stroke-linejoin': 'round' });
-  for (const curve of chart.visible) curveOfPicture(curve, lines, toX, toY, colours);
+  for (const curve of chart.visible) curveOfPicture(curve, lines, [toX, toY], colours, chart.breaks);
   body.append(clip, lines);
   picture.append(body);
   return picture;
 }
 
-function curveOfPicture(curve, lines, toX, toY, colours) {
+function curveOfPicture(curve, lines, [toX, toY], colours, breaks) {
   const look = { stroke: colours.series[curve.colour], 'stroke-dasharray': curve.dashed ? '5 4' : null };
   const pen = pathPen();
-  traceColumns(curve, toX, toY, pen);
+  traceColumns(curve, toX, toY, pen, breaks);
   lines.append(svg('path', { ...look, d: pen.text(), 'stroke-width': curve.smooth ? 1 : 1.4, opacity: curve.smooth ? 0.3 : null }));
   if (!curve.smooth) return;
   const smooth = pathPen();
-  traceLine(curve.x, curve.smooth, toX, toY, smooth);
+  traceLine(curve.x, curve.smooth, toX, toY, smooth, breaks);
   lines.append(svg('path', { ...look, d: smooth.text(), 'stroke-width': 1.8 }));
 }
 
