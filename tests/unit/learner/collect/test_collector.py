@@ -1,0 +1,267 @@
+"""The collector as a process: beside a learner, over attempts, and whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from event_files import beginning, event, scalar
+from node_job import Job, alive, wait_until
+from repository import REPOSITORY
+
+from dlctl import contract
+from dlctl.contract import State
+from dlctl.contract.metrics import Source, parse_line
+from dlctl.contract.utilisation import MEMORY_RSS_BYTES, PROCESSES
+
+GROUPS = {
+    "train": {
+        "regex": "it %{INT:i} loss=%{FLOAT:loss}",
+        "scalars": {"loss": {"type": "FLOAT", "value": "$loss"}},
+        "etimes": {"iteration": {"type": "INT", "value": "$i"}},
+    }
+}
+REGEX = {"type": "regex_extractor", "groups": GROUPS}
+
+
+def lines_of(directory, source=Source.LOG, attempt=1, rank=0):
+    path = directory / contract.metrics_file(attempt, rank, source)
+    found = [parse_line(text) for text in path.read_text().splitlines()] if path.exists() else []
+    assert None not in found
+    return found
+
+
+def losses(directory, **which):
+    return [(line.step, line.values["loss"]) for line in lines_of(directory, **which)]
+
+
+class Beside:
+    """A collector without watchdog or learner, in a job directory."""
+
+    def __init__(self, job):
+        self.job = job
+        self.dir = job.dir
+        self.log = job.dir / contract.learner_log(1, 0)
+        self.log.touch()
+        self.process = None
+
+    def start(self, attempt=1, rank=0):
+        folder = self.dir / contract.attempt_dir(attempt)
+        folder.mkdir(exist_ok=True)
+        if attempt > 1:
+            shutil.copy(self.dir / contract.PLAN, self.dir / contract.plan_file(attempt))
+        self.log = self.dir / contract.learner_log(attempt, rank)
+        self.log.touch()
+        argv = [str(self.dir), str(attempt), str(rank), str(os.getpid())]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "learner.collect", *argv],
+            cwd=REPOSITORY, env=self.job.env, stdin=subprocess.PIPE,
+        )  # fmt: skip
+
+    def end(self):
+        self.process.stdin.close()
+        assert self.process.wait() == 0
+
+    def write(self, text, path=None):
+        path = path or self.log
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(text)
+
+
+@pytest.fixture
+def beside(tmp_path):
+    made = []
+
+    def make(**settings):
+        made.append(Beside(Job(tmp_path, "true", evaluation_metrics=settings or REGEX)))
+        (made[-1].dir / contract.LOGS).mkdir()
+        return made[-1]
+
+    yield make
+    for collector in made:
+        if collector.process is not None and collector.process.poll() is None:
+            collector.process.kill()
+            collector.process.wait()
+        if collector.process is not None and not collector.process.stdin.closed:
+            collector.process.stdin.close()
+
+
+# Beside a learner --------------------------------------------------------------------------------
+
+
+def test_a_training_has_parsed_and_measured_lines(tmp_path):
+    lines = "it 1 loss=0.1\\nit 2 loss=0.2\\nit 3 loss=nan\\n"
+    metrics = f"{tmp_path}/jobs/*/metrics"
+    command = (
+        f"printf '{lines}it 4 loss=0.5'; "
+        f"until cat {metrics}/1-0-log.jsonl 2>/dev/null | grep -q .; do sleep 0.05; done"
+    )
+    job = Job(tmp_path, command, evaluation_metrics=REGEX)
+    assert job.run().state is State.COMPLETED
+    assert losses(job.dir) == [(1, 0.1), (2, 0.2), (3, None), (4, 0.5)]
+    (line,) = lines_of(job.dir, Source.NODE)
+    assert line.values[MEMORY_RSS_BYTES] > 0 and 1 <= line.values[PROCESSES] <= 4
+    assert "dlctl" not in job.log()
+    state = json.loads((job.dir / contract.collector_state(0)).read_text())
+    assert list(state["files"]) == [contract.learner_log(1, 0)]
+
+
+def test_a_regex_that_explodes_costs_a_sentence_and_its_group(tmp_path):
+    groups = {"bad": {"regex": "(a+)+[!?]", "scalars": {}, "etimes": {}}, **GROUPS}
+    command = f"for i in 1 2; do echo {'a' * 50}; echo it $i loss=0.5; done"
+    metrics = {"type": "regex_extractor", "groups": groups, "line_lookahead": 1}
+    job = Job(tmp_path, command, evaluation_metrics=metrics)
+    assert job.run().state is State.COMPLETED
+    assert losses(job.dir) == [(1, 0.5), (2, 0.5)]
+    assert job.log().count("dlctl: WARNING: the regex of the group 'bad'") == 1
+
+
+def test_a_users_parser_is_run(tmp_path):
+    metrics = {"type": "python", "parser": "my_parser.py"}
+    job = Job(tmp_path, "echo loss 0.5", evaluation_metrics=metrics)
+    job.write(
+        "my_parser.py",
+        "def parse(lines):\n    return [{'step': 3, 'loss': float(l.split()[1])} for l in lines]\n",
+    )
+    assert job.run().state is State.COMPLETED
+    assert losses(job.dir) == [(3, 0.5)]
+
+
+def test_a_collector_that_can_not_start_costs_a_sentence(tmp_path):
+    groups = {"bad": {"regex": "(", "scalars": {}, "etimes": {}}}
+    job = Job(tmp_path, "true", evaluation_metrics={"type": "regex_extractor", "groups": groups})
+    assert job.run().state is State.COMPLETED
+    assert job.log().count("dlctl: WARNING: evaluation_metrics can't be used: ") == 1
+
+
+# Alone -------------------------------------------------------------------------------------------
+
+
+def test_it_ends_with_its_watchdog_but_by_no_signal(beside):
+    collector = beside()
+    collector.start()
+    collector.write("it 1 loss=0.5\n")
+    wait_until(lambda: losses(collector.dir))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP):
+        collector.process.send_signal(number)
+    collector.write("it 2 loss=0.5\nit 3 loss=0.5")
+    collector.end()
+    assert [step for step, _ in losses(collector.dir)] == [1, 2, 3]
+    assert not alive(collector.process.pid)
+
+
+def test_it_ends_if_the_job_directory_vanishes(beside):
+    collector = beside()
+    collector.start()
+    wait_until(lambda: (collector.dir / "metrics").exists())
+    collector.dir.rename(collector.dir.with_name("gone"))
+    assert collector.process.wait() == 0
+    assert not collector.dir.exists()
+
+
+def test_files_live_on_over_attempts_and_are_read_on(beside):
+    collector = beside()
+    shared = collector.dir / contract.LOGS / "training-log.txt"
+    collector.start()
+    collector.write("it 1 loss=0.5\nit 2 lo", shared)
+    wait_until(lambda: losses(collector.dir))
+    collector.end()
+    collector.write("ss=0.5\nit 3 loss=0.5\n", shared)
+    collector.start(attempt=2)
+    collector.write("it 4 loss=0.5\n")
+    collector.end()
+    assert [step for step, _ in losses(collector.dir)] == [1]
+    assert sorted(step for step, _ in losses(collector.dir, attempt=2)) == [2, 3, 4]
+
+
+def test_each_learner_has_its_own_log_and_rank_0_the_shared_files(beside):
+    collector = beside()
+    collector.write("it 1 loss=0.5\n", collector.dir / contract.LOGS / "a" / "user_log.txt")
+    for rank in (1, 0):
+        collector.start(rank=rank)
+        collector.write(f"it 2 loss=0.{rank + 1}\n")
+        collector.end()
+    assert losses(collector.dir, rank=1) == [(2, 0.2)]
+    assert sorted(losses(collector.dir)) == [(1, 0.5), (2, 0.1)]
+    by_step = {line.step: line.texts for line in lines_of(collector.dir)}
+    assert by_step == {1: {"subid": "a"}, 2: {}}
+
+
+def test_after_a_kill_nothing_is_double_or_missing(beside):
+    collector = beside()
+    collector.start()
+    collector.write("it 1 loss=0.5\n")
+    state = collector.dir / contract.collector_state(0)
+    wait_until(state.exists)
+    # Within ten seconds of the first state there is no second one.
+    collector.write("it 2 loss=0.5\n")
+    wait_until(lambda: len(losses(collector.dir)) == 2)
+    collector.process.kill()
+    collector.process.wait()
+    collector.process.stdin.close()
+    collector.start()
+    collector.write("it 3 loss=0.5\n")
+    collector.end()
+    assert [step for step, _ in losses(collector.dir)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", "[1]", '{"files": 5}', '{"files": {"x": 1}}'])
+def test_a_broken_state_only_means_reading_again(beside, content):
+    collector = beside()
+    state = collector.dir / contract.collector_state(0)
+    state.parent.mkdir()
+    state.write_text(content)
+    collector.start()
+    collector.write("it 1 loss=0.5\n")
+    collector.end()
+    assert losses(collector.dir) == [(1, 0.5)]
+
+
+def test_event_files_of_two_folders(beside):
+    collector = beside(type="tensorboard")
+    for place, step in (("state/logs/tb/train", 1), ("logs/run-a/test", 2), ("logs", 3)):
+        folder = collector.dir / place
+        folder.mkdir(parents=True, exist_ok=True)
+        content = beginning() + event(step, scalar("loss", 0.5))
+        (folder / "events.out.tfevents.1").write_bytes(content)
+    collector.start()
+    collector.end()
+    found = {line.step: line for line in lines_of(collector.dir)}
+    assert {step: line.group for step, line in found.items()} == {1: "train", 2: "test", 3: ""}
+    assert found[2].texts == {"subid": "run-a"}
+
+
+def test_records_of_sub_folders(beside):
+    collector = beside(type="emetrics_file")
+    record = {"values": {"loss": {"type": 3, "value": "0.5"}}}
+    name = "evaluation-metrics.txt"
+    for folder in ("", "a/b"):
+        collector.write(json.dumps(record) + "\n", collector.dir / contract.LOGS / folder / name)
+    collector.start()
+    collector.end()
+    assert sorted(line.texts.get("subid", "") for line in lines_of(collector.dir)) == ["", "a/b"]
+
+
+def test_a_link_leads_nowhere(beside, tmp_path):
+    collector = beside()
+    (tmp_path / "training-log.txt").write_text("it 1 loss=0.5\n")
+    (collector.dir / contract.LOGS / "training-log.txt").symlink_to(tmp_path / "training-log.txt")
+    (collector.dir / contract.LOGS / "around").symlink_to(collector.dir)
+    collector.start()
+    collector.end()
+    assert losses(collector.dir) == []
+
+
+def test_it_imports_neither_numpy_nor_torch():
+    code = "import learner.collect.__main__, sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert not loaded & {"numpy", "torch", "mpi4py", "h5py", "pynvml", "psutil", "yaml", "pydantic"}
