@@ -40,9 +40,9 @@ class _Entry:
     alive: bool
 
 
-def _entry(pid: str) -> _Entry | None:
+def _entry(pid: str, proc: Path) -> _Entry | None:
     try:
-        text = (_PROC / pid / "stat").read_text(errors="replace")
+        text = (proc / pid / "stat").read_text(errors="replace")
     except OSError:
         return None
     # The name in brackets may itself hold brackets and spaces.
@@ -50,18 +50,18 @@ def _entry(pid: str) -> _Entry | None:
     return _Entry(int(pid), int(fields[1]), fields[0] not in "ZX")
 
 
-def _table() -> list[_Entry]:
+def _table(proc: Path) -> list[_Entry]:
     try:
-        names = [name for name in os.listdir(_PROC) if name.isdecimal()]  # noqa: PTH208
+        names = [name for name in os.listdir(proc) if name.isdecimal()]  # noqa: PTH208
     except OSError:
         return []
-    return [entry for name in names if (entry := _entry(name)) is not None]
+    return [entry for name in names if (entry := _entry(name, proc)) is not None]
 
 
-def descendants(pid: int, without: frozenset[int] = frozenset()) -> list[int]:
+def descendants(pid: int, without: frozenset[int] = frozenset(), proc: Path = _PROC) -> list[int]:
     """Return the living descendants of a process; zombies and `without` are left out."""
     children: dict[int, list[_Entry]] = {}
-    for entry in _table():
+    for entry in _table(proc):
         children.setdefault(entry.parent, []).append(entry)
     found: list[int] = []
     waiting = [pid]

@@ -1,5 +1,5 @@
 """What a learner uses of its node: processes, network, control group, GPUs.
 
-Imports the contract only. A probe returns numbers by name each time it is asked, and keeps its
-files open in between. What a node can't tell is left out.
+Imports the contract and `learner.system`. A probe returns numbers by name each time it is asked,
+and keeps its files open in between. What a node can't tell is left out.
 """

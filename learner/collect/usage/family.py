@@ -11,6 +11,7 @@ from pathlib import Path
 from dlctl.contract import utilisation as names
 from learner.collect.usage.files import KernelFile, counters, open_file
 from learner.collect.usage.rates import Rates
+from learner.system.processes import descendants
 
 _LOOK_SHARE = 0.002
 """Of a core, for looking for new processes: with hundreds of threads that takes milliseconds."""
@@ -72,6 +73,9 @@ class Family:
                 self._known[pid] = stat, open_file(self._proc / str(pid) / "io")
 
     def _descendants(self) -> list[int]:
+        own = self._proc / str(self._watchdog) / "task" / str(self._watchdog)
+        if not (own / "children").exists():  # a kernel built without CONFIG_PROC_CHILDREN
+            return descendants(self._watchdog, self._without, self._proc)
         found, waiting = [], [self._watchdog]
         while waiting:
             for child in _children(self._proc, waiting.pop()):

@@ -108,6 +108,15 @@ def test_processes_that_come_and_go(proc):
     assert family.sample() == {}
 
 
+def test_a_kernel_that_lists_no_children(tmp_path):
+    for pid, parent in ((1, 0), (10, 1), (11, 10), (20, 1), (30, 0)):
+        (tmp_path / str(pid)).mkdir()
+        fields = ["S", str(parent), *["0"] * 20]
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (name) {' '.join(fields)}\n")
+    found = Family(1, without=[20], proc=tmp_path, clock=Clock()).sample()
+    assert found[names.PROCESSES] == 2
+
+
 def test_the_real_proc():
     child = "import sys; x = bytearray(30_000_000); print(1, flush=True); sys.stdin.read()"
     with subprocess.Popen(
