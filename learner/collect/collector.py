@@ -6,9 +6,12 @@ import select
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from learner.collect.parsing import Parsing
 from learner.collect.usage.sampler import SAMPLE_EVERY_S, Sampler
+
+if TYPE_CHECKING:
+    from learner.collect.parsing import Parsing
 
 LOOK_EVERY_S = 2.0
 """How often to look for new lines; half as often as that, a page would seem to stand still."""

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.contract import Plan
-from dlctl.contract.launchers import Ranks
 from dlctl.contract.metrics import MetricsLine, Source
-from dlctl.contract.parsers import LINE_LOOKAHEAD, SPELLINGS, ParserType
-from learner.collect import places
 from learner.collect.collector import Collector
-from learner.collect.feeds import EventFeed, Feed, LineFeed
-from learner.collect.parsers.auto import AutoParser
-from learner.collect.parsers.base import LineParser
-from learner.collect.parsers.emetrics import EmetricsParser
-from learner.collect.parsers.regex import Group, RegexParser
-from learner.collect.parsers.tensorboard import EventParser
-from learner.collect.parsers.user import UserParser
-from learner.collect.parsing import Parsing
-from learner.collect.places import Found
-from learner.collect.state import State
 from learner.collect.usage.cgroup import MemoryGroup
 from learner.collect.usage.family import Family
 from learner.collect.usage.gpu import open_gpus
 from learner.collect.usage.network import Network
 from learner.collect.usage.sampler import Probe, Sampler
 from learner.job.context import read_plan
-from learner.job.environment import PROGRESS_FILE, service_variables
+from learner.job.environment import PROGRESS_FILE
 from learner.job.metrics import MetricsFile
 
+if TYPE_CHECKING:
+    from learner.collect.parsing import Parsing
+
 Complain = Callable[[str], None]
-_Made = tuple[Found, Callable[[Found, dict[str, Any]], Feed]]
 
 
 def make_collector(
@@ -57,12 +46,22 @@ def make_collector(
         job_dir / contract.metrics_file(attempt, rank, Source.NODE), warn=lambda _: None
     )
     sampler = make_sampler(plan, watchdog, env, node.add, complain)
-    parsing = None
+    parsing = _parsing(plan, job_dir, attempt, rank, complain)
+    return Collector(job_dir / contract.attempt_dir(attempt), sampler, parsing)
+
+
+def _parsing(
+    plan: Plan, job_dir: Path, attempt: int, rank: int, complain: Complain
+) -> Parsing | None:
+    if not plan.evaluation_metrics:
+        return None
+    from learner.collect.asked import make_parsing
+
     try:
-        parsing = make_parsing(plan, job_dir, attempt, rank, complain)
+        return make_parsing(plan, job_dir, attempt, rank, complain)
     except ValueError as error:
         complain(f"evaluation_metrics can't be used: {error}.")
-    return Collector(job_dir / contract.attempt_dir(attempt), sampler, parsing)
+        return None
 
 
 def make_sampler(
@@ -88,93 +87,3 @@ def make_sampler(
         )
     progress = env.get(PROGRESS_FILE)
     return Sampler(probes, write, Path(progress) if progress else None)
-
-
-def make_parsing(
-    plan: Plan, job_dir: Path, attempt: int, rank: int, complain: Complain
-) -> Parsing | None:
-    """Return the parsers that the manifest asks for; None if it asks for none.
-
-    Raises:
-        ValueError: a regular expression is none.
-    """
-    settings = plan.evaluation_metrics or {}
-    kind = SPELLINGS.get(str(settings.get("type") or ""), ParserType.NONE)
-    if kind is ParserType.NONE:
-        return None
-    source = _Sources(settings, kind, job_dir, attempt, rank, complain)
-    path = job_dir / contract.metrics_file(attempt, rank, Source.LOG)
-    state = State(job_dir / contract.collector_state(rank), path, attempt)
-    warned = MetricsFile(path, warn=lambda text: complain(text.removeprefix("WARNING: ")))
-    return Parsing(source.files, job_dir, warned, state)
-
-
-class _Sources:
-    """The files that one rank's collector parses, each with its parser."""
-
-    def __init__(
-        self,
-        settings: Mapping[str, Any],
-        kind: ParserType,
-        job_dir: Path,
-        attempt: int,
-        rank: int,
-        complain: Complain,
-    ) -> None:
-        self._settings = settings
-        self._kind = kind
-        self._job_dir = job_dir
-        self._log = job_dir / contract.learner_log(attempt, rank)
-        self._rank = rank
-        self._complain = complain
-        self._variables = service_variables(job_dir, attempt, Ranks(rank, 1, 0, 1, 0))
-        groups = settings.get("groups") if kind is ParserType.REGEX else None
-        self._groups = [Group.of(str(name), plain) for name, plain in (groups or {}).items()]
-
-    def files(self) -> Iterator[_Made]:
-        """Yield the files that are there now. What learners share is rank 0's."""
-        if self._kind is ParserType.TENSORBOARD:
-            if self._rank == 0:
-                yield from self._event_files()
-            return
-        if self._kind is not ParserType.EMETRICS:
-            yield Found(self._log), self._own_log
-        if self._rank == 0:
-            yield from self._shared_files()
-
-    def _event_files(self) -> Iterator[_Made]:
-        asked = str(self._settings.get("in") or places.TENSORBOARD_IN)
-        for place in (places.resolve(asked, self._variables), Path(self._variables["LOG_DIR"])):
-            for found in places.event_files(place):
-                yield found, self._events
-
-    def _shared_files(self) -> Iterator[_Made]:
-        emetrics = self._kind is ParserType.EMETRICS
-        names = (places.EMETRICS_FILE,) if emetrics else places.TRAINING_LOGS
-        asked = self._settings.get("in")
-        folders = [places.resolve(str(asked), self._variables)] if asked else []
-        for place in (*folders, Path(self._variables["LOG_DIR"])):
-            for found in places.named_files(place, names):
-                yield found, self._lines
-
-    def _events(self, found: Found, state: dict[str, Any]) -> Feed:
-        group = found.below[-1] if found.below else ""
-        subid = "/".join(found.below[:-1])
-        return EventFeed(found.path, EventParser(group, subid), state, self._complain)
-
-    def _lines(self, found: Found, state: dict[str, Any]) -> Feed:
-        return LineFeed(found.path, self._parser(found.subid), state)
-
-    def _own_log(self, found: Found, state: dict[str, Any]) -> Feed:
-        return LineFeed(found.path, self._parser(""), state, ends=True)
-
-    def _parser(self, subid: str) -> LineParser:
-        if self._kind is ParserType.EMETRICS:
-            return EmetricsParser(subid)
-        if self._kind is ParserType.AUTO:
-            return AutoParser(subid)
-        if self._kind is ParserType.PYTHON:
-            file = self._job_dir / contract.CODE / str(self._settings.get("parser"))
-            return UserParser(file, self._complain, subid)
-        lookahead = int(self._settings.get("line_lookahead") or LINE_LOOKAHEAD)
-        return RegexParser(self._groups, self._complain, lookahead, subid)
