@@ -31,11 +31,13 @@ from dlctl.files.ranges import Range, read_ranges
 if TYPE_CHECKING:
     from dlctl.transport import Transport
 
-TAIL_BYTES = 64 * 1024
-_TAIL_BINS_BYTES = 16 * 1024
+TAIL_BYTES = 16 * 1024
+_TAIL_BINS_BYTES = 8 * 1024
 """Of each level below the chosen one."""
 _FULL_LEVEL = 12
 """Once a bin of this level is full, level 0 is incomplete."""
+_LAST_LINES_BYTES = 256 * 1024
+"""Behind the index's last record."""
 _MOST_LINES_BYTES = 2 * 1024 * 1024
 _ALL = 1 << 40
 
@@ -214,7 +216,9 @@ def _from_lines(
         (content,) = read_ranges(transport, folder, [Range(name, 0, INDEX_BYTES << 20)])
         file.index = decode_index(content)
     begin = max((offset for step, offset in file.index if step <= first), default=0)
-    end = min((offset for step, offset in file.index if step > last), default=begin + TAIL_BYTES)
+    end = min(
+        (offset for step, offset in file.index if step > last), default=begin + _LAST_LINES_BYTES
+    )
     if end - begin > _MOST_LINES_BYTES:
         return {}
     (content,) = read_ranges(transport, folder, [Range(file.name, begin, end - begin)])

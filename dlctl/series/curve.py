@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dlctl.contract.metrics import NO_STEP, Source
@@ -189,17 +189,24 @@ def merged(columns: Columns, width: int) -> Columns:
     count = len(columns)
     if count <= width:
         return columns
-    found = Columns()
-    open_: Bin | None = None
-    shown = 0
-    for index, bin_ in enumerate(columns.bins()):
-        place = index * width // count
-        if open_ is None or place != shown:
-            if open_ is not None:
-                found.append(open_)
-            open_, shown = bin_, place
-        else:
-            open_.add(bin_)
-    if open_ is not None:
-        found.append(open_)
-    return found
+    ends = [(i * count) // width for i in range(width + 1)]
+    parts = list(zip(ends, ends[1:], strict=False))
+    low, high = columns.low, columns.high
+    return Columns(
+        step_first=array("d", [columns.step_first[a] for a, _ in parts]),
+        step_last=array("d", [columns.step_last[b - 1] for _, b in parts]),
+        time=array("d", [columns.time[b - 1] for _, b in parts]),
+        low=array("d", [_extreme(min, low[a:b]) for a, b in parts]),
+        high=array("d", [_extreme(max, high[a:b]) for a, b in parts]),
+        first=array("d", [columns.first[a] for a, _ in parts]),
+        last=array("d", [columns.last[b - 1] for _, b in parts]),
+        count=array("d", [sum(columns.count[a:b]) for a, b in parts]),
+    )
+
+
+def _extreme(pick: Callable[[Iterable[float]], float], values: array[float]) -> float:
+    """Return the smallest or largest value; NaN only if all are."""
+    found = pick(values)  # NaN at the beginning wins every comparison
+    if found == found:
+        return found
+    return pick([v for v in values if v == v] or [math.nan])

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+_MASKS = [
+    [[sum(_DOTS[y][side] for y in range(top, bottom + 1)) for bottom in range(4)]
+     for top in range(4)]
+    for side in range(2)
+]  # fmt: skip
+"""The dots of a part of a character's column, by side, first and last dot."""
 _BLANK = 0x2800
 
 
@@ -29,9 +35,16 @@ class Canvas:
             self._colours[row][column] = colour
 
     def column(self, x: int, top: int, bottom: int, colour: int) -> None:
-        """Draw a vertical line."""
-        for y in range(max(0, top), min(self.height - 1, bottom) + 1):
-            self.dot(x, y, colour)
+        """Draw a vertical line, a character at a time."""
+        top, bottom = max(0, top), min(self.height - 1, bottom)
+        if not 0 <= x < self.width or top > bottom:
+            return
+        place, masks = x >> 1, _MASKS[x & 1]
+        begin, end = top >> 2, bottom >> 2
+        for row in range(begin, end + 1):
+            mask = masks[top & 3 if row == begin else 0][bottom & 3 if row == end else 3]
+            self._dots[row][place] |= mask
+            self._colours[row][place] = colour
 
     def cells(self) -> Sequence[Sequence[tuple[str, int]]]:
         """Return each row's characters with their colours; 0 is none, and a blank is a space."""

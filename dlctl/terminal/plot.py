@@ -80,36 +80,44 @@ def _fits(value: float, logarithmic: bool) -> bool:
 
 
 def _draw(canvas: Canvas, curve: Drawn, plot: Plot, low: float, high: float) -> None:
-    span = plot.end - plot.begin or 1.0
-    columns = curve.columns
+    columns, colour = curve.columns, curve.colour
     xs = columns.time if plot.by_time else columns.step_last
-
-    def height(value: float) -> int:
-        scaled = math.log10(value) if plot.logarithmic else value
-        return round((high - scaled) / (high - low) * (canvas.height - 1))
-
+    across = (canvas.width - 1) / (plot.end - plot.begin or 1.0)
+    down = (canvas.height - 1) / (high - low)
     before: tuple[int, int] | None = None
-    for x, small, large, first, last in zip(
-        xs, columns.low, columns.high, columns.first, columns.last, strict=True
-    ):
-        if not all(_fits(v, plot.logarithmic) for v in (small, large)):
+    values = (columns.low, columns.high, columns.first, columns.last)
+    if plot.logarithmic:
+        values = tuple([_log(v) for v in column] for column in values)  # type: ignore[assignment]
+    for x, small, large, first, last in zip(xs, *values, strict=True):
+        if not (large - small >= 0 and large - large == 0 and small - small == 0):  # NaN, infinite
             before = None
             continue
-        place = round((x - plot.begin) / span * (canvas.width - 1))
-        canvas.column(place, height(large), height(small), curve.colour)
-        if before is not None and not curve.faint and _fits(first, plot.logarithmic):
-            _connect(canvas, before, (place, height(first)), curve.colour)
-        before = (place, height(last)) if _fits(last, plot.logarithmic) else None
+        place = int((x - plot.begin) * across + 0.5)
+        top, bottom = int((high - large) * down + 0.5), int((high - small) * down + 0.5)
+        if before is not None and not curve.faint:
+            if place - before[0] > 1:
+                if first - first == 0:
+                    _connect(canvas, before, (place, int((high - first) * down + 0.5)), colour)
+            else:  # the line to a neighbour is a part of this column
+                top, bottom = min(top, before[1]), max(bottom, before[1])
+        canvas.column(place, top, bottom, colour)
+        before = (place, int((high - last) * down + 0.5)) if last - last == 0 else None
+
+
+def _log(value: float) -> float:
+    return math.log10(value) if value > 0 else math.nan
 
 
 def _connect(canvas: Canvas, a: tuple[int, int], b: tuple[int, int], colour: int) -> None:
-    """Draw a line between two points."""
-    count = max(abs(b[0] - a[0]), abs(b[1] - a[1]), 1)
-    if count > 4 * canvas.width:
+    """Draw a line between two points, a column of dots at a time."""
+    width = b[0] - a[0]
+    if width > 4 * canvas.width:  # from far outside
         return
-    for i in range(count + 1):
-        x, y = a[0] + (b[0] - a[0]) * i / count, a[1] + (b[1] - a[1]) * i / count
-        canvas.dot(round(x), round(y), colour)
+    y = a[1]
+    for i in range(1, width + 1):
+        following = a[1] + round((b[1] - a[1]) * i / width)
+        canvas.column(a[0] + i, min(y, following), max(y, following), colour)
+        y = following
 
 
 def _grouped(cells: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:

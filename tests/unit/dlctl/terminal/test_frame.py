@@ -10,10 +10,13 @@ from login_side import make_record
 
 from dlctl.contract import State
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
+from dlctl.contract.pyramid import Bin
 from dlctl.outputs.insight import insight
+from dlctl.series.curve import Columns
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
 from dlctl.terminal.frame import KEYS, Shown, View, frame, metric_names
+from dlctl.terminal.plot import Drawn, Plot, draw
 from dlctl.terminal.text import Line, cut, width_of
 
 SIZES = [(20, 5), (40, 12), (80, 24), (131, 30), (200, 60)]
@@ -103,3 +106,14 @@ def test_text_is_cut_by_the_columns_that_it_takes():
     assert line.fitted(5).render(False) == "数据…"
     assert line.padded(10).width == 10
     assert line.render(True).startswith("\033[38;5;1m数据\033[0m")
+
+
+def test_bins_that_begin_or_end_without_a_number_are_drawn():
+    columns = Columns()
+    for step in range(0, 4000, 40):
+        odd = math.nan if step % 80 else 1.0
+        columns.append(Bin(0, 2, step, step + 1, 0.0, 0.5, 1.0, odd, odd))
+    columns.append(Bin(0, 2, 5000, 5001, 0.0, -math.inf, math.inf, 0.0, 0.0))
+    for logarithmic in (False, True):
+        lines = draw(Plot([Drawn(columns, 75)], 0, 5001, logarithmic), 60, 10)
+        assert any("⣿" in text or "⡇" in text or "⠁" in text for text in texts(lines))
