@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from dlctl.transport import Completed, Process, Transport
 
 _DETAILS_EVERY_S = 5.0
+_REST = 10
+"""How many times as long as it takes to find the answers they hold, at least."""
 
 
 class Tracked:
@@ -42,6 +44,9 @@ class Tracked:
         self.details: Json | None = None
         self._details_at = float("-inf")
         self._details_of: Record | None = None
+        self._news = 0
+        self._meaning: tuple[object, float, Json] | None = None
+        """Of which news, how long it holds at least, and what it is."""
 
     @contextmanager
     def run(self) -> Iterator[Run]:
@@ -70,6 +75,7 @@ class Tracked:
         with self.lock:
             found = self._reader.refresh(_Unlocking(session.transport, self.lock))
             self._metrics_of = state
+            self._news += found
         return found
 
     @property
@@ -96,7 +102,22 @@ class Tracked:
         return changed
 
     def meaning(self) -> Json:
-        """Return the six answers, utilisation in words, and the time left."""
+        """Return the six answers, utilisation in words, and the time left.
+
+        To answer takes long if there are very many points: then it is done less often.
+        """
+        with self.lock:
+            of, began = (self._news, self._details_at), time.monotonic()
+            if self._meaning is not None:
+                known_of, until, known = self._meaning
+                if known_of == of or began < until:
+                    return known
+            found = self._find_meaning()
+            took_s = time.monotonic() - began
+            self._meaning = of, time.monotonic() + _REST * took_s, found
+            return found
+
+    def _find_meaning(self) -> Json:
         details = self.details or {}
         plan = details.get("plan")
         known = contract.from_json(contract.Plan, json.dumps(plan)) if plan else None

@@ -22,9 +22,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("web"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """Chromium of the system, which plays no part in other tests."""
+    """Chromium of the system; while it is open, this thread has a running event loop."""
     if not shutil.which(CHROMIUM):
         if os.environ.get("CI") == "true":
             pytest.fail("chromium is missing: make web-deps")

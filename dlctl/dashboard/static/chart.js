@@ -1,7 +1,7 @@
 // One chart: uPlot draws the axes and knows the cursor; the columns are painted here.
 import { el, setText } from './dom.js';
 import { metricValue, title, xTick, xValue } from './format.js';
-import { canvasPen, nearest, rangeOfY, themeColours, traceColumns, traceLine } from './paint.js';
+import { canvasPen, logTicks, nearest, rangeOfY, themeColours, traceColumns, traceLine } from './paint.js';
 import { saveMenu } from './save.js';
 
 const TIME_STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
@@ -35,7 +35,7 @@ export class Chart {
   // curves: columns with `label`, `colour` (a number of the palette) and `dashed`.
   update(curves, view, range, marks) {
     Object.assign(this, { curves, view, marks });
-    this.rangeX = usableX(range, view.logx, curves);
+    this.rangeX = range[0] < range[1] ? range : [range[0], range[0] + 1];
     this.drawLegend();
     this.redraw();
   }
@@ -81,6 +81,10 @@ export class Chart {
     const font = `11px ${colours.font}`;
     const axis = { stroke: colours.quiet, font, grid: { stroke: colours.grid, width: 1 }, ticks: { show: false } };
     const { x } = this.view;
+    const logarithmic = (space) => ({
+      splits: (plot, number, low, high) => logTicks(low, high, Math.max(2, (number ? this.height() : plot.width) / space)),
+      filter: (_, splits) => splits,
+    });
     const digits = (splits) => Math.max(3, Math.min(6, spread(splits)));
     return {
       width, height: this.height(), padding: [6, 14, 0, 0], legend: { show: false },
@@ -89,9 +93,9 @@ export class Chart {
         y: { distr: this.log ? 3 : 1, range: () => this.rangeY },
       },
       axes: [
-        { ...axis, size: 26, gap: 4, space: 64, ...(x === 'time' && !this.view.logx ? { incrs: TIME_STEPS } : {}),
+        { ...axis, size: 26, gap: 4, space: 64, ...(this.view.logx ? logarithmic(70) : x === 'time' ? { incrs: TIME_STEPS } : {}),
           values: (_, splits) => splits.map((value) => (value === null ? '' : xTick(x, value))) },
-        { ...axis, size: 62, gap: 6, space: 30, ...(/bytes(_per_s)?$/.test(this.name) ? { incrs: BYTE_STEPS } : {}),
+        { ...axis, size: 62, gap: 6, space: 30, ...(this.log ? logarithmic(36) : /bytes(_per_s)?$/.test(this.name) ? { incrs: BYTE_STEPS } : {}),
           values: (_, splits) => splits.map((value) => (value === null ? '' : metricValue(this.name, value, digits(splits)))) },
       ],
       series: [{}, { scale: 'y', points: { show: false } }],
@@ -257,14 +261,4 @@ function spread(splits) {
   const largest = Math.max(...known.map(Math.abs));
   const step = Math.abs(known[1] - known[0]);
   return step > 0 ? Math.ceil(Math.log10(largest / step)) + 1 : 4;
-}
-
-function usableX([from, to], log, curves) {
-  let low = from;
-  if (log && low <= 0) {
-    low = Infinity;
-    for (const curve of curves) for (const x of curve.x) if (x > 0 && x < low) low = x;
-    if (!Number.isFinite(low) || low >= to) low = to / 1000 || 1;
-  }
-  return low < to ? [low, to] : [low, low + 1];
 }

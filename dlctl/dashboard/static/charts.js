@@ -16,6 +16,7 @@ export class Charts {
   update(sections, view, range, marks) {
     const wanted = new Set();
     this.last = [sections, view, range, marks];
+    const window = view.logx ? positive(range, sections.flatMap(([, , charts]) => [...charts.values()].flat())) : range;
     const parts = sections.filter(([, , charts]) => charts.size).map(([heading, words, charts]) => {
       const shown = [...charts].slice(0, this.limits.get(heading) || FIRST_SHOWN);
       const cards = shown.map(([name, curves]) => {
@@ -32,7 +33,7 @@ export class Charts {
       }
     }
     this.place(parts);
-    for (const { cards } of parts) for (const [chart, curves] of cards) chart.update(curves, view, range, marks);
+    for (const { cards } of parts) for (const [chart, curves] of cards) chart.update(curves, view, window, marks);
   }
 
   chart(id, name) {
@@ -68,4 +69,12 @@ export class Charts {
     for (const chart of this.known.values()) chart.destroy();
     this.known.clear();
   }
+}
+
+// A logarithmic axis begins at the first x above zero, the same for all charts.
+function positive([from, to], curves) {
+  if (from > 0) return [from, to];
+  let low = Infinity;
+  for (const curve of curves) for (const x of curve.x) if (x > 0 && x < low) low = x;
+  return [low < to ? low : to / 1000 || 1, to];
 }

@@ -65,15 +65,24 @@ export class ComparePage {
   async load() {
     const view = { ...this.toolbar.view, width: chartWidth() };
     const runs = [...this.runs];
+    const before = this.known;
     const found = await Promise.all(runs.map(async (id) => {
       try {
-        return [id, { data: await getCurves(id, view), details: await getDetails(id) }];
+        return [id, { data: await getCurves(id, view), details: before.get(id)?.details }];
       } catch (error) {
         return [id, { error: error.message }];
       }
     }));
     this.known = new Map(found);
     this.showCurves();
+    await this.loadDetails();
+  }
+
+  // Curves come first: the answers to questions about them take longer.
+  async loadDetails() {
+    await Promise.all([...this.known].filter(([, run]) => run.data).map(async ([id, run]) => {
+      run.details = await getDetails(id).catch(() => run.details);
+    }));
     this.showTables();
   }
 
@@ -109,7 +118,7 @@ export class ComparePage {
   }
 
   metrics() {
-    const rows = [...this.known].filter(([, run]) => run.data).map(([id, { data, details }]) => {
+    const rows = [...this.known].filter(([, run]) => run.data && run.details).map(([id, { data, details }]) => {
       const values = new Map(data.curves.filter((curve) => !curve.learner).map((curve) => [curve.shown, curve]));
       return { id, details, values };
     });

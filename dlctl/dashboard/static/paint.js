@@ -142,3 +142,21 @@ export function nearest(x, value) {
   }
   return low > 0 && Math.abs(x[low - 1] - value) < Math.abs(x[low] - value) ? low - 1 : low;
 }
+
+// Ticks of a logarithmic axis: within a decade round numbers, else 1, 2 and 5, or powers of ten.
+export function logTicks(low, high, most) {
+  const decades = Math.log10(high / low);
+  if (decades < 1) {
+    const rough = (high - low) / most;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
+    return Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, n) => (Math.ceil(low / step) + n) * step);
+  }
+  const factors = decades * 3 <= most ? [1, 2, 5] : [1];
+  const every = Math.max(1, Math.ceil(decades / most));
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
+    if (power % every === 0) for (const factor of factors) found.push(factor * 10 ** power);
+  }
+  return found.filter((value) => value >= low && value <= high);
+}
