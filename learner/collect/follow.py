@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18
 """Read at a time, so that a long file costs little memory."""
 MOST_LINE_BYTES = 64 * 1024
 """A longer line is cut."""

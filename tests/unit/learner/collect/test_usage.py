@@ -197,6 +197,16 @@ def test_a_window_has_mean_and_maximum():
     assert window.take() == {}
 
 
+def test_rates_that_were_always_0_are_left_out():
+    window = Window()
+    window.add({"x_per_s": 0.0, "y_percent": 0.0})
+    assert window.take() == {"y_percent": 0.0, "y_percent_max": 0.0}
+    window.add({"x_per_s": 1.0})
+    window.take()
+    window.add({"x_per_s": 0.0})
+    assert window.take() == {"x_per_s": 0.0, "x_per_s_max": 0.0}
+
+
 class Probe:
     """Counts how often it was asked."""
 
