@@ -1,8 +1,7 @@
 """Names of what the collector measures beside a learner, in the metrics of the source `node`.
 
 A line holds the mean over 10 s of samples that are 2 s apart, and as `<name>_max` the largest
-sample. What a node can't tell is left out,
-and so is a rate that was 0 from the beginning.
+sample. What a node can't tell is left out, and so is a rate that was 0 from the beginning.
 """
 
 from __future__ import annotations

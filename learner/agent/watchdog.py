@@ -151,16 +151,21 @@ class Watchdog:
         self._reserve = Reserve(self.heart.path.with_suffix(".reserve"))
         self._start()
         self._guard.watch(self._child.pid)
-        if self.program.companion is not None:
-            self.program.companion.start()
+        companion = self.program.companion
+        if companion is not None:
+            companion.start()
         self.heart.set(state=State.TRAINING, reason="")
         while (returncode := self._wait()) is None:
             self._tick()
         self._end_leftovers()
-        if self.program.companion is not None:
-            self.program.companion.end()
+        if companion is not None:
+            companion.finish()
         self._guard.dismiss()
-        return self._report(returncode)
+        # The launcher may be ending this process, too: the status comes first.
+        code = self._report(returncode)
+        if companion is not None:
+            companion.end()
+        return code
 
     def _start(self) -> None:
         program = self.program

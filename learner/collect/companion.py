@@ -49,13 +49,17 @@ class Companion:
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
 
-    def end(self) -> None:
-        """Let the collector read what was written last, and end it in any case."""
-        if self._process is None:
-            return
-        if self._process.stdin is not None:
+    def finish(self) -> None:
+        """Ask the collector to read what was written last, and to end."""
+        if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
+
+    def end(self) -> None:
+        """Wait until the collector has ended, and end it if that takes long."""
+        self.finish()
+        if self._process is None:
+            return
         try:
             self._process.wait(LAST_PASS_S)
         except subprocess.TimeoutExpired:

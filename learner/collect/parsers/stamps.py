@@ -10,6 +10,7 @@ _GLOG = re.compile(
     r"[A-Z](?P<year>\d{4})?(?P<month>\d\d)(?P<day>\d\d)\s+"
     r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d+)\.(?P<fraction>\d+)"
 )
+_FRACTION = re.compile(r"[.,](\d+)")
 _MILLISECONDS_FROM = 1e11
 """A larger number counts milliseconds: as seconds it would be the year 5138."""
 _LATEST = 1e14
@@ -41,9 +42,14 @@ def _from_words(text: str, now: float) -> float | None:
             return _from_glog(match, now)
         if text.endswith(("Z", "z")):
             text = f"{text[:-1]}+00:00"  # Python 3.10 does not know Z
-        return datetime.datetime.fromisoformat(text).timestamp()
+        return datetime.datetime.fromisoformat(_FRACTION.sub(_six_digits, text)).timestamp()
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def _six_digits(match: re.Match[str]) -> str:
+    """Return a fraction of a second as Python 3.10 reads it."""
+    return f".{match[1][:6]:0<6}"
 
 
 def _from_glog(match: re.Match[str], now: float) -> float:
