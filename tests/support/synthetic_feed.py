@@ -256,8 +256,8 @@ def details(**more: Any) -> dict[str, Any]:
     return known | more
 
 
-def make_feed() -> SyntheticFeed:
-    """Return trainings as a person has them: some ended, one queued, one live."""
+def make_feed(*, hostile: bool = True) -> SyntheticFeed:
+    """Return trainings as a person has them: some ended, one queued, one live; one full of HTML."""
     feed = SyntheticFeed()
     other = {"batch_size": 128, "epochs": 10, "learning_rate": 0.04, "seed": 7}
     tuned = {"plan": details()["plan"] | {"training": other}}
@@ -268,6 +268,17 @@ def make_feed() -> SyntheticFeed:
              details=details(verdicts=[]))  # fmt: skip
     feed.add(Run("char-lm-8h2s"), name="char-lm", state="PENDING", done=None, started_at=0.0,
              ended_at=0.0, reason="waits for resources (Priority)", step=None)  # fmt: skip
+    if hostile:
+        _add_hostile(feed)
+    feed.add(resumed("digits-3k9f", 1190), name="digits", state="TRAINING", attempt=2,
+             done=0.595, epochs=10, epoch=5, ended_at=0.0, details=details())  # fmt: skip
+    feed.lines += [
+        f"step {n}: loss {2.2 * math.exp(-n / 280) + 0.12:.4f}" for n in range(1150, 1190)
+    ]
+    return feed
+
+
+def _add_hostile(feed: SyntheticFeed) -> None:
     feed.add(training("hostile-9z9z", 60, seed=5), name=HTML, state="HALTED",
              reason=f"halted {HTML}", details=details(verdicts=[]))  # fmt: skip
     with feed.run("hostile-9z9z") as run:
@@ -277,10 +288,4 @@ def make_feed() -> SyntheticFeed:
                 MetricsLine(step, 0, T0 + step, {HTML: math.sin(step)}),
             )
         run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(30, 0, T0 + 30, {}, HTML))
-    feed.add(resumed("digits-3k9f", 1190), name="digits", state="TRAINING", attempt=2,
-             done=0.595, epochs=10, epoch=5, ended_at=0.0, details=details())  # fmt: skip
-    feed.lines += [
-        f"step {n}: loss {2.2 * math.exp(-n / 280) + 0.12:.4f}" for n in range(1150, 1190)
-    ]
     feed.lines.append(f"a line with {HTML}")
-    return feed
