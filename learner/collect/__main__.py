@@ -15,7 +15,7 @@ from dlctl import contract
 from learner.collect.complaints import Complaints
 from learner.collect.setup import make_collector
 
-_LAST_PASS_S = 5
+_LAST_PASS_S = 6
 """The kernel ends the collector this long after the learner, whatever it does."""
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from learner.job.environment import PROGRESS_FILE
 
-LAST_PASS_S = 3.0
-"""How long the collector may read what the learner wrote last."""
-NICENESS = 15
+LAST_PASS_S = 5.0
+"""How long the collector may read what the learner wrote last. On an idle core 0.1 s is enough."""
+NICENESS = 5
+"""With more, a collector beside learners that keep all cores busy would take seconds to start."""
 _OF_THE_LEARNER = (PROGRESS_FILE, "CUDA_VISIBLE_DEVICES", "LOCAL_RANK")
 
 

@@ -28,6 +28,8 @@ class State:
         files = found.get("files")
         self.files: dict[str, Any] = files if isinstance(files, dict) else {}
         """By file what its feed keeps."""
+        for name in [name for name in self.files if _is_over(name, attempt)]:
+            del self.files[name]
         if found.get("attempt") == attempt:
             _cut(output, found.get("output_bytes"))
 
@@ -41,6 +43,12 @@ class State:
         }
         with contextlib.suppress(OSError):
             contract.write_whole(self._path, json.dumps(content))
+
+
+def _is_over(name: str, attempt: int) -> bool:
+    """Return whether a file belongs to another attempt, so that nobody reads it any more."""
+    attempts = contract.attempt_dir("")
+    return name.startswith(attempts) and not name.startswith(f"{attempts}{attempt}/")
 
 
 def _read(path: Path) -> dict[str, Any]:

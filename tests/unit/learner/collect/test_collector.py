@@ -114,7 +114,11 @@ def test_a_training_has_parsed_and_measured_lines(tmp_path):
 
 def test_a_regex_that_explodes_costs_a_sentence_and_its_group(tmp_path):
     groups = {"bad": {"regex": "(a+)+[!?]", "scalars": {}, "etimes": {}}, **GROUPS}
-    command = f"for i in 1 2; do echo {'a' * 50}; echo it $i loss=0.5; done"
+    log = f"{tmp_path}/jobs/*/{contract.learner_log(1, 0)}"
+    command = (
+        f"for i in 1 2; do echo {'a' * 50}; echo it $i loss=0.5; done; "
+        f"until grep -q 'is too slow' {log}; do sleep 0.1; done"
+    )
     metrics = {"type": "regex_extractor", "groups": groups, "line_lookahead": 1}
     job = Job(tmp_path, command, evaluation_metrics=metrics)
     assert job.run().state is State.COMPLETED
@@ -178,6 +182,8 @@ def test_files_live_on_over_attempts_and_are_read_on(beside):
     collector.end()
     assert [step for step, _ in losses(collector.dir)] == [1]
     assert sorted(step for step, _ in losses(collector.dir, attempt=2)) == [2, 3, 4]
+    state = json.loads((collector.dir / contract.collector_state(0)).read_text())
+    assert set(state["files"]) == {contract.learner_log(2, 0), "logs/training-log.txt"}
 
 
 def test_each_learner_has_its_own_log_and_rank_0_the_shared_files(beside):
