@@ -37,6 +37,11 @@ class Axis:
         return self._of_step(first), self._of_step(max(self.run.last_step, first))
 
     @property
+    def is_known(self) -> bool:
+        """Return whether anything has a place on this axis; not every program counts epochs."""
+        return self.kind != "epoch" or not math.isnan(self.run.epoch_at(0))
+
+    @property
     def seconds(self) -> float:
         """Return from the beginning to the newest measurement."""
         return max(self._times, default=self.start) - self.start

@@ -61,11 +61,13 @@ def curves(run: Run, wanted: Wanted, smoother: Smoother) -> Json:
     """Return the columns of all wanted curves in a window, with events and attempts."""
     axis = make_axis(run, wanted.kind)
     known = sorted((c for c in run.curves.values() if len(c)), key=_importance)
-    chosen = [curve for curve in known if _is_wanted(curve, wanted)]
+    problem = "This training counts no epochs." if known and not axis.is_known else ""
+    chosen = [] if problem else [curve for curve in known if _is_wanted(curve, wanted)]
     names = sorted({curve.key.name for curve in known})
     return {
         "x": wanted.kind, "span": list(axis.span), "start": axis.start,
-        "names": names[:_MOST_NAMES], "total": len(known), "fitting": len(chosen),
+        "problem": problem, "names": names[:_MOST_NAMES],
+        "total": len(known), "fitting": len(chosen),
         "curves": [_drawn(run, axis, c, wanted, smoother) for c in chosen[:MOST_CURVES]],
         "events": [_event(axis, event) for event in run.events[-_MOST_EVENTS:]],
         "attempts": _attempts(run, axis),

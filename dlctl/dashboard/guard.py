@@ -69,13 +69,13 @@ class Guard:
         host = headers.get("host", "")
         if host not in self._hosts:
             return HTTPStatus.MISDIRECTED_REQUEST, "this server answers as 127.0.0.1 only"
+        free = scope["type"] == "http" and scope["method"] in _FREE_METHODS
+        if free and not scope["path"].startswith("/api/"):
+            return None
         if headers.get("origin", f"http://{host}") != f"http://{host}":
             return HTTPStatus.FORBIDDEN, "another page sent this request"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return HTTPStatus.FORBIDDEN, "another site sent this request"
-        free = scope["type"] == "http" and scope["method"] in _FREE_METHODS
-        if free and not scope["path"].startswith("/api/"):
-            return None
         if not secrets.compare_digest(_token_of(headers).encode(), self._token.encode()):
             return HTTPStatus.UNAUTHORIZED, "the token is missing or from another run of dlctl"
         return None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _STATIC = Path(__file__).with_name("static")
 _WIDTH = 1500
 """Columns of a curve: as far as one can zoom in."""
+_BY_KIND = ("span", "problem", "events", "attempts")
 _IMPORT = re.compile(r"^import\s[^;]*?from\s+'\./(?P<name>[\w.]+)';\n", re.MULTILINE)
 
 
@@ -55,7 +56,7 @@ def _all_curves(feed: Feed, training_id: str) -> Json:
         by_kind = {kind: curves(run, Wanted(kind, width=_WIDTH), Smoother()) for kind in KINDS}
     whole = by_kind.pop("step")
     for kind, other in by_kind.items():
-        whole[kind] = {name: other[name] for name in ("span", "events", "attempts")}
+        whole[kind] = {name: other[name] for name in _BY_KIND}
         whole[kind]["columns"] = other["curves"]
     return whole
 

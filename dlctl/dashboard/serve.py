@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import tempfile
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -87,12 +89,21 @@ def serve(
     """
     with prepared(feed, port, page) as (url, server):
         tell(url)
-        if open_browser and _has_display():
-            webbrowser.open(url)
-        try:
-            server.run()
-        except KeyboardInterrupt:
-            return
+        with _way(url) as way:
+            if open_browser and _has_display():
+                webbrowser.open(way)
+            with suppress(KeyboardInterrupt):
+                server.run()
+
+
+@contextmanager
+def _way(url: str) -> Iterator[str]:
+    """Yield the URL of a private file that leads to a URL: others can read a browser's command."""
+    with tempfile.TemporaryDirectory(prefix="dlctl-") as folder:
+        page = Path(folder) / "dashboard.html"
+        page.touch(mode=0o600)
+        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={url}">\n')
+        yield page.as_uri()
 
 
 def _has_display() -> bool:

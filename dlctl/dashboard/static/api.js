@@ -60,7 +60,7 @@ export async function listen(ids, changed, told, signal) {
       await readEvents(answer.body.getReader(), changed);
     } catch (error) {
       if (signal.aborted) return;
-      told('No connection: is dlctl still running?');
+      told(error instanceof TypeError ? 'No connection: is dlctl still running?' : error.message);
     }
     await new Promise((done) => setTimeout(done, pause));
     pause = Math.min(pause * 2, 8000);
@@ -103,9 +103,11 @@ function savedCurves(id, view, names) {
   const find = view.find.toLowerCase();
   const curves = whole.curves
     .map((curve, n) => ({ ...curve, ...axis.columns[n] }))
+    .filter(() => !axis.problem)
     .filter((curve) => (!names.length || names.includes(curve.name)) && curve.shown.toLowerCase().includes(find))
     .map((curve) => smoothedHere(curve, view.smooth, axis.span));
-  return { ...whole, x: view.x, span: axis.span, events: axis.events, attempts: axis.attempts, curves };
+  const { span, problem, events, attempts } = axis;
+  return { ...whole, x: view.x, span, problem, events, attempts, curves };
 }
 
 // As the server smooths, on the columns that the report holds.

@@ -94,6 +94,7 @@ export class ComparePage {
     for (const [id, { data, error }] of this.known) {
       if (error) problems.push(`${id}: ${error}`);
       if (!data || data.x !== view.x) continue;
+      if (data.problem) problems.push(`${id}: ${data.problem}`);
       [begin, end] = [Math.min(begin, data.span[0]), Math.max(end, data.span[1])];
       for (const curve of data.curves) this.addCurve(charts[curve.source === 'node' ? 1 : 0], id, curve);
     }

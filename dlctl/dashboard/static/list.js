@@ -1,7 +1,7 @@
 // The page of all trainings.
 import { address } from './address.js';
 import { getTrainings } from './api.js';
-import { el, svg } from './dom.js';
+import { button, el, svg } from './dom.js';
 import { ago, duration, percent, progressWords, shortNumber } from './format.js';
 import { Repeater } from './toolbar.js';
 
@@ -28,18 +28,22 @@ export function progressBar(row) {
     el('span', {}, [done === null ? '' : percent(done), progressWords(row)].filter(Boolean).join(' · ') || '–'));
 }
 
+const FIRST_ROWS = 200;
+
 export class ListPage {
   constructor(main) {
     this.main = main;
     this.ids = [];
     this.chosen = new Set();
     this.rows = [];
+    this.limit = FIRST_ROWS;
+    this.more = button('', () => this.showAll(), { class: 'more', hidden: true });
     this.repeater = new Repeater(() => this.load(), 700);
     this.input = el('input', { type: 'search', id: 'find', placeholder: 'Find trainings', 'aria-label': 'Find trainings', oninput: () => this.show() });
     this.compare = el('a', { class: 'button', href: '#/compare' }, 'Compare');
     this.body = el('div', { class: 'trainings', role: 'list' });
     main.replaceChildren(
-      el('div', { class: 'head' }, el('h1', {}, 'Trainings'), el('span', { class: 'grow' }), this.input, this.compare), this.body);
+      el('div', { class: 'head' }, el('h1', {}, 'Trainings'), el('span', { class: 'grow' }), this.input, this.compare), this.body, this.more);
   }
 
   start() {
@@ -51,7 +55,11 @@ export class ListPage {
   }
 
   async load() {
-    this.rows = await getTrainings();
+    const rows = await getTrainings();
+    const text = JSON.stringify(rows);
+    if (text === this.text) return;
+    this.text = text;
+    this.rows = rows;
     this.show();
   }
 
@@ -60,10 +68,17 @@ export class ListPage {
     const fits = (row) => `${row.id} ${row.name} ${row.site} ${row.state}`.toLowerCase().includes(wanted);
     const focused = document.activeElement?.dataset?.id;
     const rows = this.rows.filter(fits);
-    this.body.replaceChildren(...rows.map((row) => this.row(row)));
+    this.body.replaceChildren(...rows.slice(0, this.limit).map((row) => this.row(row)));
+    this.more.hidden = rows.length <= this.limit;
+    this.more.textContent = `Show ${rows.length - this.limit} older ones`;
     if (!rows.length) this.body.replaceChildren(el('p', { class: 'empty', role: 'listitem' }, this.rows.length ? 'No training fits.' : 'No trainings yet: dlctl submit starts one.'));
     if (focused) this.body.querySelector(`[data-id="${CSS.escape(focused)}"]`)?.focus();
     this.showCompare();
+  }
+
+  showAll() {
+    this.limit = Infinity;
+    this.show();
   }
 
   showCompare() {

@@ -40,6 +40,15 @@ function listenTo(ids) {
   }, say, listening.signal);
 }
 
+// A hidden page listens to nothing: browsers allow six connections to a server, and sites rest.
+function onVisibility() {
+  if (document.hidden) listening?.abort();
+  else {
+    current.changed();
+    listenTo(current.ids);
+  }
+}
+
 function say(text) {
   setText(notice, text);
 }
@@ -90,6 +99,7 @@ else document.getElementById('keys').before(button('Report', saveReport, { class
 document.getElementById('theme').addEventListener('click', otherTheme);
 document.getElementById('keys').addEventListener('click', showKeys);
 document.addEventListener('keydown', onKey);
+document.addEventListener('visibilitychange', onVisibility);
 document.addEventListener('shown', (event) => listenTo(event.detail));
 window.addEventListener('hashchange', show);
 const darkSystem = matchMedia('(prefers-color-scheme: dark)');

@@ -102,7 +102,7 @@ export class TrainingPage {
       mine.push({ ...curve, label: curveLabel(curve), colour: colourOf(curve, mine.length), dashed: isMaximum(curve) });
     }
     this.told.hidden = data.curves.length > 0;
-    this.told.textContent = data.total ? 'No metric has this in its name.' : 'There are no metrics yet.';
+    this.told.textContent = data.problem || (data.total ? 'No metric has this in its name.' : 'There are no metrics yet.');
     this.charts.update(sections, view, windowOf(view, data.span), data);
   }
 

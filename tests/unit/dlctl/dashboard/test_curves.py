@@ -122,3 +122,11 @@ def test_only_so_many_curves_are_sent_and_the_rest_is_found_by_name():
     assert found["total"] == 1000 and len(found["curves"]) == 240
     found = curves(run, Wanted(find="layer777"), Smoother())
     assert [curve["name"] for curve in found["curves"]] == ["layer777/weight"]
+
+
+def test_a_program_that_counts_no_epochs_has_no_curves_by_epoch():
+    run = Run("a")
+    run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(1, None, T0, {"loss": 1.0}))
+    found = curves(run, Wanted("epoch"), Smoother())
+    assert found["curves"] == [] and "no epochs" in found["problem"]
+    assert curves(run, Wanted("step"), Smoother())["problem"] == ""

@@ -5,12 +5,17 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 from dashboard_server import Served, served
 from synthetic_feed import HTML, make_feed
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
+
+from dlctl.dashboard.serve import serve
 
 ONE = "/api/trainings/digits-3k9f"
 
@@ -146,3 +151,23 @@ def test_the_end_of_the_server_ends_open_streams():
         stream.readline()
     assert stream.read().endswith(b"\n\n")
     connection.close()
+
+
+def test_the_browser_is_led_by_a_private_file_because_others_see_its_command(monkeypatch):
+    feed, opened, told = make_feed(), [], []
+
+    def look(way: str) -> None:
+        path = Path(url2pathname(urlsplit(way).path))
+        opened.append(
+            (way, path.read_text(), path.stat().st_mode & 0o777, path.parent.stat().st_mode)
+        )
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr("webbrowser.open", look)
+    with pytest.raises(KeyboardInterrupt):
+        serve(feed, 0, "", open_browser=True, tell=told.append)
+    ((way, text, mode, folder_mode),) = opened
+    token = told[0].partition("token=")[2]
+    assert token in text and token not in way
+    assert mode & 0o077 == 0 or folder_mode & 0o077 == 0
