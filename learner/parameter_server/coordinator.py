@@ -13,11 +13,14 @@ on their way are lost. Once all learners have left, as before the last checkpoin
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
+from dlctl.contract.metrics import SECONDS, EventKind
 from learner.data.sampling import batch_count
 from learner.exchange.single import SingleExchange
+from learner.job.context import RESTARTS_VARIABLE
 from learner.job.metrics import StepTimes
 from learner.parameter_server.checkpoint_state import done_since, passes_done
 from learner.parameter_server.rendezvous import wait_until_alone
@@ -82,6 +85,8 @@ class Coordinator:
         """Samples that were done, and when, at the end of the last epoch or the beginning."""
         self._reported_step = 0
         self._newest: dict[str, float] = {}
+        self._saved_step: int | None = None
+        """The step of the newest checkpoint that the metrics tell of."""
         self.position = Position()
 
     def begin(self, position: Position) -> None:
@@ -91,6 +96,10 @@ class Coordinator:
         self._rate_since = (self._state().done_samples, time.monotonic())
         self._table.begin(position.epoch)
         self._times.begin()
+        self._saved_step = self._keeper.saved_step
+        if not int(os.environ.get(RESTARTS_VARIABLE) or 0):  # otherwise the others went on
+            begun = f"continues from step {position.step}" if position.step else "training begins"
+            self._tell(EventKind.BEGIN, begun, {}, position.step)
 
     # After a chunk ------------------------------------------------------------------------------
 
@@ -244,12 +253,16 @@ class Coordinator:
 
     def _validate(self) -> dict[str, float]:
         self._server_model.join()
+        began = time.perf_counter()
         try:
             with self._server_model.as_on_server():
                 size = self._settings.batch_size
-                return self._evaluation.validate(size, SingleExchange(), self._halted)
+                values = self._evaluation.validate(size, SingleExchange(), self._halted)
         finally:
             self._trained.parts.model.train()
+        took = {SECONDS: time.perf_counter() - began}
+        self._tell(EventKind.VALIDATION, "validated", took, self.position.step)
+        return values
 
     def _halted(self) -> bool:
         """Return whether a halt has come; called at each batch, which is progress."""
@@ -263,6 +276,17 @@ class Coordinator:
         self._reports.progress.update(step, epoch, {**self._newest, **values}, force=True)
         if self._reports.metrics is not None:
             self._reports.metrics.append(step, epoch, values)
+        saved = self._keeper.saved_step
+        if saved is not None and saved != self._saved_step:
+            self._saved_step = saved
+            cost = {SECONDS: self._keeper.cost_s}
+            self._tell(EventKind.CHECKPOINT, f"checkpoint of step {saved}", cost, saved)
+
+    def _tell(self, kind: EventKind, event: str, values: dict[str, float], step: int) -> None:
+        """Note an event in the metrics."""
+        if self._reports.metrics is not None:
+            epoch = min(self.position.epoch + 1, self._settings.epochs)
+            self._reports.metrics.tell(step, epoch, event, kind, values)
 
     # Checkpoints --------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from curves import measured
 from helper_process import close_helper
 from repository import REPOSITORY, SUPPORT
 
@@ -226,8 +227,7 @@ class ServedJob:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the metrics of learner 0."""
-        path = self.directory / contract.metrics_file(self.attempt, 0)
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return measured(self.directory / contract.metrics_file(self.attempt, 0))
 
     def metrics(self) -> dict[str, Any]:
         """Return results/metrics.json."""

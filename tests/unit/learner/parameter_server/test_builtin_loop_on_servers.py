@@ -547,7 +547,11 @@ def test_of_several_ended_epochs_only_the_last_is_validated(
 ) -> None:
     saved: list[tuple[int, bool]] = []
     clock = iter([0.0, 10.0, 14.0])
-    monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=clock.__next__))
+    monkeypatch.setattr(
+        coordinator,
+        "time",
+        SimpleNamespace(monotonic=clock.__next__, perf_counter=time.perf_counter),
+    )
 
     def save(_: Any, position: Position, *, final: bool) -> bool:
         saved.append((position.epoch, "validation_loss" in position.history[-1]))
