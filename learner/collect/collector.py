@@ -22,10 +22,18 @@ class Collector:
 
     Args:
         folder: the attempt's folder; when it vanishes, the collector ends.
+        complain: takes a sentence if parsing fails; then only the measuring goes on.
     """
 
-    def __init__(self, folder: Path, sampler: Sampler, parsing: Parsing | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        sampler: Sampler,
+        parsing: Parsing | None,
+        complain: Callable[[str], None],
+    ) -> None:
         self._folder = folder
+        self._complain = complain
         self._sampler = sampler
         self._parsing = parsing
 
@@ -43,7 +51,7 @@ class Collector:
                 # A process that was stopped for long does not make up for it.
                 sample_at = max(sample_at + SAMPLE_EVERY_S, now)
             if self._parsing is not None and now >= look_at:
-                caught_up = self._parsing.look(until=sample_at)
+                caught_up = self._look(self._parsing, until=sample_at)
                 look_at = time.monotonic() + (LOOK_EVERY_S if caught_up else 0.0)
             due = min(sample_at, look_at) if self._parsing is not None else sample_at
             if _is_closed(control, max(0.0, due - time.monotonic())):
@@ -51,10 +59,24 @@ class Collector:
                 self._finish()
                 return
 
+    def _look(self, parsing: Parsing, until: float) -> bool:
+        try:
+            return parsing.look(until)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours in a parser
+            self._give_up(error)
+            return True
+
     def _finish(self) -> None:
         self._sampler.flush()
         if self._parsing is not None:
-            self._parsing.finish()
+            try:
+                self._parsing.finish()
+            except Exception as error:  # noqa: BLE001
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._parsing = None
+        self._complain(f"parsed metrics are missing from here on: {type(error).__name__}: {error}")
 
 
 def _is_closed(descriptor: int, timeout_s: float) -> bool:

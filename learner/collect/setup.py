@@ -47,7 +47,7 @@ def make_collector(
     )
     sampler = make_sampler(plan, watchdog, env, node.add, complain)
     parsing = _parsing(plan, job_dir, attempt, rank, complain)
-    return Collector(job_dir / contract.attempt_dir(attempt), sampler, parsing)
+    return Collector(job_dir / contract.attempt_dir(attempt), sampler, parsing, complain)
 
 
 def _parsing(

@@ -72,11 +72,16 @@ def as_whole(raw: object) -> int | None:
     return int(number)
 
 
+def _clean(text: str) -> str:
+    """Return a text without halves of characters, which JSON may hold and a file can't."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 class Draft:
     """One record, part by part."""
 
     def __init__(self, group: str = "") -> None:
-        self._group = group
+        self._group = _clean(group)
         self._step = NO_STEP
         self._epoch: int | None = None
         self._times: dict[str, object] = {}
@@ -104,8 +109,9 @@ class Draft:
         """Add a value; what is not of its type is left out."""
         if raw is None:
             return
+        name = _clean(name)
         if kind in (Kind.STRING, Kind.JSONSTRING):
-            self._texts[own_name(name)] = str(raw)[:_MOST_CHARACTERS]
+            self._texts[own_name(name)] = _clean(str(raw)[:_MOST_CHARACTERS])
             return
         number = as_number(raw)
         if number is None:
@@ -117,7 +123,7 @@ class Draft:
     def text(self, name: str, text: str) -> None:
         """Add a text, unless it is empty."""
         if text:
-            self._texts[own_name(name)] = text[:_MOST_CHARACTERS]
+            self._texts[own_name(name)] = _clean(text[:_MOST_CHARACTERS])
 
     def line(self, clock: Callable[[], float] = time.time) -> MetricsLine | None:
         """Return the line; None if it would hold no value."""

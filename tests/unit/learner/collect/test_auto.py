@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dlctl.contract.metrics import parse_line
 from learner.collect.parsers.auto import AutoParser
 
 
@@ -95,6 +98,18 @@ def test_hugging_face():
     other = AutoParser()
     other.remember(parser.memory())
     assert parse("{'train_loss': 0.1}\n", other) == [("train", 500, 1, {"loss": 0.1})]
+
+
+PIECES = st.sampled_from([
+    "Epoch ", "3", "/", "938", " ", ": ", "%|", "|", "[", "]", " - ", "loss", "=", "0.5", "nan",
+    "{'", "'", "}", ",", "I0101 00:00:01.0", "] Iteration ", "━", "\x1b[1m", "\ud7ff", "\n", " • ",
+])  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=30))
+def test_any_line_is_survived(pieces):
+    for line in AutoParser().feed("".join(pieces) + "\n"):
+        assert parse_line(line.encode()) is not None
 
 
 def test_other_lines_are_left_out():

@@ -18,6 +18,8 @@ from dlctl import contract
 from dlctl.contract import State
 from dlctl.contract.metrics import Source, parse_line
 from dlctl.contract.utilisation import MEMORY_RSS_BYTES, PROCESSES
+from learner.collect.collector import Collector
+from learner.collect.usage.sampler import Sampler
 
 GROUPS = {
     "train": {
@@ -145,6 +147,34 @@ def test_a_collector_that_can_not_start_costs_a_sentence(tmp_path):
 
 
 # Alone -------------------------------------------------------------------------------------------
+
+
+class Broken:
+    """Parsers with a mistake."""
+
+    def look(self, until):
+        raise KeyError("mistake")
+
+    finish = look
+
+
+def test_a_mistake_in_a_parser_costs_only_the_parsed_metrics(tmp_path):
+    said, samples = [], []
+    reading, writing = os.pipe()
+
+    class Probe:
+        def sample(self):
+            samples.append(1)
+            if len(samples) == 2:
+                os.close(writing)
+            return {"n": 1.0}
+
+    lines = []
+    sampler = Sampler([Probe()], lines.append)
+    Collector(tmp_path, sampler, Broken(), said.append).run(reading)
+    os.close(reading)
+    assert len(samples) == 2 and [line.values["n"] for line in lines] == [1.0]
+    assert len(said) == 1 and "parsed metrics are missing from here on: KeyError" in said[0]
 
 
 def test_it_ends_with_its_watchdog_but_by_no_signal(beside):

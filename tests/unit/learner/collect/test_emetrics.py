@@ -7,7 +7,10 @@ import json
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dlctl.contract.metrics import parse_line
 from learner.collect.parsers.emetrics import EmetricsParser
 from learner.collect.parsers.stamps import parse_time
 
@@ -44,6 +47,30 @@ def test_what_is_no_record_is_left_out():
     text = '\nnonsense\n{"a": \n[1]\n{"values": 5}\n{}\n{"values": {"x": {"type": 9}}}\n'
     assert EmetricsParser().feed(text) == []
     assert EmetricsParser().feed("[" * 100_000 + "\n" + '{"a":' * 100_000 + "\n") == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["type", "value", "iteration", "epoch", "time", "subid", "x", "\ud800"]),
+        inner, max_size=4,
+    ),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(
+    ("meta", "grouplabel", "etimes", "values"), JSON)))  # fmt: skip
+def test_any_record_is_survived_and_can_be_written(record):
+    for line in parse(record):
+        read = parse_line(line.encode())
+        assert read is not None and read.values.keys() == line.values.keys()
+
+
+def test_half_a_character_can_not_be_written_and_is_replaced():
+    (line,) = parse({"grouplabel": "\ud800", "values": {"\ud800": {"value": "\ud800"}}})
+    assert (line.group, line.texts) == ("?", {"?": "?"})
+    line.encode()
 
 
 def test_without_a_time_a_record_has_the_present():
