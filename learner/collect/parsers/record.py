@@ -106,19 +106,21 @@ class Draft:
             self._times["meta"] = raw
 
     def value(self, name: str, kind: Kind, raw: object) -> None:
-        """Add a value; what is not of its type is left out."""
+        """Add a value; what is not of its type is left out. The last one of a name counts."""
         if raw is None:
             return
-        name = _clean(name)
+        name = own_name(_clean(name))
         if kind in (Kind.STRING, Kind.JSONSTRING):
-            self._texts[own_name(name)] = _clean(str(raw)[:_MOST_CHARACTERS])
+            self._values.pop(name, None)
+            self._texts[name] = _clean(str(raw)[:_MOST_CHARACTERS])
             return
         number = as_number(raw)
         if number is None:
             return
         if kind is Kind.INT and math.isfinite(number):
             number = int(number)
-        self._values[own_name(name)] = number if math.isfinite(number) else None
+        self._texts.pop(name, None)
+        self._values[name] = number if math.isfinite(number) else None
 
     def text(self, name: str, text: str) -> None:
         """Add a text, unless it is empty."""
