@@ -74,11 +74,11 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import checkpoints, dashboard, export, jobs, manifests, metrics, reading, sites
-    from dlctl.cli import watch as watching
+    from dlctl.cli import checkpoints, export, jobs, manifests, metrics, reading, sites, watch
     from dlctl.cli.costs import rehearse, report
+    from dlctl.cli.views import dashboard
 
-    groups = (manifests, rehearse, jobs, reading, metrics, watching, dashboard, report, checkpoints,
+    groups = (manifests, rehearse, jobs, reading, metrics, watch, dashboard, report, checkpoints,
               export, sites)  # fmt: skip
     for group in groups:
         group.register(app)

@@ -59,10 +59,11 @@ def _main_curve(run: Run | None) -> Curve | None:
     """Return the loss, or whatever the training measures first."""
     if run is None:
         return None
-    if losses := run.named(LOSS):
+    # Without sorting: there may be a million names.
+    own = [c for key, c in run.curves.items() if key.source != Source.NODE.value and len(c)]
+    if losses := [curve for curve in own if curve.key.name == LOSS]:
         return max(losses, key=len)
-    own = [c for key, c in sorted(run.curves.items()) if key.source != Source.NODE.value and len(c)]
-    return own[0] if own else None
+    return min(own, key=lambda curve: curve.key, default=None)
 
 
 def _left_s(run: Run, record: Mapping[str, Any]) -> list[float] | None:

@@ -31,7 +31,7 @@ export class Tabs {
       each.tabIndex = mine ? 0 : -1;
       this.panels[this.names[n]].hidden = !mine;
     });
-    if (name === 'Logs') this.log.start(this.id);
+    if (name === 'Logs') this.log.start(this.id, this.attempt);
   }
 
   move(event, name) {
@@ -44,6 +44,8 @@ export class Tabs {
   }
 
   update(details, data) {
+    this.attempt = details.attempt;
+    if (this.open === 'Logs' && details.live) this.log.start(this.id, details.attempt);
     const text = JSON.stringify([details.checkpoints, details.learners, details.attempts, details.verdicts, details.plan, data?.events]);
     if (text === this.text) return;
     this.text = text;
@@ -67,19 +69,24 @@ class LogView {
     this.told = el('span', { class: 'quiet-text' });
     panel.append(el('div', { class: 'logbar' }, this.filter, this.told), this.lines);
     this.pending = [];
+    this.over = null;
   }
 
-  start(id) {
-    if (this.end) return;
-    this.lines.replaceChildren();
+  // Follow the log, or go on with that of the next attempt; after an end of another kind, begin anew.
+  start(id, attempt) {
+    if (this.end || this.over === attempt) return;
+    if (!this.over) this.lines.replaceChildren();
+    this.told.textContent = '';
     this.end = followLog(id, (piece) => this.add(piece), (why) => {
       this.end = null;
+      this.over = why ? null : this.attempt ?? null;
       this.told.textContent = why || 'The log has ended.';
     });
   }
 
   // Many pieces may come at once: they are shown together.
   add(piece) {
+    this.attempt = piece.attempt;
     if (!this.pending.length) requestAnimationFrame(() => this.flush());
     this.pending.push(piece);
   }
