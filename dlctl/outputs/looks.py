@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
 
-_STATE_EVERY_S = 2.0
+_STATE_EVERY_S, _QUIET_STATE_EVERY_S = 2.0, 10.0
+"""How often to ask for states: while something is measured, and while nothing is."""
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -49,6 +50,8 @@ class Looks(Generic[R]):
         self._store, self._open = store, open_site
         self._sessions: dict[str, Session] = {}
         self._asked_at: dict[str, float] = {}
+        self._busy: set[str] = set()
+        """The sites of which the last look brought anything new."""
         self._failures: dict[str, int] = {}
         self._retry_at: dict[str, float] = {}
 
@@ -91,7 +94,8 @@ class Looks(Generic[R]):
     def _look_at(self, site: str, mine: list[Record]) -> set[str]:
         session, found = self.session(site), set[str]()
         # The states come first: what was measured before an end is there once it is known.
-        if time.monotonic() - self._asked_at.get(site, 0.0) > _STATE_EVERY_S:
+        every_s = _STATE_EVERY_S if site in self._busy else _QUIET_STATE_EVERY_S
+        if time.monotonic() - self._asked_at.get(site, float("-inf")) > every_s:
             for record in refresh(session, mine, self._store):
                 if record != self.records[record.training_id]:
                     found.add(record.training_id)
@@ -100,6 +104,7 @@ class Looks(Generic[R]):
         for record in [self.records[each.training_id] for each in mine]:
             if self.readers[record.training_id].refresh(session, record):
                 found.add(record.training_id)
+        (self._busy.add if found else self._busy.discard)(site)
         if self.trouble.pop(site, None) is not None:
             found |= {record.training_id for record in mine}
         self._failures.pop(site, None)

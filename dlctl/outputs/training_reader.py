@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record
 
-_DETAILS_EVERY_S = 5.0
+_DETAILS_EVERY_S, _QUIET_DETAILS_EVERY_S = 5.0, 20.0
 _LINES_KEPT = 200
 _TAIL = 40
 
@@ -50,7 +50,8 @@ class TrainingReader:
         """
         found = self._metrics.refresh(session.transport)
         found = self._read_log(session, record) or found
-        if time.monotonic() - self._asked_at >= _DETAILS_EVERY_S:
+        every_s = _DETAILS_EVERY_S if found else _QUIET_DETAILS_EVERY_S
+        if time.monotonic() - self._asked_at >= every_s:
             self._asked_at = time.monotonic()
             found = self._read_details(session, record) or found
         return found

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dlctl.outputs.looks import Looks
     from dlctl.outputs.training_reader import TrainingReader
 
-_FAST_S, _SLOW_S = 1.0, 3.0
+_FAST_S, _SLOW_S = 1.0, 5.0
 """How often to look: while something happens, and while nothing does."""
 _KEY_S = 0.25
 

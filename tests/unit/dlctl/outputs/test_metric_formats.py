@@ -13,7 +13,7 @@ import pytest
 
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.errors import ResultsError
-from dlctl.outputs.metric_formats import (
+from dlctl.outputs.metrics.formats import (
     chosen,
     print_csv,
     rows,
@@ -21,7 +21,7 @@ from dlctl.outputs.metric_formats import (
     write_parquet,
     write_tensorboard,
 )
-from dlctl.outputs.platform import idle_nodes
+from dlctl.outputs.metrics.platform import idle_nodes
 from dlctl.series.merged import Entry, merge
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run

@@ -1,7 +1,7 @@
 """Read the metrics of a training: one list over all its attempts, learners and sources.
 
 The reader keeps an offset for each file, so that a look brings only what is new. It opens long
-files by their bins (`dlctl.outputs.metric_bins`).
+files by their bins (`dlctl.outputs.metrics.bins`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dlctl.contract.metrics import MetricsLine, Source, parse_line, parse_metric
 from dlctl.contract.pyramid import Bin
 from dlctl.files.ranges import read_sizes
 from dlctl.files.small_files import read_appended
-from dlctl.outputs.metric_bins import LongFile, is_long, open_long, refine
+from dlctl.outputs.metrics.bins import LongFile, is_long, open_long, refine
 from dlctl.series.merged import Entry, Merger, merge
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run

@@ -25,7 +25,7 @@ from dlctl.contract.metrics import (
     make_line,
 )
 from dlctl.contract.pyramid import FROM_BYTES as PYRAMID_FROM_BYTES
-from learner.job.pyramid import PyramidFiles
+from learner.job.metrics.pyramid import PyramidFiles
 
 PROGRESS_INTERVAL_S = 0.5
 

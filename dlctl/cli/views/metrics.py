@@ -12,7 +12,7 @@ from dlctl.cli import output
 from dlctl.cli.common import complete_ids, looks, open_record, opened, refreshed
 
 if TYPE_CHECKING:
-    from dlctl.outputs.platform import Platform
+    from dlctl.outputs.metrics.platform import Platform
     from dlctl.record import Record
     from dlctl.series.merged import Entry
 
@@ -71,29 +71,29 @@ def metrics(
 
 
 def _read(record: Record, since: int, names: str | None) -> Iterator[Entry]:
-    from dlctl.outputs.metric_formats import chosen
     from dlctl.outputs.metrics import read_metrics
+    from dlctl.outputs.metrics.formats import chosen
 
     with opened(record.site) as session:
         yield from chosen(read_metrics(session.transport, record), since, names)
 
 
 def _write_tensorboard(folder: Path, found: dict[str, list[Entry]]) -> None:
-    from dlctl.outputs.metric_formats import write_tensorboard
+    from dlctl.outputs.metrics.formats import write_tensorboard
 
     files = write_tensorboard(folder, dict(found))
     output.note(f"{len(files)} event files in {folder}: tensorboard --logdir {folder}")
 
 
 def _write_parquet(path: Path, found: dict[str, list[Entry]]) -> None:
-    from dlctl.outputs.metric_formats import rows, write_parquet
+    from dlctl.outputs.metrics.formats import rows, write_parquet
 
     count = write_parquet(path, (row for i, some in found.items() for row in rows(i, some)))
     output.note(f"{count} rows in {path}")
 
 
 def _print_records(found: dict[str, list[Entry]], as_csv: bool, head: bool = True) -> None:
-    from dlctl.outputs.metric_formats import print_csv, rows
+    from dlctl.outputs.metrics.formats import print_csv, rows
 
     if as_csv:
         print_csv((row for i, some in found.items() for row in rows(i, some)), head=head)
@@ -104,7 +104,7 @@ def _print_records(found: dict[str, list[Entry]], as_csv: bool, head: bool = Tru
 
 
 def _print_table(found: dict[str, list[Entry]]) -> None:
-    from dlctl.outputs.metric_formats import summary
+    from dlctl.outputs.metrics.formats import summary
 
     for training_id, some in found.items():
         if len(found) > 1:
@@ -115,8 +115,8 @@ def _print_table(found: dict[str, list[Entry]]) -> None:
 
 def _follow(records: Sequence[Record], since: int, names: str | None, as_csv: bool) -> None:
     """Print new records until all trainings have ended; Ctrl-C leaves them running."""
-    from dlctl.outputs.metric_formats import chosen
     from dlctl.outputs.metrics import EntryReader, follow_entries
+    from dlctl.outputs.metrics.formats import chosen
 
     with looks(records, EntryReader) as looking:
         head = True
@@ -128,7 +128,7 @@ def _follow(records: Sequence[Record], since: int, names: str | None, as_csv: bo
 
 def _platform(sites: Sequence[str], as_json: bool) -> None:
     """Print figures of sites, by default of all that have trainings."""
-    from dlctl.outputs.platform import platform
+    from dlctl.outputs.metrics.platform import platform
 
     records = refreshed(open_record().all(), open_record())[0]
     found = []

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from dlctl.contract.metrics import NO_STEP, Source
 from dlctl.errors import ResultsError
-from dlctl.outputs.event_file import write_events
+from dlctl.outputs.metrics.event_file import write_events
 from dlctl.series.best import best_of
 from dlctl.series.curve import Key, key_of
 from dlctl.series.merged import Entry

@@ -1,0 +1,17 @@
+"""The metrics of a training, read from its site: lines, bins of long curves, exports.
+
+Imports `dlctl.files`, `dlctl.lifecycle` and `dlctl.series`. What passes through are entries of the
+one list, and the `Run` that they make.
+"""
+
+from __future__ import annotations
+
+from dlctl.outputs.metrics.files import (
+    BUDGET_BYTES,
+    EntryReader,
+    MetricsReader,
+    follow_entries,
+    read_metrics,
+)
+
+__all__ = ["BUDGET_BYTES", "EntryReader", "MetricsReader", "follow_entries", "read_metrics"]
