@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LEAVE_S = 5.0
+_AFTER_FAULT_S = 10.0
 
 
 class SiteWorker:
@@ -80,9 +83,17 @@ class SiteWorker:
             if call is None:
                 break
             call()
-            pause_s = self._look(self)
+            pause_s = self._look_safely()
         if self._session is not None:
             self._session.close()
+
+    def _look_safely(self) -> float | None:
+        try:
+            return self._look(self)
+        except Exception:  # without this thread all pages would wait for ever
+            if os.environ.get("DLCTL_DEBUG"):
+                traceback.print_exc()
+            return _AFTER_FAULT_S
 
 
 def _nothing(*_: Any) -> None:

@@ -169,6 +169,10 @@ def test_pages_are_accessible(server: Served, visit, theme: str):
         assert page.evaluate("document.documentElement.dataset.theme") == theme
         found = Axe().run(page)
         assert found.violations_count == 0, found.generate_report()
+    page.keyboard.press("?")
+    page.get_by_role("dialog").wait_for()
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
 
 
 def test_the_theme_switches_and_stays(server: Served, visit):

@@ -12,7 +12,7 @@ import { Repeater, Toolbar } from './toolbar.js';
 import { chartOf, chartWidth, curveLabel, isMaximum, windowOf } from './training.js';
 
 const MOST_COLUMNS = 12;
-const OFTEN_DIFFERENT = /^(created_at|.*digest|.*_dir|.*job_id|runtime.*|submission.*|batch\.(output|comment|name).*)$/;
+const OFTEN_DIFFERENT = /^(created_at|training_id|.*digest|.*_dir|.*job_id|runtime.*|submission.*|batch\.(output|comment|name).*)$/;
 
 export class ComparePage {
   constructor(main) {
