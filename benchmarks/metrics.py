@@ -14,18 +14,20 @@ writes it, with 100 spikes of one point.
 
 from __future__ import annotations
 
+import contextlib
 import math
-import os
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.client import REPOSITORY
 from benchmarks.report import Result, compare, main
 from dlctl import contract
 from dlctl.contract import State
@@ -37,7 +39,11 @@ from dlctl.series.replays import Origin
 from dlctl.series.run import Run
 from dlctl.terminal.frame import Shown, View, frame
 from dlctl.transport.local import LocalTransport
+from learner.collect.parsers.regex import Group, RegexParser
 from learner.job.metrics import MetricsFile
+
+sys.path.insert(0, str(REPOSITORY / "tests/support"))
+from node_job import Job  # noqa: E402
 
 _RUNS = 20
 _POINTS = 1_000_000
@@ -171,85 +177,123 @@ def _shown(number: int, points: int) -> Shown:
     return Shown(record, run, insight(run, record, None, [], 2e9))
 
 
+_STAMP = "I1027 12:00:00.123456    42 "
 GROUPS: dict[str, Any] = {
     "train": {
-        "regex": r"Iteration %{INT:i}, loss = %{FLOAT:loss}",
+        "regex": r"%{GLOG_STAMP:t}.*Iteration %{INT:i} .*loss = %{FLOAT:loss}",
+        "meta": {"time": "$t"},
         "scalars": {"loss": {"type": "FLOAT", "value": "$loss"}},
         "etimes": {"iteration": {"type": "INT", "value": "$i"}},
     },
     "rate": {
-        "regex": r"Iteration %{INT:i}, lr = %{FLOAT:lr}",
+        "regex": r"%{GLOG_STAMP:t}.*Iteration %{INT:i}, lr = %{FLOAT:lr}",
+        "meta": {"time": "$t"},
         "scalars": {"lr": {"type": "FLOAT", "value": "$lr"}},
         "etimes": {"iteration": {"type": "INT", "value": "$i"}},
     },
     "test": {
-        "regex": r"Test net output #0: accuracy = %{FLOAT:acc}",
+        "regex": r"%{GLOG_STAMP:t}.*Test net output #0: accuracy = %{FLOAT:acc}",
+        "meta": {"time": "$t"},
         "scalars": {"accuracy": {"type": "FLOAT", "value": "$acc"}},
     },
 }
-_SAID = "I1027 12:00:00.123456 7 solver.cpp:228]"
+"""In the manner of FfDL's manifest for Caffe."""
 
 
 def log_lines(count: int) -> list[str]:
-    """Return a log of a solver: one line in five is a measurement."""
+    """Return a log like Caffe's: one line in five is a measurement."""
     found = []
     for i in range(count):
         if i % 5 == 0:
-            found.append(f"Iteration {i}, loss = {1 / (i + 1):.6f}")
+            found.append(f"{_STAMP}solver.cpp:218] Iteration {i} (9 iter/s), loss = {1 / (i + 1)}")
         elif i % 50 == 1:
-            found.append(f"Iteration {i}, lr = 0.01")
+            found.append(f"{_STAMP}sgd_solver.cpp:105] Iteration {i}, lr = 0.01")
         elif i % 50 == 2:
-            found.append(f"Test net output #0: accuracy = 0.{i % 100:02d}")
+            found.append(
+                f"{_STAMP}solver.cpp:397]   Test net output #0: accuracy = 0.{i % 100:02d}"
+            )
         else:
-            found.append(f"{_SAID} Snapshotting solver state to binary proto file number {i}")
+            found.append(f"{_STAMP}net.cpp:86] Snapshotting to a binary proto file number {i}")
     return found
 
 
 def _parse(runs: int) -> Iterator[Result]:
-    try:
-        from benchmarks.metrics_parsing import ours_lines_per_s, plain_lines_per_s
-    except ImportError:
-        return
-    lines = log_lines(100_000)
-    text = "\n".join(lines)
+    text = "".join(f"{line}\n" for line in log_lines(100_000))
+    count = text.count("\n")
+    groups = [Group.of(name, plain) for name, plain in GROUPS.items()]
 
-    def floor() -> float:
-        begin = time.perf_counter()
-        count = len(text.split("\n"))
-        return count / (time.perf_counter() - begin)
+    def lines_per_s(work: Callable[[], object]) -> Callable[[], float]:
+        def once() -> float:
+            begin = time.process_time()
+            work()
+            return count / (time.process_time() - begin)
 
+        return once
+
+    def ours() -> list[MetricsLine]:
+        return RegexParser(groups, lambda _: None).feed(text)
+
+    assert [x.values for x in ours()] == [x.values for x in _plainly(groups, text)]
     yield compare(
-        "parse_lines", lambda: ours_lines_per_s(lines, GROUPS), floor,
-        {"plain": lambda: plain_lines_per_s(lines, GROUPS)}, runs=runs, warm_up=1, unit="lines/s",
+        "parse_lines", lines_per_s(ours), lines_per_s(lambda: text.split("\n")),
+        {"plain": lines_per_s(lambda: _plainly(groups, text))}, runs=runs, warm_up=1,
+        unit="lines/s",
     )  # fmt: skip
 
 
+def _plainly(groups: list[Group], text: str) -> list[MetricsLine]:
+    """Parse as FfDL does: a `match` of each group on the joined window, at each line."""
+    window: deque[str] = deque(maxlen=4)
+    found = []
+    for line in text.splitlines(keepends=True):
+        window.append(line)
+        joined = "".join(window)
+        for group in groups:
+            if (match := group.pattern.match(joined)) is not None:
+                if (record := group.record(match, "")) is not None:
+                    found.append(record)
+                window.clear()
+                break
+    return found
+
+
 def _sample_cost(lasts_s: float) -> Result:
-    """Return the share of a core that the collector takes beside a process that sleeps."""
+    """Return the share of a core that the collector takes, beside that of a sleeping Python."""
     with tempfile.TemporaryDirectory() as temporary:
-        job = Path(temporary)
-        (job / "attempts/1").mkdir(parents=True)
-        (job / "logs").mkdir()
+        job = Job(Path(temporary), f"sleep {lasts_s + 10:.0f}")
+        supervisor = job.start()
         sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        collector = subprocess.Popen(
-            [sys.executable, "-m", "learner.collect", str(job), "1", "0", str(os.getpid())]
-        )
         try:
+            collector = _collector(job.dir)
             time.sleep(2)
-            before = _cpu_s(collector.pid)
+            before = _cpu_s(collector)
             time.sleep(lasts_s)
-            ours = (_cpu_s(collector.pid) - before) / lasts_s
+            ours = (_cpu_s(collector) - before) / lasts_s
             floor = _cpu_s(sleeper.pid) / lasts_s
         finally:
-            for process in (collector, sleeper):
-                process.kill()
-                process.wait()
-    return Result("sample_cost", "of a core", round(ours, 5), round(floor, 5))
+            sleeper.kill()
+            sleeper.wait()
+            supervisor.terminate()
+            supervisor.communicate()
+    return Result("sample_cost", "of a core", round(ours, 6), round(floor, 6))
+
+
+def _collector(job_dir: Path) -> int:
+    """Return the process that collects beside the learner of a job, once it has started."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_bytes()
+                if b"learner.collect" in words and str(job_dir).encode() in words:
+                    return int(process.name)
+        time.sleep(0.05)
+    raise RuntimeError("no collector has started")
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the processor time of a process, in seconds, finer than clock ticks."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Commands that show trainings as pictures: `dashboard` in the browser.
+"""The commands that show how a training goes: metrics, watch in the terminal, dashboard.
 
-Imports `dlctl.dashboard` only when one of them runs; no other command gets slower.
+Each imports what it draws with only when it runs, so that no other command gets slower. It parses,
+calls one function, and prints.
 """
