@@ -27,7 +27,7 @@ export class ComparePage {
     this.charts = new Charts({ zoom: (from, to) => this.toolbar.zoom(from, to) });
     this.told = el('p', { class: 'empty', role: 'status' });
     this.tables = el('div', { class: 'tables' });
-    main.replaceChildren(el('div', { class: 'head' }, el('h1', {}, 'Comparison')), this.picker, this.toolbar.element, this.told, this.charts.element, this.tables);
+    main.replaceChildren(el('div', { class: 'head' }, el('h1', {}, 'Comparison')), this.picker, this.tables, this.toolbar.element, this.told, this.charts.element);
     this.repeater = new Repeater(() => this.load(), 1000);
   }
 
