@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocketDisconnect
 
-from dlctl.dashboard.curves import curves, parse_wanted
+from dlctl.dashboard.curves import curves, parse_wanted, wanted_steps
 from dlctl.dashboard.feed import Feed, Refused, Unknown
 from dlctl.dashboard.guard import WEBSOCKET_PROTOCOL, Guard
 from dlctl.dashboard.report import report
@@ -79,7 +79,11 @@ class Pages:
         """Return the columns of a window of a training's curves."""
         try:
             wanted = parse_wanted(request.query_params, request.query_params.getlist("name"))
-            with self._feed.run(request.path_params["id"]) as run:
+            training_id = request.path_params["id"]
+            with self._feed.run(training_id) as run:
+                window = wanted_steps(run, wanted)
+            self._feed.refine(training_id, *window, wanted.width)
+            with self._feed.run(training_id) as run:
                 return _json(curves(run, wanted, self._smoother))
         except ValueError as error:
             return _problem(400, str(error))

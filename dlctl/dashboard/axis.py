@@ -81,6 +81,13 @@ class Axis:
             step = self._step_at(time)
         return self._of_step(step)
 
+    def steps(self, begin: float, end: float) -> tuple[float, float]:
+        """Return the steps of a window."""
+        if self.kind != "time":
+            return self._to_step(begin), self._to_step(end)
+        ends = [x if math.isinf(x) else self._step_at(x + self.start) for x in (begin, end)]
+        return ends[0], ends[1]
+
     def _of_step(self, step: float) -> float:
         if self.kind != "epoch":
             return step

@@ -57,6 +57,11 @@ def parse_wanted(query: Mapping[str, str], names: Iterable[str] = ()) -> Wanted:
     return Wanted(kind, begin, end, width, smooth, tuple(names), query.get("find", "").lower())
 
 
+def wanted_steps(run: Run, wanted: Wanted) -> tuple[float, float]:
+    """Return the window of steps that a page asks for."""
+    return make_axis(run, wanted.kind).steps(wanted.begin, wanted.end)
+
+
 def curves(run: Run, wanted: Wanted, smoother: Smoother) -> Json:
     """Return the columns of all wanted curves in a window, with events and attempts."""
     axis = make_axis(run, wanted.kind)

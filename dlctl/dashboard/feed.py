@@ -50,6 +50,17 @@ class Feed(Protocol):
         """
         ...
 
+    def refine(self, training_id: str, begin: float, end: float, width: int) -> None:
+        """Bring finer bins of a window of steps, where curves are known by coarse ones.
+
+        Args:
+            width: how many bins of each curve the window should have.
+
+        Raises:
+            Unknown
+        """
+        ...
+
     def log_pieces(self, training_id: str) -> AsyncIterator[Json]:
         """Yield pieces of the log as they come: `attempt`, `source`, and `text` of whole lines.
 

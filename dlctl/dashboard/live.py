@@ -86,6 +86,16 @@ class LiveFeed:
         with self._known(training_id).run() as run:
             yield run
 
+    def refine(self, training_id: str, begin: float, end: float, width: int) -> None:
+        """Bring finer bins of a window of steps; if the site does not answer, it stays coarse."""
+        tracked = self._find(training_id)
+        if tracked.is_fine(begin, end, width):
+            return
+        worker = self._worker(tracked.record.site)
+        asked = worker.call(lambda session: tracked.refine(session, begin, end, width))
+        with suppress(DlctlError, TimeoutError, CancelledError):
+            asked.result(_FIRST_S)
+
     async def log_pieces(self, training_id: str) -> AsyncIterator[Json]:
         """Yield the newest lines of the log, then those that come, until the training has ended."""
         tracked = self._find(training_id)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from dlctl.transport import Completed, Process, Transport
 
 _DETAILS_EVERY_S = 5.0
+_BUDGET_BYTES = 48 * 1024
+"""Of the bins by which a long curve is opened; a page that shows more asks for finer ones."""
 _REST = 10
 """How many times as long as it takes to find the answers they hold, at least."""
 
@@ -39,7 +41,7 @@ class Tracked:
     def __init__(self, record: Record) -> None:
         self.record = record
         self.lock = threading.RLock()
-        self._reader = MetricsReader(record)
+        self._reader = MetricsReader(record, _BUDGET_BYTES)
         self._metrics_of: State | None = None
         self.details: Json | None = None
         self._details_at = float("-inf")
@@ -77,6 +79,22 @@ class Tracked:
             self._metrics_of = state
             self._news += found
         return found
+
+    def refine(self, session: Session, begin: float, end: float, width: int) -> None:
+        """Bring finer bins of a window of steps.
+
+        Raises:
+            TransportError
+        """
+        with self.lock:
+            self._news += self._reader.refine(
+                _Unlocking(session.transport, self.lock), begin, end, width
+            )
+
+    def is_fine(self, begin: float, end: float, width: int) -> bool:
+        """Return whether a window of steps has so many bins, or all that there are."""
+        with self.lock:
+            return self._reader.is_fine(begin, end, width)
 
     @property
     def details_are_due(self) -> bool:

@@ -133,10 +133,11 @@ class Run:
 
     def named(self, name: str, group: str | None = None) -> list[Curve]:
         """Return the curves with a name, of one group if given, the trainer's own ones first."""
-        return [
-            curve for key, curve in sorted(self.curves.items())
+        found = [
+            (key, curve) for key, curve in self.curves.items()
             if key.name == name and (group is None or key.group == group) and len(curve)
         ]  # fmt: skip
+        return [curve for _, curve in sorted(found, key=lambda pair: pair[0])]
 
     @property
     def last_step(self) -> int:

@@ -83,6 +83,9 @@ class SyntheticFeed:
         with self._lock:
             yield self._runs[training_id]
 
+    def refine(self, training_id: str, begin: float, end: float, width: int) -> None:
+        """Bring nothing: all points are known."""
+
     async def log_pieces(self, training_id: str) -> AsyncIterator[dict[str, Any]]:
         if training_id not in self._runs:
             raise Unknown(training_id)

@@ -142,6 +142,23 @@ def _take_bins(file: LongFile, bins: Iterable[Bin]) -> None:
             mine.append(bin_)
 
 
+def is_fine(file: LongFile, begin: float, end: float, width: int) -> bool:
+    """Return whether nothing is gained by refining a window of steps."""
+    return not any(_coarse(file, begin, end, width))
+
+
+def _coarse(
+    file: LongFile, begin: float, end: float, width: int
+) -> Iterator[tuple[int, list[Bin], int]]:
+    """Yield each shape of which a window has too few bins, these bins, and their points."""
+    for shape in file.levels:
+        first = next((s for s, n in enumerate(file.names) if n.shape == shape), None)
+        window = _known(file.bins.get(first, []), begin, end) if first is not None else []
+        points = sum(b.count for b in window)
+        if window and len(window) < min(width, points):
+            yield shape, window, points
+
+
 def refine(
     transport: Transport, folder: str, file: LongFile, begin: float, end: float, width: int
 ) -> dict[Named, list[Bin]]:
@@ -153,25 +170,19 @@ def refine(
         TransportError
     """
     found: dict[Named, list[Bin]] = {}
-    for shape in file.levels:
-        members = [s for s, n in enumerate(file.names) if n.shape == shape and file.bins.get(s)]
-        if not members:
-            continue
-        window = _known(file.bins[members[0]], begin, end)
-        points = sum(b.count for b in window)
-        if not window or len(window) >= width or points == len(window):
-            continue
+    for shape, window, points in list(_coarse(file, begin, end, width)):
         level = max((k for k in LEVELS if points >> k >= width), default=0)
         first, last = window[0].step_first, window[-1].step_last
         if level == 0:
             fresh = _from_lines(transport, folder, file, first, last)
         else:
             fresh = _from_level(transport, folder, file, shape, level, window[0], points)
-        for series in members:
+        for series in [s for s, n in enumerate(file.names) if n.shape == shape]:
             finer = [b for b in fresh.get(series, []) if first <= b.step_first <= last]
-            if _covers(finer, _known(file.bins[series], begin, end)):
+            known = file.bins.get(series, [])
+            if _covers(finer, _known(known, begin, end)):
                 found[file.names[series]] = finer
-                _splice(file.bins[series], finer)
+                _splice(known, finer)
     return found
 
 

@@ -16,7 +16,7 @@ from dlctl.contract.metrics import MetricsLine, Source, parse_line, parse_metric
 from dlctl.contract.pyramid import Bin
 from dlctl.files.ranges import read_sizes
 from dlctl.files.small_files import read_appended
-from dlctl.outputs.metrics.bins import LongFile, is_long, open_long, refine
+from dlctl.outputs.metrics.bins import LongFile, is_fine, is_long, open_long, refine
 from dlctl.series.merged import Entry, Merger, merge
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
@@ -167,6 +167,10 @@ class MetricsReader:
                 self.run.refine(origin, named.group, named.name, bins)
                 found = True
         return found
+
+    def is_fine(self, begin: float, end: float, width: int) -> bool:
+        """Return whether a window of steps has so many bins of each curve, or all there are."""
+        return all(is_fine(file, begin, end, width) for file in self._files.long.values())
 
     def _take(self, transport: Transport) -> bool:
         found = False

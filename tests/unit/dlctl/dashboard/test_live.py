@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
 
 from dlctl.contract import State
 from dlctl.contract.metrics import make_line
+from dlctl.dashboard.app import Pages
 from dlctl.dashboard.feed import Refused, Unknown
 from dlctl.dashboard.live import LiveFeed
 from dlctl.dashboard.report import report
@@ -21,6 +23,7 @@ from dlctl.errors import ConnectionLost
 from dlctl.lifecycle import Session, open_session
 from dlctl.record import Record, RecordStore
 from dlctl.sites.files import load_site
+from learner.job.metrics import MetricsFile
 
 ONE = "digits-3k9f"
 
@@ -156,3 +159,23 @@ def test_only_what_was_asked_for_is_shown(store: RecordStore, sites: Sites, tmp_
     for feed in LiveFeed(store, sites, [ONE]), LiveFeed(store, sites, site="local"):
         assert [row["id"] for row in feed.trainings()] == [ONE]
         feed.close()
+
+
+def test_a_zoom_into_a_long_curve_brings_its_points(feed, job):
+    file = MetricsFile(job / "metrics" / "1-0.jsonl")
+    file.add_all([make_line(step, 1, 1000.0 + step, {"loss": 1.0}) for step in range(1, 20_001)])
+    pages = Pages(feed)
+
+    def drawn(query):
+        scope = {
+            "type": "http", "query_string": query.encode(), "path_params": {"id": ONE},
+            "headers": [],
+        }  # fmt: skip
+        return json.loads(bytes(pages.curves(Request(scope)).body))["curves"][0]
+
+    assert drawn("width=50")["count"] < 1000
+    zoomed = drawn("width=50&from=9000&to=9040")
+    inside = [x for x in zoomed["x"] if 9000 <= x <= 9040]
+    assert inside == [float(step) for step in range(9000, 9041)]
+    by_time = drawn("width=50&x=time&from=499&to=509")
+    assert [x for x in by_time["x"] if 499 <= x <= 509] == [float(s) for s in range(499, 510)]
