@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks import metrics_pages
 from benchmarks.client import REPOSITORY
 from benchmarks.report import Result, compare, main
 from dlctl import contract
@@ -66,21 +67,25 @@ class Counted(LocalTransport):
         return end
 
 
-def write_run(folder: Path, points: int) -> set[int]:
-    """Write a run of one series; return the steps of its spikes."""
-    draw = random.Random(1)
-    spikes = set(draw.sample(range(points), _SPIKES))
+def curve(points: int) -> Iterator[float]:
+    """Yield a loss with 100 spikes of one point, evenly apart."""
+    draw, apart = random.Random(1), points // _SPIKES
+    for step in range(points):
+        spike = step % apart == apart // 2
+        yield 50.0 if spike else math.exp(-step * 5 / points) + draw.gauss(0, 0.02)
+
+
+def write_run(folder: Path, points: int) -> None:
+    """Write a run of one series."""
     folder.mkdir()
     file = MetricsFile(folder / contract.metrics_file(1, 0))
     lines = []
-    for step in range(points):
-        loss = 50.0 if step in spikes else math.exp(-step * 5 / points) + draw.gauss(0, 0.02)
+    for step, loss in enumerate(curve(points)):
         lines.append(MetricsLine(step, 1, 1e9 + step / 10, {"loss": loss}))
         if len(lines) == 1000:
             file.add_all(lines)
             lines = []
     file.add_all(lines)
-    return spikes
 
 
 def write_runs(folder: Path, points: int) -> list[Record]:
@@ -89,7 +94,16 @@ def write_runs(folder: Path, points: int) -> list[Record]:
     for number in range(1, _RUNS):
         shutil.copytree(folder / "run-0", folder / f"run-{number}")
     return [
-        Record(f"run-{n}", "run", "local", "", str(folder / f"run-{n}"), "") for n in range(_RUNS)
+        Record(
+            f"run-{n}",
+            "run",
+            "local",
+            "",
+            str(folder / f"run-{n}"),
+            "2026-01-01T00:00:00+00:00",
+            state=State.HALTED,
+        )
+        for n in range(_RUNS)
     ]
 
 
@@ -97,9 +111,12 @@ def measure(quick: bool = False) -> Iterator[Result]:
     """Yield the results."""
     runs = 1 if quick else 5
     with tempfile.TemporaryDirectory(prefix="dlctl-bench-") as temporary:
-        records = write_runs(Path(temporary), _POINTS // (10 if quick else 1))
+        points = _POINTS // (10 if quick else 1)
+        records = write_runs(Path(temporary), points)
         yield from _bytes(records, Path(temporary))
         yield _open_data(records, runs)
+        if shutil.which("chromium"):
+            yield from metrics_pages.measure(records, Path(temporary), points, runs)
     yield _frame(3 * runs)
     yield from _parse(runs)
     yield _sample_cost(5.0 if quick else 60.0)

@@ -8,8 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dlctl.contract.measured.pyramid import LEVELS, Bin, Builder
 from dlctl.contract.metrics import NO_STEP, Source
-from dlctl.contract.pyramid import LEVELS, Bin, Builder
 
 _GROUPS = {
     "train_": "train", "training_": "train", "validation_": "validation", "val_": "validation",

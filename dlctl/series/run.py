@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from dlctl.contract.measured.pyramid import Bin
 from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source
-from dlctl.contract.pyramid import Bin
 from dlctl.series.curve import Curve, Key, key_of
 from dlctl.series.replays import Origin, Replays
 

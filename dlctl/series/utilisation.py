@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from dlctl.contract.measured.utilisation import CPU_PERCENT, MEMORY_RSS_BYTES, maximum
 from dlctl.contract.metrics import DATA_WAIT_S, EXCHANGE_S, STEP_S, Source
 from dlctl.contract.plan import Resources
-from dlctl.contract.utilisation import CPU_PERCENT, MEMORY_RSS_BYTES, maximum
 from dlctl.series.curve import Curve
 from dlctl.series.run import Run
 

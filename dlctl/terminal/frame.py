@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from dlctl.contract import Status
+from dlctl.contract.measured.utilisation import CPU_PERCENT, GPU_PERCENT, MEMORY_RSS_BYTES, gpu_name
 from dlctl.contract.metrics import NO_STEP, EventKind, Source
-from dlctl.contract.utilisation import CPU_PERCENT, GPU_PERCENT, MEMORY_RSS_BYTES, gpu_name
 from dlctl.outputs.insight import Insight
 from dlctl.record import Record
 from dlctl.series.answers import BAD, GOOD, UNKNOWN, main_curve

@@ -12,8 +12,8 @@ from typing import Any
 from dlctl import contract
 from dlctl.contract import Plan
 from dlctl.contract.launchers import Ranks
+from dlctl.contract.measured.parsers import LINE_LOOKAHEAD, SPELLINGS, ParserType
 from dlctl.contract.metrics import Source
-from dlctl.contract.parsers import LINE_LOOKAHEAD, SPELLINGS, ParserType
 from learner.collect import places
 from learner.collect.feeds import EventFeed, Feed, LineFeed
 from learner.collect.parsers.auto import AutoParser

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from dlctl.contract.parsers import (
+from dlctl.contract.measured.parsers import (
     LINE_LOOKAHEAD,
     MOST_LOOKAHEAD,
     SPELLINGS,

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dlctl.contract.metrics import MetricsLine, parse_line
-from dlctl.contract.pyramid import (
+from dlctl.contract.measured.pyramid import (
     INDEX_BYTES,
     LEVELS,
     RECORD_BYTES,
@@ -26,6 +25,7 @@ from dlctl.contract.pyramid import (
     point,
     side_file,
 )
+from dlctl.contract.metrics import MetricsLine, parse_line
 from dlctl.files.ranges import Range, read_ranges
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dlctl.contract import METRICS
+from dlctl.contract.measured.pyramid import Bin
 from dlctl.contract.metrics import MetricsLine, Source, parse_line, parse_metrics_name
-from dlctl.contract.pyramid import Bin
 from dlctl.files.ranges import read_sizes
 from dlctl.files.small_files import read_appended
 from dlctl.outputs.metrics.bins import LongFile, is_fine, is_long, open_long, refine

@@ -14,8 +14,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from dlctl.contract import State
+from dlctl.contract.measured.utilisation import CPU_PERCENT, GPU_PERCENT, gpu_name
 from dlctl.contract.metrics import Source
-from dlctl.contract.utilisation import CPU_PERCENT, GPU_PERCENT, gpu_name
 from dlctl.lifecycle import learner_statuses, read_plan
 from dlctl.lifecycle.accounts import accounts
 from dlctl.outputs.ledger import Ledger, ledger

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from dlctl.contract.measured.parsers import LINE_LOOKAHEAD, compile_regex
 from dlctl.contract.metrics import MetricsLine
-from dlctl.contract.parsers import LINE_LOOKAHEAD, compile_regex
 from learner.collect.parsers.literals import required_literals
 from learner.collect.parsers.record import SUBID, Draft, Kind, kind_of
 from learner.collect.parsers.time_limit import TimeLimit, TooSlow

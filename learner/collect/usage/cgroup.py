@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dlctl.contract import utilisation as names
+from dlctl.contract.measured import utilisation as names
 from learner.collect.usage.files import KernelFile, counters, open_file, read_number
 
 _NO_LIMIT = 1 << 60

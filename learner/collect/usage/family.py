@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from dlctl.contract import utilisation as names
+from dlctl.contract.measured import utilisation as names
 from learner.collect.usage.files import KernelFile, counters, open_file
 from learner.collect.usage.rates import Rates
 from learner.system.processes import descendants

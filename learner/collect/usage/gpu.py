@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dlctl.contract import utilisation as names
+from dlctl.contract.measured import utilisation as names
 
 _LIBRARY = "libnvidia-ml.so.1"
 _THROTTLING = {

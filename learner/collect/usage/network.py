@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dlctl.contract import utilisation as names
+from dlctl.contract.measured import utilisation as names
 from learner.collect.usage.files import KernelFile, open_file, read_number
 from learner.collect.usage.rates import Rates
 

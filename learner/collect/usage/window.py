@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dlctl.contract.utilisation import WITHOUT_MAXIMUM, maximum
+from dlctl.contract.measured.utilisation import WITHOUT_MAXIMUM, maximum
 
 _RATE = "_per_s"
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from dlctl.contract.measured.pyramid import FROM_BYTES as PYRAMID_FROM_BYTES
 from dlctl.contract.metrics import (
     MEMORY_BYTES,
     SAMPLES_PER_S,
@@ -24,7 +25,6 @@ from dlctl.contract.metrics import (
     finite,
     make_line,
 )
-from dlctl.contract.pyramid import FROM_BYTES as PYRAMID_FROM_BYTES
 from learner.job.metrics.pyramid import PyramidFiles
 
 PROGRESS_INTERVAL_S = 0.5

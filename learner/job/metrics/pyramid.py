@@ -1,4 +1,4 @@
-"""Write what speeds up drawing beside a file of metrics (`dlctl.contract.pyramid`).
+"""Write what speeds up drawing beside a file of metrics (`dlctl.contract.measured.pyramid`).
 
 What can't be written is removed, and readers then use the lines.
 """
@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from dlctl.contract import pyramid
+from dlctl.contract.measured import pyramid
+from dlctl.contract.measured.pyramid import FIRST_POINTS, INDEX_EVERY, LEVELS, SHAPES, Bin, Named
 from dlctl.contract.metrics import MetricsLine, parse_line
-from dlctl.contract.pyramid import FIRST_POINTS, INDEX_EVERY, LEVELS, SHAPES, Bin, Named
 
 _LINES_AT_ONCE = 16
 _MOST_SERIES = 4096

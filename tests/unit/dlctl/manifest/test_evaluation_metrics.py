@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dlctl.contract.parsers import SPELLINGS, ParserType
+from dlctl.contract.measured.parsers import SPELLINGS, ParserType
 from dlctl.errors import ManifestError
 from dlctl.manifest.checks import check_files
 from dlctl.manifest.load import parse_manifest

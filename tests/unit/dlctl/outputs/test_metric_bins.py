@@ -9,7 +9,7 @@ import pytest
 from test_fetch import HERE
 
 from dlctl import contract
-from dlctl.contract import pyramid
+from dlctl.contract.measured import pyramid
 from dlctl.contract.metrics import EventKind
 from dlctl.outputs.metrics import MetricsReader, read_metrics
 from dlctl.record import Record

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlctl.contract.pyramid import LEVELS, Bin, Builder, decode
+from dlctl.contract.measured.pyramid import LEVELS, Bin, Builder, decode
 from dlctl.series.curve import Curve, Key
 
 KEY = Key("loop", 0, "", "loss")

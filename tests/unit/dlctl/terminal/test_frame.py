@@ -9,8 +9,8 @@ import pytest
 from login_side import make_record
 
 from dlctl.contract import State
+from dlctl.contract.measured.pyramid import Bin
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
-from dlctl.contract.pyramid import Bin
 from dlctl.outputs.insight import insight
 from dlctl.series.curve import Columns
 from dlctl.series.replays import Origin

@@ -16,8 +16,8 @@ from repository import REPOSITORY
 
 from dlctl import contract
 from dlctl.contract import State
+from dlctl.contract.measured.utilisation import MEMORY_RSS_BYTES, PROCESSES
 from dlctl.contract.metrics import Source, parse_line
-from dlctl.contract.utilisation import MEMORY_RSS_BYTES, PROCESSES
 from learner.collect.collector import Collector
 from learner.collect.usage.sampler import Sampler
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlctl.contract.parsers import compile_regex
+from dlctl.contract.measured.parsers import compile_regex
 from learner.collect.parsers.literals import required_literals
 from learner.collect.parsers.regex import Group, RegexParser
 from learner.collect.parsers.time_limit import TimeLimit

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from dlctl.contract import utilisation as names
+from dlctl.contract.measured import utilisation as names
 from dlctl.contract.metrics import parse_line
 from learner.collect.usage.cgroup import MemoryGroup
 from learner.collect.usage.family import Family
