@@ -26,7 +26,6 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from benchmarks.client import Client, Cluster, missing_programs
 from benchmarks.report import Result
 from benchmarks.start_up import dlctl_argv
 from dlctl import contract
-from dlctl.contract import State
+from dlctl.contract.metrics import Source
 from dlctl.outputs.metrics.event_file import record as event_record
 from dlctl.outputs.metrics.event_file import scalar_event, write_events
 from dlctl.record import Record, RecordStore
@@ -257,41 +256,47 @@ def _spikes(
 
 
 def _lag(browser: Any, folder: Path, count: int) -> Result:
-    with Cluster() as cluster:
+    cluster = Cluster(venv=Path(sys.prefix))
+    try:
+        cluster.start()
         client = Client(cluster, folder / "lag")
         client.use_root("bench")
-        job = cluster.home / "bench/jobs/lag-1"
-        (job / "metrics").mkdir(parents=True)
-        record = Record("lag-1", "lag", "testbed", "", str(job), "", state=State.HALTED)
-        file = MetricsFile(job / contract.metrics_file(1, 0))
-        file.append(0, 1, {"loss": 0.0})
-        subprocess.run(["chmod", "-R", "a+rX", str(cluster.home / "bench")], check=True)
-        ours = _lags_of_page(browser, client, record, file, count)
+        ours = _lags_of_page(browser, client, count)
+    finally:
+        cluster.wipe()
     theirs = _lags_of_tensorboard(folder / "lag-events", min(count, 20))
     middle = {"ours": _p95(ours), "floor": 0.0, "tensorboard": _p95(theirs)}
     return _result("view_lag", "s", middle, count)
 
 
-def _lags_of_page(
-    browser: Any, client: Client, record: Record, file: MetricsFile, count: int
-) -> list[float]:
-    """Return how long each line took to the page of a training that seems to run."""
+def _lags_of_page(browser: Any, client: Client, count: int) -> list[float]:
+    """Return how long each line took from the job directory of a real job to the page."""
+    work = client.folder / "sleeps"
+    work.mkdir()
+    asked = {"name": "sleeps", "framework": {"name": "pytorch", "command": "sleep 900"}}
+    (work / "manifest.yml").write_text(json.dumps(asked))
+    submit = dlctl_argv("submit", "manifest.yml", "--site", "testbed")
+    done = subprocess.run(
+        submit, cwd=work, env=client.env, check=True, stdout=subprocess.PIPE, text=True
+    )
+    training_id = done.stdout.strip()
+    job = client.cluster.home / "bench/jobs" / training_id
+    _until((job / contract.claim(1)).exists)
+    file = MetricsFile(job / contract.metrics_file(1, 0, Source.PROGRAM))
+    file.append(0, 1, {"loss": 0.0})
     draw, lags = random.Random(2), []
-    folder = client.folder
-    store = RecordStore(folder / "state/dlctl/trainings.db")
-    store.add(replace(record, state=State.TRAINING))
-    began_env = client.env
-    with _running(dlctl_argv("dashboard", "--no-browser"), dict(began_env)) as process:
+    with _running(dlctl_argv("dashboard", "--no-browser"), dict(client.env)) as process:
         page = browser.new_page()
-        page.goto(_page(_first_url(process), f"/training/{record.training_id}"))
+        page.goto(_page(_first_url(process), f"/training/{training_id}"))
         page.wait_for_selector(".chart canvas")
         for number in range(1, count + 1):
-            time.sleep(draw.uniform(0.2, 2.0))
+            page.wait_for_timeout(1000 * draw.uniform(0.2, 2.0))
             file.append(number, 1, {"loss": float(1000 + number)})
             began = time.perf_counter()
             page.get_by_text(str(1000 + number), exact=True).first.wait_for(state="attached")
             lags.append(time.perf_counter() - began)
         page.close()
+    subprocess.run(dlctl_argv("cancel", training_id), cwd=work, env=client.env, check=False)
     return lags
 
 
