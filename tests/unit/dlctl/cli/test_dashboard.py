@@ -31,7 +31,8 @@ def known(xdg, tmp_path: Path) -> None:
 
 def test_it_prints_where_it_is_and_ends_at_ctrl_c(xdg, known):
     command = [sys.executable, "-m", "dlctl", "dashboard", "3k9f", "--no-browser"]
-    running = subprocess.Popen(command, env=xdg.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    env = {name: value for name, value in xdg.env.items() if name != "PYTHONUNBUFFERED"}
+    running = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True)  # fmt: skip
     assert running.stdout is not None
     url = running.stdout.readline().strip()
