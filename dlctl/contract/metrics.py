@@ -55,6 +55,8 @@ class EventKind(str, enum.Enum):
     """These two are found by the reader."""
 
 
+SUBID = "subid"
+"""Text of a line: which of several runs its values are of."""
 SECONDS, BYTES = "seconds", "bytes"
 """Numbers of an event."""
 
@@ -91,6 +93,8 @@ RESERVED = (STEP, EPOCH, TIME, GROUP, EVENT, KIND, LOSS, LEARNING_RATE, SAMPLES_
 """Names that a user's own metric can't have."""
 
 
+_MOST_STEPS = 2**53
+"""What a float holds exactly."""
 _HEADS = (STEP, EPOCH, TIME, GROUP, EVENT, KIND)
 
 
@@ -112,6 +116,12 @@ class MetricsLine:
     texts: dict[str, str] = field(default_factory=dict)
     """Values that are no numbers."""
 
+    @property
+    def series_group(self) -> str:
+        """Return the group, behind the name of the run if a file holds several."""
+        run = self.texts.get(SUBID, "")
+        return f"{run}/{self.group}".strip("/") if run else self.group
+
     def plain(self) -> dict[str, float | int | str | None]:
         """Return the line as one flat object, as it stands in the file."""
         head = {
@@ -123,7 +133,8 @@ class MetricsLine:
 
     def encode(self) -> bytes:
         """Return the line, newline included."""
-        return (json.dumps(self.plain(), allow_nan=False, ensure_ascii=False) + "\n").encode()
+        text = json.dumps(self.plain(), allow_nan=False, ensure_ascii=False)
+        return f"{text}\n".encode(errors="replace")
 
 
 def make_line(
@@ -143,12 +154,12 @@ def parse_line(text: str | bytes) -> MetricsLine | None:
     if not isinstance(found, dict):
         return None
     step, epoch, time, group, event, kind = (found.pop(name, None) for name in _HEADS)
-    known = _is_whole(step) and step >= 0
+    known = _is_whole(step) and 0 <= step < _MOST_STEPS
     if not known and not _is_number(time):
         return None
     return MetricsLine(
         step=step if known else NO_STEP,
-        epoch=epoch if _is_whole(epoch) else None,
+        epoch=epoch if _is_whole(epoch) and abs(epoch) < _MOST_STEPS else None,
         time=float(time) if _is_number(time) else None,
         values={name: _as_read(value) for name, value in found.items() if _is_value(value)},
         event=event if isinstance(event, str) else "",

@@ -95,6 +95,7 @@ class LiveFeed:
         asked = worker.call(lambda session: tracked.refine(session, begin, end, width))
         with suppress(DlctlError, TimeoutError, CancelledError):
             asked.result(_FIRST_S)
+        asked.cancel()  # if it has not begun: the page asks again
 
     async def log_pieces(self, training_id: str) -> AsyncIterator[Json]:
         """Yield the newest lines of the log, then those that come, until the training has ended."""
@@ -130,6 +131,8 @@ class LiveFeed:
         except DlctlError as error:
             raise Refused(f"{error.message}. {error.hint}".strip(". ") + ".") from error
         except (TimeoutError, CancelledError) as error:
+            if asked.cancel():
+                raise Refused("the site does not answer; nothing was done") from error
             raise Refused("the site has not answered yet; look again later") from error
         self._asked_at.pop(tracked.record.site, None)
         worker.wake()
@@ -187,6 +190,7 @@ class LiveFeed:
             # If it fails, the page shows what the local record knows, and asks again.
             with suppress(DlctlError, TimeoutError, CancelledError):
                 asked.result(_FIRST_S)
+            asked.cancel()
         return tracked
 
     def _worker(self, site: str) -> SiteWorker:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from dlctl.lifecycle.orders import given_orders
 from dlctl.outputs.checkpoints import list_checkpoints
 from dlctl.outputs.insight import insight
 from dlctl.outputs.metrics import MetricsReader
+from dlctl.outputs.unlocking import Unlocking
 from dlctl.series.answers import Saved
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record
     from dlctl.series import Run
-    from dlctl.transport import Completed, Process, Transport
+    from dlctl.transport import Transport
 
 _DETAILS_EVERY_S = 5.0
 _BUDGET_BYTES = 48 * 1024
@@ -75,7 +76,7 @@ class Tracked:
         """
         state = self.record.state
         with self.lock:
-            found = self._reader.refresh(_Unlocking(session.transport, self.lock))
+            found = self._reader.refresh(Unlocking(session.transport, self.lock))
             self._metrics_of = state
             self._news += found
         return found
@@ -88,7 +89,7 @@ class Tracked:
         """
         with self.lock:
             self._news += self._reader.refine(
-                _Unlocking(session.transport, self.lock), begin, end, width
+                Unlocking(session.transport, self.lock), begin, end, width
             )
 
     def is_fine(self, begin: float, end: float, width: int) -> bool:
@@ -175,34 +176,3 @@ def _verdicts(transport: Transport, record: Record) -> list[dict[str, Any]]:
             continue
         told.append(json.loads(contract.to_json(verdict)) | {"attempt": attempt})
     return told
-
-
-class _Unlocking:
-    """A transport that lets go of a lock while it waits for the site."""
-
-    def __init__(self, transport: Transport, lock: threading.RLock) -> None:  # type: ignore[valid-type, unused-ignore]
-        self._transport, self._lock, self.name = transport, lock, transport.name
-
-    def start(self, script: str, **options: Any) -> Process:
-        """Start a script."""
-        with self._released():
-            return self._transport.start(script, **options)
-
-    def run(
-        self, script: str, *, stdin: bytes | Iterable[bytes] = b"", **options: Any
-    ) -> Completed:
-        """Run a script to its end."""
-        with self._released():
-            return self._transport.run(script, stdin=stdin, **options)
-
-    def close(self) -> None:
-        """End the connection."""
-        self._transport.close()
-
-    @contextmanager
-    def _released(self) -> Iterator[None]:
-        self._lock.release()
-        try:
-            yield
-        finally:
-            self._lock.acquire()

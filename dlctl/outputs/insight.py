@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import Plan
+from dlctl.contract.metrics import finite
 from dlctl.outputs.checkpoints import list_checkpoints
 from dlctl.series.answers import Answer, Known, Saved, answers
 from dlctl.series.pace import TimeLeft, time_left
@@ -29,10 +30,21 @@ class Insight:
     def plain(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
         return {
-            "answers": [asdict(answer) for answer in self.answers],
+            "answers": [_without_infinity(asdict(answer)) for answer in self.answers],
             "utilisation": self.utilisation,
             "time_left_s": asdict(self.left) if self.left else None,
         }
+
+
+def _without_infinity(value: Any) -> Any:
+    """Return a value for JSON, which knows neither NaN nor infinity."""
+    if isinstance(value, float):
+        return finite(value)
+    if isinstance(value, dict):
+        return {name: _without_infinity(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_infinity(inner) for inner in value]
+    return value
 
 
 def insight(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from dlctl.contract import Plan, Status
+from dlctl.errors import RecordError
 from dlctl.lifecycle import learner_statuses, read_plan
 from dlctl.outputs.insight import Insight, insight, saved_checkpoints
 from dlctl.outputs.logs import LogReader
 from dlctl.outputs.metrics import MetricsReader
+from dlctl.outputs.unlocking import Unlocking
 from dlctl.series.answers import Saved
 from dlctl.series.run import Run
 
@@ -27,6 +30,10 @@ class TrainingReader:
     """Keeps what is known of one training as new as its site tells."""
 
     def __init__(self, record: Record) -> None:
+        self.lock = threading.RLock()
+        """Whoever draws holds it: what was measured does not grow meanwhile."""
+        self.problem = ""
+        """Why there is no plan."""
         self._metrics = MetricsReader(record)
         self._logs = LogReader(record.job_dir)
         self._tailed = False
@@ -48,17 +55,22 @@ class TrainingReader:
         Raises:
             TransportError
         """
-        found = self._metrics.refresh(session.transport)
+        with self.lock:
+            found = self._metrics.refresh(Unlocking(session.transport, self.lock))
         found = self._read_log(session, record) or found
         every_s = _DETAILS_EVERY_S if found else _QUIET_DETAILS_EVERY_S
         if time.monotonic() - self._asked_at >= every_s:
             self._asked_at = time.monotonic()
-            found = self._read_details(session, record) or found
+            try:
+                found = self._read_details(session, record) or found
+            except RecordError as error:  # its folder is gone, or of another version
+                found, self.problem = self.problem != error.message or found, error.message
         return found
 
     def insight(self, record: Record) -> Insight:
         """Return what it means."""
-        return insight(self.run, record, self.plan, self.checkpoints)
+        with self.lock:
+            return insight(self.run, record, self.plan, self.checkpoints)
 
     def _read_log(self, session: Session, record: Record) -> bool:
         if not self._tailed:

@@ -193,7 +193,7 @@ def _span(seconds: float) -> str:
 
 def _learning_rate(run: Run, _: Known) -> _Found:
     curves = run.named(LEARNING_RATE) or run.named("lr")
-    if not curves:
+    if not curves or not curves[0].values():
         return UNKNOWN, "No learning rate has been measured.", {}
     changes, now = rate_changes(run), curves[0].last
     if not changes:

@@ -8,9 +8,11 @@ from typing import TypeVar
 
 S = TypeVar("S")
 
-_LOWER = re.compile(r"loss|error|err\b|perplexity|ppl|\bmae\b|mse|rmse|\bwer\b|\bcer\b|nll|bpc|fid")
+_LOWER = re.compile(
+    r"\bloss\b|\berr(or)?\b|perplexity|\bppl\b|\bmae\b|\br?mse\b|\bwer\b|\bcer\b|\bnll\b|\bbpc\b|\bfid\b"
+)
 _HIGHER = re.compile(
-    r"acc|precision|recall|f1|\bauc|\bmap\b|\biou\b|dice|bleu|rouge|psnr|ssim|reward|score|top.?\d"
+    r"\bacc(uracy)?\b|precision|recall|\bf1\b|\bauc|\bmap\b|\biou\b|dice|bleu|rouge|psnr|ssim|reward|score|top.?\d"
 )
 
 

@@ -40,6 +40,8 @@ class Merger:
     def __init__(self) -> None:
         self._replays = Replays()
         self._entries: list[Entry] = []
+        self._steps: dict[Origin, int] = {}
+        """The newest step of each file."""
 
     def add(self, origin: Origin, line: MetricsLine) -> bool:
         """Take in a line; return whether it counts."""
@@ -51,8 +53,21 @@ class Merger:
             self._entries = [
                 e for e in self._entries if not self._is_replaced(e, cut, origin, everything)
             ]  # fmt: skip
+        self._heed_return(origin, line)
         self._entries.append(Entry(origin, line))
         return True
+
+    def _heed_return(self, origin: Origin, line: MetricsLine) -> None:
+        """Drop what a program measured of later steps, if it has gone back by itself."""
+        if line.event or line.step == NO_STEP or origin.source is Source.NODE:
+            return
+        before, self._steps[origin] = self._steps.get(origin, NO_STEP), line.step
+        if line.step < before:
+            self._entries = [
+                e for e in self._entries
+                if e.origin != origin or e.line.event or e.line.step < line.step
+                or not e.line.values.keys() & line.values.keys()
+            ]  # fmt: skip
 
     @staticmethod
     def _is_replaced(entry: Entry, cut: float, by: Origin, everything: bool) -> bool:

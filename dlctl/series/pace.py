@@ -48,7 +48,10 @@ def _paces(run: Run) -> list[float]:
     if longest is None:
         return []
     steps, times = longest.points.step_last[-_NEWEST:], longest.points.time[-_NEWEST:]
-    rows = [(s, t) for s, t in zip(steps, times, strict=True) if s != NO_STEP and t == t]
+    began_at = max((a.began_at or 0.0 for a in run.attempts), default=0.0)  # before: the queue
+    rows = [
+        (s, t) for s, t in zip(steps, times, strict=True) if s != NO_STEP and t >= began_at
+    ]  # fmt: skip
     places = sorted({i * (len(rows) - 1) // _PARTS for i in range(_PARTS + 1)}) if rows else []
     ends = [rows[i] for i in places]
     return [

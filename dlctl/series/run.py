@@ -64,7 +64,8 @@ class Run:
         if cut is None:
             return
         self._newest = max(self._newest, origin.attempt)
-        if origin.attempt < self._newest and origin.source is not Source.NODE:
+        replaceable = line.step != NO_STEP and line.kind != EventKind.VERDICT.value
+        if origin.attempt < self._newest and origin.source is not Source.NODE and replaceable:
             self.out_of_order = True
             return
         if cut < inf:
@@ -74,7 +75,7 @@ class Run:
             return
         time = math.nan if line.time is None else line.time
         for name, value in line.values.items():
-            curve = self.curve(key_of(origin.source, origin.learner, line.group, name))
+            curve = self.curve(key_of(origin.source, origin.learner, line.series_group, name))
             if origin.source is not Source.NODE and line.step != NO_STEP:
                 curve.drop_after(line.step - 1)  # a program that went back by itself
             curve.points.point(line.step, time, math.nan if value is None else float(value))
@@ -93,6 +94,8 @@ class Run:
             self._drop_after(cut, origin)
         for bin_ in bins:
             if self._replays.counts(origin, bin_.step_last):
+                if origin.source is not Source.NODE and bin_.step_first != NO_STEP:
+                    curve.drop_after(bin_.step_first - 1)  # a program that went back by itself
                 curve.points.append(bin_)
 
     def refine(self, origin: Origin, group: str, name: str, bins: Sequence[Bin]) -> None:

@@ -37,8 +37,11 @@ class SetupAnswer:
     notes: list[str]
 
 
-def node_requirements() -> list[str]:
+def node_requirements(gpus: bool = False) -> list[str]:
     """Return what a node's Python needs: the extra `node` of this distribution.
+
+    Args:
+        gpus: whether to add the extra `gpu`.
 
     Raises:
         SiteError: dlctl runs from a folder and was never installed.
@@ -48,7 +51,9 @@ def node_requirements() -> list[str]:
     except PackageNotFoundError:
         lines = []
     found = [line.partition(";") for line in lines]
-    needed = [r.strip() for r, _, when in found if re.search(r"extra\s*==\s*['\"]node['\"]", when)]
+    extras = "node|gpu" if gpus else "node"
+    marker = re.compile(rf"extra\s*==\s*['\"]({extras})['\"]")
+    needed = [r.strip() for r, _, when in found if marker.search(when)]
     if not needed:
         raise SiteError(
             "dlctl is not installed here", hint="install it with pip, then run this command again"
@@ -70,7 +75,8 @@ def python_of(site: Site) -> str | None:
 
 def setup_script(site: Site) -> str:
     """Return the script that finds or installs the site's Python."""
-    packages = node_requirements()
+    # A source of the site's own may lack what only measures GPUs.
+    packages = node_requirements(gpus=wants_cuda(site) and not site.environment.pip)
     if not any(word.startswith("torch") for word in site.environment.pip):
         packages = [pinned_torch() if p.startswith("torch") else p for p in packages]
     lines = [

@@ -10,6 +10,7 @@ from dlctl.series.curve import Columns
 from dlctl.terminal.braille import Canvas
 from dlctl.terminal.text import DIM, Line
 
+_FARTHEST = 1e300
 _LEFT = 9
 """Columns for the numbers beside the vertical axis."""
 
@@ -69,6 +70,7 @@ def _range(plot: Plot) -> tuple[float | None, float | None]:
     low, high = min(lows), max(highs)
     if plot.logarithmic:
         low, high = math.log10(low), math.log10(high)
+    low, high = max(low, -_FARTHEST), min(high, _FARTHEST)
     if high - low < 1e-12 * max(1.0, abs(high)):
         room = abs(high) * 0.1 or 1.0
         return low - room, high + room
@@ -89,7 +91,8 @@ def _draw(canvas: Canvas, curve: Drawn, plot: Plot, low: float, high: float) -> 
     if plot.logarithmic:
         values = tuple([_log(v) for v in column] for column in values)  # type: ignore[assignment]
     for x, small, large, first, last in zip(xs, *values, strict=True):
-        if not (large - small >= 0 and large - large == 0 and small - small == 0):  # NaN, infinite
+        finite = x - x == 0 and large - large == 0 and small - small == 0
+        if not (finite and large >= small):
             before = None
             continue
         place = int((x - plot.begin) * across + 0.5)
@@ -164,4 +167,7 @@ def _x_label(plot: Plot, value: float) -> str:
         return f"{value:,.0f}"
     import time
 
-    return time.strftime("%H:%M:%S", time.localtime(value))
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(value))
+    except (OverflowError, OSError, ValueError):
+        return "?"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import sys
 import termios
 import tty
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from dlctl.terminal.text import Line
 
 _ENTER, _LEAVE = "\033[?1049h\033[?25l\033[?7l", "\033[?7h\033[?25h\033[?1049l"
+_REST_S = 0.1
+"""How late the rest of an arrow key may come."""
 _ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
 
 
@@ -53,6 +56,7 @@ class Screen:
 def full_screen(colours: bool) -> Iterator[Screen]:
     """Take the whole terminal; at the end it is as it was before."""
     before = termios.tcgetattr(sys.stdin.fileno()) if sys.stdin.isatty() else None
+    ended = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         if before is not None:
             tty.setcbreak(sys.stdin.fileno())
@@ -64,6 +68,13 @@ def full_screen(colours: bool) -> Iterator[Screen]:
         if before is not None:
             with contextlib.suppress(termios.error):
                 termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+        for number, handler in ended.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _: object) -> None:
+    """End in order: the terminal is restored on the way."""
+    raise SystemExit(128 + number)
 
 
 def key(timeout_s: float) -> str:
@@ -72,6 +83,8 @@ def key(timeout_s: float) -> str:
     if not select.select([descriptor], [], [], timeout_s)[0]:
         return ""
     pressed = os.read(descriptor, 32).decode(errors="replace")
+    if pressed == "\033" and select.select([descriptor], [], [], _REST_S)[0]:
+        pressed += os.read(descriptor, 32).decode(errors="replace")  # a slow line
     if pressed.startswith(("\033[", "\033O")) and len(pressed) >= 3:
         return _ARROWS.get(pressed[2], "")
     return pressed[:1]

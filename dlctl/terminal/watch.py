@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from dlctl.errors import DlctlError
 from dlctl.terminal.frame import Shown, View, frame, metric_names
 from dlctl.terminal.screen import full_screen, key
 from dlctl.terminal.text import Line
@@ -28,7 +28,7 @@ def shown(looking: Looks[TrainingReader]) -> list[Shown]:
     return [
         Shown(
             record, reader.run, reader.insight(record), reader.learners, list(reader.lines),
-            looking.trouble.get(record.site, ""),
+            looking.trouble.get(record.site, "") or reader.problem,
         )
         for record, reader in zip(looking.records.values(), looking.readers.values(), strict=True)
     ]  # fmt: skip
@@ -40,13 +40,22 @@ def colours() -> bool:
     return sys.stdout.isatty() and not plain
 
 
+@contextmanager
+def _held(looking: Looks[TrainingReader]) -> Iterator[None]:
+    """Let nothing grow meanwhile."""
+    with ExitStack() as locks:
+        for reader in looking.readers.values():
+            locks.enter_context(reader.lock)
+        yield
+
+
 class _Background:
     """Looks in a thread of its own, so that a slow site delays no key."""
 
     def __init__(self, looking: Looks[TrainingReader]) -> None:
         self.looking = looking
         self.news, self.stop = Event(), Event()
-        self.error: DlctlError | None = None
+        self.error: Exception | None = None
         self.frames = shown(looking)
         self.thread = Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -56,7 +65,7 @@ class _Background:
         while not self.stop.is_set():
             try:
                 found = self.looking.look()
-            except DlctlError as error:
+            except Exception as error:  # without it the picture would stand still for ever
                 self.error = error
                 self.news.set()
                 return
@@ -86,9 +95,11 @@ def watch_on_terminal(looking: Looks[TrainingReader], now: Callable[[], float] =
                     frames, size = background.frames, (0, 0)
                 if size != screen.size:
                     size = screen.size
-                    screen.show(frame(frames, view, *size, now()))
+                    with _held(looking):
+                        lines = frame(frames, view, *size, now())
+                    screen.show(lines)
                 pressed = key(_KEY_S)
-                if pressed in ("q", "\x03", "\x1b"):
+                if pressed in ("q", "\x03"):
                     return
                 if pressed:
                     view = view.pressed(pressed, len(metric_names(frames)), len(frames))

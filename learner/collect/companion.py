@@ -65,7 +65,9 @@ class Companion:
             self._process.wait(LAST_PASS_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            # A process that the kernel keeps, as over a lost GPU, must not keep the learner's end.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
 
 
 def _stand_back() -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import SupportsFloat
 
 from dlctl import contract
-from dlctl.contract.metrics import Source, own_name
+from dlctl.contract.metrics import Source, finite, own_name
 from learner.job.context import ATTEMPT_VARIABLE, JOB_VARIABLE
 from learner.job.environment import PROGRESS_FILE
 from learner.job.metrics import MetricsFile, Progress
 
 
 class _Log:
-    """The files of this process; without a dlctl job there are none, and nothing is logged."""
+    """What this process logs to; without a dlctl job there are none, and nothing is logged."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         directory, attempt = env.get(JOB_VARIABLE), env.get(ATTEMPT_VARIABLE, "")
@@ -29,7 +29,7 @@ class _Log:
 
 
 _logs: dict[int, _Log] = {}
-"""By process: a child that was forked has files of its own."""
+"""By process: a child that was forked begins anew."""
 
 
 def log(
@@ -58,7 +58,11 @@ def log(
     if (found := _logs.get(os.getpid())) is None:
         _logs.clear()
         found = _logs[os.getpid()] = _Log(os.environ)
-    numbers = {own_name(name): float(value) for name, value in {**(values or {}), **more}.items()}
+    step, epoch = int(step), None if epoch is None else int(epoch)  # also of numpy and torch
+    done = None if done is None else finite(float(done))
+    numbers = {
+        own_name(str(name)): float(value) for name, value in {**(values or {}), **more}.items()
+    }
     told = {f"{group}_{name}" if group else name: value for name, value in numbers.items()}
     found.progress.update(step, 0 if epoch is None else epoch, told, done=done)
     if found.file is not None and (found.rank == 0 or every_learner):

@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 
+import pytest
 from trainings import submit, write_training
 
 COMMAND = """\
@@ -25,7 +26,8 @@ EOF
 """
 
 
-def test_watch_draws_and_leaves_the_terminal_as_it_was(dlctl, local_site, wait_until):
+@pytest.mark.parametrize("how", ["q", "SIGTERM"])
+def test_watch_draws_and_leaves_the_terminal_as_it_was(dlctl, local_site, how):
     folder = write_training(dlctl.cwd / "job", {"command": COMMAND})
     training_id = submit(dlctl, local_site, folder)
     master, slave = pty.openpty()
@@ -38,7 +40,7 @@ def test_watch_draws_and_leaves_the_terminal_as_it_was(dlctl, local_site, wait_u
     )  # fmt: skip
     seen = bytearray()
 
-    def until(text, within_s=30.0):
+    def until(text, within_s=120.0):
         end = time.monotonic() + within_s
         while text.encode() not in seen:
             assert time.monotonic() < end, seen.decode(errors="replace")
@@ -50,9 +52,11 @@ def test_watch_draws_and_leaves_the_terminal_as_it_was(dlctl, local_site, wait_u
         until("COMPLETED")
         os.write(master, b"l")
         until("[log]")
-        os.write(master, b"q")
+        os.write(master, b"q" if how == "q" else b"\033[C")  # an arrow key leaves nothing
+        if how == "SIGTERM":
+            process.terminate()
         until("\033[?1049l")
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=30) == (0 if how == "q" else 128 + 15)
         assert termios.tcgetattr(slave) == before
     finally:
         process.kill()

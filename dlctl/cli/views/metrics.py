@@ -50,6 +50,8 @@ def metrics(
 
     Example: dlctl metrics digits-3k9f --names loss --csv
     """
+    if stay and (tensorboard or parquet):
+        raise typer.BadParameter("--follow prints only: leave --tensorboard and --parquet out")
     if stay and not (as_json or as_csv):
         raise typer.BadParameter("--follow needs --json or --csv; dlctl watch shows curves")
     if of_platform:

@@ -57,16 +57,20 @@ class LongFile:
     tail: bytes = b""
     """The file's last lines, and the part of a line before them."""
     index: list[tuple[float, int]] = field(default_factory=list)
+    full_until: dict[int, float] = field(default_factory=dict)
+    """By shape: the last step of the bins of its level; behind it there are finer ones already."""
 
     def covered(self, line: MetricsLine) -> MetricsLine:
         """Return a line of the tail without the values that are in bins."""
         last = {
-            (self.names[s].group, self.names[s].name): bins[-1].step_last
-            for s, bins in self.bins.items() if bins
+            (self.names[s].group, self.names[s].name): bins[-1]
+            for s, bins in self.bins.items() if bins and s < len(self.names)
         }  # fmt: skip
+        time = math.nan if line.time is None else line.time
         values = {
             name: value for name, value in line.values.items()
-            if line.step > last.get((line.group, name), -math.inf)
+            if (before := last.get((line.series_group, name))) is None
+            or _is_later(before, line.step, time)
         }  # fmt: skip
         return replace(line, values=values)
 
@@ -106,8 +110,12 @@ def open_long(
         begin = max(0, file.size_bytes - TAIL_BYTES)
         wanted.append((file, "tail", 0, 0, Range(name, begin, file.size_bytes - begin)))
     contents = read_ranges(transport, folder, [each[-1] for each in wanted])
-    for (file, what, _, _, _), content in zip(wanted, contents, strict=True):
+    for (file, what, shape, k, _), content in zip(wanted, contents, strict=True):
         _take(file, what, content)
+        if what == "bins" and k == file.levels[shape]:
+            ends = [bins[-1].step_last for s, bins in file.bins.items()
+                    if s < len(file.names) and file.names[s].shape == shape]  # fmt: skip
+            file.full_until[shape] = min(ends, default=-math.inf)
     return files
 
 
@@ -138,7 +146,7 @@ def _take_bins(file: LongFile, bins: Iterable[Bin]) -> None:
     """Take in bins of a level, of which those that the levels above cover are left out."""
     for bin_ in bins:
         mine = file.bins.setdefault(bin_.series, [])
-        if not mine or bin_.step_first > mine[-1].step_last:
+        if not mine or _is_later(mine[-1], bin_.step_first, bin_.time_last):
             mine.append(bin_)
 
 
@@ -153,10 +161,16 @@ def _coarse(
     """Yield each shape of which a window has too few bins, these bins, and their points."""
     for shape in file.levels:
         first = next((s for s, n in enumerate(file.names) if n.shape == shape), None)
+        end = min(end, file.full_until.get(shape, end))
         window = _known(file.bins.get(first, []), begin, end) if first is not None else []
         points = sum(b.count for b in window)
         if window and len(window) < min(width, points):
             yield shape, window, points
+
+
+def _is_later(before: Bin, step: float, time: float) -> bool:
+    """Return whether a point or bin comes after a bin: steps may stay, be unknown or go back."""
+    return step > before.step_last or time > before.time_last
 
 
 def refine(
@@ -180,7 +194,7 @@ def refine(
         for series in [s for s, n in enumerate(file.names) if n.shape == shape]:
             finer = [b for b in fresh.get(series, []) if first <= b.step_first <= last]
             known = file.bins.get(series, [])
-            if _covers(finer, _known(known, begin, end)):
+            if _covers(finer, _known(known, first, last)):
                 found[file.names[series]] = finer
                 _splice(known, finer)
     return found
@@ -243,7 +257,7 @@ def _points(file: LongFile, content: bytes) -> dict[int, list[Bin]]:
         if line.event:
             continue
         for name, value in line.values.items():
-            if (series := numbers.get((line.group, name))) is not None:
+            if (series := numbers.get((line.series_group, name))) is not None:
                 number = math.nan if value is None else float(value)
                 time = math.nan if line.time is None else line.time
                 found.setdefault(series, []).append(point(series, line.step, time, number))

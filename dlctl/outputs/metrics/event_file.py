@@ -6,6 +6,7 @@ masked CRC-32C. The fields are those of TensorFlow's `event.proto` and `summary.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,10 +48,15 @@ def record(event: bytes) -> bytes:
 def scalar_event(time: float, step: int, tag: str, value: float) -> bytes:
     """Return an event that holds one value; time in Unix seconds."""
     name = tag.encode()
-    scalar = b"\x0a" + _varint(len(name)) + name + b"\x15" + struct.pack("<f", value)
+    scalar = b"\x0a" + _varint(len(name)) + name + b"\x15" + struct.pack("<f", _single(value))
     summary = b"\x0a" + _varint(len(scalar)) + scalar
     head = b"\x09" + struct.pack("<d", time) + b"\x10" + _varint(max(0, step))
     return head + b"\x2a" + _varint(len(summary)) + summary
+
+
+def _single(value: float) -> float:
+    """Return a value that a float of 32 bits can hold."""
+    return value if abs(value) < 3.4e38 or value != value else math.copysign(math.inf, value)
 
 
 def _varint(number: int) -> bytes:

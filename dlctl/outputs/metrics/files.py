@@ -68,16 +68,19 @@ class MetricsFiles:
             TransferError: a file can't be read.
         """
         waiting = {} if self._opened else self._open(transport)
+        arrived: dict[str, list[bytes]] = {name: [] for name in waiting}
         again = True
-        while again:
+        while again:  # a file comes whole before those of later attempts
             found = read_appended(transport, self.folder, ["*.jsonl"], self._offsets, _LOOK_BYTES)
             again = any(len(content) == _LOOK_BYTES for content in found.values())
-            for name in sorted({*found, *waiting}, key=_order):
-                if (file := waiting.pop(name, None)) is not None:
-                    yield from self._blocks(file)
-                if content := found.get(name, b""):
-                    self._offsets[name] = self._offsets.get(name, 0) + len(content)
-                    yield from self._lines(name, content)
+            for name, content in found.items():
+                self._offsets[name] = self._offsets.get(name, 0) + len(content)
+                arrived.setdefault(name, []).append(content)
+        for name in sorted(arrived, key=_order):
+            if (file := waiting.get(name)) is not None:
+                yield from self._blocks(file)
+            for content in arrived[name]:
+                yield from self._lines(name, content)
 
     def _open(self, transport: Transport) -> dict[str, LongFile]:
         assert self._budget_bytes is not None
@@ -95,6 +98,8 @@ class MetricsFiles:
         for event in file.events:
             yield origin, event
         for series, bins in file.bins.items():
+            if series >= len(file.names):
+                continue  # the name of a new series comes with its lines
             named = file.names[series]
             yield origin, Block(named.group, named.name, bins)
         first, _, rest = file.tail.partition(b"\n")

@@ -70,7 +70,7 @@ def rows(training_id: str, entries: Iterable[Entry]) -> Iterator[Row]:
             continue
         step = None if line.step == NO_STEP else line.step
         for name, value in (line.values | line.texts).items():
-            key = key_of(origin.source, origin.learner, line.group, name)
+            key = key_of(origin.source, origin.learner, line.series_group, name)
             yield (training_id, origin.attempt, origin.learner, key.source, key.group, step,
                    line.epoch, line.time, key.name, value)  # fmt: skip
 
@@ -156,6 +156,7 @@ def _summary_row(key: Key, points: list[tuple[int | None, float]]) -> list[str]:
     steps = [step for step, _ in points if step is not None]
     between = f"{min(steps)} to {max(steps)}" if steps else "-"
     return [
-        key.shown, format(points[-1][1], ".5g"), "-" if best is None else format(best[1], ".5g"),
+        " ".join(key.shown.split()), format(points[-1][1], ".5g"),
+        "-" if best is None else format(best[1], ".5g"),
         "-" if best is None or best[0] is None else str(best[0]), str(len(points)), between,
     ]  # fmt: skip

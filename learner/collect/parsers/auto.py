@@ -9,8 +9,8 @@ import ast
 import re
 from typing import Any
 
-from dlctl.contract.metrics import MetricsLine
-from learner.collect.parsers.record import EPOCH, ITERATION, SUBID, Draft, Kind, as_number
+from dlctl.contract.metrics import SUBID, MetricsLine
+from learner.collect.parsers.record import EPOCH, ITERATION, Draft, Kind, as_number
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)"
 _PAIR = re.compile(rf"([A-Za-z_][\w./-]*)(?:: |=)({_NUMBER})(?![\w.])", re.IGNORECASE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dlctl.contract.metrics import MetricsLine
-from learner.collect.parsers.record import SUBID, Draft, Kind, kind_of
+from dlctl.contract.metrics import SUBID, MetricsLine
+from learner.collect.parsers.record import Draft, Kind, kind_of
 
 
 class EmetricsParser:

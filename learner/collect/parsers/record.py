@@ -7,14 +7,12 @@ import math
 import time
 from collections.abc import Callable
 
-from dlctl.contract.metrics import NO_STEP, MetricsLine, own_name
+from dlctl.contract.metrics import NO_STEP, SUBID, MetricsLine, own_name
 from learner.collect.parsers.stamps import parse_time
 
 ITERATION, EPOCH = "iteration", "epoch"
 TIMES = ("wall_time", "timestamp")
 """Axes that are times, the more exact first."""
-SUBID = "subid"
-"""Text of a line: which process, or which of several runs, the values are of."""
 _MOST_CHARACTERS = 4096
 """A longer text is cut."""
 _LARGEST_WHOLE = 2**63

@@ -14,9 +14,9 @@ from itertools import accumulate
 from typing import Any
 
 from dlctl.contract.measured.parsers import LINE_LOOKAHEAD, compile_regex
-from dlctl.contract.metrics import MetricsLine
+from dlctl.contract.metrics import SUBID, MetricsLine
 from learner.collect.parsers.literals import required_literals
-from learner.collect.parsers.record import SUBID, Draft, Kind, kind_of
+from learner.collect.parsers.record import Draft, Kind, kind_of
 from learner.collect.parsers.time_limit import TimeLimit, TooSlow
 
 _MOST_MEMORY = 64 * 1024

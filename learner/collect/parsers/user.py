@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dlctl.contract import metrics
-from dlctl.contract.metrics import MetricsLine
-from learner.collect.parsers.record import EPOCH, ITERATION, SUBID, Draft, Kind
+from dlctl.contract.metrics import SUBID, MetricsLine
+from learner.collect.parsers.record import EPOCH, ITERATION, Draft, Kind
 
 LIMIT_S = 10.0
 """How long it may take over the lines of one call."""

@@ -10,6 +10,7 @@ import errno
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ class MetricsFile:
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
         self._pyramid: PyramidFiles | None = None
+        self._lock = threading.Lock()
 
     def append(
         self, step: int, epoch: int | None, values: Mapping[str, float], group: str = ""
@@ -84,6 +86,10 @@ class MetricsFile:
         """Append lines with one write."""
         if not lines:
             return
+        with self._lock:  # a program may log from several threads
+            self._add_all(lines)
+
+    def _add_all(self, lines: Sequence[MetricsLine]) -> None:
         try:
             encoded = [line.encode() for line in lines]
             size_bytes = self._write(b"".join(encoded))

@@ -69,7 +69,7 @@ class PyramidFiles:
         time = math.nan if line.time is None else line.time
         fresh = len(self._series)
         for name, value in line.values.items():
-            series = self._number(line.group, name)
+            series = self._number(line.series_group, name)
             if series is not None:
                 number = math.nan if value is None else float(value)
                 self._point(pyramid.point(series, float(line.step), time, number))
@@ -124,7 +124,7 @@ class PyramidFiles:
         """Remove what there is after an error: bins that lack points would pass for the curve."""
         try:
             yield
-        except OSError:
+        except (OSError, ValueError, ArithmeticError, LookupError):
             self._broken = True
             self._waiting.clear()
             with contextlib.suppress(OSError):

@@ -9,6 +9,7 @@ import pytest
 
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.series.answers import Known, Saved, answers
+from dlctl.series.best import is_better_lower
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
 
@@ -133,3 +134,20 @@ def test_how_often_validation_is_and_how_long_it_takes():
     )
     own = curve("validation_loss", [1.0, 0.9, 0.8], per=25)
     assert told("validation", run_of(*own))[1] == "Every 25 steps, 3 times so far."
+
+
+def test_odd_numbers_are_answered_without_an_error():
+    run = run_of(*curve("learning_rate", [0.1] * 3), *curve("loss", [1e308, -1e308] * 10))
+    for line in run.named("learning_rate"):
+        line.points.last[:] = line.points.last.__class__("d", [math.nan] * 3)
+    assert told("learning_rate", run)[0] == "unknown"
+    assert len(answers(run, Known(now=1.0))) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "lower"),
+    [("val_loss", True), ("accuracy", False), ("top-5 acc", False), ("acceleration", None),
+     ("loss_scale", True), ("buffer_size_f10", None), ("fidelity", None)],
+)  # fmt: skip
+def test_a_name_tells_what_is_better(name, lower):
+    assert is_better_lower(name) is lower

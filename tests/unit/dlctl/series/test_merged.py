@@ -126,3 +126,23 @@ def test_events_of_replaced_steps_go_but_begins_stay():
 def test_the_groups_of_a_loss_are_one_name():
     run = run_of([(Origin(1, 0, LOOP), MetricsLine(1, 1, 1.0, {"loss": 2, "validation_loss": 3}))])
     assert [(c.key.group, c.last) for c in run.named("loss")] == [("", 2), ("validation", 3)]
+
+
+def test_a_program_that_goes_back_replaces_its_own_steps():
+    some = [*lines(1, [10, 20, 30], 1), *lines(1, [20, 30], 2)]
+    assert both(some) == [(10, 1), (20, 2), (30, 2)]
+
+
+def test_a_late_line_without_a_step_has_nothing_read_again():
+    run = run_of([*lines(1, [10], 1, begin=0), *lines(2, [30], 2, begin=20)])
+    run.add(Origin(1, 0, LOG), MetricsLine(time=5.0, values={"speed": 1.0}))
+    run.add(Origin(1, 0, Source.JOB), MetricsLine(10, event="FAILED: x", kind="verdict"))
+    assert not run.out_of_order
+
+
+def test_several_runs_in_one_file_are_curves_of_their_own():
+    run = run_of(
+        (Origin(1, 0, LOG), MetricsLine(step, 1, 1.0, {"loss": 1.0}, texts={"subid": name}))
+        for name in ("one", "two") for step in (1, 2, 3)
+    )  # fmt: skip
+    assert {c.key.group: len(c) for c in run.named("loss")} == {"one": 3, "two": 3}

@@ -43,3 +43,14 @@ def test_steps_that_are_reported_before_their_share_count_as_done():
     left = time_left(run, 50, 0.5)
     assert left is not None
     assert left.middle_s == 0.0
+
+
+def test_the_queue_between_two_attempts_does_not_count():
+    run = run_of([(s, 1.0 * s) for s in range(1, 101)])
+    begin = MetricsLine(100, 1, 40_100.0, event="continues", kind="begin")
+    run.add(Origin(2, 0, Source.LOOP), begin)
+    for step in range(101, 141):
+        run.add(Origin(2, 0, Source.LOOP), MetricsLine(step, 1, 40_000.0 + step, {"loss": 1.0}))
+    left = time_left(run, 140, 0.5)
+    assert left is not None
+    assert left.high_s == pytest.approx(140, rel=0.05)

@@ -162,6 +162,7 @@ def test_variables_and_bash_lines_of_the_site_hold_in_the_setup(tmp_path, wheels
 def test_the_packages_are_those_of_the_extra_node():
     names = {line.split(">")[0] for line in node_requirements()}
     assert names == set(VERSIONS)
+    assert {line.split(">")[0] for line in node_requirements(gpus=True)} - names == {"nvidia-ml-py"}
 
 
 def test_an_answer_that_was_cut_off_is_no_success():

@@ -117,3 +117,12 @@ def test_bins_that_begin_or_end_without_a_number_are_drawn():
     for logarithmic in (False, True):
         lines = draw(Plot([Drawn(columns, 75)], 0, 5001, logarithmic), 60, 10)
         assert any("⣿" in text or "⡇" in text or "⠁" in text for text in texts(lines))
+
+
+def test_points_without_a_time_and_odd_times_are_left_out(tmp_path):
+    run = run_of()
+    loop = Origin(1, 0, Source.LOOP)
+    run.add(loop, MetricsLine(401, 1, None, {"accuracy": 0.5}))
+    run.add(loop, MetricsLine(402, 1, 1e18, {"accuracy": 1e308}))
+    for view in (View(by_time=True), View(), View(logarithmic=True, by_time=True)):
+        assert len(frame([shown(run, tmp_path)], view, 80, 24, 2000.0)) == 24

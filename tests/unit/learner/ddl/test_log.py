@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,3 +61,28 @@ def test_outside_a_job_nothing_is_logged(tmp_path, monkeypatch):
     module._logs.clear()
     ddl.log(1, loss=1.0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_of_numpy_and_torch_are_numbers(job):
+    ddl.log(np.int64(5), epoch=np.int32(1), done=np.float32(0.5), loss=np.float32(0.25))
+    ddl.log(torch.tensor(6), loss=1, done=math.nan)
+    ddl.log(7.0, {"lone \udc80": 1.0})
+    assert [(line["step"], line.get("loss")) for line in lines(job)] == [
+        (5, 0.25), (6, 1.0), (7, None),
+    ]  # fmt: skip
+
+
+def test_threads_log_side_by_side(job, monkeypatch):
+    monkeypatch.setattr("learner.job.metrics.lines.PYRAMID_FROM_BYTES", 2000)
+
+    def work(name):
+        for step in range(300):
+            ddl.log(step, {name: float(step)})
+
+    threads = [threading.Thread(target=work, args=(f"loss{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(lines(job)) == 1200
+    assert (job / "metrics/2-0-program.names").read_text().count("\n") == 4
