@@ -85,7 +85,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "view_live_bytes": (Bound(2000),),
     "view_start": (Bound(1),),
     "view_open_20x1m": (Bound(2), Speed(10, ("tensorboard", "tensorboard_all"))),
-    "view_spikes": (Bound(100),),
+    "view_spikes": (Bound(0),),
     "view_lag": (Bound(2),),
     "watch_frame": (Bound(15),),
     "parse_lines": (Bound(200_000), Speed(1, ("plain",))),

@@ -1,14 +1,16 @@
 """How fast the dashboard shows curves, in Chromium, beside TensorBoard (part of `metrics`).
 
-view_start       command → first paint; floor: a server of the standard library with a blank page
-view_open_20x1m  the page of twenty runs, cold, until the last curve is drawn; peers: TensorBoard
-from its start until its HTTP interface has each run's last point, as it is and
-with `--samples_per_plugin scalars=0`
-view_spikes      spikes of one point that are seen, of 100; TensorBoard's are counted in what it
-sends to its page
-view_lag         a line is appended on the node → it is on the page, over SSH, 95 of 100 times;
-peer: TensorBoard beside the file, without SSH, until its interface has it (its
-page asks every 30 s, and only if that is switched on)
+The system brings Chromium, the development requirements bring TensorBoard.
+
+    view_start       command → first paint; floor: `http.server` with a blank page
+    view_open_20x1m  a page of twenty runs, cold, until the last curve is drawn; peers: TensorBoard
+                     from its start until its HTTP interface has each run's last point, as it is and
+                     with `--samples_per_plugin scalars=0` (120 s means: not within 120 s)
+    view_spikes      spikes of one point that are not seen, of 100; TensorBoard's are looked for in
+                     what it sends to its page
+    view_lag         a line is appended on the node → it is on the page, over SSH, 95 of 100 times;
+                     peer: TensorBoard beside the file, without SSH, until its interface has it (its
+                     page asks every 30 s, and only if that is switched on)
 """
 
 from __future__ import annotations
@@ -247,12 +249,13 @@ def _spikes(
         page.goto(_page(url, f"/training/{records[0].training_id}"))
         page.wait_for_selector(".chart canvas")
         page.evaluate(_DRAWN)
-        ours = page.evaluate(_SPIKES_SEEN)
+        ours = 100 - page.evaluate(_SPIKES_SEEN)
         page.close()
     with _tensorboard(events) as (url, _):
         _until(lambda: _newest(url, "run-0") >= points - 1)
-        theirs = sum(value > 40 for _, _, value in _scalars(url, "run-0"))
-    return _result("view_spikes", "of 100", {"ours": ours, "floor": 100, "tensorboard": theirs}, 1)
+        theirs = 100 - sum(value > 40 for _, _, value in _scalars(url, "run-0"))
+    middle = {"ours": ours, "floor": 0, "tensorboard": theirs}
+    return _result("view_spikes", "missed of 100", middle, 1)
 
 
 def _lag(browser: Any, folder: Path, count: int) -> Result:
