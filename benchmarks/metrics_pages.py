@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.client import Client, Cluster, missing_programs
+from benchmarks.client import REPOSITORY, Client, Cluster, missing_programs
 from benchmarks.report import Result
 from benchmarks.start_up import dlctl_argv
 from dlctl import contract
@@ -40,6 +40,9 @@ from dlctl.outputs.metrics.event_file import record as event_record
 from dlctl.outputs.metrics.event_file import scalar_event, write_events
 from dlctl.record import Record, RecordStore
 from learner.job.metrics import MetricsFile
+
+sys.path.insert(0, str(REPOSITORY / "tests/support"))
+from canvas import SPIKES_SEEN  # noqa: E402
 
 _PATIENCE_S = 600.0
 _PEER_S = 120.0
@@ -54,20 +57,6 @@ _PAINTED = """() => new Promise(found => {
     };
     look();
 })"""
-_SPIKES_SEEN = """() => {
-    const canvas = document.querySelector('.chart canvas');
-    const context = canvas.getContext('2d');
-    const row = Math.round(canvas.height * 0.4);
-    const { data } = context.getImageData(0, row, canvas.width, 1);
-    let [runs, inside] = [0, false];
-    for (let x = Math.round(63 * devicePixelRatio); x < canvas.width; x += 1) {
-        const [r, g, b] = data.slice(4 * x, 4 * x + 3);
-        const blue = data[4 * x + 3] > 60 && b - r > 60;
-        if (blue && !inside) runs += 1;
-        inside = blue;
-    }
-    return runs;
-}"""
 
 
 def measure(records: Sequence[Record], folder: Path, points: int, runs: int) -> Iterator[Result]:
@@ -249,7 +238,7 @@ def _spikes(
         page.goto(_page(url, f"/training/{records[0].training_id}"))
         page.wait_for_selector(".chart canvas")
         page.evaluate(_DRAWN)
-        ours = 100 - page.evaluate(_SPIKES_SEEN)
+        ours = 100 - page.evaluate(SPIKES_SEEN)
         page.close()
     with _tensorboard(events) as (url, _):
         _until(lambda: _newest(url, "run-0") >= points - 1)

@@ -145,6 +145,14 @@ def format_duration(duration_s: float) -> str:
     return text
 
 
+def format_span(duration_s: float) -> str:
+    """Return a rough duration for people, such as `3 min`."""
+    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (129600, 3600, "h")):
+        if duration_s < limit:
+            return f"{max(0, duration_s) / unit:.0f} {name}"
+    return f"{duration_s / 86400:.0f} d"
+
+
 def format_slurm_time(duration_s: int) -> str:
     """Return a duration as sbatch's `--time` takes it: `D-HH:MM:SS`, or `HH:MM:SS` below a day."""
     days, rest = divmod(duration_s, 86400)

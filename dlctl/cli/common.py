@@ -43,6 +43,10 @@ ID = typer.Argument(
     help="Training id, or a unique beginning or end of it; the latest training of this folder by "
     "default.",
 )  # fmt: skip
+IDS = typer.Argument(
+    None, metavar="ID", autocompletion=complete_ids, show_default=False,
+    help="Training ids; the latest training of this folder by default.",
+)  # fmt: skip
 JSON = typer.Option(False, "--json", help="Print JSON.")
 SITE = typer.Option(
     "local", "--site", "-s", envvar="DLCTL_SITE", autocompletion=complete_sites,
@@ -146,10 +150,9 @@ def ago(seconds_ago: float) -> str:
 
 def span(duration_s: float) -> str:
     """Return `3 min`."""
-    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (129600, 3600, "h")):
-        if duration_s < limit:
-            return f"{max(0, duration_s) / unit:.0f} {name}"
-    return f"{duration_s / 86400:.0f} d"
+    from dlctl.units import format_span
+
+    return format_span(duration_s)
 
 
 def plain(record: Record) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import typer
 from dlctl.cli import listing, output
 from dlctl.cli.common import (
     ID,
+    IDS,
     JSON,
-    complete_ids,
     end_of_following,
     folder_name,
     follow,
@@ -32,10 +32,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    training_ids: list[str] = typer.Argument(
-        None, metavar="ID", autocompletion=complete_ids, show_default=False,
-        help="Training ids; the latest training of this folder by default.",
-    ),
+    training_ids: list[str] = IDS,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Ask the sites for the state of trainings.

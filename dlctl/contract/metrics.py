@@ -43,7 +43,7 @@ class EventKind(str, enum.Enum):
     BEGIN = "begin"
     """An attempt trains from this step on: what earlier attempts did after it is done again."""
     CHECKPOINT = "checkpoint"
-    """One is safe on the disk; `seconds` is its cost, `bytes` its size."""
+    """One is safe on the disk; `seconds` is its cost."""
     VALIDATION = "validation"
     """One has ended; it took `seconds`."""
     ORDER = "order"
@@ -57,8 +57,8 @@ class EventKind(str, enum.Enum):
 
 SUBID = "subid"
 """Text of a line: which of several runs its values are of."""
-SECONDS, BYTES = "seconds", "bytes"
-"""Numbers of an event."""
+SECONDS = "seconds"
+"""How long the subject of an event took."""
 
 LOSS = "loss"
 LEARNING_RATE = "learning_rate"

@@ -37,7 +37,7 @@ _MOST_BYTES = 64 * 1024
 
 
 def make_app(feed: Feed, *, token: str, port: int) -> Starlette:
-    """Return the application that shows a feed's trainings to whoever has the token."""
+    """Return the application that shows a feed's trainings to clients that send the token."""
     pages = Pages(feed)
     one = "/api/trainings/{id}"
     routes = [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dlctl.contract.metrics import Source
 from dlctl.dashboard.axis import KINDS, Axis, make_axis
 from dlctl.dashboard.smooth import Smoother, make_smoothing
+from dlctl.series.found import found_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,12 +70,13 @@ def curves(run: Run, wanted: Wanted, smoother: Smoother) -> Json:
     problem = "This training counts no epochs." if known and not axis.is_known else ""
     chosen = [] if problem else [curve for curve in known if _is_wanted(curve, wanted)]
     names = sorted({curve.key.name for curve in known})
+    events = [*run.events, *found_events(run)]
     return {
         "x": wanted.kind, "span": list(axis.span), "start": axis.start,
         "problem": problem, "names": names[:_MOST_NAMES],
         "total": len(known), "fitting": len(chosen),
         "curves": [_drawn(run, axis, c, wanted, smoother) for c in chosen[:MOST_CURVES]],
-        "events": [_event(axis, event) for event in run.events[-_MOST_EVENTS:]],
+        "events": [_event(axis, event) for event in events[-_MOST_EVENTS:]],
         "attempts": _attempts(run, axis),
     }  # fmt: skip
 

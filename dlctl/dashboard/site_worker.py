@@ -55,7 +55,7 @@ class SiteWorker:
                 return
             try:
                 future.set_result(work(self.session))
-            except BaseException as error:  # whoever waits gets it
+            except BaseException as error:  # the caller that waits gets it
                 future.set_exception(error)
 
         if self._closed:

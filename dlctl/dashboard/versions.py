@@ -23,7 +23,7 @@ class Versions:
         return self._newest
 
     def bump(self, training_ids: Iterable[str]) -> None:
-        """Note that trainings have changed, and wake whoever waits."""
+        """Note that trainings have changed, and wake the waiting threads."""
         with self._lock:
             changed = list(training_ids)
             if not changed:

@@ -10,8 +10,9 @@ from dlctl.contract import Plan
 from dlctl.contract.metrics import finite
 from dlctl.outputs.checkpoints import list_checkpoints
 from dlctl.series.answers import Answer, Known, Saved, answers
+from dlctl.series.found import found_events
 from dlctl.series.pace import TimeLeft, time_left
-from dlctl.series.run import Run
+from dlctl.series.run import Event, Run
 from dlctl.series.utilisation import sentences
 
 if TYPE_CHECKING:
@@ -26,12 +27,15 @@ class Insight:
     answers: list[Answer] = field(default_factory=list)
     utilisation: list[str] = field(default_factory=list)
     left: TimeLeft | None = None
+    events: list[Event] = field(default_factory=list)
+    """What follows from the curves: changes of the learning rate, a plateau."""
 
     def plain(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
         return {
             "answers": [_without_infinity(asdict(answer)) for answer in self.answers],
             "utilisation": self.utilisation,
+            "events": [asdict(event) for event in self.events],
             "time_left_s": asdict(self.left) if self.left else None,
         }
 
@@ -54,7 +58,8 @@ def insight(
     now = time.time() if now is None else now
     known = Known(now, plan.training.classes if plan else None, checkpoints, record.state.final)
     left = None if record.state.final else time_left(run, record.step, record.done)
-    return Insight(answers(run, known), sentences(run, plan.resources if plan else None), left)
+    told = sentences(run, plan.resources if plan else None)
+    return Insight(answers(run, known), told, left, found_events(run))
 
 
 def saved_checkpoints(transport: Transport, record: Record) -> list[Saved]:

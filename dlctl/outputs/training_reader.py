@@ -31,7 +31,7 @@ class TrainingReader:
 
     def __init__(self, record: Record) -> None:
         self.lock = threading.RLock()
-        """Whoever draws holds it: what was measured does not grow meanwhile."""
+        """Held while a frame is drawn, so that the metrics do not grow meanwhile."""
         self.problem = ""
         """Why there is no plan."""
         self._metrics = MetricsReader(record)

@@ -1,8 +1,8 @@
 """What is known of a training's metrics, and what it means: curves, events, answers. Pure.
 
-Imports the contract only, and reads no file: `dlctl.outputs.metrics` brings the lines. What passes
-through is a `Run`: one list over all sources and attempts, in which steps that were done again
-have replaced the earlier ones.
+Imports the contract and `dlctl.units` only, and reads no file: `dlctl.outputs.metrics` brings the
+lines. What passes through is a `Run`: one list over all sources and attempts, in which steps that
+were done again have replaced the earlier ones.
 """
 
 from __future__ import annotations

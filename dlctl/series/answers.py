@@ -19,6 +19,7 @@ from dlctl.series.plateau import LEAST, METHOD, find_plateau
 from dlctl.series.rates import RateChange, rate_changes
 from dlctl.series.run import Run
 from dlctl.series.trend import noise, slope, thinned, trend
+from dlctl.units import format_size, format_span
 
 VALIDATED = ("validation", "test", "eval", "valid", "val")
 GOOD, BAD, NOTE, UNKNOWN = "good", "bad", "note", "unknown"
@@ -166,29 +167,15 @@ def _checkpoint(run: Run, known: Known) -> _Found:
     behind = max(0, run.last_step - saved.step)
     parts = [f"Yes, of step {saved.step}"]
     if saved.size_bytes is not None:
-        parts.append(_size(saved.size_bytes))
+        parts.append(format_size(saved.size_bytes))
     if saved.saved_at is not None and not known.ended:
-        parts.append(f"{_span(known.now - saved.saved_at)} ago")
+        parts.append(f"{format_span(known.now - saved.saved_at)} ago")
     text = ", ".join(parts) + (f"; {behind} steps have been done since." if behind else ".")
     return GOOD, text, evidence | {"steps_since": behind}
 
 
-def _size(size_bytes: float) -> str:
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.3g} {name}"
-    return f"{size_bytes:.0f} bytes"
-
-
 def _took(seconds: float) -> str:
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-def _span(seconds: float) -> str:
-    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (129600, 3600, "h")):
-        if seconds < limit:
-            return f"{max(0, seconds) / unit:.0f} {name}"
-    return f"{seconds / 86400:.0f} d"
 
 
 def _learning_rate(run: Run, _: Known) -> _Found:

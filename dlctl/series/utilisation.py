@@ -13,6 +13,7 @@ from dlctl.contract.metrics import DATA_WAIT_S, EXCHANGE_S, STEP_S, Source
 from dlctl.contract.plan import Resources
 from dlctl.series.curve import Curve
 from dlctl.series.run import Run
+from dlctl.units import format_size
 
 _NEWEST = 60
 """Samples of 10 s: the last ten minutes."""
@@ -87,16 +88,12 @@ def _cpus(used: float, asked: int) -> str:
 
 def _memory(used: float, asked: int | None) -> str:
     if asked is None:
-        return f"Used {_size(used)} of memory a learner at most."
-    text = f"Asked for {_size(asked)} of memory a learner, used {_size(used)} at most"
+        return f"Used {format_size(int(used))} of memory a learner at most."
+    text = (
+        f"Asked for {format_size(asked)} of memory a learner, used {format_size(int(used))} at most"
+    )
     spare = used < _SPARE * asked and asked > _GIB
     return f"{text}: `memory` can be smaller." if spare else f"{text}."
-
-
-def _size(size_bytes: float) -> str:
-    if size_bytes >= _GIB:
-        return f"{size_bytes / _GIB:.3g} GiB"
-    return f"{size_bytes / 2**20:.3g} MiB"
 
 
 def _share(run: Run, name: str) -> float | None:

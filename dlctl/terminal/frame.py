@@ -17,12 +17,14 @@ from dlctl.series.run import Run
 from dlctl.series.smooth import smoothed
 from dlctl.terminal.plot import Drawn, Plot, draw
 from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, beside, cut
+from dlctl.units import format_span
 
 _SIGNS = {GOOD: ("✓", GREEN), BAD: ("!", RED), UNKNOWN: ("·", DIM)}
 _STATES = {"FAILED": RED, "COMPLETED": GREEN, "HALTED": YELLOW, "CANCELLED": YELLOW}
 _MARKS = {
     EventKind.BEGIN.value: "▲", EventKind.CHECKPOINT.value: "┴", EventKind.ORDER.value: "◆",
-    EventKind.VERDICT.value: "■",
+    EventKind.VERDICT.value: "■", EventKind.LEARNING_RATE.value: "◇",
+    EventKind.PLATEAU.value: "═",
 }  # fmt: skip
 _SHORT = {
     "guessing": "guessing", "plateau": "plateau", "checkpoint": "checkpoint",
@@ -135,20 +137,13 @@ def _head(each: Shown, now: float) -> list[Line]:
     if record.done is not None and not record.state.final:
         parts.append(f"{100 * record.done:.0f} %")
     if (left := each.insight.left) is not None:
-        parts.append(f"{_span(left.low_s)} to {_span(left.high_s)} left")
+        parts.append(f"{format_span(left.low_s)} to {format_span(left.high_s)} left")
     for part in filter(None, parts):
         line.add(f" · {part}")
     if record.stale_since is not None:
-        line.add(f" · stale since {_span(now - record.stale_since)}", YELLOW)
+        line.add(f" · stale since {format_span(now - record.stale_since)}", YELLOW)
     more = each.trouble or (record.reason if str(record.state) != "TRAINING" else "")
     return [line, Line().add(more, YELLOW if each.trouble else DIM)] if more else [line]
-
-
-def _span(seconds: float) -> str:
-    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (129600, 3600, "h")):
-        if seconds < limit:
-            return f"{max(0, seconds) / unit:.0f} {name}"
-    return f"{seconds / 86400:.0f} d"
 
 
 # Curves ------------------------------------------------------------------------------------------
@@ -168,8 +163,8 @@ def _curves(shown: Sequence[Shown], view: View, columns: int, rows: int) -> list
             drawn.append(Drawn(columns_, colour, faint=True))
             columns_ = smoothed(columns_, _SMOOTH)
         drawn.append(Drawn(columns_, colour))
-    selected = shown[view.training % len(shown)].run
-    plot = Plot(drawn, begin, end, view.logarithmic, view.by_time, _marks(selected, view))
+    marks = _marks(shown[view.training % len(shown)], view)
+    plot = Plot(drawn, begin, end, view.logarithmic, view.by_time, marks)
     legends = _legend(name, chosen, shown, view, columns)
     return [*legends, *draw(plot, columns, max(3, rows - len(legends)))]
 
@@ -198,9 +193,9 @@ def _window(curves: Sequence[Curve], view: View) -> tuple[float, float]:
     return last - (last - first) * view.zoom, max(last, first + 1e-9)
 
 
-def _marks(run: Run, view: View) -> list[tuple[float, str]]:
+def _marks(each: Shown, view: View) -> list[tuple[float, str]]:
     found = []
-    for event in run.events:
+    for event in (*each.run.events, *each.insight.events):
         at = event.time if view.by_time else event.step
         if (sign := _MARKS.get(event.kind)) and at is not None and at != NO_STEP:
             found.append((at, sign))

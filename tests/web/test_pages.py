@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from canvas import SPIKES_SEEN
 from dashboard_server import Served, served
 from synthetic_feed import HTML, SyntheticFeed, make_feed, spiked
 
@@ -190,20 +191,7 @@ def test_spikes_of_one_point_among_a_million_are_all_drawn(visit):
     with served(feed) as server:
         page = visit(server.page("/training/spikes-1a2b"))
         page.wait_for_selector(DRAWN)
-        seen = page.evaluate("""() => {
-            const canvas = document.querySelector('.chart canvas');
-            const context = canvas.getContext('2d');
-            const row = Math.round(canvas.height * 0.4);
-            const { data } = context.getImageData(0, row, canvas.width, 1);
-            let [runs, inside] = [0, false];
-            for (let x = Math.round(63 * devicePixelRatio); x < canvas.width; x += 1) {
-                const [r, g, b] = data.slice(4 * x, 4 * x + 3);
-                const blue = data[4 * x + 3] > 60 && b - r > 60;
-                if (blue && !inside) runs += 1;
-                inside = blue;
-            }
-            return runs;
-        }""")
+        seen = page.evaluate(SPIKES_SEEN)
         assert seen == 100
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import JSON, complete_ids, open_record, opened
+from dlctl.cli.common import IDS, JSON, open_record, opened
 
 if TYPE_CHECKING:
     from dlctl.outputs.ledger import Ledger
@@ -21,10 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    training_ids: list[str] = typer.Argument(
-        None, metavar="ID", autocompletion=complete_ids, show_default=False,
-        help="Training ids; the latest training of this folder by default.",
-    ),
+    training_ids: list[str] = IDS,
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
     """Show where the hours of trainings went, what they cost, and what would have saved most.

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import complete_ids, looks, open_record
+from dlctl.cli.common import IDS, looks, open_record
 
 
 def register(app: typer.Typer) -> None:
@@ -17,10 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def watch(
-    training_ids: list[str] = typer.Argument(
-        None, metavar="ID", autocompletion=complete_ids, show_default=False,
-        help="Training ids; the latest training of this folder by default.",
-    ),
+    training_ids: list[str] = IDS,
     once: bool = typer.Option(False, "--once", help="Print one picture and end."),
 ) -> None:  # fmt: skip
     """Watch trainings: curves, the six answers, learners, the log; a pipe gets plain text.

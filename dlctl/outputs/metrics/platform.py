@@ -1,4 +1,4 @@
-"""Figures of a whole site, for whoever runs it: idle nodes, hours lost, hours spent exchanging.
+"""Figures of a whole site, for its operators: idle nodes, hours lost, hours spent exchanging.
 
 The paper on IBM's Deep Learning Service calls them additional indicators, relevant to the platform
 itself (section "Understanding Training Progress").
