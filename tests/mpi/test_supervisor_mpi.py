@@ -15,7 +15,9 @@ PY = shlex.quote(sys.executable)
 pytestmark = pytest.mark.mpi
 
 DDP = """\
+import faulthandler
 import os
+faulthandler.enable()  # a hang was seen once: `Job.finish` then asks for the stacks
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
