@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
@@ -55,6 +55,15 @@ class LogPiece:
     content: bytes
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a look reads of a job directory: see `read_appended`."""
+
+    globs: list[str]
+    offsets: dict[str, int | None]
+    limit_bytes: int
+
+
 @dataclass
 class LogReader:
     """Follows the logs of one job directory."""
@@ -79,19 +88,29 @@ class LogReader:
         Args:
             once: whether to leave a log alone that was read to its end, even if it has grown.
         """
-        asked = self._to_read()
-        share_bytes = _LOOK_BYTES // (len(asked) or _MANY)
+        asked = self.wanted(once)
+        found = read_appended(
+            transport, self.job_dir, asked.globs, asked.offsets, asked.limit_bytes
+        )
+        return self.take(asked, found)
+
+    def wanted(self, once: bool = False) -> Wanted:
+        """Return what the next look is to read; `once` as of `news`."""
+        logs = self._to_read()
+        share_bytes = _LOOK_BYTES // (len(logs) or _MANY)
         limit_bytes = min(_CHUNK_BYTES, max(_LEAST_BYTES, share_bytes))
-        offsets = self._offsets(asked, limit_bytes, once)
-        found = read_appended(transport, self.job_dir, self._globs(), offsets, limit_bytes)
+        return Wanted(self._globs(), self._offsets(logs, limit_bytes, once), limit_bytes)
+
+    def take(self, asked: Wanted, found: Mapping[str, bytes]) -> list[LogPiece]:
+        """Take in what a look has found; return what `news` returns."""
         for name in found:
             self._log_of(name)
         for log in self._logs.values():
             notes, content = found.get(log.times_name, b""), found.get(log.name, b"")
-            if notes or offsets.get(log.times_name) is not None:
-                log.add_notes(notes, len(notes) >= limit_bytes)
-            if content or offsets.get(log.name) is not None:
-                log.add(content, len(content) >= limit_bytes)
+            if notes or asked.offsets.get(log.times_name) is not None:
+                log.add_notes(notes, len(notes) >= asked.limit_bytes)
+            if content or asked.offsets.get(log.name) is not None:
+                log.add(content, len(content) >= asked.limit_bytes)
         mine = self._of(self._current())
         pieces = _merged(mine)
         others_grew = any(log.name in found and not log.is_job for log in mine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from dlctl.errors import TransportError
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from dlctl.lifecycle import Session
     from dlctl.record import Record, RecordStore
 
-_STATE_EVERY_S, _QUIET_STATE_EVERY_S = 2.0, 10.0
+_STATE_EVERY_S, _QUIET_STATE_EVERY_S = 2.0, 20.0
 """How often to ask for states: while something is measured, and while nothing is."""
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -97,7 +98,8 @@ class Looks(Generic[R]):
         every_s = _STATE_EVERY_S if site in self._busy else _QUIET_STATE_EVERY_S
         if time.monotonic() - self._asked_at.get(site, float("-inf")) > every_s:
             for record in refresh(session, mine, self._store):
-                if record != self.records[record.training_id]:
+                before = self.records[record.training_id]
+                if replace(record, seen_at=before.seen_at) != before:
                     found.add(record.training_id)
                 self.records[record.training_id] = record
             self._asked_at[site] = time.monotonic()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dlctl.contract import Plan, Status
+from dlctl.contract import METRICS, Plan, Status
+from dlctl.contract.metrics import Source, parse_metrics_name
 from dlctl.errors import RecordError
+from dlctl.files.small_files import read_appended
 from dlctl.lifecycle import learner_statuses, read_plan
 from dlctl.outputs.insight import Insight, insight, saved_checkpoints
 from dlctl.outputs.logs import LogReader
-from dlctl.outputs.metrics import MetricsReader
+from dlctl.outputs.metrics import FILES, MetricsReader
 from dlctl.outputs.unlocking import Unlocking
 from dlctl.series.answers import Saved
 from dlctl.series.run import Run
@@ -55,9 +58,7 @@ class TrainingReader:
         Raises:
             TransportError
         """
-        with self.lock:
-            found = self._metrics.refresh(Unlocking(session.transport, self.lock))
-        found = self._read_log(session, record) or found
+        found = self._read_news(session, record)
         every_s = _DETAILS_EVERY_S if found else _QUIET_DETAILS_EVERY_S
         if time.monotonic() - self._asked_at >= every_s:
             self._asked_at = time.monotonic()
@@ -72,21 +73,49 @@ class TrainingReader:
         with self.lock:
             return insight(self.run, record, self.plan, self.checkpoints)
 
-    def _read_log(self, session: Session, record: Record) -> bool:
+    def _read_news(self, session: Session, record: Record) -> bool:
+        """Bring the lines of the metrics and of the logs: after the first look, in one script."""
+        transport, offsets = session.transport, self._metrics.offsets
         if not self._tailed:
             self._logs = LogReader(record.job_dir, None, record.attempt)
-            self._logs.begin_at_tail(session.transport, _TAIL)
+            self._logs.begin_at_tail(transport, _TAIL)
             self._tailed = True
-        pieces = self._logs.news(session.transport)
+        asked = self._logs.wanted()
+        metrics = {f"{METRICS}/{name}": offset for name, offset in (offsets or {}).items()}
+        globs = [*asked.globs, f"{METRICS}/{FILES}"] if offsets is not None else asked.globs
+        found = read_appended(
+            transport, record.job_dir, globs, asked.offsets | metrics, asked.limit_bytes
+        )
+        lines = {n.removeprefix(f"{METRICS}/"): found.pop(n)
+                 for n in [*found] if n.startswith(f"{METRICS}/")}  # fmt: skip
+        complete = offsets is not None and all(
+            len(content) < asked.limit_bytes for content in lines.values()
+        )
+        with self.lock:
+            released = Unlocking(transport, self.lock)
+            grew = self._metrics.refresh(released, lines if complete else None)
+        pieces = self._logs.take(asked, found)
         for piece in pieces:
             for text in piece.content.decode(errors="replace").splitlines():
                 self.lines.append(f"{piece.source} | {text}")
-        return bool(pieces)
+        # What nodes measure comes every ten seconds, whatever happens.
+        return bool(pieces) or (any(map(_is_told, lines)) if complete else grew)
 
     def _read_details(self, session: Session, record: Record) -> bool:
-        before = (self.learners, self.checkpoints)
+        before = (_without_beats(self.learners), self.checkpoints)
         if self.plan is None:
             self.plan = read_plan(session, record)
         self.learners = learner_statuses(session, record, self.plan)
         self.checkpoints = saved_checkpoints(session.transport, record)
-        return (self.learners, self.checkpoints) != before
+        return (_without_beats(self.learners), self.checkpoints) != before
+
+
+def _is_told(name: str) -> bool:
+    """Return whether a file of metrics holds more than what a node measures."""
+    known = parse_metrics_name(name)
+    return known is not None and known[2] is not Source.NODE
+
+
+def _without_beats(statuses: list[Status]) -> list[Status]:
+    """Return statuses that are equal if nothing but a heartbeat came."""
+    return [replace(status, heartbeat_at=0.0) for status in statuses]

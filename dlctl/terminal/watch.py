@@ -23,6 +23,13 @@ _FAST_S, _SLOW_S = 1.0, 5.0
 _KEY_S = 0.25
 
 
+def next_pause_s(pause_s: float, found: bool, ended: bool = False) -> float:
+    """Return how long to wait before the next look, of which a quiet training needs few."""
+    if ended:
+        return _SLOW_S
+    return max(_FAST_S, pause_s / 2) if found else min(_SLOW_S, pause_s * 1.5)
+
+
 def shown(looking: Looks[TrainingReader]) -> list[Shown]:
     """Return what is known of each training."""
     return [
@@ -69,11 +76,10 @@ class _Background:
                 self.error = error
                 self.news.set()
                 return
-            if found:
-                self.frames = shown(self.looking)
-                self.news.set()
-            pause_s = _FAST_S if found else min(_SLOW_S, pause_s * 1.3)
-            self.stop.wait(_SLOW_S if self.looking.ended else pause_s)
+            self.frames = shown(self.looking)  # without news, too: ages grow
+            self.news.set()
+            pause_s = next_pause_s(pause_s, bool(found), self.looking.ended)
+            self.stop.wait(pause_s)
 
 
 def watch_on_terminal(looking: Looks[TrainingReader], now: Callable[[], float] = time.time) -> None:

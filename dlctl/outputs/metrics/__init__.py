@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from dlctl.outputs.metrics.files import (
     BUDGET_BYTES,
+    FILES,
     EntryReader,
     MetricsReader,
     follow_entries,
     read_metrics,
 )
 
-__all__ = ["BUDGET_BYTES", "EntryReader", "MetricsReader", "follow_entries", "read_metrics"]
+__all__ = [
+    "BUDGET_BYTES",
+    "FILES",
+    "EntryReader",
+    "MetricsReader",
+    "follow_entries",
+    "read_metrics",
+]

@@ -7,7 +7,7 @@ files by their bins (`dlctl.outputs.metrics.bins`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from dlctl.record import Record
     from dlctl.transport import Transport
 
+FILES = "*.jsonl"
+"""The files that hold lines."""
 _LOOK_BYTES = 8 * 1024 * 1024
 """The most that a look reads of one file."""
 _LONGEST_BYTES = 1024 * 1024
@@ -61,8 +63,18 @@ class MetricsFiles:
         self.long: dict[str, LongFile] = {}
         self._opened = budget_bytes is None
 
-    def news(self, transport: Transport) -> Iterator[tuple[Origin, MetricsLine | Block]]:
+    @property
+    def offsets(self) -> dict[str, int] | None:
+        """Return how far each file was read; None before the first look."""
+        return self._offsets if self._opened else None
+
+    def news(
+        self, transport: Transport, found: Mapping[str, bytes] | None = None
+    ) -> Iterator[tuple[Origin, MetricsLine | Block]]:
         """Yield what has arrived since the last call, by attempt and learner.
+
+        Args:
+            found: What another look has read behind the `offsets`, if there was one.
 
         Raises:
             TransferError: a file can't be read.
@@ -71,9 +83,11 @@ class MetricsFiles:
         arrived: dict[str, list[bytes]] = {name: [] for name in waiting}
         again = True
         while again:  # a file comes whole before those of later attempts
-            found = read_appended(transport, self.folder, ["*.jsonl"], self._offsets, _LOOK_BYTES)
-            again = any(len(content) == _LOOK_BYTES for content in found.values())
-            for name, content in found.items():
+            fresh = found
+            if fresh is None:
+                fresh = read_appended(transport, self.folder, [FILES], self._offsets, _LOOK_BYTES)
+            again = found is None and any(len(c) == _LOOK_BYTES for c in fresh.values())
+            for name, content in fresh.items():
                 self._offsets[name] = self._offsets.get(name, 0) + len(content)
                 arrived.setdefault(name, []).append(content)
         for name in sorted(arrived, key=_order):
@@ -144,17 +158,25 @@ class MetricsReader:
         self.run = Run(self._record.training_id)
         self._files = MetricsFiles(self._record.job_dir, self._budget_bytes)
 
-    def refresh(self, transport: Transport) -> bool:
+    @property
+    def offsets(self) -> dict[str, int] | None:
+        """Return how far each file was read; None before the first look."""
+        return self._files.offsets
+
+    def refresh(self, transport: Transport, found: Mapping[str, bytes] | None = None) -> bool:
         """Bring what is new; return whether anything was.
+
+        Args:
+            found: What another look has read behind the `offsets`, if there was one.
 
         Raises:
             TransportError
         """
-        found = self._take(transport)
+        found_any = self._take(transport, found)
         if self.run.out_of_order:  # the file system showed an attempt's last lines late
             self._begin()
             self._take(transport)
-        return found
+        return found_any
 
     def refine(self, transport: Transport, begin: float, end: float, width: int) -> bool:
         """Bring finer bins of a window of steps; return whether there are any.
@@ -177,15 +199,15 @@ class MetricsReader:
         """Return whether a window of steps has so many bins of each curve, or all there are."""
         return all(is_fine(file, begin, end, width) for file in self._files.long.values())
 
-    def _take(self, transport: Transport) -> bool:
-        found = False
-        for origin, news in self._files.news(transport):
-            found = True
+    def _take(self, transport: Transport, found: Mapping[str, bytes] | None = None) -> bool:
+        found_any = False
+        for origin, news in self._files.news(transport, found):
+            found_any = True
             if isinstance(news, Block):
                 self.run.add_bins(origin, news.group, news.name, news.bins)
             else:
                 self.run.add(origin, news)
-        return found
+        return found_any
 
 
 class EntryReader:
