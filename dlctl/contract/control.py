@@ -52,9 +52,11 @@ class OrderAnswer:
 class Plateau:
     """A metric that has to improve, or the training ends."""
 
-    metric: str
-    patience: int
-    """How many epochs (of a program of one's own: reports) may pass without improvement."""
+    metric: str = ""
+    """Empty: the metric by which dlctl judges the training."""
+    patience: int = 0
+    """How many epochs (of a program of one's own: reports) may pass without improvement; 0: the
+    test of `dlctl.contract.measured.plateau` decides."""
     better: str = "lower"
     """`lower` or `higher`."""
 

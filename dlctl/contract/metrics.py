@@ -51,8 +51,9 @@ class EventKind(str, enum.Enum):
     VERDICT = "verdict"
     """An attempt ended."""
     LEARNING_RATE = "learning_rate"
+    """It was changed; the reader finds this."""
     PLATEAU = "plateau"
-    """These two are found by the reader."""
+    """The judged metric has not got better since this step; a reader finds older plateaus."""
 
 
 SUBID = "subid"

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from dlctl.contract.metrics import LEARNING_RATE, LOSS, SECONDS, EventKind
-from dlctl.series.best import best_of, is_better_lower
+from dlctl.contract.measured.judged import RATE_NAMES, VALIDATED, is_better_lower, judged
+from dlctl.contract.measured.plateau import LEAST, METHOD, find_plateau
+from dlctl.contract.measured.rates import RateChange, rate_changes
+from dlctl.contract.measured.trend import noise, slope, thinned, trend
+from dlctl.contract.metrics import LOSS, SECONDS, EventKind
+from dlctl.series.best import best_of
 from dlctl.series.curve import Curve
-from dlctl.series.plateau import LEAST, METHOD, find_plateau
-from dlctl.series.rates import RateChange, rate_changes
 from dlctl.series.run import Run
-from dlctl.series.trend import noise, slope, thinned, trend
 from dlctl.units import format_size, format_span
 
-VALIDATED = ("validation", "test", "eval", "valid", "val")
 GOOD, BAD, NOTE, UNKNOWN = "good", "bad", "note", "unknown"
 _SURE = 2.33
 _WINDOW = 100
@@ -79,18 +79,15 @@ _Found = tuple[str, str, dict[str, Any]]
 
 
 def main_curve(run: Run) -> Curve | None:
-    """Return the curve by which a training is judged.
+    """Return the curve by which a training is judged."""
+    key = judged(key for key, curve in run.curves.items() if len(curve))
+    return None if key is None else run.curves[key]
 
-    It is of validation data if there is any, and an accuracy rather than a loss.
-    """
-    curves = [c for k, c in sorted(run.curves.items()) if k.source != "node" and k.learner == 0]
-    judged = [c for c in curves if is_better_lower(c.key.name) is not None and len(c)]
-    for groups in (VALIDATED, None):
-        mine = [c for c in judged if groups is None or c.key.group in groups]
-        for lower in (False, True):
-            if found := [c for c in mine if is_better_lower(c.key.name) is lower]:
-                return found[0]
-    return None
+
+def changes_of_rate(run: Run) -> list[RateChange]:
+    """Return the changes of learner 0's learning rate; none if it changes all the time."""
+    curves = [c for name in RATE_NAMES for c in run.named(name) if c.key.learner == 0]
+    return rate_changes(curves[0].values()) if curves else []
 
 
 def _number(value: float) -> str:
@@ -133,7 +130,7 @@ def _plateau(run: Run, _: Known) -> _Found:
     if curve is None:
         return UNKNOWN, "No accuracy or loss has been measured yet.", {}
     points, lower = curve.values(), bool(is_better_lower(curve.key.name))
-    changes = rate_changes(run)
+    changes = changes_of_rate(run)
     since = changes[-1].step if changes else 0.0
     recent = [value for step, value in points if step > since]
     evidence: dict[str, Any] = {"metric": curve.key.shown, "values": len(recent), "method": METHOD}
@@ -179,10 +176,10 @@ def _took(seconds: float) -> str:
 
 
 def _learning_rate(run: Run, _: Known) -> _Found:
-    curves = run.named(LEARNING_RATE) or run.named("lr")
+    curves = next(filter(None, map(run.named, RATE_NAMES)), [])
     if not curves or not curves[0].values():
         return UNKNOWN, "No learning rate has been measured.", {}
-    changes, now = rate_changes(run), curves[0].last
+    changes, now = changes_of_rate(run), curves[0].last
     if not changes:
         first = curves[0].values()[0][1]
         if not math.isclose(first, now, rel_tol=1e-9):

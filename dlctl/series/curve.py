@@ -8,43 +8,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dlctl.contract.measured.judged import Key, key_of
 from dlctl.contract.measured.pyramid import LEVELS, Bin, Builder
-from dlctl.contract.metrics import NO_STEP, Source
+from dlctl.contract.metrics import NO_STEP
 
-_GROUPS = {
-    "train_": "train", "training_": "train", "validation_": "validation", "val_": "validation",
-    "valid_": "validation", "eval_": "validation", "test_": "test",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, order=True)
-class Key:
-    """Which series a curve shows."""
-
-    source: str
-    """A `Source`."""
-    learner: int
-    group: str
-    """Which data the values are of, such as `train`, `validation`, `test`; empty if unknown."""
-    name: str
-    """Such as `loss`."""
-
-    @property
-    def shown(self) -> str:
-        """Return the name for people: `validation loss`, `learner 1: loss`."""
-        words = f"{self.group} {self.name}".strip()
-        return f"learner {self.learner}: {words}" if self.learner else words
-
-
-def key_of(source: Source, learner: int, group: str, name: str) -> Key:
-    """Return the key of a series; `validation_loss` is the loss of the group `validation`."""
-    if source is Source.NODE:
-        return Key(source.value, learner, group, name)
-    if not group:
-        for beginning, of in _GROUPS.items():
-            if name.startswith(beginning) and len(name) > len(beginning):
-                return Key(source.value, learner, of, name.removeprefix(beginning))
-    return Key(source.value, learner, group, name)
+__all__ = ["Columns", "Curve", "Key", "key_of", "merged"]
 
 
 @dataclass

@@ -1,28 +1,33 @@
-"""Events that follow from the curves: changes of the learning rate, and a plateau. Pure."""
+"""Events that follow from the curves: changes of the learning rate, and a plateau. Pure.
+
+A node tells of a plateau itself; only the records of older versions, and of a training that has
+ended before its node looked, are searched for one here.
+"""
 
 from __future__ import annotations
 
+from dlctl.contract.measured.judged import is_better_lower
+from dlctl.contract.measured.plateau import find_plateau, told_as
 from dlctl.contract.metrics import EventKind
-from dlctl.series.answers import main_curve
-from dlctl.series.best import is_better_lower
-from dlctl.series.plateau import find_plateau
-from dlctl.series.rates import rate_changes
+from dlctl.series.answers import changes_of_rate, main_curve
 from dlctl.series.run import Event, Run
 
 
 def found_events(run: Run) -> list[Event]:
     """Return the events that no node has told, by step."""
-    changes = rate_changes(run)
+    changes = changes_of_rate(run)
     found = [
         _event(run, change.step, EventKind.LEARNING_RATE,
                f"learning rate from {change.before:.4g} to {change.after:.4g}")
         for change in changes
     ]  # fmt: skip
-    if (curve := main_curve(run)) is not None:
+    told = any(event.kind == EventKind.PLATEAU.value for event in run.events)
+    if not told and (curve := main_curve(run)) is not None:
         since = changes[-1].step if changes else 0.0
         lower = bool(is_better_lower(curve.key.name))
-        if (plateau := find_plateau(curve.values(), lower, since)) is not None:
-            text = f"plateau: {curve.key.shown} has not got better since"
+        plateau = find_plateau(curve.values(), lower, since, proven=True)
+        if plateau is not None:
+            text = told_as(curve.key.shown, plateau)
             found.append(_event(run, plateau.since_step, EventKind.PLATEAU, text))
     return found
 

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
+from dlctl.contract.measured.judged import is_better_lower
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.series.answers import Known, Saved, answers
-from dlctl.series.best import is_better_lower
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import random
 
 import pytest
-from made_curves import made_curves
+from made_curves import answered, told
 
-from dlctl.series.plateau import LEAST, find_plateau
-from dlctl.series.trend import slope, thinned, trend
+from dlctl.contract.measured.plateau import LEAST, find_plateau
+from dlctl.contract.measured.rates import Rates, rate_changes
+from dlctl.contract.measured.trend import slope, thinned, trend
 
 
 def test_precision_and_recall_on_curves_of_which_the_answer_is_known():
-    found = [(find_plateau(m.points, m.lower), m) for m in made_curves(400)]
-    right = sum(p is not None and m.flat_from is not None for p, m in found)
-    wrong = sum(p is not None and m.flat_from is None for p, m in found)
-    missed = sum(p is None and m.flat_from is not None for p, m in found)
-    assert right / (right + wrong) > 0.95, (right, wrong)
-    assert right / (right + missed) > 0.95, (right, missed)
+    figures = answered()
+    assert figures.precision > 0.95 and figures.recall > 0.95, figures
+
+
+def test_who_looks_after_each_value_is_not_misled():
+    figures = told(100)
+    assert figures.precision > 0.97 and figures.recall > 0.9, figures
 
 
 def test_a_plateau_begins_where_the_curve_bends():
@@ -57,3 +59,19 @@ def test_thinning_keeps_the_ends_and_the_order():
     steps = [step for step, _ in some]
     assert (len(steps), steps[0], steps[-1]) == (120, 0.0, 10_000.0)
     assert steps == sorted(set(steps))
+
+
+def test_the_rate_is_changed_by_steps_and_not_by_a_schedule():
+    stepped = [(i, 0.1 if i < 50 else 0.01) for i in range(100)]
+    assert [(c.step, c.before, c.after) for c in rate_changes(stepped)] == [(49, 0.1, 0.01)]
+    assert rate_changes([(i, 0.1 / (1 + i)) for i in range(100)]) == []
+
+
+def test_what_is_done_again_changes_no_rate_twice():
+    rates = Rates()
+    for step in range(60):
+        rates.add(step, 0.1 if step < 50 else 0.01)
+    rates.drop_after(40)
+    for step in range(41, 100):
+        rates.add(step, 0.1 if step < 70 else 0.01)
+    assert [change.step for change in rates.changes()] == [69]

@@ -40,11 +40,25 @@ def trend(values: Sequence[float]) -> float:
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
     """Return Sen's slope of (x, y); 0 without two different x."""
-    slopes = [
+    slopes = _slopes(points)
+    return median(slopes) if slopes else 0.0
+
+
+def highest_slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return what Sen's slope of (x, y) does not exceed with 95 % confidence (Sen 1968)."""
+    n = len(points)
+    slopes = sorted(_slopes(points))
+    if not slopes:
+        return 0.0
+    beyond = 1.64 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    return slopes[min(len(slopes) - 1, math.ceil((len(slopes) + beyond) / 2))]
+
+
+def _slopes(points: Sequence[tuple[float, float]]) -> list[float]:
+    return [
         (b[1] - a[1]) / (b[0] - a[0]) for i, a in enumerate(points) for b in points[i + 1 :]
         if b[0] != a[0]
     ]  # fmt: skip
-    return median(slopes) if slopes else 0.0
 
 
 def noise(values: Sequence[float]) -> float:
