@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dlctl.contract.metrics import Source
+from dlctl.contract.metrics import EventKind, Source
 from dlctl.dashboard.axis import KINDS, Axis, make_axis
 from dlctl.dashboard.smooth import Smoother, make_smoothing
 from dlctl.series.found import found_events
@@ -76,7 +76,7 @@ def curves(run: Run, wanted: Wanted, smoother: Smoother) -> Json:
         "problem": problem, "names": names[:_MOST_NAMES],
         "total": len(known), "fitting": len(chosen),
         "curves": [_drawn(run, axis, c, wanted, smoother) for c in chosen[:MOST_CURVES]],
-        "events": [_event(axis, event) for event in events[-_MOST_EVENTS:]],
+        "events": [_event(run, axis, event) for event in events[-_MOST_EVENTS:]],
         "attempts": _attempts(run, axis),
     }  # fmt: skip
 
@@ -117,8 +117,12 @@ def plain(values: Iterable[float]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values]
 
 
-def _event(axis: Axis, event: Event) -> Json:
-    x = axis.place(event.step, event.time)
+def _event(run: Run, axis: Axis, event: Event) -> Json:
+    step = event.step
+    if event.kind == EventKind.VERDICT.value:  # steps that were done again are of a later attempt
+        later = (a.first_step for a in run.attempts if a.attempt > event.attempt)
+        step = min((step, *later))
+    x = axis.place(step, event.time)
     return {
         "attempt": event.attempt, "step": event.step, "time": event.time, "kind": event.kind,
         "text": event.text, "values": event.values, "x": x,

@@ -17,3 +17,26 @@ SPIKES_SEEN = """() => {
     return runs;
 }"""
 """JavaScript: how often the first chart's curve crosses a line at two fifths of its height."""
+
+PAINTED = """() => {
+    const canvas = document.querySelector('.chart canvas');
+    const { width, height } = canvas;
+    const { data } = canvas.getContext('2d').getImageData(0, 0, width, height);
+    const begin = Math.round(66 * devicePixelRatio);
+    const blue = (at) => data[at + 3] > 60 && data[at + 2] - data[at] > 60;
+    const colour = (x) => data.slice(4 * (8 * width + x), 4 * (8 * width + x) + 4).join();
+    let [gap, last, bands, tinted] = [0, null, 0, 0];
+    for (let x = begin; x < width - 16 * devicePixelRatio; x += 1) {
+        for (let y = 0; y < height; y += 1) {
+            if (blue(4 * (y * width + x))) {
+                gap = Math.max(gap, last === null ? 0 : x - last - 1);
+                last = x;
+            }
+        }
+        tinted = colour(x) === colour(begin) ? 0 : tinted + 1;
+        if (tinted === 12) bands += 1;
+    }
+    return { gap, bands, last };
+}"""
+"""JavaScript: `gap` is the most columns of pixels without the first chart's blue curve, from its
+begin to its end, and `bands` how many stretches of the background are tinted."""

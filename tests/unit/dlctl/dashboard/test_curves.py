@@ -45,6 +45,23 @@ def test_time_counts_from_the_beginning_of_the_first_attempt():
     assert (first["begin"], first["end"], second["begin"]) == (0.0, 224.0, 320.0)
 
 
+@pytest.mark.parametrize(("kind", "place"), [("step", 20), ("time", 29.0)])
+def test_the_end_of_an_attempt_is_drawn_where_the_next_one_goes_on(kind: str, place: float):
+    """An attempt that reached step 29 was lost; by steps, 21 to 29 are the next attempt's."""
+    run = Run("a")
+    for attempt, begin in ((1, 0), (2, 20)):
+        origin = Origin(attempt, 0, Source.LOOP)
+        run.add(origin, MetricsLine(begin, None, T0 + begin, event="begin", kind="begin"))
+        for step in range(begin + 1, 30):
+            run.add(origin, MetricsLine(step, None, T0 + step, {"loss": 1.0}))
+        if attempt == 1:
+            lost = "FAILED: node n7 was lost"
+            run.add(Origin(1, 0, Source.JOB),
+                    MetricsLine(29, None, T0 + 29, event=lost, kind="verdict"))  # fmt: skip
+    (end,) = (e for e in curves(run, Wanted(kind), Smoother())["events"] if e["kind"] == "verdict")
+    assert (end["x"], end["step"]) == (place, 29)
+
+
 def test_numbers_that_json_lacks_become_null():
     run = Run("a")
     for step, value in enumerate([1.0, None, 2.0]):

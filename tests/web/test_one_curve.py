@@ -1,0 +1,157 @@
+"""A training is watched through a halt, a resume and a lost node: one list, one unbroken curve."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from itertools import groupby
+
+from canvas import PAINTED
+from open_views import dashboard_url, page_rows, picture_of, steps_of, watched
+from trainings import submit, wait_for_file, wait_for_state, write_training
+
+from dlctl import contract
+from dlctl.contract import Status
+
+TRAIN = """\
+import time
+import torch
+
+class Points(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2400
+    def __getitem__(self, index):
+        return torch.ones(4) * (index % 7), torch.tensor(index % 2)
+
+class Slow(torch.nn.Linear):
+    def forward(self, x):
+        time.sleep(0.02)
+        return super().forward(x)
+
+def build(arguments):
+    model = Slow(4, 2)
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
+        "loss": torch.nn.functional.cross_entropy,
+        "train": Points(),
+        "validation": torch.utils.data.Subset(Points(), range(60)),
+    }
+"""
+STEPS = 4 * 80
+"""Batches of 30 in four epochs."""
+
+
+def test_a_curve_is_unbroken_through_a_halt_a_resume_and_a_lost_node(
+    dlctl, cluster, cluster_site, wait_until, visit
+):
+    """The page and the terminal are open from the beginning to the end, the list from a resume."""
+    folder = write_training(
+        dlctl.cwd / "job", {"job": "train.py"}, {"train.py": TRAIN},
+        learners=2, nodes=2, training={"batch_size": 30, "epochs": 4, "log_every_steps": 1},
+        checkpoint={"every": "20 steps"}, retry={"backoff": "1s"},
+    )  # fmt: skip
+    training_id = submit(dlctl, cluster_site, folder)
+    job = cluster_site.root / "jobs" / training_id
+    with dashboard_url(dlctl, training_id) as url, watched(dlctl, training_id) as terminal:
+        page = visit(url)
+        state = page.locator(".head .state")
+        wait_until(lambda: _steps(job, 1) > 60, 60)
+        dlctl("halt", training_id, ok=True)
+        wait_for_state(dlctl, wait_until, training_id, "HALTED")
+        state.filter(has_text="HALTED").wait_for()
+        _wait_for_steps(page, _newest_step(job, 1))
+        picture_of(page, "1-halted")
+        wait_until(lambda: "HALTED" in terminal.drawn, 30)
+        dlctl("resume", training_id, ok=True)
+        followed = dlctl.start("metrics", training_id, "--follow", "--json")
+        try:
+            wait_until(lambda: _steps(job, 2) > 30, 60)
+            cluster.node_kill(_node(job, 2, rank=1))  # before the training can end
+            state.filter(has_text="TRAINING").wait_for()
+            picture_of(page, "2-second-attempt")
+            wait_until(lambda: _steps(job, 3) > 0, 150)
+            state.filter(has_text="TRAINING").wait_for()
+            picture_of(page, "3-node-lost")
+            wait_for_file(wait_until, job / contract.verdict_file(3), timeout_s=150)
+            wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+            _check(dlctl, training_id)
+            told = [json.loads(line) for line in followed.communicate(timeout=60)[0].splitlines()]
+        finally:
+            followed.kill()
+            followed.wait()
+        assert {r["step"] for r in told if "loss" in r["values"]} == set(range(1, STEPS + 1))
+        assert [r["attempt"] for r in told if r["kind"] == "begin"] == [1, 2, 3]
+        _check_page(page)
+        wait_until(lambda: "COMPLETED" in terminal.drawn, 30)
+        _check_terminal(terminal.drawn)
+
+
+def _check_page(page):
+    page.locator(".head .state", has_text="COMPLETED").wait_for()
+    _wait_for_steps(page, STEPS)
+    picture_of(page, "4-completed")
+    assert steps_of(page_rows(page)) == [float(step) for step in range(1, STEPS + 1)]
+    painted = page.evaluate(PAINTED)
+    assert painted["last"] and painted["gap"] <= 3, "the curve as it is painted has a hole"
+    assert painted["bands"] == 1, "of three attempts, the second one is tinted"
+    page.get_by_role("tab", name="Attempts").click()
+    rows = page.get_by_role("tabpanel").locator("tbody tr").all_inner_texts()
+    assert [row.split()[0] for row in rows] == ["1", "2", "3"]
+    ends = [row.split("\t")[3] for row in rows]
+    assert ends == ["HALTED", "FAILED", "COMPLETED"]
+    page.get_by_role("tab", name="Events").click()
+    page.get_by_role("cell", name="begin", exact=True).first.wait_for()
+    kinds = page.get_by_role("tabpanel").locator("tbody tr td:nth-child(4)").all_inner_texts()
+    assert kinds.count("begin") == kinds.count("verdict") == 3
+    assert kinds.count("validation") >= 4 and kinds.count("checkpoint") >= STEPS // 20
+
+
+def _check_terminal(drawn):
+    states = re.findall(r"(PENDING|TRAINING|HALTED|COMPLETED) ·", drawn)
+    assert [state for state, _ in groupby(states)][-4:] == [
+        "TRAINING", "HALTED", "TRAINING", "COMPLETED",
+    ]  # fmt: skip
+    assert f"COMPLETED · attempt 3 · epoch 4 of 4 · step {STEPS}" in drawn
+
+
+def _wait_for_steps(page, newest):
+    """Wait until the page draws all steps; it never draws one twice, and leaves none out."""
+    end = time.monotonic() + 30
+    while (steps := steps_of(page_rows(page)))[-1:] != [float(newest)]:
+        assert steps == [float(step) for step in range(1, len(steps) + 1)]
+        assert time.monotonic() < end, f"step {newest} did not come: {steps[-3:]}"
+        page.wait_for_timeout(200)
+    assert steps == [float(step) for step in range(1, newest + 1)]
+
+
+def _newest_step(job, attempt):
+    lines = (job / contract.metrics_file(attempt, 0)).read_text().splitlines()
+    return max(json.loads(line)["step"] for line in lines if '"loss"' in line)
+
+
+def _node(job, attempt, rank):
+    status = contract.read_record(Status, job / contract.status_file(attempt, "learner", rank))
+    return int(status.host.removeprefix("n"))
+
+
+def _steps(job, attempt):
+    path = job / contract.metrics_file(attempt, 0)
+    return path.read_text().count('"loss"') if path.exists() else 0
+
+
+def _check(dlctl, training_id):
+    text = dlctl("metrics", training_id, "--json", ok=True).stdout
+    records = [json.loads(line) for line in text.splitlines()]
+    loop = [r for r in records if r["source"] == "loop"]
+    losses = [r["step"] for r in loop if r["kind"] == "scalar" and "loss" in r["values"]]
+    assert losses == list(range(1, STEPS + 1))
+    begins = [(r["attempt"], r["step"]) for r in loop if r["kind"] == "begin"]
+    assert [attempt for attempt, _ in begins] == [1, 2, 3]
+    assert begins[0][1] == 0 < begins[1][1] < begins[2][1]
+    ends = [r["event"].partition(":")[0] for r in records if r["kind"] == "verdict"]
+    assert (ends[0], ends[-1]) == ("HALTED", "COMPLETED")
+    picture = dlctl("watch", training_id, "--once", ok=True, env={"COLUMNS": "80"}).stdout
+    assert "COMPLETED" in picture and "✓ checkpoint" in picture
+    assert max(map(len, picture.splitlines())) <= 80
