@@ -20,15 +20,17 @@ NOTICES = "notices"
 EVENTS = ("started", "failed", "plateau", "finished")
 BY_DEFAULT = ("failed", "plateau", "finished")
 NOTICE_TIMEOUT_S = 5.0
+_ONCE = ("started", "plateau-")
 
 
 def notice_file(attempt: int | str, event: str, way: str) -> str:
     """Return the file that claims a notice; way is `email`, `webhook` or `command`.
 
-    `started` is told once for a training, whatever the attempt. With `.unsent` at its end, nobody
-    could send it yet.
+    `started` is told once for a training, whatever the attempt, and so is `plateau-<step>`, a
+    plateau since that step at which the training goes on. With `.unsent` at its end, nobody could
+    send it yet.
     """
-    return f"{NOTICES}/{'0' if event == 'started' else attempt}-{event}.{way}"
+    return f"{NOTICES}/{'0' if event.startswith(_ONCE) else attempt}-{event}.{way}"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,13 @@ class Notice:
     """Why no other attempt follows."""
     time: float = 0.0
     """Unix seconds."""
+    since_step: int | None = None
+    """Of a plateau at which the training goes on: where it began."""
+
+    @property
+    def claimed_as(self) -> str:
+        """Return the event in the name of the file that claims the notice."""
+        return self.event if self.since_step is None else f"{self.event}-{self.since_step}"
 
     @property
     def title(self) -> str:
@@ -116,6 +125,18 @@ def notice_of_start(training_id: str, name: str, site: str, attempt: int, learne
     return Notice(
         "started", training_id, name, site, attempt, str(State.TRAINING),
         f"{training_id} started: {reason}", reason=reason, time=time.time(),
+    )  # fmt: skip
+
+
+def notice_of_plateau(
+    training_id: str, name: str, site: str, attempt: int, reason: str, since_step: int
+) -> Notice:
+    """Return the notice of a plateau at which the training goes on."""
+    return Notice(
+        "plateau", training_id, name, site, attempt, str(State.TRAINING),
+        f"{training_id} is still running: {reason}.", reason=f"still running; {reason}",
+        hint=f"To end it with a checkpoint: dlctl halt {training_id}",
+        time=time.time(), since_step=since_step,
     )  # fmt: skip
 
 

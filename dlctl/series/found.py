@@ -7,7 +7,7 @@ ended before its node looked, are searched for one here.
 from __future__ import annotations
 
 from dlctl.contract.measured.judged import is_better_lower
-from dlctl.contract.measured.plateau import find_plateau, told_as
+from dlctl.contract.measured.plateau import find_plateau, stands_still
 from dlctl.contract.metrics import EventKind
 from dlctl.series.answers import changes_of_rate, main_curve
 from dlctl.series.run import Event, Run
@@ -27,7 +27,7 @@ def found_events(run: Run) -> list[Event]:
         lower = bool(is_better_lower(curve.key.name))
         plateau = find_plateau(curve.values(), lower, since, proven=True)
         if plateau is not None:
-            text = told_as(curve.key.shown, plateau)
+            text = f"plateau: {stands_still(curve.key.shown, plateau.since_step)}"
             found.append(_event(run, plateau.since_step, EventKind.PLATEAU, text))
     return found
 

@@ -33,6 +33,18 @@ def tell_started(job_dir: Path, plan: Plan, attempt: int, say: Callable[[str], N
     _begin(job_dir, plan, notice, say)
 
 
+def tell_plateau(
+    job_dir: Path, plan: Plan, attempt: int, told: tuple[str, int], say: Callable[[str], None]
+) -> None:
+    """Tell of a plateau at which the training goes on; returns at once.
+
+    Args:
+        told: the plateau in words, and since which step it is.
+    """
+    notice = contract.notice_of_plateau(plan.training_id, plan.name, plan.site, attempt, *told)
+    _begin(job_dir, plan, notice, say)
+
+
 def tell_end(job_dir: Path, plan: Plan, attempt: int, say: Callable[[str], None]) -> None:
     """Tell how the training ended, by the attempt's verdict; waits for at most `LONGEST_S`."""
     with contextlib.suppress(contract.ContractError, OSError):
@@ -64,7 +76,7 @@ def _begin(
 def _send_once(
     job_dir: Path, plan: Plan, notice: Notice, way: str, say: Callable[[str], None]
 ) -> None:
-    path = job_dir / contract.notice_file(notice.attempt, notice.event, way)
+    path = job_dir / contract.notice_file(notice.attempt, notice.claimed_as, way)
     try:
         path.parent.mkdir(exist_ok=True)
         with path.open("x") as file:

@@ -32,6 +32,7 @@ from learner.system.disk_reserve import Reserve
 
 if TYPE_CHECKING:
     from learner.supervisor.control import Control
+    from learner.supervisor.oversight.plateau import Told
     from learner.supervisor.steps import Running
 
 PREFLIGHT_S = 300.0
@@ -62,7 +63,7 @@ class Supervisor:
         self.heart = Heartbeat(job_dir, "supervisor", 0, attempt, logs)
         self._known = Statuses(job_dir, attempt)
         self._keeper = Keeper(plan, job_dir, attempt)
-        self._overseer = Overseer(plan, job_dir, attempt)
+        self._overseer = Overseer(plan, job_dir, attempt, tell=self._tell_plateau)
         self._hosts: list[str] = []
         self._silent: dict[int, tuple[float, float]] = {}
         self._warned = ""
@@ -321,6 +322,13 @@ class Supervisor:
     def _oversee(self) -> None:
         if (ending := self._overseer.look(self._statuses)) is not None:
             self.control.end(ending)
+
+    def _tell_plateau(self, told: Told) -> None:
+        from learner.notices.tell import tell_plateau
+
+        say(f"{told.reason[:1].upper()}{told.reason[1:]}; the training goes on.")
+        since = int(told.plateau.since_step)
+        tell_plateau(self.job_dir, self.plan, self.attempt, (told.reason, since), say)
 
     def _saving_s(self) -> float | None:
         """Return how long saving takes by what learners report: a step's end and a checkpoint."""

@@ -135,6 +135,7 @@ class Helm:
             UserFault: no epoch ever does.
         """
         reported = sorted(names)
+        self._guards.choose(reported)
         if (name := self._guards.metric) and name not in reported:
             raise UserFault(
                 f"stop.plateau.metric is {name!r}, which no epoch reports",
@@ -143,10 +144,7 @@ class Helm:
 
     def reached_plateau(self, position: Position) -> bool:
         """Return whether the metric that has to improve did not, over the epochs so far."""
-        if not (name := self._guards.metric):
-            return False
-        values = [epoch[name] for epoch in position.history if name in epoch]
-        stopped = self._guards.after_report(values, position.step)
+        stopped = self._guards.after_epoch(position.history, position.step)
         if stopped:
             self._keep(stopped)
         return stopped is not None

@@ -90,9 +90,9 @@ def plateau_among(
     return Plateau(flat[0][0], len(flat), _gain(flat), level, margin)
 
 
-def told_as(metric: str, plateau: Plateau) -> str:
-    """Return what the event of a plateau says."""
-    return f"plateau: {metric} has not got better since step {plateau.since_step:.0f}"
+def stands_still(metric: str, since: float, unit: str = "step") -> str:
+    """Return in words that a metric is on a plateau."""
+    return f"{metric} has not got better since {unit} {since:.0f}"
 
 
 def median_of_newest(gains: Sequence[float]) -> float:

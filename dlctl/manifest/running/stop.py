@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from dlctl import contract
+from dlctl.contract.measured.judged import is_better_lower
 from dlctl.manifest.parts import Count, Line, Real, Section
 
 
@@ -17,9 +18,30 @@ def _named(value: Any) -> Any:
 class PlateauSection(Section, title="Plateau"):
     """A metric that has to improve."""
 
-    metric: Line = Field("validation_loss", description="A metric that the training reports.")
-    patience: Count = Field(ge=1, description="Epochs (or reports) without improvement.")
-    better: Literal["lower", "higher"] = Field("lower", description="Which values are better.")
+    metric: Line | None = Field(
+        None,
+        description="A metric that the training reports; default: the one that dlctl judges it by,"
+        " with `patience` validation_loss.",
+    )
+    patience: Count | None = Field(
+        None,
+        ge=1,
+        description="Epochs (or reports) without improvement; default: a test decides.",
+    )
+    better: Literal["lower", "higher"] | None = Field(
+        None, description="Which values are better; default: lower, without `patience` by the name."
+    )
+
+    def rule(self) -> contract.Plateau:
+        """Return the guard for the plan."""
+        by_name = self.patience is None and is_better_lower(self.metric or "") is False
+        better = self.better or ("higher" if by_name else "lower")
+        metric = self.metric or ("validation_loss" if self.patience else "")
+        return contract.Plateau(metric, self.patience or 0, better)
+
+
+def _automatic(value: Any) -> Any:
+    return {} if value == "auto" else value
 
 
 class LossSpikeSection(Section, title="LossSpike"):
@@ -38,7 +60,10 @@ class StopSection(Section, title="Stop"):
     not_a_number: Annotated[
         bool, BeforeValidator(_named), WithJsonSchema({"type": ["boolean", "null"]})
     ] = Field(False, description="End at the first step whose loss is NaN or infinite.")
-    plateau: PlateauSection | None = Field(None, description="End when a metric stays as it is.")
+    plateau: Annotated[
+        PlateauSection | None,
+        BeforeValidator(_automatic, json_schema_input_type=PlateauSection | Literal["auto"] | None),
+    ] = Field(None, description="End when a metric stays as it is; auto: by dlctl's own test.")
     loss_spike: LossSpikeSection | None = Field(None, description="Roll back when the loss jumps.")
     max_node_hours: Real | None = Field(None, gt=0, description="Node-hours of all attempts.")
     max_gpu_hours: Real | None = Field(None, gt=0, description="GPU-hours of all attempts.")
@@ -57,7 +82,7 @@ def stop_rules(section: StopSection | None) -> contract.StopRules | None:
     plateau, spike = section.plateau, section.loss_spike
     return contract.StopRules(
         not_a_number=section.not_a_number,
-        plateau=contract.Plateau(**plateau.model_dump()) if plateau else None,
+        plateau=plateau.rule() if plateau else None,
         loss_spike=spike.factor if spike else None,
         skip_batches=spike is not None and spike.action == "skip",
         max_node_hours=section.max_node_hours,

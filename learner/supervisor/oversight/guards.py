@@ -19,6 +19,7 @@ from learner.job.guards import Guards, read_stopped, write_stopped
 from learner.job.outcome import Outcome
 from learner.rehearsal.drill import halt_is_due
 from learner.supervisor.control import EndRequest
+from learner.supervisor.oversight.plateau import PlateauWatch, Told
 
 LOOK_S = 1.0
 STOP_GRACE_S = 10.0
@@ -29,18 +30,27 @@ class Overseer:
     """Looks at the hours and at what the learners report, and says when a guard ends the attempt.
 
     Args:
+        tell: takes each plateau at which the training goes on.
         clock: Unix seconds.
     """
 
     def __init__(
-        self, plan: Plan, job_dir: Path, attempt: int, clock: Callable[[], float] = time.time
+        self,
+        plan: Plan,
+        job_dir: Path,
+        attempt: int,
+        clock: Callable[[], float] = time.time,
+        tell: Callable[[Told], None] = lambda _: None,
     ) -> None:
         rules = plan.stop or StopRules()
+        self._tested = rules.plateau if rules.plateau and not rules.plateau.patience else None
+        self._plateaus = PlateauWatch(job_dir, attempt, self._tested)
+        self._tell = tell
         self._job_dir, self._attempt, self._clock = job_dir, attempt, clock
         self._ends = _ends_of_hours(plan, rules, job_dir, attempt, clock())
         self._rehearsal = plan.rehearsal
-        looks_itself = plan.framework.job is not None and plan.parameter_server is None
-        self._guards = None if looks_itself or plan.stop is None else Guards(rules)
+        self._looks_itself = plan.framework.job is not None and plan.parameter_server is None
+        self._guards = None if self._looks_itself or plan.stop is None else Guards(rules)
         self._seen: dict[int, object] = {}
         self._reports: list[float | None] = []
         self._look_at = 0.0
@@ -56,6 +66,7 @@ class Overseer:
         if halt_is_due(self._rehearsal, statuses() if self._rehearsal else ()):
             return EndRequest("halt", "the rehearsal halts it", 0.0)
         stopped = self._heed(statuses()) if self._guards else None
+        stopped = self._at_plateau() or stopped
         if stopped is None:
             return None
         write_stopped(self._job_dir, self._attempt, stopped)
@@ -63,6 +74,17 @@ class Overseer:
         if kind is VerdictKind.PLATEAU:
             return EndRequest("halt", stopped.reason, 0.0, kind)
         return EndRequest("stop", stopped.reason, STOP_GRACE_S, kind)
+
+    def _at_plateau(self) -> Stopped | None:
+        """Return why a plateau ends the training, if one was found just now and does."""
+        told = self._plateaus.look()
+        if told is None:
+            return None
+        if self._tested is None:
+            self._tell(told)
+        elif not self._looks_itself:
+            return Stopped(str(VerdictKind.PLATEAU), told.step, told.reason)
+        return None
 
     def _heed(self, statuses: list[Status]) -> Stopped | None:
         """Return why the learners' newest reports end the training, if they do."""

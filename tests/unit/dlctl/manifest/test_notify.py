@@ -49,7 +49,8 @@ def test_without_a_mail_server_slurm_sends_mails():
         ("hang: {floor: 1s}", "'1s' is too short; 15s or more is allowed"),
         ("notify: {email: a@b.c, smtp: {server: s, tls: none, password: p4ssw0rd}}", "readable"),
         ("stop: {}", "is empty"),
-        ("stop: {plateau: {metric: loss}}", "patience"),
+        ("stop: {plateau: {patience: 0}}", "patience"),
+        ("stop: {plateau: maybe}", "stop.plateau"),
         ("stop: {loss_spike: {factor: 1}}", "factor"),
     ],
 )
@@ -64,4 +65,11 @@ def test_guards_are_in_the_plan():
     assert plan_of(TEXT + text).stop == contract.StopRules(
         True, contract.Plateau("validation_loss", 3), loss_spike=4.0, max_gpu_hours=8.0
     )
+    for said, rule in (
+        ("auto", contract.Plateau()),
+        ("{metric: loss}", contract.Plateau("loss")),
+        ("{metric: accuracy}", contract.Plateau("accuracy", 0, "higher")),
+        ("{metric: accuracy, patience: 2}", contract.Plateau("accuracy", 2, "lower")),
+    ):
+        assert plan_of(f"{TEXT}stop: {{plateau: {said}}}").stop == contract.StopRules(plateau=rule)
     assert plan_of(TEXT + "stop: {loss_spike: {factor: 4, action: skip}}").stop.skip_batches

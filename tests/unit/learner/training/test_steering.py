@@ -201,6 +201,28 @@ def test_a_metric_that_stays_as_it_is_ends_the_training_early(tmp_path: Path) ->
     assert run.stopped[0].reason.startswith("loss has not improved in 2 epochs (best ")
 
 
+def test_the_test_of_a_plateau_ends_the_training_without_a_patience(tmp_path: Path) -> None:
+    run = Run(tmp_path, rules=StopRules(plateau=Plateau()), epochs=40)
+    run.order(1, values={"lr": 0.0})
+    assert run.run()
+    assert 8 <= run.trainer.position.epoch < 12
+    (stopped,) = run.stopped
+    assert stopped.kind == "plateau" and stopped.reason.startswith("loss has not got better since")
+
+
+def test_a_plateau_of_epochs_begins_anew_with_another_rate() -> None:
+    guards = Guards(StopRules(plateau=Plateau()))
+    guards.choose(["loss", "validation_loss", "samples_per_s"])
+    assert guards.metric == "validation_loss"
+    rates = [0.1] * 12 + [0.01] * 12
+    history = [
+        {"epoch": n + 1, "learning_rate": rate, "validation_loss": float("nan") if n == 3 else 1.0}
+        for n, rate in enumerate(rates)
+    ]
+    ends = [n for n in range(1, 25) if guards.after_epoch(history[:n], n)]
+    assert ends == [9, 10, 11, 12, 20, 21, 22, 23, 24]
+
+
 @pytest.mark.parametrize(
     ("jumps", "seen"), [({}, 48), ({1: 4}, 40), ({1: 4, 2: 4}, 32), ({1: 9}, 32)]
 )

@@ -1,0 +1,76 @@
+"""Which series a training is judged by, and which way a metric gets better, by its name. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dlctl.contract.metrics import LEARNING_RATE, Source
+
+VALIDATED = ("validation", "test", "eval", "valid", "val")
+"""Groups of data that a training does not learn from."""
+RATE_NAMES = (LEARNING_RATE, "lr")
+_GROUPS = {
+    "train_": "train", "training_": "train", "validation_": "validation", "val_": "validation",
+    "valid_": "validation", "eval_": "validation", "test_": "test",
+}  # fmt: skip
+_LOWER = re.compile(
+    r"\bloss\b|\berr(or)?\b|perplexity|\bppl\b|\bmae\b|\br?mse\b|\bwer\b|\bcer\b|\bnll\b|\bbpc\b|\bfid\b"
+)
+_HIGHER = re.compile(
+    r"\bacc(uracy)?\b|precision|recall|\bf1\b|\bauc|\bmap\b|\biou\b|dice|bleu|rouge|psnr|ssim|reward|score|top.?\d"
+)
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """Which series a curve shows."""
+
+    source: str
+    """A `Source`."""
+    learner: int
+    group: str
+    """Which data the values are of, such as `train`, `validation`, `test`; empty if unknown."""
+    name: str
+    """Such as `loss`."""
+
+    @property
+    def shown(self) -> str:
+        """Return the name for people: `validation loss`, `learner 1: loss`."""
+        words = f"{self.group} {self.name}".strip()
+        return f"learner {self.learner}: {words}" if self.learner else words
+
+
+def key_of(source: Source, learner: int, group: str, name: str) -> Key:
+    """Return the key of a series; `validation_loss` is the loss of the group `validation`."""
+    if source is Source.NODE:
+        return Key(source.value, learner, group, name)
+    if not group:
+        for beginning, of in _GROUPS.items():
+            if name.startswith(beginning) and len(name) > len(beginning):
+                return Key(source.value, learner, of, name.removeprefix(beginning))
+    return Key(source.value, learner, group, name)
+
+
+def is_better_lower(name: str) -> bool | None:
+    """Return whether lower values are better; None if the name does not tell."""
+    words = name.lower().replace("_", " ").replace("/", " ").replace("-", " ")
+    if _LOWER.search(words):
+        return True
+    return False if _HIGHER.search(words) else None
+
+
+def judged(keys: Iterable[Key]) -> Key | None:
+    """Return the series by which a training is judged.
+
+    It is of validation data if there is any, and an accuracy rather than a loss.
+    """
+    mine = [k for k in sorted(keys) if k.source != Source.NODE.value and k.learner == 0]
+    known = [key for key in mine if is_better_lower(key.name) is not None]
+    for groups in (VALIDATED, None):
+        for lower in (False, True):
+            for key in known:
+                if (groups is None or key.group in groups) and is_better_lower(key.name) is lower:
+                    return key
+    return None

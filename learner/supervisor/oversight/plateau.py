@@ -1,0 +1,273 @@
+"""Follow the curve by which a training is judged, and tell once of each plateau.
+
+Reads what learner 0 measured, over all attempts and bit by bit, and keeps a few hundred means of
+each curve, however long the training is.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import Plateau as Rule
+from dlctl.contract.measured.judged import RATE_NAMES, Key, is_better_lower, judged, key_of
+from dlctl.contract.measured.plateau import (
+    LEAST,
+    METHOD,
+    Plateau,
+    median_of_newest,
+    plateau_among,
+    stands_still,
+)
+from dlctl.contract.measured.rates import Rates
+from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source, parse_line
+from learner.collect.follow import LineFollower, Position
+from learner.job.metrics import MetricsFile
+
+LOOK_EVERY_S = 20.0
+SOONEST_S = 2.0
+"""A training that has just begun is looked at more often: it may be short."""
+_READ_S = 0.1
+"""For how long one look reads at most; the rest is read a second later."""
+_MOST_POINTS = 240
+_MOST_CURVES = 100
+_MOST_NAMES = 10_000
+_SOURCES = (Source.LOOP, Source.PROGRAM, Source.LOG)
+
+
+@dataclass
+class Curve:
+    """The newest part of a curve, as means of neighbours; higher values are better."""
+
+    first: float | None = None
+    best: float = -math.inf
+    points: list[tuple[float, float]] = field(default_factory=list)
+    """(step, gain) since the learning rate changed; of several steps the last step and the mean."""
+    _each: int = 1
+    """How many values a point is the mean of."""
+    _waiting: list[float] = field(default_factory=list)
+
+    def add(self, step: float, gain: float) -> None:
+        """Take a value; those of this step and later ones are replaced."""
+        if self.points and self.points[-1][0] >= step:
+            self.drop_after(step - 1)
+        self.first = gain if self.first is None else self.first
+        self.best = max(self.best, gain)
+        self._waiting.append(gain)
+        if len(self._waiting) < self._each:
+            return
+        self.points.append((step, sum(self._waiting) / len(self._waiting)))
+        self._waiting.clear()
+        if len(self.points) > _MOST_POINTS:
+            pairs = zip(self.points[::2], self.points[1::2], strict=False)
+            self.points = [(b[0], (a[1] + b[1]) / 2) for a, b in pairs]
+            self._each *= 2
+
+    def drop_after(self, step: float) -> None:
+        """Forget what is done again."""
+        self._waiting.clear()
+        self.points = [point for point in self.points if point[0] <= step]
+
+    def begin_after(self, step: float) -> None:
+        """Forget the values up to a change of the learning rate, but not what was gained by it."""
+        if self.points and self.points[0][0] <= step:
+            self.points = [point for point in self.points if point[0] > step]
+            self._each = 1
+            self._waiting.clear()
+
+    @property
+    def whole(self) -> float:
+        """Return what the training has gained."""
+        return 0.0 if self.first is None else self.best - self.first
+
+
+@dataclass(frozen=True)
+class Told:
+    """A plateau that was told."""
+
+    key: Key
+    plateau: Plateau
+    step: int
+    """The newest step by then."""
+
+    @property
+    def reason(self) -> str:
+        """Return it in words, as the beginning of a sentence."""
+        return stands_still(self.key.shown, self.plateau.since_step)
+
+
+class Watch:
+    """Takes lines of metrics in their order and finds plateaus. Pure.
+
+    Args:
+        metric: the name of the metric to follow; empty: the one by which a training is judged.
+        better: `lower` or `higher`, for that metric.
+    """
+
+    def __init__(self, metric: str = "", better: str = "") -> None:
+        self._wanted = key_of(Source.LOOP, 0, "", metric) if metric else None
+        self._lower = better == "lower"
+        self._signs: dict[Key, float] = {}
+        self._curves: dict[Key, Curve] = {}
+        self._rates: dict[Key, Rates] = {}
+        self._told: dict[Key, tuple[float, float]] = {}
+        """By curve since which step the plateau was that was told, and what must be exceeded."""
+        self._newest = NO_STEP
+
+    def add(self, source: Source, line: MetricsLine) -> None:
+        """Take a line of learner 0."""
+        if line.step == NO_STEP:
+            return
+        if line.event:
+            if line.kind == EventKind.BEGIN.value:
+                self._go_back(line.step)
+            return
+        self._newest = line.step
+        for name, value in line.values.items():
+            if value is None:
+                continue
+            key = key_of(source, 0, line.series_group, name)
+            if name in RATE_NAMES:
+                if key in self._rates or len(self._rates) < _MOST_CURVES:
+                    self._rates.setdefault(key, Rates()).add(line.step, value)
+            elif (sign := self._sign(key)) and (
+                key in self._curves or len(self._curves) < _MOST_CURVES
+            ):
+                self._curves.setdefault(key, Curve()).add(line.step, sign * value)
+
+    def remember(self, line: MetricsLine) -> None:
+        """Take the line of a plateau that was told, perhaps by an earlier attempt."""
+        for key, curve in self._curves.items():
+            level, margin = line.values.get("level"), line.values.get("margin")
+            if level is None or margin is None or not curve.points:
+                continue
+            if key.shown == line.texts.get("metric") and curve.points[-1][0] >= line.step:
+                self._told[key] = (line.step, self._sign(key) * level + margin)
+
+    def look(self) -> Told | None:
+        """Return the plateau that the judged curve is on, unless it was told before."""
+        key = min(self._curves, default=None) if self._wanted else judged(self._curves)
+        if key is None:
+            return None
+        curve, change = self._curves[key], self._last_change()
+        curve.begin_after(change)
+        since, exceed = self._told.get(key, (NO_STEP, 0.0))
+        gains = [gain for _, gain in curve.points]
+        if len(gains) < LEAST or (since > change and median_of_newest(gains) <= exceed):
+            return None
+        found = plateau_among(curve.points, curve.whole, proven=True)
+        if found is None:
+            return None
+        self._told[key] = (found.since_step, found.level + found.margin)
+        return Told(key, found, self._newest)
+
+    def line(self, told: Told) -> MetricsLine:
+        """Return the event of a plateau."""
+        found, sign = told.plateau, self._sign(told.key)
+        values: dict[str, float | None] = {
+            "level": sign * found.level, "margin": found.margin, "last_step": float(told.step),
+        }  # fmt: skip
+        return MetricsLine(
+            int(found.since_step), None, round(time.time(), 3), values, f"plateau: {told.reason}",
+            kind=EventKind.PLATEAU.value, texts={"metric": told.key.shown, "method": METHOD},
+        )  # fmt: skip
+
+    def _sign(self, key: Key) -> float:
+        """Return what turns values into gains; 0 for a series that nobody follows."""
+        if (known := self._signs.get(key)) is not None:
+            return known
+        wanted, lower = self._wanted, is_better_lower(key.name)
+        if wanted is not None:
+            is_it = key.name == wanted.name and wanted.group in ("", key.group)
+            lower = self._lower if is_it else None
+        if len(self._signs) >= _MOST_NAMES:
+            self._signs.clear()
+        self._signs[key] = sign = {True: -1.0, False: 1.0, None: 0.0}[lower]
+        return sign
+
+    def _last_change(self) -> float:
+        for name in RATE_NAMES:
+            for key in sorted(self._rates):
+                if key.name == name:
+                    return max((c.step for c in self._rates[key].changes()), default=NO_STEP)
+        return NO_STEP
+
+    def _go_back(self, step: int) -> None:
+        for curve in self._curves.values():
+            curve.drop_after(step)
+        for rates in self._rates.values():
+            rates.drop_after(step)
+        self._told = {key: told for key, told in self._told.items() if told[0] <= step}
+
+
+class PlateauWatch:
+    """Reads the files of metrics now and then, and writes the event of each plateau.
+
+    Args:
+        rule: the manifest's `stop.plateau`, if the test decides and not its patience.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        job_dir: Path,
+        attempt: int,
+        rule: Rule | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._watch = Watch(rule.metric, rule.better) if rule else Watch()
+        self._began_at = clock()
+        self._look_at = self._began_at + SOONEST_S
+        self._files = [
+            (n, source, LineFollower(job_dir / contract.metrics_file(n, 0, source), Position()))
+            for n in range(1, attempt + 1)
+            for source in (*_SOURCES, *([Source.JOB] if n < attempt else []))
+        ]
+        self._attempt = attempt
+        self._is_fresh = False
+        self._output = MetricsFile(
+            job_dir / contract.metrics_file(attempt, 0, Source.JOB), warn=lambda _: None
+        )
+
+    def look(self) -> Told | None:
+        """Return a plateau that was not told before, once it is in the metrics."""
+        now = self._clock()
+        if now < self._look_at:
+            return None
+        caught_up = self._read(now + _READ_S)
+        pause_s = min(LOOK_EVERY_S, max(SOONEST_S, (now - self._began_at) / 10))
+        self._look_at = self._clock() + (pause_s if caught_up else 1.0)
+        if not caught_up or not self._is_fresh:
+            return None
+        self._is_fresh = False
+        if (told := self._watch.look()) is not None:
+            self._output.add(self._watch.line(told))
+        return told
+
+    def _read(self, until: float) -> bool:
+        """Read on; return whether nothing is left for now."""
+        for entry in list(self._files):
+            attempt, source, file = entry
+            while (text := file.lines()) is not None:
+                self._take(source, text)
+                if self._clock() >= until:
+                    return False
+            if attempt < self._attempt:
+                self._files.remove(entry)  # nobody goes on writing it
+        return True
+
+    def _take(self, source: Source, text: str) -> None:
+        self._is_fresh = True
+        for written in text.split("\n"):
+            line = parse_line(written) if written else None
+            if line is None:
+                continue
+            if source is not Source.JOB:
+                self._watch.add(source, line)
+            elif line.kind == EventKind.PLATEAU.value:
+                self._watch.remember(line)

@@ -1,0 +1,220 @@
+"""A plateau is told once, by the node, whatever the number of attempts and of steps."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from node_job import Job
+from scheduler_plan import make_plan
+
+from dlctl import contract
+from dlctl.contract import Notify, Plateau, State, StopRules, VerdictKind
+from dlctl.contract.metrics import EventKind, MetricsLine, Source, parse_line
+from dlctl.series.found import found_events
+from dlctl.series.replays import Origin
+from dlctl.series.run import Run
+from learner.supervisor.oversight import plateau
+from learner.supervisor.oversight.guards import Overseer
+from learner.supervisor.oversight.plateau import PlateauWatch, Told, Watch
+
+
+class Training:
+    """Files of metrics, and a watch of the newest attempt."""
+
+    def __init__(self, folder: Path) -> None:
+        self.dir = folder
+        (folder / contract.METRICS).mkdir()
+        self.begin(1, 0)
+
+    def begin(self, attempt: int, step: int) -> None:
+        self.attempt, self.now = attempt, 0.0
+        self.watch = PlateauWatch(self.dir, attempt, clock=lambda: self.now)
+        begin = MetricsLine(step, event="begins", kind=EventKind.BEGIN.value)
+        self.write([begin], Source.LOOP)
+
+    def write(self, lines: list[MetricsLine], source: Source) -> None:
+        path = self.dir / contract.metrics_file(self.attempt, 0, source)
+        with path.open("ab") as file:
+            file.writelines(line.encode() for line in lines)
+
+    def look(self) -> Told | None:
+        self.now += 100
+        return self.watch.look()
+
+    def train(self, steps: range, value: float, source: Source = Source.LOOP) -> list[Told]:
+        """Measure a loss that falls to a value within some steps; look after each."""
+        told = []
+        for i, step in enumerate(steps):
+            loss = value + math.exp(-i / 3)
+            self.write([MetricsLine(step, 1, 1.0, {"validation_loss": loss})], source)
+            told += [self.look()]
+        return [each for each in told if each is not None]
+
+    def events(self) -> list[MetricsLine]:
+        lines = []
+        for n in range(1, self.attempt + 1):
+            path = self.dir / contract.metrics_file(n, 0, Source.JOB)
+            lines += path.read_bytes().splitlines() if path.exists() else []
+        return [line for text in lines if (line := parse_line(text)) is not None]
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(tmp_path)
+
+
+@pytest.mark.parametrize("source", [Source.LOOP, Source.PROGRAM, Source.LOG])
+def test_a_plateau_is_told_once_and_again_after_a_better_value(
+    training: Training, source: Source
+) -> None:
+    (told,) = training.train(range(1, 60), 1.0, source)
+    (event,) = training.events()
+    assert (event.kind, event.texts["metric"]) == ("plateau", "validation loss")
+    assert 10 <= event.step <= 20 and event.step == told.plateau.since_step
+    assert event.event == f"plateau: validation loss has not got better since step {event.step}"
+    assert event.texts["method"] and event.values["level"] == pytest.approx(1.0, abs=0.1)
+    assert not training.train(range(60, 90), 1.0 - 0.0001, source)
+    assert len(training.train(range(90, 200), 0.2, source)) == 1
+
+
+def test_a_changed_rate_begins_anew(training: Training) -> None:
+    for step in range(1, 121):
+        values = {"validation_loss": 1.0, "learning_rate": 0.1 if step <= 60 else 0.01}
+        training.write([MetricsLine(step, 1, 1.0, values)], Source.LOOP)
+        training.look()
+    first, second = training.events()
+    assert first.step < 20 and 60 < second.step < 80
+
+
+def test_the_next_attempt_does_not_tell_again_unless_the_plateau_is_undone(
+    training: Training,
+) -> None:
+    assert training.train(range(1, 60), 1.0)
+    training.begin(2, 40)
+    flat = [MetricsLine(step, 1, 1.0, {"validation_loss": 1.0}) for step in range(41, 80)]
+    training.write(flat, Source.LOOP)
+    assert training.look() is None and len(training.events()) == 1
+    training.begin(3, 5)  # before the plateau
+    assert len(training.train(range(6, 60), 1.0)) == 1
+
+
+def test_the_reader_shows_the_nodes_plateau_and_finds_no_second_one(training: Training) -> None:
+    training.train(range(1, 60), 1.0)
+    run = Run("t-1")
+    for step in range(1, 60):
+        value = {"validation_loss": 1.0 + math.exp(-step / 3)}
+        run.add(Origin(1, 0, Source.LOOP), MetricsLine(step, 1, 1.0, value))
+    assert [event.kind for event in found_events(run)] == ["plateau"]
+    run.add(Origin(1, 0, Source.JOB), training.events()[0])
+    assert found_events(run) == [] and [event.kind for event in run.events] == ["plateau"]
+
+
+def test_a_million_points_cost_little_memory_and_hide_no_trend() -> None:
+    watch, draw = Watch(), random.Random(3)
+    for step in range(100_000):
+        loss = 2 - step / 100_000 + draw.gauss(0, 0.5)
+        watch.add(Source.PROGRAM, MetricsLine(step, 1, 1.0, {"loss": loss}))
+        if step % 10_000 == 9_999:
+            assert watch.look() is None
+    (curve,) = watch._curves.values()
+    assert len(curve.points) <= 240
+    for step in range(100_000, 400_000):
+        value = {"loss": 1 + draw.gauss(0, 0.5), f"other {step}": 1.0}
+        watch.add(Source.PROGRAM, MetricsLine(step, 1, 1.0, value))
+    told = watch.look()
+    assert told is not None and 80_000 <= told.plateau.since_step <= 120_000
+    assert len(watch._signs) <= plateau._MOST_NAMES
+
+
+def test_lines_are_read_bit_by_bit_and_a_half_one_waits(training: Training) -> None:
+    path = training.dir / contract.metrics_file(1, 0, Source.LOOP)
+    lines = [MetricsLine(n, 1, 1.0, {"validation_loss": 1.0}).encode() for n in range(1, 40)]
+    text = b"".join([*lines[:20], b"{broken\n", b"\x00\xff\n", *lines[20:]])
+    told = []
+    for begin in range(0, len(text), 97):
+        with path.open("ab") as file:
+            file.write(text[begin : begin + 97])
+        told.append(training.look())
+    assert sum(each is not None for each in told) == 1
+
+
+def overseer(folder: Path, rule: Plateau | None, **framework: str | None) -> Overseer:
+    (folder / contract.attempt_dir(1)).mkdir(parents=True)
+    (folder / contract.METRICS).mkdir()
+    values = [{"accuracy": 0.5, "loss": 2.0 - step / 100} for step in range(100)]
+    with (folder / contract.metrics_file(1, 0, Source.PROGRAM)).open("ab") as file:
+        file.writelines(MetricsLine(n, 1, 1.0, dict(v)).encode() for n, v in enumerate(values))
+    plan = make_plan()
+    plan = replace(plan, stop=StopRules(plateau=rule) if rule else None)
+    return Overseer(
+        replace(plan, framework=replace(plan.framework, **framework)), folder, 1,
+        tell=lambda told: (folder / "told").touch(),
+    )  # fmt: skip
+
+
+PROGRAM = {"job": None, "command": "python train.py"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "framework", "ends", "tells"),
+    [
+        (None, PROGRAM, False, True),
+        (Plateau(), PROGRAM, True, False),
+        (Plateau(), {"job": "train.py", "command": None}, False, False),
+        (Plateau("loss", 0, "lower"), PROGRAM, False, False),
+        (Plateau("accuracy", 0, "higher"), PROGRAM, True, False),
+        (Plateau("accuracy", 90, "higher"), PROGRAM, False, True),
+    ],
+)
+def test_who_ends_at_a_plateau(
+    tmp_path: Path, monkeypatch, rule: Plateau | None, framework: dict[str, str | None],
+    ends: bool, tells: bool,
+) -> None:  # fmt: skip
+    """The accuracy stands still and the loss falls; the loop looks at its epochs itself."""
+    monkeypatch.setattr(plateau, "SOONEST_S", 0.0)
+    request = overseer(tmp_path, rule, **framework).look(list)
+    assert (request is not None) is ends
+    if request is not None:
+        assert (request.action, request.kind) == ("halt", VerdictKind.PLATEAU)
+        assert request.reason.startswith("accuracy has not got better since step ")
+        stopped = json.loads((tmp_path / contract.stopped_file(1)).read_text())
+        assert stopped["kind"] == "plateau"
+    assert (tmp_path / "told").exists() is tells
+
+
+PROGRAM_THAT_STANDS_STILL = """
+import pathlib, time
+from learner.ddl import log
+told = pathlib.Path("..", "told")
+step = 0
+while not told.exists() or step < 200:
+    step += 1
+    log(step, accuracy=min(0.9, 0.05 * step))
+    time.sleep(0.01)
+"""
+
+
+def test_a_running_training_tells_of_its_plateau_and_goes_on(tmp_path: Path) -> None:
+    notify = Notify(["plateau"], command="cat >> ../told")
+    job = Job(tmp_path, "python program.py", notify=notify)
+    (job.code / "program.py").write_text(PROGRAM_THAT_STANDS_STILL)
+    verdict = job.run()
+    assert verdict.state is State.COMPLETED, verdict
+    notice = json.loads((job.dir / "told").read_text())
+    assert notice["event"] == "plateau" and notice["state"] == "TRAINING"
+    assert notice["reason"].startswith("still running; accuracy has not got better since step ")
+    (file,) = (job.dir / contract.NOTICES).iterdir()
+    assert file.name == f"0-plateau-{notice['since_step']}.command"
+
+
+def test_a_program_of_ones_own_ends_at_its_plateau(tmp_path: Path) -> None:
+    job = Job(tmp_path, "exec python program.py", stop=StopRules(plateau=Plateau()))
+    (job.code / "program.py").write_text(PROGRAM_THAT_STANDS_STILL)
+    verdict = job.run()
+    assert verdict.kind == VerdictKind.PLATEAU, verdict
+    assert verdict.reason.startswith("Accuracy has not got better since step ")
