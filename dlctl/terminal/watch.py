@@ -11,7 +11,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from dlctl.terminal.frame import Shown, View, frame, metric_names
-from dlctl.terminal.screen import full_screen, key
+from dlctl.terminal.screen import full_screen
 from dlctl.terminal.text import Line
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ def watch_on_terminal(looking: Looks[TrainingReader], now: Callable[[], float] =
                 if background.news.is_set() and not view.paused:
                     background.news.clear()
                     frames, size = background.frames, (0, 0)
-                if size != screen.size:
+                if size != screen.size or screen.is_lost:
                     size = screen.size
                     with _held(looking):
                         lines = frame(frames, view, *size, now())
                     screen.show(lines)
-                pressed = key(_KEY_S)
+                pressed = screen.key(_KEY_S)
                 if pressed in ("q", "\x03"):
                     return
                 if pressed:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
+import shlex
+import signal
 import struct
 import subprocess
 import sys
@@ -24,49 +27,142 @@ with open(path, "w") as f:
         print(json.dumps({"step": step, "time": time.time(), "loss": 1 / step}), file=f)
 EOF
 """
+ENTER, LEAVE, CLEAR = "\033[?1049h", "\033[?1049l", "\033[2J"
+
+
+class Terminal:
+    """A pseudo-terminal that controls a session of its own, and what was written to it."""
+
+    def __init__(self):
+        self.master, self.slave = pty.openpty()
+        self.seen = bytearray()
+        self.resize(24, 80)
+
+    def resize(self, rows, columns):
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def until(self, text, within_s=30.0):
+        """Wait for a text, and forget what came before its end."""
+        end = time.monotonic() + within_s
+        while text.encode() not in self.seen:
+            assert time.monotonic() < end, f"no {text!r} in {bytes(self.seen)!r}"
+            if select.select([self.master], [], [], 0.5)[0]:
+                self.seen.extend(os.read(self.master, 65536))
+        del self.seen[: self.seen.index(text.encode()) + len(text.encode())]
+
+    @property
+    def modes(self):
+        return termios.tcgetattr(self.slave)
+
+    def start(self, argv, dlctl):
+        def control():
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        return subprocess.Popen(
+            argv, env=dlctl.env | {"TERM": "xterm-256color", "PS1": "$ "}, cwd=dlctl.cwd,
+            stdin=self.slave, stdout=self.slave, stderr=self.slave, preexec_fn=control,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def terminal():
+    terminal = Terminal()
+    yield terminal
+    os.close(terminal.slave)
+    os.close(terminal.master)
+
+
+@pytest.fixture
+def command(dlctl, local_site):
+    folder = write_training(dlctl.cwd / "job", {"command": COMMAND})
+    return [sys.executable, "-m", "dlctl", "watch", submit(dlctl, local_site, folder)]
+
+
+@pytest.fixture
+def shell(dlctl, terminal):
+    process = terminal.start(["bash", "--norc", "--noediting", "-i"], dlctl)
+    terminal.until("$ ")
+    yield process
+    os.killpg(os.tcgetpgrp(terminal.master), signal.SIGKILL)
+    process.kill()
+    process.wait()
 
 
 @pytest.mark.parametrize("how", ["q", "SIGTERM"])
-def test_watch_draws_and_leaves_the_terminal_as_it_was(dlctl, local_site, how):
-    folder = write_training(dlctl.cwd / "job", {"command": COMMAND})
-    training_id = submit(dlctl, local_site, folder)
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    before = termios.tcgetattr(slave)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dlctl", "watch", training_id],
-        env=dlctl.env | {"TERM": "xterm-256color"}, cwd=dlctl.cwd,
-        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-    )  # fmt: skip
-    seen = bytearray()
-
-    def until(text, within_s=120.0):
-        end = time.monotonic() + within_s
-        while text.encode() not in seen:
-            assert time.monotonic() < end, seen.decode(errors="replace")
-            seen.extend(_read(master))
-
+def test_watch_draws_and_leaves_the_terminal_as_it_was(dlctl, command, terminal, how):
+    before = terminal.modes
+    process = terminal.start(command, dlctl)
     try:
-        until("\033[?1049h")
-        until("best 0.02041 at 49")
-        until("COMPLETED")
-        os.write(master, b"l")
-        until("[log]")
-        os.write(master, b"q" if how == "q" else b"\033[C")  # an arrow key leaves nothing
+        terminal.until(ENTER)
+        terminal.until("best 0.02041 at 49")
+        terminal.until("COMPLETED")
+        terminal.type("l")
+        terminal.until("[log]")
+        terminal.type("q" if how == "q" else "\033[C")  # an arrow key leaves nothing
         if how == "SIGTERM":
             process.terminate()
-        until("\033[?1049l")
+        terminal.until(LEAVE)
         assert process.wait(timeout=30) == (0 if how == "q" else 128 + 15)
-        assert termios.tcgetattr(slave) == before
+        assert terminal.modes == before
     finally:
         process.kill()
         process.wait()
-        os.close(slave)
-        os.close(master)
 
 
-def _read(master):
-    import select
+def test_watch_stops_and_continues_with_the_terminal_as_it_belongs(shell, command, terminal):
+    before = terminal.modes
+    terminal.type(shlex.join(command) + "\n")
+    terminal.until(ENTER)
+    terminal.until("COMPLETED")
+    for _ in range(2):
+        terminal.type("\x1a")
+        terminal.until(LEAVE)
+        terminal.until("Stopped")
+        terminal.until("$ ")
+        assert terminal.modes == before
+        terminal.type("fg\n")
+        terminal.until(ENTER)
+        terminal.until(CLEAR)
+        terminal.until("best 0.02041 at 49")
+        assert not terminal.modes[3] & termios.ICANON
+    terminal.type("q")
+    terminal.until(LEAVE)
+    terminal.until("$ ")
+    assert terminal.modes == before
 
-    ready = select.select([master], [], [], 0.5)[0]
-    return os.read(master, 65536) if ready else b""
+
+def test_watch_leaves_the_terminal_alone_in_the_background(shell, command, terminal):
+    before = terminal.modes
+    terminal.type(shlex.join(command) + "\n")
+    terminal.until("COMPLETED")
+    terminal.type("\x1a")
+    terminal.until("Stopped")
+    terminal.type("bg; echo in the back''ground\n")
+    terminal.until("in the background")
+    assert terminal.modes == before
+    assert ENTER.encode() not in terminal.seen
+    terminal.type("fg\n")
+    terminal.until(ENTER)
+    terminal.type("q")
+    terminal.until(LEAVE)
+    terminal.until("$ ")
+    assert terminal.modes == before
+
+
+def test_watch_draws_anew_at_once_when_the_window_changes(dlctl, command, terminal):
+    process = terminal.start(command, dlctl)
+    try:
+        terminal.until("COMPLETED")
+        terminal.resize(30, 60)
+        terminal.until(CLEAR)
+        terminal.until("\033[30;1H")  # its last line
+        terminal.type("q")
+        terminal.until(LEAVE)
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
