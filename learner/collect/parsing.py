@@ -59,8 +59,7 @@ class Parsing:
         """Parse everything that is left, also a last line without an end."""
         self._search()
         self._parse(float("inf"), last=True)
-        if self._changed:
-            self._write_state()
+        self._write_state(finished=True)
 
     def _search(self) -> None:
         for found, make in self._source():
@@ -78,12 +77,12 @@ class Parsing:
                     return False
         return True
 
-    def _write_state(self) -> None:
+    def _write_state(self, *, finished: bool = False) -> None:
         self._state_at = time.monotonic() + STATE_EVERY_S
         self._changed = False
         for name, feed in self._feeds.items():
             self._state.files[name] = feed.state()
-        self._state.write()
+        self._state.write(finished=finished)
 
 
 def _name(path: Path, root: Path) -> str:

@@ -30,19 +30,33 @@ class State:
         """By file what its feed keeps."""
         for name in [name for name in self.files if _is_over(name, attempt)]:
             del self.files[name]
-        if found.get("attempt") == attempt:
-            _cut(output, found.get("output_bytes"))
+        # Without a state of this attempt, all that its files hold is read again.
+        _cut(output, found.get("output_bytes") if found.get("attempt") == attempt else 0)
 
-    def write(self) -> None:
-        """Write the state; if that fails, the next collector reads some lines again."""
+    def write(self, *, finished: bool = False) -> None:
+        """Write the state; if that fails, the next collector reads some lines again.
+
+        Args:
+            finished: whether the learner has ended, and everything that it wrote was read.
+        """
         content = {
             "schema_version": SCHEMA_VERSION,
             "attempt": self._attempt,
             "output_bytes": _size(self._output),
+            "finished": finished,
             "files": self.files,
         }
         with contextlib.suppress(OSError):
             contract.write_whole(self._path, json.dumps(content))
+
+
+def is_finished(path: Path, attempt: int) -> bool:
+    """Return whether nothing is left to read of an attempt."""
+    found = _read(path)
+    known = found.get("attempt")
+    if not isinstance(known, int) or known < attempt:
+        return False
+    return known > attempt or found.get("finished") is not False  # older versions did not say
 
 
 def _is_over(name: str, attempt: int) -> bool:

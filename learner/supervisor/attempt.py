@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dlctl import contract
 from dlctl.contract import Directive, Plan, State, Status, VerdictKind, to_json
 from dlctl.contract.metrics import CHECKPOINT_S, STEP_S
+from learner.collect.late import have_read
 from learner.job.directives import STACKS
 from learner.job.outcome import Outcome, failed
 from learner.job.status import Heartbeat, last_lines
@@ -110,9 +111,10 @@ class Supervisor:
         self._remove_leftovers()
 
     def _remove_leftovers(self) -> None:
-        """Remove the files of earlier attempts whose supervisor was killed."""
+        """Remove what killed supervisors left, once the last lines of their learners are read."""
         if self.attempt == 1:
             return
+        have_read(self.job_dir, self.attempt - 1)
         from learner.checkpoint_files.layout import disown_leftovers
         from learner.supervisor.worker_group.shard_placement import remove_what_is_of_no_use
 
