@@ -65,6 +65,8 @@ class Screen:
 
         A signal ends the wait: after one, the terminal may be lost, or have another size.
         """
+        if not self._entered:  # no signal tells that the shell's `fg` brings it to the foreground
+            self.enter()
         descriptor = sys.stdin.fileno()
         # In the background, the keys are another program's.
         sources = [descriptor, self._woken] if self._entered else [self._woken]
@@ -107,8 +109,7 @@ class Screen:
         signals, self._signals = self._signals, []
         if signal.SIGTSTP in signals:
             self._stop()
-            signals.append(signal.SIGCONT)
-        if signal.SIGCONT in signals:
+        elif signal.SIGCONT in signals:
             self.enter()
 
     def _stop(self) -> None:

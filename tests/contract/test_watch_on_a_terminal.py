@@ -44,7 +44,7 @@ class Terminal:
     def type(self, text):
         os.write(self.master, text.encode())
 
-    def until(self, text, within_s=30.0):
+    def until(self, text, within_s=60.0):
         """Wait for a text, and forget what came before its end."""
         end = time.monotonic() + within_s
         while text.encode() not in self.seen:
