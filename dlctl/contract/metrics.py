@@ -58,6 +58,8 @@ class EventKind(str, enum.Enum):
 
 SUBID = "subid"
 """Text of a line: which of several runs its values are of."""
+CLASSES = "classes"
+"""Of the event `begin`: among how many classes the model chooses, by the labels of its data."""
 SECONDS = "seconds"
 """How long the subject of an event took."""
 

@@ -16,7 +16,7 @@ from dlctl.contract.measured.judged import RATE_NAMES, VALIDATED, is_better_lowe
 from dlctl.contract.measured.plateau import LEAST, METHOD, find_plateau
 from dlctl.contract.measured.rates import RateChange, rate_changes
 from dlctl.contract.measured.trend import noise, slope, thinned, trend
-from dlctl.contract.metrics import LOSS, SECONDS, EventKind
+from dlctl.contract.metrics import CLASSES, LOSS, SECONDS, EventKind
 from dlctl.series.best import best_of
 from dlctl.series.curve import Curve
 from dlctl.series.run import Run
@@ -101,17 +101,25 @@ def _guessing(run: Run, known: Known) -> _Found:
     name, lower = curve.key.shown, bool(is_better_lower(curve.key.name))
     best = best_of(curve.key.name, points)
     assert best is not None
-    guess, how = _guess(curve, points, known.classes)
+    classes = known.classes or _classes_told(run)
+    guess, how = _guess(curve, points, classes)
     better = best[1] < guess if lower else best[1] > guess
     spread = noise([value for _, value in points])
     sure = abs(best[1] - guess) > 2 * spread
     evidence = {"metric": name, "best": best[1], "best_step": best[0], "guess": guess, "how": how}
-    if len(points) < 2 and known.classes is None:
+    if len(points) < 2 and classes is None:
         return UNKNOWN, f"Only one value of {name} is known: {_number(best[1])}.", evidence
     text = f"The best {name} is {_number(best[1])} (step {best[0]:.0f}); {how} is {_number(guess)}."
     if better and sure:
         return GOOD, f"Yes. {text}", evidence
     return BAD, f"{'Hardly' if better else 'No'}. {text}", evidence
+
+
+def _classes_told(run: Run) -> int | None:
+    """Return among how many classes the model chooses, by what the loop has found in its data."""
+    begins = [e for e in run.events if e.kind == EventKind.BEGIN.value]
+    told = [count for e in begins if (count := e.values.get(CLASSES))]
+    return int(told[-1]) if told else None
 
 
 def _guess(

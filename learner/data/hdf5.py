@@ -79,6 +79,12 @@ class Hdf5Dataset(torch.utils.data.Dataset[tuple[torch.Tensor, ...]]):
             raise UserFault(f"{self._path} can't be read: {error}",
                             hint="check that the file is whole") from error  # fmt: skip
 
+    def targets(self) -> Any:
+        """Return the rows of the targets, in memory or in the file, like a numpy array."""
+        if self._process != os.getpid():
+            self._open()
+        return self._parts[-1]
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_process": -1, "_file": None, "_parts": []}
 

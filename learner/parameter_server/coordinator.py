@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Callable
 
-from dlctl.contract.metrics import SECONDS, EventKind
+from dlctl.contract.metrics import CLASSES, SECONDS, EventKind
 from learner.data.sampling import batch_count
 from learner.exchange.single import SingleExchange
 from learner.job.context import RESTARTS_VARIABLE
@@ -99,7 +99,8 @@ class Coordinator:
         self._saved_step = self._keeper.saved_step
         if not int(os.environ.get(RESTARTS_VARIABLE) or 0):  # otherwise the others went on
             begun = f"continues from step {position.step}" if position.step else "training begins"
-            self._tell(EventKind.BEGIN, begun, {}, position.step)
+            classes = self._evaluation.classes()
+            self._tell(EventKind.BEGIN, begun, {CLASSES: classes} if classes else {}, position.step)
 
     # After a chunk ------------------------------------------------------------------------------
 

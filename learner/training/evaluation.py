@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from learner.checkpoint.rng import preserved
+from learner.data.classes import count_classes
 from learner.data.sampling import batch_count, fetch, share_of_batch, to_device
 from learner.errors import UserFault
 from learner.exchange import Group
@@ -59,6 +61,15 @@ class Evaluation:
         with torch.no_grad():
             means = [float(f(outputs, targets)) for f in self._parts.metrics.values()]
         return [value * samples for value in (float(loss.detach()), *means)]
+
+    def classes(self) -> int | None:
+        """Return among how many classes the model chooses, if its loss and its labels tell."""
+        loss, functional = self._parts.loss, torch.nn.functional
+        of_classes = isinstance(loss, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss))
+        if of_classes or loss is functional.cross_entropy or loss is functional.nll_loss:
+            with contextlib.suppress(Exception):  # of a dataset of the user's own
+                return count_classes(self._parts.train)
+        return None
 
     def validate(
         self, batch_size: int, exchange: Group, halted: Callable[[], bool]

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from dlctl.contract import Rehearsal, Training
-from dlctl.contract.metrics import CHECKPOINT_S, SAMPLES_PER_S, SECONDS, EventKind
+from dlctl.contract.metrics import CHECKPOINT_S, CLASSES, SAMPLES_PER_S, SECONDS, EventKind
 from learner.data.prefetch import Prefetcher
 from learner.data.sampling import Share, batch_count, epoch_order, places_left, share_of_batch
 from learner.data_parallel.optimizer import DistributedOptimizer
@@ -100,7 +100,8 @@ class Trainer:
         self._table.begin(position.epoch)
         begun = f"continues from step {position.step}" if position.step else "training begins"
         self._saved_step = self._keeper.saved_step
-        self._note(EventKind.BEGIN, begun)
+        classes = self._evaluation.classes() if self._reports.metrics is not None else None
+        self._note(EventKind.BEGIN, begun, {CLASSES: classes} if classes else None)
         self._times.begin()
         validated = self._names if self._parts.validation is not None else ()
         self._helm.check([*self._names, *(f"validation_{name}" for name in validated)])

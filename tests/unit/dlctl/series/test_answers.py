@@ -151,3 +151,10 @@ def test_odd_numbers_are_answered_without_an_error():
 )  # fmt: skip
 def test_a_name_tells_what_is_better(name, lower):
     assert is_better_lower(name) is lower
+
+
+def test_the_loop_tells_among_how_many_classes_it_chooses():
+    begin = MetricsLine(0, 1, 0.0, {"classes": 20.0}, event="begins", kind="begin")
+    lines = [begin, *curve("validation_accuracy", RISING)]
+    assert "guessing among 20 classes is 0.05" in told("guessing", run_of(*lines))[1]
+    assert "guessing among 10 classes is 0.1" in told("guessing", run_of(*lines), classes=10)[1]

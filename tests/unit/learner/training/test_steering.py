@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from curves import measured
 from test_training_loop import dataset, make_parts
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from dlctl import contract
 from dlctl.contract import CheckpointPolicy, Order, Plateau, StopRules, Training
@@ -251,6 +253,22 @@ def test_a_metric_that_no_epoch_reports_is_named_before_the_first_step(tmp_path:
     with pytest.raises(UserFault, match="'validation_loss', which no epoch reports"):
         run.run()
     assert run.trainer.position.step == 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "classes"),
+    [(nn.CrossEntropyLoss(), 3), (nn.functional.cross_entropy, 3), (lambda a, b: a.mean(), None)],
+)
+def test_the_beginning_tells_how_many_classes_the_data_has(
+    tmp_path: Path, loss: Any, classes: int | None
+) -> None:
+    labels = torch.arange(24) % 3
+    run = Run(tmp_path, model=nn.Linear(4, 3), loss=loss)
+    run.parts.train = TensorDataset(torch.randn(24, 4), labels)
+    run.parts.optimizer = torch.optim.SGD(run.parts.model.parameters(), lr=0.1)
+    run.trainer.run(Position())
+    begin = json.loads(run.metrics.read_text().splitlines()[0])
+    assert begin["kind"] == "begin" and begin.get("classes") == classes
 
 
 def test_guards_compare_with_the_last_losses() -> None:
