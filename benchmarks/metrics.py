@@ -38,7 +38,8 @@ from dlctl.outputs.metrics import MetricsReader
 from dlctl.record import Record
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
-from dlctl.terminal.frame import Shown, View, frame
+from dlctl.terminal.frame import View, frame
+from dlctl.terminal.words import Shown
 from dlctl.transport.local import LocalTransport
 from learner.collect.parsers.regex import Group, RegexParser
 from learner.job.metrics import MetricsFile

@@ -68,10 +68,10 @@ class TrainingReader:
                 found, self.problem = self.problem != error.message or found, error.message
         return found
 
-    def insight(self, record: Record) -> Insight:
-        """Return what it means."""
+    def insight(self, record: Record, now: float | None = None) -> Insight:
+        """Return what it means, with the ages of a time (Unix seconds), by default the present."""
         with self.lock:
-            return insight(self.run, record, self.plan, self.checkpoints)
+            return insight(self.run, record, self.plan, self.checkpoints, now)
 
     def _read_news(self, session: Session, record: Record) -> bool:
         """Bring the lines of the metrics and of the logs: after the first look, in one script."""

@@ -3,50 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from dlctl.contract import Status
-from dlctl.contract.measured.utilisation import CPU_PERCENT, GPU_PERCENT, MEMORY_RSS_BYTES, gpu_name
 from dlctl.contract.metrics import NO_STEP, EventKind, Source
-from dlctl.outputs.insight import Insight
-from dlctl.record import Record
-from dlctl.series.answers import BAD, GOOD, UNKNOWN, main_curve
+from dlctl.series.answers import main_curve
 from dlctl.series.best import best_of
 from dlctl.series.curve import Curve
-from dlctl.series.run import Run
 from dlctl.series.smooth import smoothed
-from dlctl.terminal.plot import Drawn, Plot, draw
-from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, beside, cut
+from dlctl.terminal.plot import Drawn, Plot, beyond, draw, robust_limits
+from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, beside
+from dlctl.terminal.words import Shown, words
 from dlctl.units import format_span
 
-_SIGNS = {GOOD: ("✓", GREEN), BAD: ("!", RED), UNKNOWN: ("·", DIM)}
 _STATES = {"FAILED": RED, "COMPLETED": GREEN, "HALTED": YELLOW, "CANCELLED": YELLOW}
 _MARKS = {
     EventKind.BEGIN.value: "▲", EventKind.CHECKPOINT.value: "┴", EventKind.ORDER.value: "◆",
     EventKind.VERDICT.value: "■", EventKind.LEARNING_RATE.value: "◇",
     EventKind.PLATEAU.value: "═",
 }  # fmt: skip
-_SHORT = {
-    "guessing": "guessing", "plateau": "plateau", "checkpoint": "checkpoint",
-    "learning_rate": "rate", "stable": "stable", "validation": "validation",
-}  # fmt: skip
 _WIDE = 130
 """From this width on, answers and log stand beside the curves."""
 _SMOOTH = 0.9
-KEYS = "←→ metric  ↑↓ training  l log  s smooth  t time  +- zoom  p pause  q quit"
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What is known of one training."""
-
-    record: Record
-    run: Run
-    insight: Insight = field(default_factory=Insight)
-    learners: Sequence[Status] = ()
-    lines: Sequence[str] = ()
-    trouble: str = ""
-    """Why its site does not answer."""
+KEYS = "←→ metric  ↑↓ run  l log  s smooth  r robust  t time  +- zoom  ? help  q quit"
+HELP = (
+    ("← →", "another metric"), ("↑ ↓", "another training"), ("l", "logarithmic, or not"),
+    ("s", "smoothed, with the raw values behind, or not"),
+    ("r", "robust: y without the rarest hundredth of the values, or all of y"),
+    ("t", "by time of day, or by steps"), ("+ -", "only the newest half, quarter, …; more of it"),
+    ("p", "pause, or go on"), ("Ctrl-Z", "back to the shell until `fg`"),
+    ("q", "leave; the training goes on"), ("?", "this help, or the curves"),
+    ("", ""),
+    ("▲", "an attempt begins"), ("┴", "checkpoint"), ("◆", "order"), ("◇", "another learning rate"),
+    ("═", "a plateau begins"), ("■", "verdict"),
+)  # fmt: skip
+"""The keys, and the marks below the curves."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +51,15 @@ class View:
     zoom: float = 1.0
     """The share of the whole that is shown, up to the newest point."""
     paused: bool = False
+    robust: bool = False
+    """Whether the rarest values are left out of the range of y."""
+    help: bool = False
 
     def pressed(self, key: str, metrics: int, trainings: int) -> View:
-        """Return the view after a key."""
+        """Return the view after a key; each key but `?` ends the help."""
+        if key == "?" or self.help:
+            view = replace(self, help=not self.help)
+            return view if key == "?" else view.pressed(key, metrics, trainings)
         if key in ("right", "left", "down", "up"):
             step = 1 if key in ("right", "down") else -1
             if key in ("right", "left"):
@@ -73,7 +69,8 @@ class View:
             return replace(self, zoom=max(1 / 4096, self.zoom / 2))
         if key == "-":
             return replace(self, zoom=min(1.0, self.zoom * 2))
-        switches = {"l": "logarithmic", "s": "smooth", "t": "by_time", "p": "paused"}
+        switches = {"l": "logarithmic", "s": "smooth", "t": "by_time", "p": "paused",
+                    "r": "robust"}  # fmt: skip
         if name := switches.get(key):
             return replace(self, **{name: not getattr(self, name)})
         return self
@@ -102,13 +99,15 @@ def frame(
     head = _heads(shown, view, now)
     foot = [Line().add(KEYS, DIM)] if keys else []
     room = max(6, rows - len(head) - len(foot))
-    if columns >= _WIDE:
+    if view.help:
+        body = [Line().add(f"{key:>8}  ", BOLD).add(what) for key, what in HELP]
+    elif columns >= _WIDE:
         left = columns * 3 // 5
-        body = beside(_curves(shown, view, left, room), _words(chosen, columns - left - 2, room),
+        body = beside(_curves(shown, view, left, room), words(chosen, columns - left - 2, room),
                       left)  # fmt: skip
     else:
-        words = _words(chosen, columns, max(3, room - max(8, room * 2 // 5)))
-        body = [*_curves(shown, view, columns, room - len(words)), *words]
+        told = words(chosen, columns, max(3, room - max(10, room * 2 // 5)))
+        body = [*_curves(shown, view, columns, room - len(told)), *told]
     lines = [*head, *body]
     lines = [*lines[: rows - len(foot)], *[Line()] * (rows - len(foot) - len(lines)), *foot]
     return [line.fitted(columns) for line in lines][:rows]
@@ -164,8 +163,9 @@ def _curves(shown: Sequence[Shown], view: View, columns: int, rows: int) -> list
             columns_ = smoothed(columns_, _SMOOTH)
         drawn.append(Drawn(columns_, colour))
     marks = _marks(shown[view.training % len(shown)], view)
-    plot = Plot(drawn, begin, end, view.logarithmic, view.by_time, marks)
-    legends = _legend(name, chosen, shown, view, columns)
+    limits = robust_limits(drawn, view.logarithmic) if view.robust else None
+    plot = Plot(drawn, begin, end, view.logarithmic, view.by_time, marks, limits)
+    legends = _legend(name, chosen, shown, view, columns, beyond(plot))
     return [*legends, *draw(plot, columns, max(3, rows - len(legends)))]
 
 
@@ -203,68 +203,29 @@ def _marks(each: Shown, view: View) -> list[tuple[float, str]]:
 
 
 def _legend(
-    name: str, chosen: Sequence[tuple[Curve, int]], shown: Sequence[Shown], view: View, columns: int
+    name: str,
+    chosen: Sequence[tuple[Curve, int]],
+    shown: Sequence[Shown],
+    view: View,
+    columns: int,
+    cut_off: str,
 ) -> list[Line]:
     line = Line().add(name, BOLD)
     for curve, colour in chosen:
         label = curve.key.shown if len(shown) == 1 else ""
         label = label.removesuffix(name).strip() or ("" if len(chosen) == 1 else "train")
-        if len(shown) == 1:
-            line.add("  ● ", colour).add(f"{label} " if label else "")
-            line.add(format(curve.last, ".4g"))
-            if (best := best_of(curve.key.name, curve.values())) is not None:
-                line.add(f" (best {best[1]:.4g} at {best[0]:,.0f})", DIM)
+        line.add("  ● ", colour).add(f"{label} " if label else "")
+        line.add(format(curve.last, ".4g"))
+        best = best_of(curve.key.name, curve.values()) if len(shown) == 1 else None
+        if best is not None:
+            line.add(f" (best {best[1]:.4g} at {best[0]:,.0f})", DIM)
     how = [word for on, word in ((view.logarithmic, "log"), (view.smooth, "smoothed"),
+           (view.robust, f"robust, {cut_off}"),
            (view.by_time, "by time"), (view.paused, "paused"),
            (view.zoom < 1, f"last {100 * view.zoom:.3g} %")) if on]  # fmt: skip
-    if how:
-        line.add(f"  [{', '.join(how)}]", DIM)
-    return [line.fitted(columns)]
-
-
-# Words -------------------------------------------------------------------------------------------
-
-
-def _words(each: Shown, columns: int, rows: int) -> list[Line]:
-    answers = []
-    for answer in each.insight.answers:
-        sign, style = _SIGNS.get(answer.state, ("•", 0))
-        text = _SHORT.get(answer.key, answer.key).ljust(10)
-        answers.append(
-            Line().add(f"{sign} ", style).add(f"{text} ", DIM).add(answer.text).fitted(columns)
-        )
-    learners = _learners(each, columns)
-    told = [Line().add("  " + text).fitted(columns) for text in each.insight.utilisation]
-    room = max(0, rows - len(answers))
-    learners = learners[: max(1, room // 3)] if learners and room >= 3 else []
-    told = told[: max(0, (room - len(learners)) // 3)]
-    left = rows - len(answers) - len(learners) - len(told)
-    log = [Line().add(cut(text, columns), DIM) for text in list(each.lines)[-left:]] if left else []
-    return [*answers, *learners, *told, *log][:rows]
-
-
-def _learners(each: Shown, columns: int) -> list[Line]:
-    lines = []
-    for status in each.learners:
-        line = Line().add(f"  learner {status.rank} on {status.host}: ", DIM)
-        line.add(str(status.state.value).lower())
-        for word, value in _use(each.run, status.rank):
-            line.add(f" · {word} ", DIM).add(value)
-        lines.append(line.fitted(columns))
-    return lines
-
-
-def _use(run: Run, rank: int) -> list[tuple[str, str]]:
-    mine = {
-        key.name: curve.last for key, curve in run.curves.items()
-        if key.source == Source.NODE.value and key.learner == rank and len(curve)
-    }  # fmt: skip
-    found = []
-    if (cpu := mine.get(CPU_PERCENT)) is not None:
-        found.append(("CPU", f"{cpu:.0f} %"))
-    if (memory := mine.get(MEMORY_RSS_BYTES)) is not None:
-        found.append(("memory", f"{memory / 2**20:,.0f} MiB"))
-    for index in range(16):
-        if (gpu := mine.get(gpu_name(index, GPU_PERCENT))) is not None:
-            found.append((f"GPU {index}", f"{gpu:.0f} %"))
-    return found
+    if not how:
+        return [line.fitted(columns)]
+    said = Line().add(f"  [{', '.join(how)}]", DIM)
+    if line.width + said.width > columns:  # how it is drawn is never cut off
+        return [line.fitted(columns), said.fitted(columns)]
+    return [Line([*line.pieces, *said.pieces])]

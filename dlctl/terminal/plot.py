@@ -11,6 +11,8 @@ from dlctl.terminal.braille import Canvas
 from dlctl.terminal.text import DIM, Line
 
 _FARTHEST = 1e300
+_FEW = 20
+"""Of so many values none is rare."""
 _LEFT = 9
 """Columns for the numbers beside the vertical axis."""
 
@@ -37,6 +39,8 @@ class Plot:
     by_time: bool = False
     marks: Sequence[tuple[float, str]] = field(default_factory=tuple)
     """Where events are, and the character that marks each."""
+    limits: tuple[float, float] | None = None
+    """The range of y, if it is not that of all values."""
 
 
 def draw(plot: Plot, columns: int, rows: int) -> list[Line]:
@@ -62,12 +66,34 @@ def draw(plot: Plot, columns: int, rows: int) -> list[Line]:
     return lines
 
 
+def robust_limits(curves: Sequence[Drawn], logarithmic: bool) -> tuple[float, float] | None:
+    """Return the range of y without the rarest hundredth at each end; None for few values."""
+    values = sorted(
+        v for c in curves if not c.faint for v in c.columns.last if _fits(v, logarithmic)
+    )
+    if len(values) <= _FEW:
+        return None
+    cut_off = len(values) // 100
+    return values[max(1, cut_off)], values[-1 - max(1, cut_off)]
+
+
+def beyond(plot: Plot) -> str:
+    """Return in words how many points are beyond the limits of a plot."""
+    if plot.limits is None:
+        return "all values"
+    low, high = plot.limits
+    bins = [b for c in plot.curves if not c.faint for b in c.columns.bins()]
+    odd = [b for b in bins if b.low < low or b.high > high]
+    least = "at least " if any(b.count > 1 for b in odd) else ""
+    return f"y is cut: {least}{len(odd)} point{'' if len(odd) == 1 else 's'} beyond"
+
+
 def _range(plot: Plot) -> tuple[float | None, float | None]:
     lows = [v for c in plot.curves for v in c.columns.low if _fits(v, plot.logarithmic)]
     highs = [v for c in plot.curves for v in c.columns.high if _fits(v, plot.logarithmic)]
     if not lows:
         return None, None
-    low, high = min(lows), max(highs)
+    low, high = plot.limits or (min(lows), max(highs))
     if plot.logarithmic:
         low, high = math.log10(low), math.log10(high)
     low, high = max(low, -_FARTHEST), min(high, _FARTHEST)
@@ -95,6 +121,8 @@ def _draw(canvas: Canvas, curve: Drawn, plot: Plot, low: float, high: float) -> 
         if not (finite and large >= small):
             before = None
             continue
+        if plot.limits is not None:
+            small, large, first, last = (_near(v, low, high) for v in (small, large, first, last))
         place = int((x - plot.begin) * across + 0.5)
         top, bottom = int((high - large) * down + 0.5), int((high - small) * down + 0.5)
         if before is not None and not curve.faint:
@@ -105,6 +133,11 @@ def _draw(canvas: Canvas, curve: Drawn, plot: Plot, low: float, high: float) -> 
                 top, bottom = min(top, before[1]), max(bottom, before[1])
         canvas.column(place, top, bottom, colour)
         before = (place, int((high - last) * down + 0.5)) if last - last == 0 else None
+
+
+def _near(value: float, low: float, high: float) -> float:
+    """Return a value that is at most one range away: what is beyond is not drawn."""
+    return max(2 * low - high, min(2 * high - low, value)) if value == value else value
 
 
 def _log(value: float) -> float:

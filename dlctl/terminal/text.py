@@ -84,6 +84,28 @@ def cut(text: str, width: int) -> str:
     return "".join(found)
 
 
+def wrapped(head: Line, text: str, columns: int, style: int = 0) -> list[Line]:
+    """Return a text behind a head, broken between words; further lines begin below its first."""
+    width = max(8, columns - head.width)
+    rows, row = [], ""
+    for word in printable(text).split():
+        longer = f"{row} {word}" if row else word
+        if width_of(longer) <= width:
+            row = longer
+            continue
+        rows += [row] if row else []
+        while width_of(word) > width:  # wider than a line
+            part = cut(word, width) or word[0]
+            rows.append(part)
+            word = word[len(part) :]
+        row = word
+    indent = " " * head.width
+    return [
+        Line([*(head.pieces if not i else [(indent, 0)]), (each, style)]).fitted(columns)
+        for i, each in enumerate([*rows, row])
+    ]  # fmt: skip
+
+
 def beside(left: Iterable[Line], right: Iterable[Line], width: int, gap: int = 2) -> list[Line]:
     """Return two blocks side by side.
 

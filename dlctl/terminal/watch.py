@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from dlctl.terminal.frame import Shown, View, frame, metric_names
+from dlctl.terminal.frame import View, frame, metric_names
 from dlctl.terminal.screen import full_screen
-from dlctl.terminal.text import Line
+from dlctl.terminal.words import Shown
 
 if TYPE_CHECKING:
     from dlctl.outputs.looks import Looks
@@ -30,11 +30,11 @@ def next_pause_s(pause_s: float, found: bool, ended: bool = False) -> float:
     return max(_FAST_S, pause_s / 2) if found else min(_SLOW_S, pause_s * 1.5)
 
 
-def shown(looking: Looks[TrainingReader]) -> list[Shown]:
-    """Return what is known of each training."""
+def shown(looking: Looks[TrainingReader], now: float | None = None) -> list[Shown]:
+    """Return what is known of each training, with the ages of a time (Unix seconds)."""
     return [
         Shown(
-            record, reader.run, reader.insight(record), reader.learners, list(reader.lines),
+            record, reader.run, reader.insight(record, now), reader.learners, list(reader.lines),
             looking.trouble.get(record.site, "") or reader.problem,
         )
         for record, reader in zip(looking.records.values(), looking.readers.values(), strict=True)
@@ -118,24 +118,28 @@ def watch_on_terminal(looking: Looks[TrainingReader], now: Callable[[], float] =
 def watch_in_pipe(
     looking: Looks[TrainingReader], write: Callable[[str], None], columns: int, follow: bool
 ) -> None:
-    """Print a frame as plain text, once or at each change until all trainings have ended."""
-    before: list[str] = []
+    """Print a frame as plain text, once or at each change until all trainings have ended.
+
+    That something has become older is no change.
+    """
+    began_at, before = time.time(), [""]
     while True:
         ended = looking.ended
         looking.look()
-        lines = _whole(shown(looking), columns)
-        text = [line.render(False) for line in lines]
-        if text != before:
-            write("\n".join(text) + "\n")
-            before = text
+        same = _whole(shown(looking, began_at), columns, began_at)
+        if same != before:
+            now = time.time()
+            write("\n".join(_whole(shown(looking, now), columns, now)) + "\n")
+            before = same
         if not follow or ended:
             return
         time.sleep(_SLOW_S)
 
 
-def _whole(frames: Sequence[Shown], columns: int) -> list[Line]:
+def _whole(frames: Sequence[Shown], columns: int, now: float) -> list[str]:
     """Return a frame as high as it needs to be, without empty lines at its end."""
-    lines = frame(frames, View(), columns, 32 + len(frames), time.time(), keys=False)
-    while lines and not lines[-1].render(False):
-        lines.pop()
-    return lines
+    lines = frame(frames, View(), columns, 32 + len(frames), now, keys=False)
+    texts = [line.render(False) for line in lines]
+    while texts and not texts[-1]:
+        texts.pop()
+    return texts

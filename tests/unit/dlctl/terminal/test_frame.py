@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 import random
+import re
 
 import pytest
 from login_side import make_record
 
-from dlctl.contract import State
+from dlctl.contract import State, Status
 from dlctl.contract.measured.pyramid import Bin
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.outputs.insight import insight
 from dlctl.series.curve import Columns
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
-from dlctl.terminal.frame import KEYS, Shown, View, frame, metric_names
+from dlctl.terminal.frame import KEYS, View, frame, metric_names
 from dlctl.terminal.plot import Drawn, Plot, draw
-from dlctl.terminal.text import Line, cut, width_of
+from dlctl.terminal.text import Line, cut, width_of, wrapped
+from dlctl.terminal.words import Shown, words
 
-SIZES = [(20, 5), (40, 12), (80, 24), (131, 30), (200, 60)]
+SIZES = [(20, 5), (40, 12), (80, 24), (100, 30), (131, 30), (160, 40), (200, 60)]
 HOSTILE = "\x1b[31m<b>\t数据\u0301 loss" + "y" * 300
 
 
@@ -51,7 +53,8 @@ def texts(lines):
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_frame_fits(tmp_path, columns, rows, count):
     some = [shown(run_of(i), tmp_path) for i in range(count)]
-    for view in (View(), View(smooth=True, logarithmic=True, by_time=True, zoom=1 / 64)):
+    for view in (View(), View(smooth=True, logarithmic=True, by_time=True, zoom=1 / 64),
+                 View(robust=True, logarithmic=True), View(help=True)):  # fmt: skip
         lines = frame(some, view, columns, rows, 2000.0)
         assert len(lines) == rows
         assert max(line.width for line in lines) <= columns
@@ -85,9 +88,9 @@ def test_the_judged_metric_comes_first_and_answers_are_told(tmp_path):
 
 def test_keys_change_the_view():
     view = View()
-    for key in ("right", "down", "l", "s", "t", "+", "p", "x"):
+    for key in ("right", "down", "l", "s", "t", "+", "p", "r", "x"):
         view = view.pressed(key, 5, 2)
-    assert view == View(1, 1, True, True, True, 0.5, True)
+    assert view == View(1, 1, True, True, True, 0.5, True, True)
     assert view.pressed("left", 5, 2).pressed("left", 5, 2).metric == 4
     assert View().pressed("-", 1, 1).zoom == 1.0
 
@@ -126,3 +129,79 @@ def test_points_without_a_time_and_odd_times_are_left_out(tmp_path):
     run.add(loop, MetricsLine(402, 1, 1e18, {"accuracy": 1e308}))
     for view in (View(by_time=True), View(), View(logarithmic=True, by_time=True)):
         assert len(frame([shown(run, tmp_path)], view, 80, 24, 2000.0)) == 24
+
+
+def test_answers_are_wrapped_between_words_where_they_stand_beside_the_curves(tmp_path):
+    lines = texts(frame([shown(run_of(), tmp_path)], View(), 160, 40, 2000.0))
+    told = [line[98:] for line in lines]
+    begin = next(i for i, line in enumerate(told) if "guessing" in line)
+    assert "…" not in "".join(told[begin : begin + 10])
+    whole = insight(run_of(), make_record(tmp_path), None, []).answers[0].text
+    assert " ".join(" ".join(told[begin : begin + 3]).split()).startswith(f"✓ guessing {whole}")
+    assert told[begin + 1].startswith(" " * 13)
+    assert told[begin + 1][13] != " "
+
+
+def test_a_wrapped_text_breaks_words_only_if_they_are_wider_than_a_line():
+    head = Line().add("- ")
+    assert texts(wrapped(head, "one two three", 11)) == ["- one two", "  three"]
+    assert texts(wrapped(head, "数据数据数据", 11)) == ["- 数据数据", "  数据"]
+    assert texts(wrapped(head, "", 11)) == ["-"]
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (100, 30), (160, 40), (200, 60)])
+def test_what_matters_is_visible_in_each_size(tmp_path, columns, rows):
+    record = make_record(tmp_path, state=State.TRAINING)
+    statuses = [status_of(rank) for rank in range(16)]
+    each = Shown(record, run_of(), insight(run_of(), record, None, []), statuses, ["job | hello"])
+    text = "\n".join(texts(frame([each], View(), columns, rows, 2000.0)))
+    for word in ("t-1 TRAINING", "● validation", "✓ guessing", "plateau", "checkpoint", "rate",
+                 "stable", "learner 0 on n0", "job | hello"):  # fmt: skip
+        assert word in text
+    assert ("more learners" in text) == (rows < 60)
+    assert any("⠀" < c <= "⣿" for c in text)
+
+
+def status_of(rank, **changes):
+    given = {"state": State.TRAINING, "host": f"n{rank}", "heartbeat_at": 100.0}
+    return Status("learner", rank, 1, **(given | changes))
+
+
+def test_learners_beyond_the_room_are_summed_up_and_odd_ones_come_first(tmp_path):
+    statuses = [status_of(rank) for rank in range(16)]
+    statuses[7] = status_of(7, state=State.FAILED)
+    statuses[12:15] = [status_of(rank, heartbeat_at=50.0) for rank in (12, 13, 14)]
+    record = make_record(tmp_path, state=State.TRAINING)
+    lines = texts(words(Shown(record, Run("t-1"), learners=statuses), 80, 9))
+    assert lines[0] == "  learner 7 on n7: failed"
+    assert lines[1].startswith("  learner 12 on n12: training · quiet since ")
+    assert lines[2] == "  and 14 more learners, 2 of them quiet"
+
+
+def test_a_robust_range_is_not_that_of_a_spike_and_says_so(tmp_path):
+    run = run_of(count=300)
+    loop = Origin(1, 0, Source.LOOP)
+    run.add(loop, MetricsLine(301, 4, 1301.0, {"loss": 1e308}))
+    for step in range(302, 330):
+        run.add(loop, MetricsLine(step, 4, 1000.0 + step, {"loss": 0.05}))
+    names = metric_names([shown(run, tmp_path)])
+    view = View(metric=names.index("loss"))
+    flat = texts(frame([shown(run, tmp_path)], view, 200, 60, 2000.0))
+    assert "1e+300" in "\n".join(flat)
+    robust = view.pressed("r", len(names), 1)
+    text = "\n".join(texts(frame([shown(run, tmp_path)], robust, 200, 60, 2000.0)))
+    assert "1e+300" not in text
+    found = re.search(r"\[robust, y is cut: at least (\d+) points beyond\]", text)
+    assert found is not None
+    assert 1 <= int(found[1]) <= 10
+    short = texts(frame([shown(run_of(count=10), tmp_path)], robust, 200, 60, 2000.0))
+    assert "[robust, all values]" in "\n".join(short)
+
+
+def test_help_tells_all_keys_and_the_next_key_ends_it(tmp_path):
+    view = View().pressed("?", 3, 1)
+    text = "\n".join(texts(frame([shown(run_of(), tmp_path)], view, 80, 24, 2000.0)))
+    for key in ("← →", "↑ ↓", "l", "s", "r", "t", "+ -", "p", "q", "?"):
+        assert f"\n{key:>8}  " in text
+    assert view.pressed("?", 3, 1) == View()
+    assert view.pressed("l", 3, 1) == View(logarithmic=True)

@@ -1,0 +1,45 @@
+"""In a pipe, a frame follows a change, and that something has become older is none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from watched_job import WatchedJob
+
+from dlctl.contract.metrics import EventKind, MetricsLine
+from dlctl.terminal import watch
+from dlctl.terminal.watch import watch_in_pipe
+
+
+class Enough(Exception):
+    """Ends a watch that would go on for ever."""
+
+
+def test_a_frame_in_a_pipe_is_printed_only_when_something_but_ages_changed(tmp_path, monkeypatch):
+    job, frames, pauses = WatchedJob(tmp_path, monkeypatch), [], []
+    job.measure("", 1, loss=2.0)
+    saved = MetricsLine(1, 1, job.now_s, {}, event="saved", kind=EventKind.CHECKPOINT.value)
+    job.write("metrics/1-0.jsonl", saved.encode())
+
+    def sleep(_):
+        pauses.append(len(frames))
+        job.now_s += 100
+        if len(pauses) == 3:
+            job.measure("", 2, loss=1.0)
+        if len(pauses) == 5:
+            raise Enough
+
+    monkeypatch.setattr(watch, "time", SimpleNamespace(time=lambda: job.now_s, sleep=sleep))
+    with pytest.raises(Enough):
+        watch_in_pipe(job.looks, frames.append, 80, follow=True)
+    assert pauses == [1, 1, 1, 2, 2]
+    assert "0 s ago" in frames[0]
+    assert "5 min ago" in frames[1]  # what is printed has the ages of now
+
+
+def test_one_frame_ends_the_watch(tmp_path, monkeypatch):
+    job, frames = WatchedJob(tmp_path, monkeypatch), []
+    watch_in_pipe(job.looks, frames.append, 80, follow=False)
+    assert len(frames) == 1
+    assert "nothing has been measured yet" in frames[0]
