@@ -266,11 +266,28 @@ def _python_checks(site: Site, answers: dict[str, list[str]]) -> list[Check]:
     for line in answers.get("missing", []):
         name, _, why = line.partition(" ")
         checks.append(Check(name, FAILED, why, setup))
+    checks += _gpus(site, answers)
     if "mpi" in answers:
         return [*checks, Check("mpi library", OK, answers["mpi"][0])]
     why = answers.get("no-mpi", ["no answer"])[0]
     hint = f"{setup}, or load a module with an MPI; one learner needs none"
     return [*checks, Check("mpi library", WARNING, why, hint)]
+
+
+def _gpus(site: Site, answers: dict[str, list[str]]) -> list[Check]:
+    """Check whether the nodes' GPUs, if there are any, can be measured."""
+    there = any(limits.gpus_per_node for limits in site.partitions.values())
+    if not there and answers.get("gpus", ["0"])[0] == "0":
+        return []
+    if "nvml" in answers:
+        seen = f"can be measured (nvidia-ml-py {answers['nvml'][0]})"
+        return [Check("gpus", OK, seen)]
+    why = answers.get("no-nvml", ["no answer"])[0]
+    seen = f"can't be measured, because the nodes' Python lacks nvidia-ml-py: {why}"
+    hint = f"on the site: {python_of(site)} -m pip install nvidia-ml-py"
+    if site.environment.container:
+        hint = "add the Python package nvidia-ml-py to the container's image"
+    return [Check("gpus", WARNING, seen, hint)]
 
 
 def _launcher(site: Site, found: Discovered, answers: dict[str, list[str]]) -> Check:

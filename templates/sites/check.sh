@@ -13,7 +13,7 @@ fi
 printf 'dlctl-mpirun %s\n' "$(PATH=${python:+${python%/*}:}$PATH && command -v "$mpirun")" >&3
 [ -n "$python" ] || exit 0
 in_container "$python" - 3>&1 >/dev/null 2>&1 <<'PYTHON' | sed 's/^/dlctl-/' >&3
-import os, sys
+import glob, os, sys
 from importlib import import_module, metadata
 out = os.fdopen(3, "w")
 out.write("python %d.%d.%d\n" % sys.version_info[:3])
@@ -31,4 +31,10 @@ try:
     out.write("mpi %s\n" % version.split(",")[0])  # Open MPI adds who built it, and when
 except Exception as error:
     out.write("no-mpi %s\n" % " ".join(str(error).split()))
+out.write("gpus %d\n" % len(glob.glob("/dev/nvidia[0-9]*")))
+try:
+    import_module("pynvml")
+    out.write("nvml %s\n" % metadata.version("nvidia-ml-py"))
+except Exception as error:
+    out.write("no-nvml %s\n" % " ".join(str(error).split()))
 PYTHON

@@ -25,7 +25,7 @@ from dlctl.site_admin.doctor import (
     node_script,
 )
 from dlctl.site_admin.draft import make_site, site_text
-from dlctl.sites.files import Site, TransportSettings, load_site, parse_site, save_site
+from dlctl.sites.files import Partition, Site, TransportSettings, load_site, parse_site, save_site
 from dlctl.transport import open_transport
 from dlctl.transport.base import Completed
 from dlctl.transport.local import LocalTransport
@@ -148,6 +148,33 @@ def test_a_python_that_lacks_things_and_one_that_is_not_there(tmp_path):
     assert checks["torch"].hint == "dlctl sites setup here"
     none = named(check_site(local(tmp_path / "r", "/no/python"), LocalTransport()))
     assert none["python"].seen == "/no/python does not start on the site"
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_whether_the_nodes_gpus_can_be_measured(tmp_path, installed):
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    if installed:
+        (lib / "pynvml.py").write_text("")
+        (lib / "nvidia_ml_py-12.9.dist-info").mkdir()
+        (lib / "nvidia_ml_py-12.9.dist-info/METADATA").write_text(
+            "Metadata-Version: 2.1\nName: nvidia-ml-py\nVersion: 12.9\n"
+        )
+    python = tmp_path / "python"
+    start = "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]"
+    python.write_text(
+        f'#!/bin/sh\n{{ echo "{start} + [{str(lib)!r}]"; cat; }} | exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    site = local(tmp_path / "root", str(python))
+    assert "gpus" not in named(check_site(site, LocalTransport()))
+    with_gpus = site.model_copy(update={"partitions": {"p": Partition(gpus_per_node=4)}})
+    check = named(check_site(with_gpus, LocalTransport()))["gpus"]
+    if installed:
+        assert (check.outcome, check.seen) == ("ok", "can be measured (nvidia-ml-py 12.9)")
+    else:
+        assert check.outcome == "warning" and "lacks nvidia-ml-py" in check.seen
+        assert check.hint == f"on the site: {python} -m pip install nvidia-ml-py"
 
 
 def test_failures_of_the_sites_shell_lines_and_of_modules_differ(tmp_path):
