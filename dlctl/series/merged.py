@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from dlctl.contract.metrics import NO_STEP, EventKind, MetricsLine, Source
+from dlctl.contract.metrics import NO_STEP, SUBID, EventKind, MetricsLine, Source
+from dlctl.series.curve import key_of
 from dlctl.series.replays import Origin, Replays
 
 
@@ -29,6 +30,29 @@ class Entry:
             **({"event": line.event} if line.event else {}),
             "values": {**line.values, **line.texts},
         }  # fmt: skip
+
+
+def by_group(entry: Entry) -> Iterator[Entry]:
+    """Yield an entry for each group of a line's values, with the names that curves have.
+
+    A line's `validation_loss` becomes the `loss` of the group `validation`. The run that a value is
+    of, among several in one file, stands before its group.
+    """
+    line, origin = entry.line, entry.origin
+    if line.event:
+        yield entry
+        return
+    found: dict[str, MetricsLine] = {}
+    for name in [*line.values, *line.texts]:
+        if name == SUBID:
+            continue
+        key = key_of(origin.source, origin.learner, line.series_group, name)
+        mine = found.setdefault(key.group, replace(line, group=key.group, values={}, texts={}))
+        if name in line.values:
+            mine.values[key.name] = line.values[name]
+        else:
+            mine.texts[key.name] = line.texts[name]
+    yield from (Entry(origin, mine) for mine in found.values())
 
 
 _LASTING = (EventKind.BEGIN.value, EventKind.VERDICT.value)

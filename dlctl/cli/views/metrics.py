@@ -52,6 +52,8 @@ def metrics(
     """
     if stay and (tensorboard or parquet):
         raise typer.BadParameter("--follow prints only: leave --tensorboard and --parquet out")
+    if as_json and as_csv:
+        raise typer.BadParameter("--json and --csv exclude each other: both print the list")
     if stay and not (as_json or as_csv):
         raise typer.BadParameter("--follow needs --json or --csv; dlctl watch shows curves")
     if of_platform:
@@ -68,7 +70,7 @@ def metrics(
     if as_json or as_csv:
         _print_records(found, as_csv)
     elif tensorboard is None and parquet is None:
-        _print_table(found)
+        _print_table(found, "nothing of that" if names or since else "nothing")
     return None
 
 
@@ -105,14 +107,14 @@ def _print_records(found: dict[str, list[Entry]], as_csv: bool, head: bool = Tru
             output.json_line({"training": training_id, **entry.plain()})
 
 
-def _print_table(found: dict[str, list[Entry]]) -> None:
+def _print_table(found: dict[str, list[Entry]], nothing: str) -> None:
     from dlctl.outputs.metrics.formats import summary
 
     for training_id, some in found.items():
         if len(found) > 1:
             output.line(f"{training_id}:")
         output.table(["metric", "newest", "best", "at step", "points", "steps"], summary(some),
-                     empty=f"{training_id} has measured nothing yet")  # fmt: skip
+                     empty=f"{training_id} has measured {nothing} yet")  # fmt: skip
 
 
 def _follow(records: Sequence[Record], since: int, names: str | None, as_csv: bool) -> None:

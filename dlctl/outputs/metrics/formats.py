@@ -7,27 +7,36 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
+from urllib.parse import quote
 
 from dlctl.contract.metrics import NO_STEP, Source
 from dlctl.errors import ResultsError
 from dlctl.outputs.metrics.event_file import write_events
 from dlctl.series.best import best_of
-from dlctl.series.curve import Key, key_of
-from dlctl.series.merged import Entry
+from dlctl.series.curve import Key
+from dlctl.series.merged import Entry, by_group
+from dlctl.series.readable import readable
 
 COLUMNS = ("training", "attempt", "learner", "source", "group", "step", "epoch", "time", "name",
            "value")  # fmt: skip
 Row = tuple[str, int, int, str, str, int | None, int | None, float | None, str, float | str | None]
-_UNSAFE = re.compile(r"[^\w.-]+")
+_TAKEN = re.compile(r"learner-\d+|node", re.IGNORECASE)
+"""Folders of learners and of what nodes measure."""
+_LONGEST_NAME_BYTES = 200
 
 
 def chosen(entries: Iterable[Entry], since_step: int, names: str | None) -> Iterator[Entry]:
-    """Yield the entries from a step on; of those only the values whose names match.
+    """Yield the entries from a step on, one for each group; of those only values that are wanted.
+
+    What has no step is kept.
 
     Args:
-        names: A regular expression, searched in `name` and in `group/name`.
+        names: A regular expression, searched in `name`, `group/name` and `group_name`; events have
+            no name.
 
     Raises:
         ResultsError: `names` is no regular expression.
@@ -39,50 +48,47 @@ def chosen(entries: Iterable[Entry], since_step: int, names: str | None) -> Iter
             f"--names {names!r} is no regular expression: {error}",
             hint="such as --names 'loss|acc'",
         ) from error
-    for entry in entries:
-        line = entry.line
-        if line.step != NO_STEP and line.step < since_step:
+    for whole in entries:
+        if whole.line.step != NO_STEP and whole.line.step < since_step:
             continue
-        if wanted is None:
-            yield entry
-            continue
-        kept = {n: v for n, v in line.values.items() if _matches(wanted, line.group, n)}
-        texts = {n: v for n, v in line.texts.items() if _matches(wanted, line.group, n)}
-        if kept or texts:
-            yield Entry(entry.origin, _with(line, kept, texts))
+        for entry in by_group(whole):
+            line = entry.line
+            if wanted is None:
+                yield entry
+                continue
+            kept = {n: v for n, v in line.values.items() if _matches(wanted, line.group, n)}
+            texts = {n: v for n, v in line.texts.items() if _matches(wanted, line.group, n)}
+            if (kept or texts) and not line.event:
+                yield Entry(entry.origin, replace(line, values=kept, texts=texts))
 
 
 def _matches(wanted: re.Pattern[str], group: str, name: str) -> bool:
-    return bool(wanted.search(name) or (group and wanted.search(f"{group}/{name}")))
-
-
-def _with(line: Any, values: dict[str, float | None], texts: dict[str, str]) -> Any:
-    from dataclasses import replace
-
-    return replace(line, values=values, texts=texts, event="", kind="")
+    whole = (f"{group}/{name}", f"{group}_{name}") if group else ()
+    return any(wanted.search(text) for text in (name, *whole))
 
 
 def rows(training_id: str, entries: Iterable[Entry]) -> Iterator[Row]:
     """Yield a row for each value."""
-    for entry in entries:
+    for entry in (each for whole in entries for each in by_group(whole)):
         line, origin = entry.line, entry.origin
         if line.event:
             continue
         step = None if line.step == NO_STEP else line.step
         for name, value in (line.values | line.texts).items():
-            key = key_of(origin.source, origin.learner, line.series_group, name)
-            yield (training_id, origin.attempt, origin.learner, key.source, key.group, step,
-                   line.epoch, line.time, key.name, value)  # fmt: skip
+            yield (training_id, origin.attempt, origin.learner, origin.source.value, line.group,
+                   step, line.epoch, line.time, name, value)  # fmt: skip
 
 
 def print_csv(some: Iterable[Row], stream: TextIO | None = None, head: bool = True) -> None:
-    """Print rows as CSV; a value that is no number is `nan`."""
-    writer = csv.writer(stream or sys.stdout, lineterminator="\n")
+    """Print rows as CSV, at once; a value that is no number is `nan`."""
+    stream = stream or sys.stdout
+    writer = csv.writer(stream, lineterminator="\n")
     if head:
         writer.writerow(COLUMNS)
     for row in some:
         writer.writerow(["" if cell is None else cell for cell in row[:-1]]
                         + ["nan" if row[-1] is None else row[-1]])  # fmt: skip
+    stream.flush()
 
 
 def write_tensorboard(folder: Path, found: dict[str, Sequence[Entry]]) -> list[Path]:
@@ -95,16 +101,31 @@ def write_tensorboard(folder: Path, found: dict[str, Sequence[Entry]]) -> list[P
             if step is None or isinstance(value, str):
                 continue
             parts = [training_id, f"learner-{learner}" if learner else "",
-                     source if source == Source.NODE.value else "", group]  # fmt: skip
+                     source if source == Source.NODE.value else "", folder_of(group)]  # fmt: skip
             number = float("nan") if value is None else float(value)
             points[tuple(filter(None, parts))].append((time or 0.0, step, name, number))
         for place, some in sorted(points.items()):
             began_at = some[0][0]
-            inner = folder.joinpath(*(_UNSAFE.sub("_", part) for part in place))
+            inner = folder.joinpath(*place)
             path = inner / f"events.out.tfevents.{began_at:.0f}.dlctl"
             write_events(path, began_at, some)
             written.append(path)
     return written
+
+
+def folder_of(group: str) -> str:
+    """Return the name of a group's folder: different groups have different ones.
+
+    Characters that a file's name can't have everywhere are written as `%2F`.
+    """
+    if not group:
+        return ""
+    name = "".join(c if c.isalnum() or c in "_-. " else quote(c, safe="") for c in group)
+    if name[0] in ". " or _TAKEN.fullmatch(name):
+        name = f"%{ord(name[0]):02X}{name[1:]}"
+    if len(name.encode()) <= _LONGEST_NAME_BYTES:
+        return name
+    return f"{name.encode()[:100].decode(errors='ignore')}%{sha256(group.encode()).hexdigest()}"
 
 
 def write_parquet(path: Path, some: Iterable[Row]) -> int:
@@ -141,22 +162,30 @@ def write_parquet(path: Path, some: Iterable[Row]) -> int:
 
 
 def summary(entries: Iterable[Entry]) -> list[list[str]]:
-    """Return the rows of a table: name, newest, best and its step, points, steps."""
+    """Return the rows of a table: name, newest, best and its step, points, steps.
+
+    Values have units; numbers stand at the right of their column.
+    """
     found: dict[Key, list[tuple[int | None, float]]] = defaultdict(list)
     for row in rows("", entries):
         _, _, learner, source, group, step, _, _, name, value = row
         if not isinstance(value, str):
             number = float("nan") if value is None else float(value)
             found[Key(source, learner, group, name)].append((step, number))
-    return [_summary_row(key, points) for key, points in found.items()]
+    table = [_summary_row(key, points) for key, points in found.items()]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        [row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        for row in table
+    ]
 
 
 def _summary_row(key: Key, points: list[tuple[int | None, float]]) -> list[str]:
     best = best_of(key.name, points)
     steps = [step for step, _ in points if step is not None]
-    between = f"{min(steps)} to {max(steps)}" if steps else "-"
+    between = f"{min(steps):,} to {max(steps):,}" if steps else "-"
     return [
-        " ".join(key.shown.split()), format(points[-1][1], ".5g"),
-        "-" if best is None else format(best[1], ".5g"),
-        "-" if best is None or best[0] is None else str(best[0]), str(len(points)), between,
+        " ".join(key.shown.split()), readable(key.name, points[-1][1]),
+        "-" if best is None else readable(key.name, best[1]),
+        "-" if best is None or best[0] is None else f"{best[0]:,}", f"{len(points):,}", between,
     ]  # fmt: skip

@@ -1,0 +1,55 @@
+"""Values of metrics as people read them, with the unit that the name tells. Pure."""
+
+from __future__ import annotations
+
+import math
+
+_EXACT = {"_percent": "%", "_power_w": "W", "_temperature_c": "°C"}
+_SHARES = ("wait_share",)
+_PARTS = ((1e-3, 1e-6, "µs"), (1.0, 1e-3, "ms"), (120.0, 1.0, "s"), (7200.0, 60.0, "min"),
+          (172800.0, 3600.0, "h"), (math.inf, 86400.0, "d"))  # fmt: skip
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def readable(name: str, value: float, digits: int = 5) -> str:
+    """Return a value with its unit, such as `289 MiB`, `3.43 ms`, `97 %` or `17,467 /s`.
+
+    Args:
+        name: ends in the unit, as `memory_bytes` and `step_s` do; without one, `digits` are shown.
+    """
+    base = name.removesuffix("_max")
+    if not math.isfinite(value):
+        return format(value, "g")
+    if base.endswith("bytes_per_s"):
+        return f"{_size(value)}/s"
+    if base.endswith("bytes"):
+        return _size(value)
+    if base.endswith("_per_s"):
+        return f"{_three(value)} /s"
+    for ending, unit in _EXACT.items():
+        if base.endswith(ending):
+            return f"{_three(value)} {unit}"
+    if base in _SHARES:
+        return f"{_three(100 * value)} %"
+    if base.endswith("_s") or base == "seconds":
+        return _span(value)
+    return format(value, f".{digits}g")
+
+
+def _three(value: float) -> str:
+    """Return three digits, and all those before the point."""
+    return f"{value:,.0f}" if abs(value) >= 99.95 else format(value, ".3g")
+
+
+def _size(value: float) -> str:
+    power = 0
+    while abs(value) >= 1000 and power < len(_SIZES) - 1:
+        value, power = value / 1024, power + 1
+    return f"{_three(value)} {_SIZES[power]}"
+
+
+def _span(value_s: float) -> str:
+    if value_s == 0:
+        return "0 s"
+    scale, unit = next((s, u) for limit, s, u in _PARTS if abs(value_s) < limit)
+    return f"{_three(value_s / scale)} {unit}"
