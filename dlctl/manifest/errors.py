@@ -162,7 +162,9 @@ def allowed_keys(model: type[BaseModel], trail: Trail) -> list[str]:
         field = current.model_fields.get(step) if current is not None else None
         if field is not None:  # else a key that the user chose, as in env
             current = _model_in(field.annotation)
-    return list(current.model_fields) if current is not None else []
+    if current is None:
+        return []
+    return [field.alias or name for name, field in current.model_fields.items()]
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -24,8 +24,10 @@ class Complaints:
         self._said.add(sentence)
         line = f"dlctl: WARNING: {sentence}\n".encode("utf-8", "backslashreplace")
         with contextlib.suppress(OSError):  # without O_CREAT: a removed directory stays away
-            descriptor = os.open(self._log, os.O_WRONLY | os.O_APPEND)
+            descriptor = os.open(self._log, os.O_RDWR | os.O_APPEND)
             try:
-                os.write(descriptor, line)
+                size = os.fstat(descriptor).st_size
+                begun = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+                os.write(descriptor, b"\n" + line if begun else line)
             finally:
                 os.close(descriptor)

@@ -73,6 +73,7 @@ class EventFeed:
         self._file = Follower(path, Position.of(state.get("position")))
         self._parser = parser
         self._broken = False
+        parser.remember(state.get("histograms"))
 
     def take(self, last: bool) -> list[MetricsLine] | None:  # noqa: ARG002
         """Return the records of the next events; of one that is cut, nothing for now."""
@@ -98,5 +99,5 @@ class EventFeed:
         return found
 
     def state(self) -> dict[str, Any]:
-        """Return how far the file was read."""
-        return {"position": self._file.position.plain()}
+        """Return how far the file was read, and what the parser knows."""
+        return {"position": self._file.position.plain(), "histograms": self._parser.memory()}

@@ -41,7 +41,12 @@ class PlateauSection(Section, title="Plateau"):
 
 
 def _automatic(value: Any) -> Any:
-    return {} if value == "auto" else value
+    if value is None or value == "auto":
+        return {}
+    if not isinstance(value, (dict, PlateauSection)):
+        allowed = "auto, or metric, patience and better"
+        raise ValueError(f"{value} is no guard; {allowed} are allowed")
+    return value
 
 
 class LossSpikeSection(Section, title="LossSpike"):

@@ -16,6 +16,8 @@ _FORMS = {1: "f", 2: "d", 3: "i", 4: "B", 5: "h", 6: "b", 9: "q", 19: "e", 22: "
 """Numbers of TensorFlow's types, with the letters of `struct`."""
 _VALUE_FIELDS = {5: "f", 6: "d", 7: "v", 10: "v", 11: "v"}
 _HISTOGRAMS = "histograms"
+_MOST_KEPT = 1000
+"""Tags in the state of a collector."""
 _NOT_NUMBERS = ("images", "audio", "text", "pr_curves", "hparams", "mesh", "graphs")
 _HALF = 0.5
 
@@ -81,6 +83,15 @@ class EventParser:
                 raise
         lines = (self._line(event) for event in events)
         return [line for line in lines if line is not None], used
+
+    def memory(self) -> list[str]:
+        """Return the tags of histograms; without their kind later values say nothing."""
+        return [tag for tag, plugin in self._plugins.items() if plugin == _HISTOGRAMS][:_MOST_KEPT]
+
+    def remember(self, tags: object) -> None:
+        """Take the tags of histograms that an earlier parser of this file knew."""
+        for tag in tags if isinstance(tags, list) else []:
+            self._plugins[str(tag)] = _HISTOGRAMS
 
     def _line(self, event: _Event) -> MetricsLine | None:
         draft = Draft(self._group)

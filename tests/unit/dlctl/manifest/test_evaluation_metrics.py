@@ -86,6 +86,7 @@ def test_four_lines_are_looked_at_by_default():
         ("  line_lookahead: 0\n", "m.yml:4:", "at least 1"),
         ("  line_lookahead: 2\n  linelookahead: 2\n", "m.yml:3:", "mean the same"),
         ("  colour: red\n", "m.yml:4:", "colour"),
+        ("  inn: tb\n", "m.yml:4:", "unknown key; did you mean 'in'? Allowed: type, in, line_"),
         ("  groups:\n    g: {regex: '(a'}\n", "m.yml:5:", "is no regular expression"),
         ("  groups:\n    g: {regex: '%{NOPE}'}\n", "m.yml:5:", "%{NOPE} is not in the library"),
         ("  groups:\n    g: {regex: a, values: {x: {value: $y}}}\n", "m.yml:5:", "names no group"),

@@ -50,7 +50,7 @@ def test_without_a_mail_server_slurm_sends_mails():
         ("notify: {email: a@b.c, smtp: {server: s, tls: none, password: p4ssw0rd}}", "readable"),
         ("stop: {}", "is empty"),
         ("stop: {plateau: {patience: 0}}", "patience"),
-        ("stop: {plateau: maybe}", "stop.plateau"),
+        ("stop: {plateau: 5}", "stop.plateau: 5 is no guard; auto, or metric, patience and better"),
         ("stop: {loss_spike: {factor: 1}}", "factor"),
     ],
 )
@@ -67,6 +67,7 @@ def test_guards_are_in_the_plan():
     )
     for said, rule in (
         ("auto", contract.Plateau()),
+        ("", contract.Plateau()),
         ("{metric: loss}", contract.Plateau("loss")),
         ("{metric: accuracy}", contract.Plateau("accuracy", 0, "higher")),
         ("{metric: accuracy, patience: 2}", contract.Plateau("accuracy", 2, "lower")),

@@ -20,6 +20,7 @@ from dlctl.contract.measured.utilisation import MEMORY_RSS_BYTES, PROCESSES
 from dlctl.contract.metrics import Source, parse_line
 from learner.collect import late
 from learner.collect.collector import Collector
+from learner.collect.complaints import Complaints
 from learner.collect.usage.sampler import Sampler
 
 GROUPS = {
@@ -132,6 +133,19 @@ def test_a_regex_that_explodes_costs_a_sentence_and_its_group(tmp_path):
     assert job.run().state is State.COMPLETED
     assert losses(job.dir) == [(1, 0.5), (2, 0.5)]
     assert job.log().count("dlctl: WARNING: the regex of the group 'bad'") == 1
+
+
+def test_a_complaint_has_a_line_of_its_own(tmp_path):
+    log = tmp_path / "learner-0.log"
+    log.write_bytes(b"it 14 loss=0.1")
+    complaints = Complaints(log)
+    complaints.say("one")
+    complaints.say("two")
+    told = b"it 14 loss=0.1\ndlctl: WARNING: one\ndlctl: WARNING: two\n"
+    assert log.read_bytes() == told
+    log.write_bytes(b"")
+    Complaints(log).say("one")
+    assert log.read_bytes() == b"dlctl: WARNING: one\n"
 
 
 def test_a_users_parser_is_run(tmp_path):

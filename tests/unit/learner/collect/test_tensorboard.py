@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -62,6 +63,19 @@ def test_histograms_become_summaries():
         "bias/min": 0, "bias/max": 4, "bias/mean": 1.5, "bias/count": 4,
         "bias/std": math.sqrt(0.75),
     })  # fmt: skip
+
+
+def test_the_kind_of_a_tag_is_known_to_the_next_collector(tmp_path):
+    """Only the first value of a tag names its kind."""
+    rows = [0.0, 2.0, 3.0]
+    path, said = tmp_path / "events.out.tfevents.1", []
+    path.write_bytes(beginning() + event(1, tensor("w", rows, (1, 3), "histograms")))
+    first = feed_of(path, said)
+    assert everything(first)
+    with path.open("ab") as file:
+        file.write(event(2, tensor("w", rows, (1, 3), "")))
+    (line,) = everything(feed_of(path, said, json.loads(json.dumps(first.state()))))
+    assert (line.step, line.values["w/mean"]) == (2, 1.0)
 
 
 def test_tensors_count_if_they_are_single_numbers():
