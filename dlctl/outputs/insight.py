@@ -11,7 +11,7 @@ from dlctl.contract.metrics import finite
 from dlctl.outputs.checkpoints import list_checkpoints
 from dlctl.series.answers import Answer, Known, Saved, answers
 from dlctl.series.found import found_events
-from dlctl.series.pace import TimeLeft, time_left
+from dlctl.series.pace import JobLimit, TimeLeft, time_left
 from dlctl.series.run import Event, Run
 from dlctl.series.utilisation import sentences
 
@@ -57,9 +57,18 @@ def insight(
     """Return what a run means, for the state that a record knows."""
     now = time.time() if now is None else now
     known = Known(now, plan.training.classes if plan else None, checkpoints, record.state.final)
-    left = None if record.state.final else time_left(run, record.step, record.done)
+    limit = _limit(plan, record, now)
+    left = None if record.state.final else time_left(run, record.step, record.done, limit)
     told = sentences(run, plan.resources if plan else None)
     return Insight(answers(run, known), told, left, found_events(run))
+
+
+def _limit(plan: Plan | None, record: Record, now: float) -> JobLimit | None:
+    """Return how long the jobs of a training may train; None without a time limit."""
+    if plan is None or plan.resources.time_s is None or not record.started_at:
+        return None
+    each_s = plan.resources.time_s - plan.resources.halt_margin_s
+    return JobLimit(each_s, record.started_at + each_s - now)
 
 
 def saved_checkpoints(transport: Transport, record: Record) -> list[Saved]:

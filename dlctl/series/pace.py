@@ -2,43 +2,117 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import median
 
-from dlctl.contract.metrics import NO_STEP, Source
+from dlctl.contract.metrics import NO_STEP, EventKind, Source
 from dlctl.series.run import Run
+from dlctl.units import format_span
 
 _NEWEST = 120
 """Measurements that are looked at."""
 _PARTS = 6
 """Their span is divided into so many, each with a pace of its own."""
 _LEAST = 3
+_LIMIT = "time limit"
+"""In the words of a verdict after which the queue decides when it goes on."""
 
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """Seconds until the last step, if the learners go on like this; the queue is not counted."""
+    """Seconds until the last step, if the learners and the queue go on like this."""
 
     low_s: float
     middle_s: float
     high_s: float
-    """`low_s` and `high_s` follow from the fastest and the slowest stretch of the newest steps."""
+    """`low_s` and `high_s` follow from the fastest and the slowest stretch of the newest steps, and
+    from the shortest and the longest wait in the queue."""
+    jobs: int = 0
+    """How many more jobs it takes, because of the time limit of each."""
+    queue_s: float | None = None
+    """How much of `middle_s` passes in the queue; None if no earlier attempt has waited there."""
+
+    @property
+    def text(self) -> str:
+        """Return it in words, such as `2 h 10 min to 3 h left, of which 40 min in the queue`."""
+        low, high = _span(self.low_s), _span(self.high_s)
+        words = f"about {low} left" if low == high else f"{low} to {high} left"
+        if not self.jobs:
+            return words
+        if self.queue_s is not None:
+            return f"{words}, of which {_span(self.queue_s)} in the queue"
+        more = "1 more job" if self.jobs == 1 else f"{self.jobs} more jobs"
+        return f"{words}, and the wait for {more} in the queue"
 
 
-def time_left(run: Run, step: int | None, done: float | None) -> TimeLeft | None:
+@dataclass(frozen=True)
+class JobLimit:
+    """How long a job may train."""
+
+    each_s: float
+    """From its begin until it saves before its time limit."""
+    left_s: float
+    """What is left of that in the present job."""
+
+
+def time_left(
+    run: Run, step: int | None, done: float | None, limit: JobLimit | None = None
+) -> TimeLeft | None:
     """Return how long the training will take; None if nobody can tell yet.
 
     Args:
         step: a step that was reached.
         done: the share of all steps that were done then, from 0 to 1.
+        limit: of its jobs, if there is one; what follows waits in the queue as attempts before did.
     """
     if not done or done >= 1 or not step:
         return None
     paces = _paces(run)
     if len(paces) < _LEAST:
         return None
-    left = max(0.0, step / done - max(step, run.last_step))
-    return TimeLeft(left * min(paces), left * median(paces), left * max(paces))
+    steps = max(0.0, step / done - max(step, run.last_step))
+    low_s, middle_s, high_s = (steps * pace for pace in (min(paces), median(paces), max(paces)))
+    jobs = _jobs(middle_s, limit)
+    waits = queue_waits(run)
+    if not waits or not _jobs(high_s, limit):
+        return TimeLeft(low_s, middle_s, high_s, jobs)
+    queue_s = jobs * median(waits)
+    return TimeLeft(
+        low_s + _jobs(low_s, limit) * min(waits), middle_s + queue_s,
+        high_s + _jobs(high_s, limit) * max(waits), jobs, queue_s,
+    )  # fmt: skip
+
+
+def _jobs(training_s: float, limit: JobLimit | None) -> int:
+    """Return how many more jobs a training needs that takes so long."""
+    if limit is None or limit.each_s <= 0 or training_s <= limit.left_s:
+        return 0
+    return math.ceil((training_s - max(0.0, limit.left_s)) / limit.each_s)
+
+
+def queue_waits(run: Run) -> list[float]:
+    """Return the seconds from each end at a time limit to the begin of the next attempt.
+
+    The wait after a person's halt is left out: it is that person's.
+    """
+    begins = {span.attempt: span.began_at for span in run.attempts}
+    ends = [e for e in run.events if e.kind == EventKind.VERDICT.value and _LIMIT in e.text]
+    found = []
+    for end in ends:
+        begin = begins.get(end.attempt + 1)
+        if begin is not None and end.time is not None and begin >= end.time:
+            found.append(begin - end.time)
+    return found
+
+
+def _span(duration_s: float) -> str:
+    """Return a duration of two units at most, such as `3 h 10 min`."""
+    minutes = round(duration_s / 60)
+    if duration_s < 90 or minutes >= 36 * 60 or minutes < 90:
+        return format_span(duration_s)
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if rest else f"{hours} h"
 
 
 def _paces(run: Run) -> list[float]:

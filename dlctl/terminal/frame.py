@@ -9,6 +9,7 @@ from dlctl.contract.metrics import NO_STEP, EventKind, Source
 from dlctl.series.answers import main_curve
 from dlctl.series.best import best_of
 from dlctl.series.curve import Curve
+from dlctl.series.readable import readable
 from dlctl.series.smooth import smoothed
 from dlctl.terminal.plot import Drawn, Plot, beyond, draw, robust_limits
 from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, beside
@@ -136,7 +137,7 @@ def _head(each: Shown, now: float) -> list[Line]:
     if record.done is not None and not record.state.final:
         parts.append(f"{100 * record.done:.0f} %")
     if (left := each.insight.left) is not None:
-        parts.append(f"{format_span(left.low_s)} to {format_span(left.high_s)} left")
+        parts.append(left.text)
     for part in filter(None, parts):
         line.add(f" · {part}")
     if record.stale_since is not None:
@@ -215,10 +216,10 @@ def _legend(
         label = curve.key.shown if len(shown) == 1 else ""
         label = label.removesuffix(name).strip() or ("" if len(chosen) == 1 else "train")
         line.add("  ● ", colour).add(f"{label} " if label else "")
-        line.add(format(curve.last, ".4g"))
+        line.add(readable(name, curve.last, 4))
         best = best_of(curve.key.name, curve.values()) if len(shown) == 1 else None
         if best is not None:
-            line.add(f" (best {best[1]:.4g} at {best[0]:,.0f})", DIM)
+            line.add(f" (best {readable(name, best[1], 4)} at {best[0]:,.0f})", DIM)
     how = [word for on, word in ((view.logarithmic, "log"), (view.smooth, "smoothed"),
            (view.robust, f"robust, {cut_off}"),
            (view.by_time, "by time"), (view.paused, "paused"),

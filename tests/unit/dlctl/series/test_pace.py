@@ -2,8 +2,8 @@
 
 import pytest
 
-from dlctl.contract.metrics import MetricsLine, Source
-from dlctl.series.pace import time_left
+from dlctl.contract.metrics import EventKind, MetricsLine, Source
+from dlctl.series.pace import JobLimit, queue_waits, time_left
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
 
@@ -54,3 +54,53 @@ def test_the_queue_between_two_attempts_does_not_count():
     left = time_left(run, 140, 0.5)
     assert left is not None
     assert left.high_s == pytest.approx(140, rel=0.05)
+
+
+def attempts_of(ends, begins):
+    """Return a run of an attempt for each end; a step takes 10 s."""
+    run = Run("t-1")
+    for n, (begin, end) in enumerate(zip(begins, [*ends, None], strict=True), 1):
+        loop = Origin(n, 0, Source.LOOP)
+        job = Origin(n, 0, Source.JOB)
+        first = (n - 1) * 100
+        run.add(loop, MetricsLine(first, 1, begin, event="b", kind=EventKind.BEGIN.value))
+        for i in range(1, 101):
+            run.add(loop, MetricsLine(first + i, 1, begin + 10.0 * i, {"loss": 1.0}))
+        if end is not None:
+            at, why = end
+            run.add(job, MetricsLine(first + 100, 1, at, event=why, kind=EventKind.VERDICT.value))
+    return run
+
+
+NEAR = "HALTED: the time limit is near"
+
+
+def test_the_waits_of_earlier_attempts_are_counted_for_each_job_that_follows():
+    run = attempts_of([(1000.0, NEAR), (3000.0, NEAR)], [0.0, 1600.0, 5000.0])
+    assert queue_waits(run) == [600.0, 2000.0]
+    left = time_left(run, 300, 0.5, JobLimit(each_s=1000.0, left_s=0.0))  # 300 steps more
+    assert left is not None
+    assert (left.jobs, left.queue_s) == (3, 3 * 1300.0)
+    assert (left.low_s, left.middle_s, left.high_s) == pytest.approx((4800, 6900, 9000))
+    assert left.text == "80 min to 2 h 30 min left, of which 65 min in the queue"
+
+
+def test_a_job_with_enough_time_left_waits_for_nothing():
+    run = attempts_of([(1000.0, NEAR)], [0.0, 1600.0])
+    left = time_left(run, 200, 0.8, JobLimit(1000.0, 900.0))
+    assert left is not None
+    assert (left.jobs, left.middle_s, left.text) == (0, 500.0, "about 8 min left")
+
+
+def test_without_a_wait_seen_before_it_says_that_there_will_be_one():
+    run = attempts_of([], [0.0])
+    for limit, word in ((JobLimit(1000, 900), "1 more job"), (JobLimit(500, 100), "2 more jobs")):
+        left = time_left(run, 100, 0.5, limit)
+        assert left is not None
+        assert left.text == f"about 17 min left, and the wait for {word} in the queue"
+        assert left.queue_s is None
+
+
+def test_the_wait_after_a_halt_by_a_person_is_not_the_queues():
+    run = attempts_of([(1000.0, "HALTED: dlctl halt asked for it")], [0.0, 90000.0])
+    assert queue_waits(run) == []
