@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import ContractError
+from dlctl.contract.metrics import Source
 from learner.collect.complaints import Complaints
 from learner.collect.state import is_finished
 from learner.job.context import read_plan
 
-LONGEST_S = 5.0
-"""What is not read by then is read by the next attempt's collectors, as lines of that attempt."""
+READ_S = 4.0
+"""What is not read by then, of files that attempts share, is read as lines of the next attempt."""
+_LONGEST_S = 6.0
 
 
 def have_read(job_dir: Path, attempt: int) -> None:
@@ -27,7 +30,7 @@ def have_read(job_dir: Path, attempt: int) -> None:
         if _unfinished(job_dir, attempt):
             argv = [sys.executable, "-m", "learner.collect.late", str(job_dir), str(attempt)]
             subprocess.run(
-                argv, timeout=LONGEST_S, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                argv, timeout=_LONGEST_S, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )  # fmt: skip
 
@@ -39,21 +42,26 @@ def read_the_rest(job_dir: Path, attempt: int) -> None:
         return
     from learner.collect.asked import make_parsing
 
-    plan = read_plan(job_dir, attempt)
+    plan, until = read_plan(job_dir, attempt), time.monotonic() + READ_S
     for rank in ranks:
         complaints = Complaints(job_dir / contract.learner_log(attempt, rank))
         with contextlib.suppress(ValueError):  # of an expression that the collector named, too
             parsing = make_parsing(plan, job_dir, attempt, rank, complaints.say)
             if parsing is not None:
-                parsing.finish()
+                parsing.finish(until)
 
 
 def _unfinished(job_dir: Path, attempt: int) -> list[int]:
     plan = read_plan(job_dir, attempt)
     if not plan.evaluation_metrics:
         return []
-    states = {n: job_dir / contract.collector_state(n) for n in range(plan.resources.learners)}
-    return [rank for rank, path in states.items() if not is_finished(path, attempt)]
+    return [
+        rank for rank in range(plan.resources.learners)
+        if not is_finished(
+            job_dir / contract.collector_state(rank),
+            job_dir / contract.metrics_file(attempt, rank, Source.LOG), attempt,
+        )
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -74,11 +74,14 @@ class Parsing:
             self._write_state()
         return caught_up
 
-    def finish(self) -> None:
-        """Parse everything that is left, also a last line without an end."""
+    def finish(self, until: float = float("inf")) -> None:
+        """Parse everything that is left, also a last line without an end.
+
+        Args:
+            until: when to stop, on the monotonic clock.
+        """
         self._search()
-        self._parse(float("inf"), last=True)
-        self._write_state(finished=True)
+        self._write_state(finished=self._parse(until, last=True))
 
     def _search(self) -> None:
         for found, make in self._source():

@@ -30,8 +30,8 @@ class State:
         """By file what its feed keeps."""
         for name in [name for name in self.files if _is_over(name, attempt)]:
             del self.files[name]
-        # Without a state of this attempt, all that its files hold is read again.
-        _cut(output, found.get("output_bytes") if found.get("attempt") == attempt else 0)
+        if found.get("attempt") == attempt:
+            _cut(output, found.get("output_bytes"))
 
     def write(self, *, finished: bool = False) -> None:
         """Write the state; if that fails, the next collector reads some lines again.
@@ -39,6 +39,9 @@ class State:
         Args:
             finished: whether the learner has ended, and everything that it wrote was read.
         """
+        known = _read(self._path).get("attempt")
+        if isinstance(known, int) and known > self._attempt:
+            return  # this collector was cut off, and another one has gone on
         content = {
             "schema_version": SCHEMA_VERSION,
             "attempt": self._attempt,
@@ -50,12 +53,12 @@ class State:
             contract.write_whole(self._path, json.dumps(content))
 
 
-def is_finished(path: Path, attempt: int) -> bool:
-    """Return whether nothing is left to read of an attempt."""
+def is_finished(path: Path, output: Path, attempt: int) -> bool:
+    """Return whether nothing is left to read of an attempt, or nobody knows where it stopped."""
     found = _read(path)
     known = found.get("attempt")
     if not isinstance(known, int) or known < attempt:
-        return False
+        return _size(output) > 0
     return known > attempt or found.get("finished") is not False  # older versions did not say
 
 

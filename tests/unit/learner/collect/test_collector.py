@@ -19,6 +19,7 @@ from dlctl.contract import State
 from dlctl.contract.measured.utilisation import MEMORY_RSS_BYTES, PROCESSES
 from dlctl.contract.metrics import Source, parse_line
 from learner.collect import late
+from learner.collect import state as collector_state
 from learner.collect.collector import Collector
 from learner.collect.complaints import Complaints
 from learner.collect.usage.sampler import Sampler
@@ -350,7 +351,6 @@ def next_attempt(beside, lines, path):
     beside.write(lines, path)
     beside.start(2)
     beside.write("it 7 loss=0.7\n")
-    wait_until(lambda: len(losses(beside.dir, attempt=2)) == 2)
     beside.end()
 
 
@@ -364,6 +364,29 @@ def test_the_last_lines_of_a_lost_node_are_read_once_and_are_of_its_attempt(besi
     late.read_the_rest(made.dir, 1)  # a later attempt has begun to read
     late.read_the_rest(made.dir, 2)  # its collector had come to the end
     assert losses(made.dir) == first and len(losses(made.dir, attempt=2)) == 2
+
+
+def test_what_is_too_much_to_read_before_the_learners_start_is_not_double(beside, monkeypatch):
+    made = beside()
+    shared, _ = lost(made)
+    monkeypatch.setattr(late, "READ_S", 0.0)
+    next_attempt(made, "it 6 loss=0.6\n", shared)
+    found = losses(made.dir) + losses(made.dir, attempt=2)
+    assert len({step for step, _ in found}) == len(found) and (6, 0.6) in found
+
+
+def test_a_collector_that_was_cut_off_does_not_undo_the_next_ones_state(tmp_path):
+    path, outputs = tmp_path / "0.state", [tmp_path / f"{n}-0-log.jsonl" for n in (1, 2)]
+    cut_off = collector_state.State(path, outputs[0], 1)
+    cut_off.write()
+    collector_state.State(path, outputs[1], 2).write()
+    outputs[1].write_text("a line\n")
+    cut_off.write()
+    assert json.loads(path.read_text())["attempt"] == 2
+    path.unlink()  # where attempt 2 stopped is unknown: nothing is read twice
+    late_one = collector_state.State(path, outputs[1], 2)
+    assert late_one.files == {} and outputs[1].read_text() == "a line\n"
+    assert collector_state.is_finished(path, outputs[1], 2)
 
 
 def test_a_lost_node_whose_collector_had_read_nothing(beside):
