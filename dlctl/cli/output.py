@@ -81,9 +81,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = ""
     if sys.stdout.isatty():
         _draw(columns, rows)
         return
-    widths = [max(len(str(r[i])) for r in [columns, *rows]) for i in range(len(columns))]
-    for row in [columns, *rows]:
-        cells = (_printable(str(c)).ljust(w) for c, w in zip(row, widths, strict=True))
+    from dlctl.terminal.text import width_of
+
+    lines = [[_printable(str(cell)) for cell in row] for row in [columns, *rows]]
+    widths = [max(map(width_of, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (c + " " * (w - width_of(c)) for c, w in zip(line, widths, strict=True))
         print("  ".join(cells).rstrip())
 
 

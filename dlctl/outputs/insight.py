@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dlctl.contract import Plan
 from dlctl.contract.metrics import finite
 from dlctl.outputs.checkpoints import list_checkpoints
-from dlctl.series.answers import Answer, Known, Saved, answers
+from dlctl.series.answers import Answer, Known, Saved, answers, main_curve
 from dlctl.series.found import found_events
 from dlctl.series.pace import JobLimit, TimeLeft, time_left
 from dlctl.series.run import Event, Run
@@ -29,6 +29,8 @@ class Insight:
     left: TimeLeft | None = None
     events: list[Event] = field(default_factory=list)
     """What follows from the curves: changes of the learning rate, a plateau."""
+    judged: str = ""
+    """The name of the metric by which the training is judged."""
 
     def plain(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
@@ -60,7 +62,9 @@ def insight(
     limit = _limit(plan, record, now)
     left = None if record.state.final else time_left(run, record.step, record.done, limit)
     told = sentences(run, plan.resources if plan else None)
-    return Insight(answers(run, known), told, left, found_events(run))
+    curve = main_curve(run)
+    name = "" if curve is None else curve.key.name
+    return Insight(answers(run, known), told, left, found_events(run), name)
 
 
 def _limit(plan: Plan | None, record: Record, now: float) -> JobLimit | None:

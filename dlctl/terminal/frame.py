@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dlctl.contract.metrics import NO_STEP, EventKind, Source
-from dlctl.series.answers import main_curve
+from dlctl.contract.metrics import NO_STEP, EventKind
 from dlctl.series.best import best_of
 from dlctl.series.curve import Curve
 from dlctl.series.readable import readable
@@ -78,13 +77,8 @@ class View:
 
 
 def metric_names(shown: Sequence[Shown]) -> list[str]:
-    """Return the names of curves: the judged one, the loss, the others, the nodes' last."""
-    judged = [c.key.name for each in shown if (c := main_curve(each.run)) is not None]
-    keys = sorted({
-        (k.source == Source.NODE.value, k.name != "loss", k.name)
-        for each in shown for k in each.run.curves
-    })  # fmt: skip
-    return list(dict.fromkeys([*judged[:1], *(name for *_, name in keys)]))
+    """Return the names of curves, those of the first training first."""
+    return list(dict.fromkeys(name for each in shown for name in each.names))
 
 
 def frame(

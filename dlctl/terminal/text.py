@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ DIM, BOLD, RED, YELLOW, GREEN = -1, -2, 160, 178, 71
 """Styles; a number above 0 is a colour of the terminal's 256."""
 CURVES = (75, 209, 114, 176, 222, 80, 203, 147)
 """Colours of curves: apart from one another on dark and on light ground."""
+_COLOURS = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
+"""Colours and other orders to a terminal."""
 _CODES = {DIM: "2", BOLD: "1"}
 
 
@@ -57,8 +60,10 @@ class Line:
 
 
 def printable(text: str) -> str:
-    """Return a text without control characters, which could move the cursor."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    """Return a text without colours and control characters, which could move the cursor."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " for c in _COLOURS.sub("", text))
 
 
 def width_of(text: str) -> int:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _FAST_S, _SLOW_S = 1.0, 5.0
 """How often to look: while something happens, and while nothing does."""
 _KEY_S = 0.25
+_RESTS = 20
+"""What a picture without news costs, it rests so many times as long."""
 
 
 def next_pause_s(pause_s: float, found: bool, ended: bool = False) -> float:
@@ -63,6 +65,8 @@ class _Background:
         self.looking = looking
         self.news, self.stop = Event(), Event()
         self.error: Exception | None = None
+        self.due_at = 0.0
+        """When to tell the ages anew."""
         self.frames = shown(looking)
         self.thread = Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -76,8 +80,12 @@ class _Background:
                 self.error = error
                 self.news.set()
                 return
-            self.frames = shown(self.looking)  # without news, too: ages grow
-            self.news.set()
+            began_at = time.monotonic()
+            if found or began_at >= self.due_at:  # without news, too: ages grow
+                self.frames = shown(self.looking)
+                self.news.set()
+                now = time.monotonic()
+                self.due_at = now + _RESTS * (now - began_at)
             pause_s = next_pause_s(pause_s, bool(found), self.looking.ended)
             self.stop.wait(pause_s)
 

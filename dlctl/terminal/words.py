@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from dlctl.contract import State, Status
 from dlctl.contract.measured.utilisation import CPU_PERCENT, GPU_PERCENT, MEMORY_RSS_BYTES, gpu_name
-from dlctl.contract.metrics import Source
+from dlctl.contract.metrics import LOSS, Source
 from dlctl.outputs.insight import Insight
 from dlctl.record import Record
 from dlctl.series.answers import BAD, GOOD, UNKNOWN, Answer
@@ -32,6 +33,14 @@ class Shown:
     lines: Sequence[str] = ()
     trouble: str = ""
     """Why its site does not answer."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Return the names of curves: the judged one, the loss, the others, the nodes' last."""
+        keys = sorted({(k.source == Source.NODE.value, k.name != LOSS, k.name)
+                       for k in self.run.curves})  # fmt: skip
+        judged = [self.insight.judged] if self.insight.judged else []
+        return list(dict.fromkeys([*judged, *(name for *_, name in keys)]))
 
 
 def words(each: Shown, columns: int, rows: int) -> list[Line]:

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from dlctl.cli import output
+from dlctl.terminal.text import width_of
 
 COLUMNS = ["learner", "host", "state", "step", "metrics"]
 ROWS = [
@@ -42,3 +43,11 @@ def test_where_there_is_none_words_are_broken_and_nothing_is_lost(draw) -> None:
     told = Counter("".join(lines))
     said = Counter("".join("".join(row) for row in [COLUMNS, *ROWS]))
     assert all(told[letter] == said[letter] for letter in said if letter != " ")
+
+
+def test_columns_stand_below_each_other_whatever_is_in_them(capsys) -> None:
+    names = ["plain", "数据", "🙂 x", "e\u0301tude", "\x1b[31mred", "zero\u200bwidth"]
+    output.table(["metric", "newest"], [[name, "1"] for name in names])
+    lines = capsys.readouterr().out.splitlines()
+    assert len({width_of(line) - len(line.split()[-1]) for line in lines}) == 1
+    assert "\x1b" not in "".join(lines)

@@ -18,7 +18,7 @@ from dlctl.series.replays import Origin
 from dlctl.series.run import Run
 from dlctl.terminal.frame import KEYS, View, frame, metric_names
 from dlctl.terminal.plot import Drawn, Plot, draw
-from dlctl.terminal.text import Line, cut, width_of, wrapped
+from dlctl.terminal.text import Line, cut, printable, width_of, wrapped
 from dlctl.terminal.words import Shown, words
 
 SIZES = [(20, 5), (40, 12), (80, 24), (100, 30), (131, 30), (160, 40), (200, 60)]
@@ -109,6 +109,10 @@ def test_text_is_cut_by_the_columns_that_it_takes():
     assert line.fitted(5).render(False) == "数据…"
     assert line.padded(10).width == 10
     assert line.render(True).startswith("\033[38;5;1m数据\033[0m")
+
+
+def test_colours_in_a_log_leave_no_trace():
+    assert printable("\x1b[31mred\x1b[0m \x1b[2K🙂\x1b]0;title\x07") == "red 🙂 ]0;title "
 
 
 def test_bins_that_begin_or_end_without_a_number_are_drawn():
