@@ -36,6 +36,8 @@ _READ_S = 0.1
 _MOST_POINTS = 240
 _MOST_CURVES = 100
 _MOST_NAMES = 10_000
+_MOST_VALUE = 1e100
+"""Beyond it, sums and slopes would no longer be numbers."""
 _SOURCES = (Source.LOOP, Source.PROGRAM, Source.LOG)
 
 
@@ -128,7 +130,7 @@ class Watch:
             return
         self._newest = line.step
         for name, value in line.values.items():
-            if value is None:
+            if value is None or abs(value) > _MOST_VALUE:
                 continue
             key = key_of(source, 0, line.series_group, name)
             if name in RATE_NAMES:
@@ -237,8 +239,15 @@ class PlateauWatch:
     def look(self) -> Told | None:
         """Return a plateau that was not told before, once it is in the metrics."""
         now = self._clock()
-        if now < self._look_at:
+        if now < self._look_at or not self._files:
             return None
+        try:
+            return self._look(now)
+        except Exception:  # noqa: BLE001 - a mistake of ours must not end an attempt
+            self._files.clear()
+            return None
+
+    def _look(self, now: float) -> Told | None:
         caught_up = self._read(now + _READ_S)
         pause_s = min(LOOK_EVERY_S, max(SOONEST_S, (now - self._began_at) / 10))
         self._look_at = self._clock() + (pause_s if caught_up else 1.0)

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from node_job import Job
 from scheduler_plan import make_plan
 
@@ -141,6 +143,50 @@ def test_lines_are_read_bit_by_bit_and_a_half_one_waits(training: Training) -> N
             file.write(text[begin : begin + 97])
         told.append(training.look())
     assert sum(each is not None for each in told) == 1
+
+
+ODD = [1.0, 1e308, -1.7e308, 5e-324, 0.0, None, 10**300, 10**400]
+
+
+@given(
+    lines=st.lists(
+        st.tuples(
+            st.integers(0, 60) | st.sampled_from([0, 2**52]),
+            st.sampled_from(ODD) | st.floats(0, 1),
+            st.sampled_from([0.1, 0.0, -1.0, 1e308, None]),
+            st.sampled_from(["", "begin", "verdict"]),
+        ),
+        max_size=80,
+    )
+)
+def test_any_line_is_survived_and_each_event_can_be_written(lines) -> None:
+    """An error here would end the supervisor."""
+    watch = Watch()
+    for i, (step, value, rate, kind) in enumerate(lines):
+        found = {"step": step if i % 3 else i, "time": 1.0, "loss": value, "lr": rate}
+        text = json.dumps(found | ({"event": "x", "kind": kind} if kind and not i % 7 else {}))
+        line = parse_line(text)
+        assert line is not None
+        watch.add(Source.PROGRAM, line)
+        if (told := watch.look()) is not None:
+            event = parse_line(watch.line(told).encode())
+            assert event is not None
+            watch.remember(event)
+
+
+def test_huge_values_are_followed_like_values_that_are_no_numbers() -> None:
+    watch = Watch()
+    for step in range(600):
+        line = MetricsLine(step, 1, 1.0, {"loss": 1.7e308 * (-1) ** step if step % 2 else 1.0})
+        watch.add(Source.PROGRAM, line)
+    told = watch.look()
+    assert told is not None and parse_line(watch.line(told).encode()) is not None
+
+
+def test_a_mistake_in_the_watch_ends_no_attempt(training: Training, monkeypatch) -> None:
+    monkeypatch.setattr(Watch, "look", lambda _: 1 / 0)
+    training.write([MetricsLine(1, 1, 1.0, {"loss": 1.0})], Source.LOOP)
+    assert training.look() is None and training.look() is None
 
 
 def overseer(folder: Path, rule: Plateau | None, **framework: str | None) -> Overseer:
