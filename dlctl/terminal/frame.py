@@ -11,7 +11,7 @@ from dlctl.series.curve import Curve
 from dlctl.series.readable import readable
 from dlctl.series.smooth import smoothed
 from dlctl.terminal.plot import Drawn, Plot, beyond, draw, robust_limits
-from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, beside
+from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, beside, wrapped
 from dlctl.terminal.words import Shown, words
 from dlctl.units import format_span
 
@@ -24,6 +24,8 @@ _MARKS = {
 _WIDE = 130
 """From this width on, answers and log stand beside the curves."""
 _SMOOTH = 0.9
+_MOST_REASONS = 3
+"""Lines."""
 KEYS = "←→ metric  ↑↓ run  l log  s smooth  r robust  t time  +- zoom  ? help  q quit"
 HELP = (
     ("← →", "another metric"), ("↑ ↓", "another training"), ("l", "logarithmic, or not"),
@@ -91,7 +93,7 @@ def frame(
         keys: whether the last line tells the keys.
     """
     chosen = shown[view.training % len(shown)]
-    head = _heads(shown, view, now)
+    head = _heads(shown, view, columns, now)
     foot = [Line().add(KEYS, DIM)] if keys else []
     room = max(6, rows - len(head) - len(foot))
     if view.help:
@@ -108,20 +110,25 @@ def frame(
     return [line.fitted(columns) for line in lines][:rows]
 
 
-def _heads(shown: Sequence[Shown], view: View, now: float) -> list[Line]:
-    if len(shown) == 1:
-        return _head(shown[0], now)
+def _heads(shown: Sequence[Shown], view: View, columns: int, now: float) -> list[Line]:
+    """Return a line for each training, and why the chosen one is not just training."""
+    chosen = shown[view.training % len(shown)]
     lines = []
     for index, each in enumerate(shown):
-        line = Line().add("▸ " if index == view.training % len(shown) else "  ", BOLD)
-        line.add("● ", CURVES[index % len(CURVES)])
-        lines.append(Line([*line.pieces, *_head(each, now)[0].pieces]))
-    return lines
+        line = Line()
+        if len(shown) > 1:
+            line.add("▸ " if each is chosen else "  ", BOLD)
+            line.add("● ", CURVES[index % len(CURVES)])
+        lines.append(_head(line, each, now))
+    record = chosen.record
+    why = chosen.trouble or (record.reason if str(record.state) != "TRAINING" else "")
+    style = YELLOW if chosen.trouble else DIM
+    return [*lines, *(wrapped(Line(), why, columns, style)[:_MOST_REASONS] if why else [])]
 
 
-def _head(each: Shown, now: float) -> list[Line]:
+def _head(line: Line, each: Shown, now: float) -> Line:
     record, run = each.record, each.run
-    line = Line().add(record.training_id, BOLD).add(" ")
+    line.add(record.training_id, BOLD).add(" ")
     line.add(str(record.state), _STATES.get(str(record.state), CURVES[0]))
     step = run.last_step
     of = f" of {record.epochs}" if record.epochs else ""
@@ -136,8 +143,7 @@ def _head(each: Shown, now: float) -> list[Line]:
         line.add(f" · {part}")
     if record.stale_since is not None:
         line.add(f" · stale since {format_span(now - record.stale_since)}", YELLOW)
-    more = each.trouble or (record.reason if str(record.state) != "TRAINING" else "")
-    return [line, Line().add(more, YELLOW if each.trouble else DIM)] if more else [line]
+    return line
 
 
 # Curves ------------------------------------------------------------------------------------------
@@ -146,7 +152,7 @@ def _head(each: Shown, now: float) -> list[Line]:
 def _curves(shown: Sequence[Shown], view: View, columns: int, rows: int) -> list[Line]:
     names = metric_names(shown)
     if not names:
-        return [Line().add("nothing has been measured yet", DIM), *[Line()] * (rows - 1)]
+        return [Line().add("nothing has been measured yet", DIM)]
     name = names[view.metric % len(names)]
     chosen = _chosen(shown, name)
     begin, end = _window([curve for curve, _ in chosen], view)

@@ -86,7 +86,10 @@ def _write_tensorboard(folder: Path, found: dict[str, list[Entry]]) -> None:
     from dlctl.outputs.metrics.formats import write_tensorboard
 
     files = write_tensorboard(folder, dict(found))
-    output.note(f"{len(files)} event files in {folder}: tensorboard --logdir {folder}")
+    if files:
+        output.note(f"{len(files)} event files in {folder}: tensorboard --logdir {folder}")
+    else:
+        output.note(f"nothing to write into {folder}: there are no numbers with a step")
 
 
 def _write_parquet(path: Path, found: dict[str, list[Entry]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from dataclasses import replace
 
 import pytest
 from login_side import make_record
@@ -109,6 +110,14 @@ def test_text_is_cut_by_the_columns_that_it_takes():
     assert line.fitted(5).render(False) == "数据…"
     assert line.padded(10).width == 10
     assert line.render(True).startswith("\033[38;5;1m数据\033[0m")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_why_a_site_does_not_answer_is_told_whole(tmp_path, count):
+    why = "me@host: plan.json of t-1 can't be read: the folder is not there; dlctl list tells more"
+    some = [replace(shown(run_of(i), tmp_path), trouble=why) for i in range(count)]
+    lines = texts(frame(some, View(training=count - 1), 60, 24, 2000.0))
+    assert " ".join(lines[count : count + 2]) == why
 
 
 def test_colours_in_a_log_leave_no_trace():

@@ -42,4 +42,4 @@ def test_one_frame_ends_the_watch(tmp_path, monkeypatch):
     job, frames = WatchedJob(tmp_path, monkeypatch), []
     watch_in_pipe(job.looks, frames.append, 80, follow=False)
     assert len(frames) == 1
-    assert "nothing has been measured yet" in frames[0]
+    assert "nothing has been measured yet\n·" in frames[0]  # the answers follow at once
