@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dlctl.contract import Plan
-from dlctl.contract.metrics import finite
+from dlctl.contract.metrics import EventKind, finite
 from dlctl.outputs.checkpoints import list_checkpoints
 from dlctl.series.answers import Answer, Known, Saved, answers, main_curve
 from dlctl.series.found import found_events
@@ -28,7 +28,9 @@ class Insight:
     utilisation: list[str] = field(default_factory=list)
     left: TimeLeft | None = None
     events: list[Event] = field(default_factory=list)
-    """What follows from the curves: changes of the learning rate, a plateau."""
+    """What follows from the curves: changes of the learning rate, a plateau that no node told."""
+    plateaus: list[Event] = field(default_factory=list)
+    """What nodes have told; these are among the run's own events, too."""
     judged: str = ""
     """The name of the metric by which the training is judged."""
 
@@ -37,7 +39,10 @@ class Insight:
         return {
             "answers": [_without_infinity(asdict(answer)) for answer in self.answers],
             "utilisation": self.utilisation,
-            "events": [asdict(event) for event in self.events],
+            "events": [
+                _without_infinity(asdict(event))
+                for event in sorted([*self.events, *self.plateaus], key=lambda event: event.step)
+            ],
             "time_left_s": asdict(self.left) if self.left else None,
         }
 
@@ -64,7 +69,8 @@ def insight(
     told = sentences(run, plan.resources if plan else None)
     curve = main_curve(run)
     name = "" if curve is None else curve.key.name
-    return Insight(answers(run, known), told, left, found_events(run), name)
+    plateaus = [event for event in run.events if event.kind == EventKind.PLATEAU.value]
+    return Insight(answers(run, known), told, left, found_events(run), plateaus, name)
 
 
 def _limit(plan: Plan | None, record: Record, now: float) -> JobLimit | None:
