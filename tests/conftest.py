@@ -236,6 +236,12 @@ class UserFolders:
         }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests in this process keep nothing in the cache of the person who runs them."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def xdg(tmp_path: Path) -> UserFolders:
     """Folders that no other test and no real user shares."""

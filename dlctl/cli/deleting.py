@@ -88,6 +88,7 @@ def _delete_all(
     """Delete the trainings that can be deleted; return them, and why the others stay."""
     from dlctl.errors import DlctlError
     from dlctl.lifecycle import delete as remove
+    from dlctl.outputs.metrics.cache import forget as forget_metrics
 
     deleted: list[Record] = []
     failures: list[DlctlError] = []
@@ -98,6 +99,7 @@ def _delete_all(
             else:
                 with opened(record.site) as session:
                     remove(session, record, store)
+            forget_metrics(record.training_id)
             deleted.append(record)
         except DlctlError as error:
             failures.append(error)

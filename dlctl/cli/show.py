@@ -47,7 +47,7 @@ def gather(session: Session, record: Record, store: RecordStore) -> dict[str, An
         more |= _meaning(session, record, more.get("plan"))
     except TransportError as error:
         output.warn(error.message)
-        record, more = stale([record], error, store)[0], dict[str, Any]()
+        record, more = stale([record], error, store)[0], _cached_meaning(record)
     if plan := more.get("plan"):
         more = {**more, "plan": {**plan, "created_at": unix_seconds(plan["created_at"])}}
     return plain(record) | {"shown_state": shown_state(record)} | more
@@ -64,6 +64,20 @@ def _meaning(session: Session, record: Record, plan: dict[str, Any] | None) -> d
     saved = saved_checkpoints(session.transport, record)
     known = from_json(Plan, json.dumps(plan, default=str)) if plan else None
     return insight(reader.run, record, known, saved).plain()
+
+
+def _cached_meaning(record: Record) -> dict[str, Any]:
+    """Return what the metrics mean that are kept on this machine; the site does not answer."""
+    from dlctl.outputs.insight import insight
+    from dlctl.outputs.metrics import MetricsReader
+
+    reader = MetricsReader(record)
+    if not reader.seen_at:
+        return {}
+    output.warn(f"the metrics are as of {ago(time.time() - reader.seen_at)}")
+    meaning = insight(reader.run, record, None, []).plain()
+    answers = [a for a in meaning["answers"] if a["key"] != "checkpoint" or a["evidence"]]
+    return meaning | {"answers": answers, "time_left_s": None}
 
 
 def print_details(details: dict[str, Any]) -> None:

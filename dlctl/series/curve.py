@@ -91,14 +91,20 @@ class Curve:
         pairs = zip(self.points.step_last, self.points.last, strict=True)
         return [(step, value) for step, value in pairs if not math.isnan(value)]
 
-    def drop_after(self, step: float) -> None:
-        """Forget the points after a step: they are done again."""
+    def drop_after(self, step: float) -> Bin | None:
+        """Forget the points after a step: they are done again.
+
+        Return the bin that had points on both sides, of which nothing is left.
+        """
         if not len(self.points) or self.points.step_last[-1] <= step:
-            return
+            return None
         if self.points.step_last[0] == NO_STEP:  # measured without a step: nothing replaces it
-            return
-        self.points.cut(bisect_right(self.points.step_last, step))
+            return None
+        kept = bisect_right(self.points.step_last, step)
+        (first,) = self.points.bins(kept, kept + 1)
+        self.points.cut(kept)
         self._forget_levels()
+        return first if first.step_first <= step else None
 
     def replace(self, finer: Sequence[Bin]) -> None:
         """Put finer bins in the place of those that they cover."""
@@ -110,6 +116,16 @@ class Curve:
             fresh.append(bin_)
         for name, column in vars(self.points).items():
             column[begin:end] = vars(fresh)[name]
+        self._forget_levels()
+
+    def insert(self, points: Sequence[Bin]) -> None:
+        """Put points into a place where there are none."""
+        at = bisect_left(self.points.step_first, points[0].step_first)
+        fresh = Columns()
+        for point in points:
+            fresh.append(point)
+        for name, column in vars(self.points).items():
+            column[at:at] = vars(fresh)[name]
         self._forget_levels()
 
     def _forget_levels(self) -> None:

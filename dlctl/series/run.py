@@ -43,6 +43,16 @@ class AttemptSpan:
     """How it ended; empty while it runs, or if unknown."""
 
 
+@dataclass(frozen=True)
+class Halved:
+    """A bin that was dropped, because a later attempt has done some of its steps again."""
+
+    key: Key
+    first: float
+    last: float
+    """The first and the last step of the points that are missing."""
+
+
 @dataclass
 class Run:
     """The metrics of one training."""
@@ -53,6 +63,8 @@ class Run:
     attempts: list[AttemptSpan] = field(default_factory=list)
     out_of_order: bool = False
     """Whether a line that counts came after one of a later attempt: then read all lines again."""
+    halved: list[Halved] = field(default_factory=list)
+    """What is missing where attempts meet, until `fill` brings it."""
     _newest: int = 0
     _replays: Replays = field(default_factory=Replays)
     _epochs: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
@@ -105,14 +117,25 @@ class Run:
         if curve is not None and kept:
             curve.replace(kept)
 
+    def fill(self, origin: Origin, halved: Halved, points: Sequence[Bin]) -> bool:
+        """Put in those points of a halved bin that no later attempt did again; tell if any were."""
+        kept = [
+            p for p in points if halved.first <= p.step_first <= halved.last
+            and self._replays.counts(origin, p.step_first)
+        ]  # fmt: skip
+        if kept:
+            self.curves[halved.key].insert(kept)
+        return bool(kept)
+
     def _drop_after(self, step: float, origin: Origin | None) -> None:
         """Forget what is done again: of one learner and source, or of all but the nodes."""
         for key, curve in self.curves.items():
             mine = origin is None or (key.source, key.learner) == (
                 origin.source.value, origin.learner
             )  # fmt: skip
-            if mine and key.source != Source.NODE.value:
-                curve.drop_after(step)
+            lost = curve.drop_after(step) if mine and key.source != Source.NODE.value else None
+            if lost is not None:
+                self.halved.append(Halved(key, lost.step_first, step))
         if origin is None:
             self.events = [e for e in self.events if e.step <= step or e.kind in _LASTING]
 

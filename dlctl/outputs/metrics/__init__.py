@@ -6,14 +6,8 @@ one list, and the `Run` that they make.
 
 from __future__ import annotations
 
-from dlctl.outputs.metrics.files import (
-    BUDGET_BYTES,
-    FILES,
-    EntryReader,
-    MetricsReader,
-    follow_entries,
-    read_metrics,
-)
+from dlctl.outputs.metrics.files import FILES, EntryReader, follow_entries, read_metrics
+from dlctl.outputs.metrics.reader import BUDGET_BYTES, MetricsReader
 
 __all__ = [
     "BUDGET_BYTES",

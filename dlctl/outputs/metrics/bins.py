@@ -27,6 +27,7 @@ from dlctl.contract.measured.pyramid import (
 )
 from dlctl.contract.metrics import MetricsLine, parse_line
 from dlctl.files.ranges import Range, read_ranges
+from dlctl.outputs.metrics.cache import Part
 
 if TYPE_CHECKING:
     from dlctl.transport import Transport
@@ -54,11 +55,17 @@ class LongFile:
     events: list[MetricsLine] = field(default_factory=list)
     bins: dict[int, list[Bin]] = field(default_factory=dict)
     """By series."""
+    pieces: list[bytes] = field(default_factory=list)
+    """Lines that were read to fill what is missing where attempts meet."""
     tail: bytes = b""
     """The file's last lines, and the part of a line before them."""
     index: list[tuple[float, int]] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    """As they were read."""
     full_until: dict[int, float] = field(default_factory=dict)
     """By shape: the last step of the bins of its level; behind it there are finer ones already."""
+    in_vain: set[tuple[int, int, float, float]] = field(default_factory=set)
+    """Windows for which nothing finer was there: shape, level, first and last step."""
 
     def covered(self, line: MetricsLine) -> MetricsLine:
         """Return a line of the tail without the values that are in bins."""
@@ -92,11 +99,10 @@ def open_long(
     Raises:
         TransportError
     """
-    files = {name: LongFile(name, sizes[name]) for name in names}
-    wanted: list[tuple[LongFile, str, int, int, Range]] = []
-    for name, file in files.items():
+    wanted: list[tuple[str, str, int, int, Range]] = []
+    for name in names:
         for what in ("names", "events"):
-            wanted.append((file, what, 0, 0, Range(side_file(name, what), 0, _ALL)))
+            wanted.append((name, what, 0, 0, Range(side_file(name, what), 0, _ALL)))
         for shape in range(SHAPES):
             levels = _chosen(name, shape, sizes, budget_bytes)
             for k in levels:
@@ -104,19 +110,26 @@ def open_long(
                 begin = 0 if k == levels[0] else max(0, size - _TAIL_BINS_BYTES)
                 begin -= begin % RECORD_BYTES
                 where = Range(level_file(name, shape, k), begin, _ALL)
-                wanted.append((file, "bins", shape, k, where))
-            if levels:
-                file.levels[shape] = levels[0]
-        begin = max(0, file.size_bytes - TAIL_BYTES)
-        wanted.append((file, "tail", 0, 0, Range(name, begin, file.size_bytes - begin)))
+                wanted.append((name, "bins", shape, k, where))
+        begin = max(0, sizes[name] - TAIL_BYTES)
+        wanted.append((name, "tail", 0, 0, Range(name, begin, sizes[name] - begin)))
     contents = read_ranges(transport, folder, [each[-1] for each in wanted])
-    for (file, what, shape, k, _), content in zip(wanted, contents, strict=True):
+    parts: dict[str, list[Part]] = {}
+    for (name, what, shape, k, _), content in zip(wanted, contents, strict=True):
+        parts.setdefault(name, []).append((what, shape, k, content))
+    return {name: assembled(name, sizes[name], mine) for name, mine in parts.items()}
+
+
+def assembled(name: str, size_bytes: int, parts: list[Part]) -> LongFile:
+    """Return a long file of what was read of it."""
+    file = LongFile(name, size_bytes, parts=parts)
+    for what, shape, k, content in parts:
         _take(file, what, content)
-        if what == "bins" and k == file.levels[shape]:
+        if what == "bins" and k == file.levels.setdefault(shape, k):
             ends = [bins[-1].step_last for s, bins in file.bins.items()
                     if s < len(file.names) and file.names[s].shape == shape]  # fmt: skip
             file.full_until[shape] = min(ends, default=-math.inf)
-    return files
+    return file
 
 
 def _chosen(name: str, shape: int, sizes: Mapping[str, int], budget_bytes: int) -> list[int]:
@@ -138,6 +151,8 @@ def _take(file: LongFile, what: str, content: bytes) -> None:
         file.events = [line for line in lines if line is not None]
     elif what == "tail":
         file.tail = content
+    elif what == "lines":
+        file.pieces.append(content)
     else:
         _take_bins(file, decode(content))
 
@@ -155,17 +170,39 @@ def is_fine(file: LongFile, begin: float, end: float, width: int) -> bool:
     return not any(_coarse(file, begin, end, width))
 
 
-def _coarse(
-    file: LongFile, begin: float, end: float, width: int
-) -> Iterator[tuple[int, list[Bin], int]]:
-    """Yield each shape of which a window has too few bins, these bins, and their points."""
+@dataclass(frozen=True)
+class _Window:
+    """Bins of the first series of a shape that are to be refined."""
+
+    shape: int
+    level: int
+    """Of the bins that are fine enough; 0: the lines."""
+    bins: list[Bin]
+    points: int
+
+    @property
+    def place(self) -> tuple[int, int, float, float]:
+        return self.shape, self.level, self.bins[0].step_first, self.bins[-1].step_last
+
+
+def _coarse(file: LongFile, begin: float, end: float, width: int) -> Iterator[_Window]:
+    """Yield the parts of a window that have too few bins.
+
+    Behind the last full bin of a shape's level there are bins of several levels: lines refine them.
+    """
     for shape in file.levels:
         first = next((s for s, n in enumerate(file.names) if n.shape == shape), None)
-        end = min(end, file.full_until.get(shape, end))
-        window = _known(file.bins.get(first, []), begin, end) if first is not None else []
-        points = sum(b.count for b in window)
-        if window and len(window) < min(width, points):
-            yield shape, window, points
+        known = [] if first is None else _known(file.bins.get(first, []), begin, end)
+        until = file.full_until.get(shape, math.inf)
+        for is_full in (True, False):
+            bins = [b for b in known if (b.step_first <= until) == is_full]
+            points = sum(b.count for b in bins)
+            if bins and len(bins) < min(width, points):
+                fitting = (k for k in LEVELS if points >> k >= width)
+                level = max(fitting, default=0) if is_full else 0
+                window = _Window(shape, level, bins, points)
+                if window.place not in file.in_vain:
+                    yield window
 
 
 def _is_later(before: Bin, step: float, time: float) -> bool:
@@ -175,27 +212,27 @@ def _is_later(before: Bin, step: float, time: float) -> bool:
 
 def refine(
     transport: Transport, folder: str, file: LongFile, begin: float, end: float, width: int
-) -> dict[Named, list[Bin]]:
-    """Return finer bins of a window of steps, of each series for which there are any.
+) -> dict[Named, list[list[Bin]]]:
+    """Return finer bins of parts of a window of steps, of each series for which there are any.
 
-    They cover whole bins of those that are known.
+    Those of a part cover whole bins of those that are known.
 
     Raises:
         TransportError
     """
-    found: dict[Named, list[Bin]] = {}
-    for shape, window, points in list(_coarse(file, begin, end, width)):
-        level = max((k for k in LEVELS if points >> k >= width), default=0)
-        first, last = window[0].step_first, window[-1].step_last
+    found: dict[Named, list[list[Bin]]] = {}
+    for window in list(_coarse(file, begin, end, width)):
+        shape, level, first, last = window.place
         if level == 0:
-            fresh = _from_lines(transport, folder, file, first, last)
+            fresh = points_of(file, _lines(transport, folder, file, first, last))
         else:
-            fresh = _from_level(transport, folder, file, shape, level, window[0], points)
+            fresh = _from_level(transport, folder, file, window)
+        file.in_vain.add(window.place)  # a window that was refined has other bins
         for series in [s for s, n in enumerate(file.names) if n.shape == shape]:
             finer = [b for b in fresh.get(series, []) if first <= b.step_first <= last]
             known = file.bins.get(series, [])
             if _covers(finer, _known(known, first, last)):
-                found[file.names[series]] = finer
+                found.setdefault(file.names[series], []).append(finer)
                 _splice(known, finer)
     return found
 
@@ -217,14 +254,15 @@ def _splice(bins: list[Bin], finer: list[Bin]) -> None:
 
 
 def _from_level(
-    transport: Transport, folder: str, file: LongFile, shape: int, k: int, first: Bin, points: int
+    transport: Transport, folder: str, file: LongFile, window: _Window
 ) -> dict[int, list[Bin]]:
     """Read the bins of a window, and some around it: series may differ a little in their points."""
+    shape, k, first, _ = window.place
     members = [s for s, n in enumerate(file.names) if n.shape == shape]
-    before = sum(b.count for b in file.bins[members[0]] if b.step_last < first.step_first)
+    before = sum(b.count for b in file.bins[members[0]] if b.step_last < first)
     per_bin = RECORD_BYTES * len(members)
     begin = max(0, (before >> k) - 8) * per_bin
-    length = ((points >> k) + 24) * per_bin
+    length = ((window.points >> k) + 24) * per_bin
     wanted = Range(level_file(file.name, shape, k), begin, length)
     (content,) = read_ranges(transport, folder, [wanted])
     found: dict[int, list[Bin]] = {}
@@ -233,9 +271,21 @@ def _from_level(
     return found
 
 
-def _from_lines(
+def read_piece(
     transport: Transport, folder: str, file: LongFile, first: float, last: float
-) -> dict[int, list[Bin]]:
+) -> None:
+    """Add the lines of some steps, which no bins cover, to the pieces of a file.
+
+    Raises:
+        TransportError
+    """
+    content = _lines(transport, folder, file, first, last)
+    file.pieces.append(content)
+    file.parts.append(("lines", 0, 0, content))
+
+
+def _lines(transport: Transport, folder: str, file: LongFile, first: float, last: float) -> bytes:
+    """Return the lines of some steps, and some around them; nothing if they are too many."""
     if not file.index:
         name = side_file(file.name, "index")
         (content,) = read_ranges(transport, folder, [Range(name, 0, INDEX_BYTES << 20)])
@@ -245,12 +295,13 @@ def _from_lines(
         (offset for step, offset in file.index if step > last), default=begin + _LAST_LINES_BYTES
     )
     if end - begin > _MOST_LINES_BYTES:
-        return {}
+        return b""
     (content,) = read_ranges(transport, folder, [Range(file.name, begin, end - begin)])
-    return _points(file, content)
+    return content
 
 
-def _points(file: LongFile, content: bytes) -> dict[int, list[Bin]]:
+def points_of(file: LongFile, content: bytes) -> dict[int, list[Bin]]:
+    """Return the points of each series in some lines of a file."""
     numbers = {(n.group, n.name): series for series, n in enumerate(file.names)}
     found: dict[int, list[Bin]] = {}
     for line in whole_lines(content):

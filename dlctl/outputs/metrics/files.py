@@ -16,10 +16,10 @@ from dlctl.contract.measured.pyramid import Bin
 from dlctl.contract.metrics import MetricsLine, Source, parse_line, parse_metrics_name
 from dlctl.files.ranges import read_sizes
 from dlctl.files.small_files import read_appended
-from dlctl.outputs.metrics.bins import LongFile, is_fine, is_long, open_long, refine
+from dlctl.outputs.metrics.bins import LongFile, assembled, is_long, open_long
+from dlctl.outputs.metrics.cache import KeptFile
 from dlctl.series.merged import Entry, Merger, merge
 from dlctl.series.replays import Origin
-from dlctl.series.run import Run
 
 if TYPE_CHECKING:
     from dlctl.lifecycle import Session
@@ -33,10 +33,13 @@ _LOOK_BYTES = 8 * 1024 * 1024
 """The most that a look reads of one file."""
 _LONGEST_BYTES = 1024 * 1024
 """A longer line is no line of metrics."""
-_LONG_BYTES = 512 * 1024
+LONG_BYTES = 512 * 1024
 """A longer file is opened by its bins."""
-BUDGET_BYTES = 256 * 1024
-"""Of the bins of each shape of a file."""
+_OVERLAP_BYTES = 64
+
+
+class Changed(Exception):  # noqa: N818
+    """A file is not the one that a cache has kept a part of."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,46 @@ class MetricsFiles:
         self._offsets: dict[str, int] = {}
         self._rests: dict[str, bytes] = {}
         self.long: dict[str, LongFile] = {}
+        self.kept: dict[str, KeptFile] | None = None if budget_bytes is None else {}
+        """What a cache needs; None if that is nothing, or too much."""
         self._opened = budget_bytes is None
+        self._waiting: dict[str, LongFile] = {}
+        self._arrived: dict[str, list[bytes]] = {}
+        """What was read and not yet yielded: a connection may break between two reads."""
+        self._overlaps: dict[str, bytes] = {}
+        """The last bytes of cached files, which the first look reads again."""
 
     @property
     def offsets(self) -> dict[str, int] | None:
         """Return how far each file was read; None before the first look."""
-        return self._offsets if self._opened else None
+        return self._offsets if self._opened and not self._overlaps else None
+
+    def restore(self, kept: dict[str, KeptFile]) -> Iterator[tuple[Origin, MetricsLine | Block]]:
+        """Yield what a cache has kept; the next look checks that the files are still the same."""
+        self._opened, self.kept = True, kept
+        for name in sorted(kept, key=order_of):
+            file = kept[name]
+            if file.parts:
+                self.long[name] = assembled(name, file.begin_bytes, file.parts)
+                yield from self._blocks(self.long[name])
+            yield from self._lines(name, bytes(file.lines))
+            self._overlaps[name] = file.last_bytes(_OVERLAP_BYTES)
+            self._offsets[name] = file.end_bytes
+
+    def is_far_behind(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether so much is new that opening the files anew brings less."""
+        return any(
+            is_long(name, sizes, self._offsets.get(name, 0) + LONG_BYTES)
+            for name in sizes if parse_metrics_name(name)
+        )  # fmt: skip
+
+    def read_sizes(self, transport: Transport) -> dict[str, int]:
+        """Return the sizes of all files in the folder.
+
+        Raises:
+            TransportError
+        """
+        return read_sizes(transport, self.folder, ["*"])
 
     def news(
         self, transport: Transport, found: Mapping[str, bytes] | None = None
@@ -77,37 +114,51 @@ class MetricsFiles:
             found: What another look has read behind the `offsets`, if there was one.
 
         Raises:
+            Changed: a file is not what a cache has kept of it; nothing was yielded.
             TransferError: a file can't be read.
         """
-        waiting = {} if self._opened else self._open(transport)
-        arrived: dict[str, list[bytes]] = {name: [] for name in waiting}
+        if not self._opened:
+            self._waiting = self._open(transport)
         again = True
         while again:  # a file comes whole before those of later attempts
             fresh = found
             if fresh is None:
-                fresh = read_appended(transport, self.folder, [FILES], self._offsets, _LOOK_BYTES)
+                known = {n: o - len(self._overlaps.get(n, b"")) for n, o in self._offsets.items()}
+                fresh = read_appended(transport, self.folder, [FILES], known, _LOOK_BYTES)
+                fresh = self._without_overlaps(fresh)
             again = found is None and any(len(c) == _LOOK_BYTES for c in fresh.values())
             for name, content in fresh.items():
                 self._offsets[name] = self._offsets.get(name, 0) + len(content)
-                arrived.setdefault(name, []).append(content)
-        for name in sorted(arrived, key=_order):
+                self._arrived.setdefault(name, []).append(content)
+                if self.kept is not None:
+                    self.kept.setdefault(name, KeptFile()).lines += content
+        waiting, self._waiting = self._waiting, {}
+        arrived, self._arrived = self._arrived, {}
+        for name in sorted({*waiting, *arrived}, key=order_of):
             if (file := waiting.get(name)) is not None:
                 yield from self._blocks(file)
-            for content in arrived[name]:
+            for content in arrived.get(name, []):
                 yield from self._lines(name, content)
+
+    def _without_overlaps(self, fresh: dict[str, bytes]) -> dict[str, bytes]:
+        if any(not fresh.get(n, b"").startswith(last) for n, last in self._overlaps.items()):
+            raise Changed
+        overlaps, self._overlaps = self._overlaps, {}
+        return {name: content[len(overlaps.get(name, b"")) :] for name, content in fresh.items()}
 
     def _open(self, transport: Transport) -> dict[str, LongFile]:
         assert self._budget_bytes is not None
-        self._opened = True
-        sizes = read_sizes(transport, self.folder, ["*"])
-        names = [n for n in sizes if parse_metrics_name(n) and is_long(n, sizes, _LONG_BYTES)]
+        sizes = self.read_sizes(transport)
+        names = [n for n in sizes if parse_metrics_name(n) and is_long(n, sizes, LONG_BYTES)]
         self.long = open_long(transport, self.folder, names, sizes, self._budget_bytes)
         self._offsets = {name: file.size_bytes for name, file in self.long.items()}
+        self.kept = {n: KeptFile(file.size_bytes, file.parts) for n, file in self.long.items()}
+        self._opened = True
         return dict(self.long)
 
     def _blocks(self, file: LongFile) -> Iterator[tuple[Origin, MetricsLine | Block]]:
         """Yield what opens a long file: its events, its bins, its last lines."""
-        origin = _origin(file.name)
+        origin = origin_of(file.name)
         assert origin is not None
         for event in file.events:
             yield origin, event
@@ -124,7 +175,7 @@ class MetricsFiles:
                 yield origin, file.covered(line)
 
     def _lines(self, name: str, content: bytes) -> Iterator[tuple[Origin, MetricsLine | Block]]:
-        if (origin := _origin(name)) is None:
+        if (origin := origin_of(name)) is None:
             return
         whole, _, rest = (self._rests.get(name, b"") + content).rpartition(b"\n")
         self._rests[name] = rest[-_LONGEST_BYTES:]
@@ -133,81 +184,16 @@ class MetricsFiles:
                 yield origin, line
 
 
-def _origin(name: str) -> Origin | None:
+def origin_of(name: str) -> Origin | None:
+    """Return where the lines of a file come from; None if it is no file of metrics."""
     known = parse_metrics_name(name)
     return None if known is None else Origin(*known)
 
 
-def _order(name: str) -> tuple[int, int, str]:
+def order_of(name: str) -> tuple[int, int, str]:
+    """Return a key that sorts files by attempt, then by learner."""
     attempt, rank, source = parse_metrics_name(name) or (0, 0, Source.LOOP)
     return attempt, rank, source.value
-
-
-class MetricsReader:
-    """Keeps a `Run` as new as its site tells.
-
-    Args:
-        budget_bytes: of the bins by which it opens each long file.
-    """
-
-    def __init__(self, record: Record, budget_bytes: int = BUDGET_BYTES) -> None:
-        self._record, self._budget_bytes = record, budget_bytes
-        self._begin()
-
-    def _begin(self) -> None:
-        self.run = Run(self._record.training_id)
-        self._files = MetricsFiles(self._record.job_dir, self._budget_bytes)
-
-    @property
-    def offsets(self) -> dict[str, int] | None:
-        """Return how far each file was read; None before the first look."""
-        return self._files.offsets
-
-    def refresh(self, transport: Transport, found: Mapping[str, bytes] | None = None) -> bool:
-        """Bring what is new; return whether anything was.
-
-        Args:
-            found: What another look has read behind the `offsets`, if there was one.
-
-        Raises:
-            TransportError
-        """
-        found_any = self._take(transport, found)
-        if self.run.out_of_order:  # the file system showed an attempt's last lines late
-            self._begin()
-            self._take(transport)
-        return found_any
-
-    def refine(self, transport: Transport, begin: float, end: float, width: int) -> bool:
-        """Bring finer bins of a window of steps; return whether there are any.
-
-        Raises:
-            TransportError
-        """
-        found = False
-        for file in self._files.long.values():
-            origin = _origin(file.name)
-            if origin is None or origin.source is Source.NODE:
-                continue
-            finer = refine(transport, self._files.folder, file, begin, end, width)
-            for named, bins in finer.items():
-                self.run.refine(origin, named.group, named.name, bins)
-                found = True
-        return found
-
-    def is_fine(self, begin: float, end: float, width: int) -> bool:
-        """Return whether a window of steps has so many bins of each curve, or all there are."""
-        return all(is_fine(file, begin, end, width) for file in self._files.long.values())
-
-    def _take(self, transport: Transport, found: Mapping[str, bytes] | None = None) -> bool:
-        found_any = False
-        for origin, news in self._files.news(transport, found):
-            found_any = True
-            if isinstance(news, Block):
-                self.run.add_bins(origin, news.group, news.name, news.bins)
-            else:
-                self.run.add(origin, news)
-        return found_any
 
 
 class EntryReader:

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from dlctl.cli import deleting, main, output
 from dlctl.contract import State
 from dlctl.errors import RecordError
+from dlctl.outputs.metrics import cache
 from dlctl.record import RecordStore
 
 
@@ -37,6 +38,15 @@ def test_without_a_terminal_nothing_is_deleted_unless_told(store, run):
     assert ids(store) == ["one-aaaa", "two-bbbb"]
     assert run("one", "bbbb", "--forget", "--yes").stdout == "deleted one-aaaa\ndeleted two-bbbb\n"
     assert ids(store) == []
+
+
+def test_what_is_kept_of_its_metrics_goes_with_it(store, run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for record in store.all():
+        cache.store(record, cache.Cached(1, 1.0, {}))
+    assert run("one", "--forget", "--yes").exit_code == 0
+    assert cache.load(store.find("two-bbbb")) is not None
+    assert [path.name for path in cache.cache_folder().iterdir()] == ["two-bbbb.metrics"]
 
 
 @pytest.mark.parametrize("ids_given", [[], [""], ["one", " "]])
