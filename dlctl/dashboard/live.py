@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
 _FAST_S, _SLOWEST_S, _SLOWER = 1.0, 4.0, 1.3
 _STATE_EVERY_S = 2.0
-_RETRY_S = 10.0
-_FIRST_S = 20.0
-"""How long a page waits for what is not known yet."""
+_RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""After how long to ask a site again that did not answer so many times."""
+_FIRST_S = 5.0
+"""How long a page waits for what is not known yet; what comes later is told as news."""
+_REFINE_S = 20.0
 _ACT_S = 120.0
 _SPARKS = 40
 """Of how many of the newest trainings the list shows a curve."""
@@ -63,51 +65,80 @@ class LiveFeed:
         self._lists = 0
         self._asked_at: dict[str, float] = {}
         self._pause_s: dict[str, float] = {}
+        self._trouble: dict[str, str] = {}
+        """By site: why it does not answer."""
+        self._failures: Counter[str] = Counter()
+        self._told: dict[str, Record] = {}
+        """The records as pages were last told of them."""
 
     def trainings(self) -> list[Json]:
         """Return a row for each training, the newest first."""
         rows = []
-        for record in reversed(self._records()):
+        for place, record in enumerate(reversed(self._records())):
             tracked = self._track(record)
+            if place < _SPARKS:
+                tracked.restore()
             with tracked.run() as run:
-                rows.append(row(_plain(record), run if tracked.metrics_known else None))
+                rows.append(self._row(tracked, run if tracked.metrics_known else None))
         return rows
+
+    def _row(self, tracked: Tracked, run: Run | None) -> Json:
+        trouble = self._trouble.get(tracked.record.site, "")
+        known = {"trouble": trouble, "metrics_known": tracked.metrics_known}
+        return row(_plain(tracked.record), run) | known | {"metrics_at": tracked.metrics_at}
 
     def details(self, training_id: str) -> Json:
         """Return all about one training but its curves."""
-        tracked = self._known(training_id)
+        tracked = self._find(training_id)
+        if tracked.details is None:
+            self._wait_for(tracked)
         with tracked.run() as run:
-            found = _plain(tracked.record) | row(_plain(tracked.record), run)
-        return found | (tracked.details or {}) | tracked.meaning()
+            found = _plain(tracked.record) | self._row(tracked, run)
+        meaning = tracked.meaning() if tracked.metrics_known else {}
+        if tracked.details is None and meaning:  # whether there is a checkpoint is not known
+            known = [a for a in meaning["answers"] if a["key"] != "checkpoint" or a["evidence"]]
+            meaning = meaning | {"answers": known}
+        return found | (tracked.details or {}) | meaning
 
     @contextmanager
     def run(self, training_id: str) -> Iterator[Run]:
         """Yield the metrics; they don't grow meanwhile."""
-        with self._known(training_id).run() as run:
+        tracked = self._find(training_id)
+        if not tracked.metrics_known:
+            self._wait_for(tracked)
+        with tracked.run() as run:
             yield run
 
     def refine(self, training_id: str, begin: float, end: float, width: int) -> None:
         """Bring finer bins of a window of steps; if the site does not answer, it stays coarse."""
         tracked = self._find(training_id)
-        if tracked.is_fine(begin, end, width):
+        if tracked.record.site in self._trouble or tracked.is_fine(begin, end, width):
             return
         worker = self._worker(tracked.record.site)
         asked = worker.call(lambda session: tracked.refine(session, begin, end, width))
         with suppress(DlctlError, TimeoutError, CancelledError):
-            asked.result(_FIRST_S)
+            asked.result(_REFINE_S)
         asked.cancel()  # if it has not begun: the page asks again
 
     async def log_pieces(self, training_id: str) -> AsyncIterator[Json]:
-        """Yield the newest lines of the log, then those that come, until the training has ended."""
+        """Yield the newest lines of the log, then those that come, until the training has ended.
+
+        If the site does not answer, the log goes on when it does.
+        """
         tracked = self._find(training_id)
-        worker = self._worker(tracked.record.site)
+        site = tracked.record.site
+        worker = self._worker(site)
         reader = LogReader(tracked.record.job_dir, None, tracked.record.attempt)
 
         async def ask(work: Callable[[Session], Any]) -> Any:
-            try:
-                return await asyncio.wrap_future(worker.call(work))
-            except DlctlError as error:
-                raise Refused(error.message) from error
+            while True:
+                while site in self._trouble and not self.versions.closed:
+                    await self.versions.wait(self.versions.newest, _FIRST_S)
+                try:
+                    return await asyncio.wrap_future(worker.call(work))
+                except DlctlError as error:
+                    if not _may_pass(error) or self.versions.closed:
+                        raise Refused(error.message) from error
 
         await ask(lambda session: reader.begin_at_tail(session.transport, _TAIL))
         while not self.versions.closed:
@@ -160,6 +191,8 @@ class LiveFeed:
         self.versions.close()
         for worker in list(self._workers.values()):
             worker.close()
+        for tracked in list(self._tracked.values()):
+            tracked.save()
 
     def _records(self) -> list[Record]:
         return [
@@ -177,21 +210,22 @@ class LiveFeed:
     def _find(self, training_id: str) -> Tracked:
         for record in self._records():
             if record.training_id == training_id:
-                return self._track(record)
+                tracked = self._track(record)
+                tracked.restore()
+                return tracked
         raise Unknown(f"no training {training_id!r} is known here")
 
-    def _known(self, training_id: str) -> Tracked:
-        """Return a training whose metrics and details were read at least once, if that works."""
-        tracked = self._find(training_id)
-        if tracked.details is None or not tracked.metrics_known:
-            asked = self._worker(tracked.record.site).call(
-                lambda session: self._read_first(session, tracked)
-            )
-            # If it fails, the page shows what the local record knows, and asks again.
-            with suppress(DlctlError, TimeoutError, CancelledError):
-                asked.result(_FIRST_S)
-            asked.cancel()
-        return tracked
+    def _wait_for(self, tracked: Tracked) -> None:
+        """Wait a moment for what a site tells about a training."""
+        if tracked.record.site in self._trouble:
+            return
+        asked = self._worker(tracked.record.site).call(
+            lambda session: self._read_first(session, tracked)
+        )
+        # If it fails, the page shows what is known here, and is told when there is more.
+        with suppress(DlctlError, TimeoutError, CancelledError):
+            asked.result(_FIRST_S)
+        asked.cancel()
 
     def _worker(self, site: str) -> SiteWorker:
         with self._lock:
@@ -204,7 +238,8 @@ class LiveFeed:
     def _read_first(self, session: Session, tracked: Tracked) -> None:
         if not tracked.record.state.final:
             tracked.record = refresh(session, [tracked.record], self._store)[0]
-        self._read(session, tracked)
+        if self._read(session, tracked):
+            self.versions.bump([tracked.record.training_id])
 
     def _read(self, session: Session, tracked: Tracked) -> bool:
         found = False
@@ -217,35 +252,60 @@ class LiveFeed:
     def _look_at(self, worker: SiteWorker) -> float | None:
         """Look for news of a site's trainings; return when to look again."""
         site = worker.name
-        mine = [record for record in self._records() if record.site == site]
-        shown = [record for record in mine if self._looked[record.training_id] > 0]
-        if not self._lists and not shown:
+        mine = self._records_of(site)
+        if not self._lists and not self._shown(mine):
             return None
         try:
-            changed = self._refresh_states(worker.session, site, mine)
+            self._refresh_states(worker.session, site, mine)
+            mine = self._records_of(site)
+            changed, shown = self._untold(mine), self._shown(mine)
+            self.versions.bump(changed)
             changed |= self._refresh_shown(worker.session, shown or mine[-_SPARKS:], bool(shown))
         except DlctlError as error:
-            if isinstance(error, TransportError):
-                stale([r for r in mine if not r.state.final], error, self._store)
-                self.versions.bump(record.training_id for record in mine)
-            return _RETRY_S
+            return self._failed(site, mine, error)
+        self._failures.pop(site, None)
+        if self._trouble.pop(site, None) is not None:
+            changed |= {record.training_id for record in mine}
         self.versions.bump(changed)
         slower = min(self._pause_s.get(site, _FAST_S) * _SLOWER, _SLOWEST_S)
         self._pause_s[site] = _FAST_S if changed else slower
         return self._pause_s[site]
 
-    def _refresh_states(self, session: Session, site: str, mine: list[Record]) -> set[str]:
-        if time.monotonic() - self._asked_at.get(site, float("-inf")) < _STATE_EVERY_S:
-            return set()
-        self._asked_at[site] = time.monotonic()
-        before = [record for record in mine if not record.state.final or record.notice_tries]
-        after = refresh(session, before, self._store)
-        pairs = zip(before, after, strict=True)
-        quiet = {"seen_at": 0.0}
-        return {
-            new.training_id for old, new in pairs
-            if dataclasses.replace(old, **quiet) != dataclasses.replace(new, **quiet)  # type: ignore[arg-type]
-        }  # fmt: skip
+    def _records_of(self, site: str) -> list[Record]:
+        return [record for record in self._records() if record.site == site]
+
+    def _shown(self, mine: list[Record]) -> list[Record]:
+        return [record for record in mine if self._looked[record.training_id] > 0]
+
+    def _failed(self, site: str, mine: list[Record], error: DlctlError) -> float | None:
+        """Note that a site does not answer; return when to ask again, if waiting may help."""
+        self._failures[site] += 1
+        how = "dlctl keeps trying" if _may_pass(error) else "load this page again to try again"
+        self._trouble[site] = f"{how}: {error.message.rstrip('.')}."
+        for record in mine:
+            self._track(record).save()
+        if isinstance(error, TransportError):
+            stale([record for record in mine if not record.state.final], error, self._store)
+        self.versions.bump(record.training_id for record in mine)
+        if not _may_pass(error):
+            return None
+        return _RETRY_S[min(self._failures[site], len(_RETRY_S)) - 1]
+
+    def _refresh_states(self, session: Session, site: str, mine: list[Record]) -> None:
+        if time.monotonic() - self._asked_at.get(site, float("-inf")) >= _STATE_EVERY_S:
+            self._asked_at[site] = time.monotonic()
+            asked = [record for record in mine if not record.state.final or record.notice_tries]
+            refresh(session, asked, self._store)
+
+    def _untold(self, mine: list[Record]) -> set[str]:
+        """Return whose record has changed since the last call, whichever dlctl has changed it."""
+        found = {}
+        for record in mine:
+            known = dataclasses.replace(record, seen_at=0.0)
+            if self._told.get(record.training_id) != known:
+                found[record.training_id] = known
+        self._told |= found
+        return set(found)
 
     def _refresh_shown(self, session: Session, shown: list[Record], whole: bool) -> set[str]:
         """Bring metrics, and details if pages show them as a whole."""
@@ -260,6 +320,11 @@ class LiveFeed:
                     self.versions.bump([record.training_id])
                     changed.add(record.training_id)
         return changed
+
+
+def _may_pass(error: DlctlError) -> bool:
+    """Return whether waiting may help; trying a wrong key again might lock a user out."""
+    return not isinstance(error, TransportError) or error.transient
 
 
 def _plain(record: Record) -> Json:

@@ -42,7 +42,7 @@ class Tracked:
     def __init__(self, record: Record) -> None:
         self.record = record
         self.lock = threading.RLock()
-        self._reader = MetricsReader(record, _BUDGET_BYTES)
+        self._reader = MetricsReader(record, _BUDGET_BYTES, restore=False)
         self._metrics_of: State | None = None
         self.details: Json | None = None
         self._details_at = float("-inf")
@@ -59,8 +59,18 @@ class Tracked:
 
     @property
     def metrics_known(self) -> bool:
-        """Return whether they were read at least once."""
-        return self._metrics_of is not None
+        """Return whether they were read at least once, if only into the cache."""
+        return self._metrics_of is not None or self._reader.seen_at > 0
+
+    @property
+    def metrics_at(self) -> float:
+        """Return when the site last answered about them, Unix seconds."""
+        return self._reader.seen_at
+
+    def restore(self) -> None:
+        """Begin with what the cache of this machine holds."""
+        with self.lock:
+            self._reader.restore()
 
     @property
     def metrics_are_due(self) -> bool:
@@ -77,6 +87,8 @@ class Tracked:
         state = self.record.state
         with self.lock:
             found = self._reader.refresh(Unlocking(session.transport, self.lock))
+            if state.final:
+                self.save()
             self._metrics_of = state
             self._news += found
         return found
@@ -96,6 +108,11 @@ class Tracked:
         """Return whether a window of steps has so many bins, or all that there are."""
         with self.lock:
             return self._reader.is_fine(begin, end, width)
+
+    def save(self) -> None:
+        """Keep the metrics on this machine."""
+        with self.lock:
+            self._reader.save()
 
     @property
     def details_are_due(self) -> bool:

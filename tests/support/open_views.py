@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,8 +51,12 @@ class WatchedTerminal:
         """Return all text that was ever drawn, without colours and places."""
         return _ESCAPES.sub("", bytes(self._drawn).decode(errors="replace"))
 
-    def press(self, key: str) -> None:
-        os.write(self._master, key.encode())
+    def wait_for(self, text: str, timeout_s: float = 30) -> None:
+        """Wait until a text was drawn."""
+        end = time.monotonic() + timeout_s
+        while text not in self.drawn:
+            assert time.monotonic() < end, f"{text!r} was not drawn: {self.drawn[-3000:]}"
+            time.sleep(0.1)
 
     def close(self) -> None:
         self.process.kill()
@@ -71,9 +76,9 @@ def watched(dlctl: Any, *ids: str) -> Iterator[WatchedTerminal]:
 
 
 @contextmanager
-def dashboard_url(dlctl: Any, *ids: str) -> Iterator[str]:
+def dashboard_url(dlctl: Any, *ids: str, **how: Any) -> Iterator[str]:
     """Yield the address of a real `dlctl dashboard`."""
-    process = dlctl.start("dashboard", *ids, "--no-browser")
+    process = dlctl.start("dashboard", *ids, "--no-browser", **how)
     try:
         yield process.stdout.readline().strip()
     finally:

@@ -2,11 +2,11 @@
 import { address } from './address.js';
 import { getTrainings } from './api.js';
 import { button, el, svg } from './dom.js';
-import { ago, duration, percent, progressWords, shortNumber } from './format.js';
+import { ago, clock, duration, percent, progressWords, shortNumber } from './format.js';
 import { Repeater } from './toolbar.js';
 
 export function stateChip(row) {
-  const stale = row.stale_since ? ` · no answer since ${ago(row.stale_since)}` : '';
+  const stale = row.stale_since ? ` · stale since ${clock(row.stale_since)}` : '';
   return el('span', { class: `state is-${String(row.state).toLowerCase()}` }, row.state, stale);
 }
 
@@ -99,7 +99,7 @@ export class ListPage {
       el('input', { type: 'checkbox', checked: this.chosen.has(row.id), onchange: choose, 'data-id': `box ${row.id}`, 'aria-label': `Choose ${row.id} for a comparison` }),
       el('div', { class: 'cell who' }, el('a', { href: address('training', row.id), 'data-id': row.id }, row.id),
         el('span', { class: 'sub' }, row.name === row.id.split('-')[0] ? row.site : `${row.name} · ${row.site}`)),
-      el('div', { class: 'cell what' }, stateChip(row), el('span', { class: 'sub' }, row.reason || '')),
+      el('div', { class: 'cell what' }, stateChip(row), el('span', { class: 'sub' }, row.trouble ? `${row.site} does not answer` : row.reason || '')),
       cell('Progress', progressBar(row)), cell(row.live ? 'Time left' : 'Ended', el('span', {}, time)),
       cell(row.spark_name || 'loss', el('span', {}, shortNumber(row.loss))),
       el('div', { class: 'cell curve' }, sparkLine(row.spark || [])),

@@ -46,13 +46,15 @@ export class Tabs {
   update(details, data) {
     this.attempt = details.attempt;
     if (this.open === 'Logs' && details.live) this.log.start(this.id, details.attempt);
+    this.log?.tell(details.trouble ? `The log goes on when ${details.site} answers.` : '');
     const text = JSON.stringify([details.checkpoints, details.learners, details.attempts, details.verdicts, details.plan, data?.events]);
     if (text === this.text) return;
     this.text = text;
     const fill = (name, content, empty) => this.panels[name].replaceChildren(content || el('p', { class: 'empty' }, empty));
     fill('Events', eventTable(data?.events || []), 'Nothing has happened yet.');
-    fill('Checkpoints', checkpointTable(details.checkpoints || []), 'There is no checkpoint yet.');
-    fill('Learners', learnerTable(details.learners || []), 'No learner has reported yet.');
+    const none = (words) => (details.checkpoints ? words : 'The site has not told yet.');
+    fill('Checkpoints', checkpointTable(details.checkpoints || []), none('There is no checkpoint yet.'));
+    fill('Learners', learnerTable(details.learners || []), none('No learner has reported yet.'));
     fill('Attempts', attemptTable(details, data?.attempts || []), 'No attempt is known.');
     fill('Plan', planList(details), 'The plan is not known.');
   }
@@ -82,6 +84,11 @@ class LogView {
       this.over = why ? null : this.attempt ?? null;
       this.told.textContent = why || 'The log has ended.';
     });
+  }
+
+  // Say why nothing comes, as long as the log is followed.
+  tell(words) {
+    if (this.end) this.told.textContent = words;
   }
 
   // Many pieces may come at once: they are shown together.

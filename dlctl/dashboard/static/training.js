@@ -4,7 +4,7 @@ import { getCurves, getDetails, saved } from './api.js';
 import { actionButtons } from './actions.js';
 import { Charts } from './charts.js';
 import { button, el } from './dom.js';
-import { ago, leftWords, metricValue, shortNumber, title } from './format.js';
+import { ago, clock, leftWords, metricValue, shortNumber, title } from './format.js';
 import { progressBar, stateChip } from './list.js';
 import { PALETTE } from './paint.js';
 import { csvText, download } from './save.js';
@@ -102,8 +102,13 @@ export class TrainingPage {
       mine.push({ ...curve, label: curveLabel(curve), colour: colourOf(curve, mine.length), dashed: isMaximum(curve) });
     }
     this.told.hidden = data.curves.length > 0;
-    this.told.textContent = data.problem || (data.total ? 'No metric has this in its name.' : 'There are no metrics yet.');
+    this.told.textContent = data.problem || (data.total ? 'No metric has this in its name.' : this.whyNothing());
     this.charts.update(sections, view, windowOf(view, data.span), data);
+  }
+
+  whyNothing() {
+    if (this.details && this.details.metrics_known !== false) return 'There are no metrics yet.';
+    return this.details?.trouble ? 'The metrics are read as soon as the site answers.' : 'Reading the metrics …';
   }
 
   showHead() {
@@ -115,6 +120,7 @@ export class TrainingPage {
       el('a', { class: 'button', href: address('compare', '', { runs: this.id }) }, 'Compare'));
     const fact = (label, value) => (value ? el('div', {}, el('dt', {}, label), el('dd', {}, value)) : null);
     this.facts.replaceChildren(
+      details.trouble ? el('p', { class: 'trouble', role: 'status' }, troubleWords(details)) : '',
       details.reason ? el('p', { class: 'reason' }, details.reason) : '',
       details.problem ? el('p', { class: 'hint' }, details.problem) : '',
       details.hint ? el('p', { class: 'hint' }, el('code', {}, details.hint)) : '',
@@ -148,6 +154,12 @@ export class TrainingPage {
     this.charts.destroy();
     this.tabs.stop();
   }
+}
+
+// One sentence about a site that does not answer.
+export function troubleWords({ site, trouble, metrics_known: known, metrics_at: at }) {
+  const what = known ? `these curves are as of ${clock(at)}` : 'only the local record is shown';
+  return `${site} does not answer, ${what}, and ${trouble}`;
 }
 
 // What an answer is based on: names and single values.

@@ -116,6 +116,17 @@ def test_a_page_that_looks_hears_of_news(
             assert run.last_step == 2
 
 
+def test_a_page_hears_of_what_another_dlctl_has_found_out(
+    feed: LiveFeed, store: RecordStore, wait_until
+):
+    with feed.look([ONE]):
+        wait_until(lambda: feed.versions.after(0) == [ONE], what="the first look")
+        seen = feed.versions.newest
+        store.update(replace(store.find(ONE), state=State.CANCELLED, seen_at=1e12))
+        wait_until(lambda: feed.versions.newest > seen, what="the new state")
+        assert feed.details(ONE)["state"] == "CANCELLED"
+
+
 def test_what_is_not_known_here_is_refused(feed: LiveFeed):
     with pytest.raises(Unknown):
         feed.details("nobody")
