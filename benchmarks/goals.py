@@ -82,6 +82,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "preflight_4_nodes": (Bound(5),),
     "hang_watch_cost": (Bound(0.005),),
     "view_open_bytes": (Bound(1e6),),
+    "view_reopen_bytes": (Bound(50_000),),
     "view_live_bytes": (Bound(2000),),
     "view_start": (Bound(1),),
     "view_open_20x1m": (Bound(2), Speed(10, ("tensorboard", "tensorboard_all"))),
