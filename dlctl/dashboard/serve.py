@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
-import tempfile
-import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from dlctl.dashboard.app import make_app
+from dlctl.dashboard.browser import opened
 from dlctl.dashboard.guard import make_token
 from dlctl.errors import RecordError
 
@@ -80,33 +76,19 @@ def _listen(port: int) -> socket.socket:
 
 
 def serve(
-    feed: Feed, port: int, page: str, *, open_browser: bool, tell: Callable[[str], None]
-) -> None:
+    feed: Feed, port: int, page: str, *, open_browser: bool, tell: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> None:  # fmt: skip
     """Serve the page until Ctrl-C.
 
     Args:
         tell: called with the URL as soon as the server answers there.
+        warn: called with a sentence if the browser can't be opened.
     """
     with prepared(feed, port, page) as (url, server):
         tell(url)
-        with _way(url) as way:
-            if open_browser and _has_display():
-                webbrowser.open(way)
+        with opened(url) if open_browser else nullcontext("") as problem:
+            if problem:
+                warn(problem)
             with suppress(KeyboardInterrupt):
                 server.run()
-
-
-@contextmanager
-def _way(url: str) -> Iterator[str]:
-    """Yield the URL of a private file that leads to a URL: others can read a browser's command."""
-    with tempfile.TemporaryDirectory(prefix="dlctl-") as folder:
-        page = Path(folder) / "dashboard.html"
-        page.touch(mode=0o600)
-        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={url}">\n')
-        yield page.as_uri()
-
-
-def _has_display() -> bool:
-    if sys.platform == "darwin":
-        return True
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

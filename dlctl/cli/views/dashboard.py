@@ -77,4 +77,5 @@ def _serve(feed: LiveFeed, ids: list[str], port: int, *, open_browser: bool) -> 
     from dlctl.dashboard.serve import serve
 
     page = f"/training/{ids[0]}" if len(ids) == 1 else "/"
-    serve(feed, port, page, open_browser=open_browser, tell=lambda url: output.raw(f"{url}\n"))
+    serve(feed, port, page, open_browser=open_browser, tell=lambda url: output.raw(f"{url}\n"),
+          warn=output.warn)  # fmt: skip

@@ -166,7 +166,7 @@ def test_the_browser_is_led_by_a_private_file_because_others_see_its_command(mon
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr("webbrowser.open", look)
     with pytest.raises(KeyboardInterrupt):
-        serve(feed, 0, "", open_browser=True, tell=told.append)
+        serve(feed, 0, "", open_browser=True, tell=told.append, warn=told.append)
     ((way, text, mode, folder_mode),) = opened
     token = told[0].partition("token=")[2]
     assert token in text and token not in way
