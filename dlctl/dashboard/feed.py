@@ -69,6 +69,14 @@ class Feed(Protocol):
         """
         ...
 
+    def log_tail(self, training_id: str, lines: int) -> list[Json]:
+        """Return the last lines of the newest attempt's log; nothing if the site does not answer.
+
+        Raises:
+            Unknown
+        """
+        ...
+
     def act(self, training_id: str, verb: str, arguments: Mapping[str, Any]) -> str:
         """Do what a person asked for, and return a sentence about it.
 
@@ -90,3 +98,15 @@ class Feed(Protocol):
     def close(self) -> None:
         """End all connections; idempotent."""
         ...
+
+
+def last_lines(pieces: Sequence[Json], lines: int) -> list[Json]:
+    """Return the pieces of a log that hold its last lines, the first one cut."""
+    kept: list[Json] = []
+    for piece in reversed(pieces):
+        if lines <= 0:
+            break
+        text = piece["text"].splitlines()[-lines:]
+        lines -= len(text)
+        kept.append({**piece, "text": "".join(f"{line}\n" for line in text)})
+    return kept[::-1]

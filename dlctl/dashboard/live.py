@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, TimeoutError
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from dlctl.dashboard.feed import Json, Refused, Unknown
+from dlctl.dashboard.feed import Json, Refused, Unknown, last_lines
 from dlctl.dashboard.site_worker import SiteWorker
 from dlctl.dashboard.summary import row
 from dlctl.dashboard.tracked import Tracked
@@ -151,6 +151,24 @@ class LiveFeed:
                 return
             if not reader.advanced:
                 await self.versions.wait(self.versions.newest, _FAST_S)
+
+    def log_tail(self, training_id: str, lines: int) -> list[Json]:
+        """Return the last lines of the newest attempt's log."""
+        record = self._find(training_id).record
+
+        def read(session: Session) -> list[Json]:
+            reader = LogReader(record.job_dir, None, record.attempt)
+            reader.begin_at_tail(session.transport, lines)
+            found = reader.news(session.transport)
+            while reader.advanced:
+                found += reader.news(session.transport)
+            return last_lines([_lines(piece) for piece in [*found, *reader.rest()]], lines)
+
+        asked = self._worker(record.site).call(read)
+        with suppress(DlctlError, TimeoutError, CancelledError):
+            return asked.result(_REFINE_S)
+        asked.cancel()
+        return []
 
     def act(self, training_id: str, verb: str, arguments: Mapping[str, Any]) -> str:
         """Do what a person asked for, and return a sentence about it."""

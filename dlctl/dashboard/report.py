@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _STATIC = Path(__file__).with_name("static")
 _WIDTH = 1500
 """Columns of a curve: as far as one can zoom in."""
+LOG_LINES = 200
+"""Of the newest attempt of each training."""
 _BY_KIND = ("span", "problem", "events", "attempts")
 _IMPORT = re.compile(r"^import\s[^;]*?from\s+'\./(?P<name>[\w.]+)';\n", re.MULTILINE)
 
@@ -43,10 +45,12 @@ def report(feed: Feed, training_ids: Sequence[str] = ()) -> str:
         "trainings": rows,
         "details": {},
         "curves": {},
+        "logs": {},
     }
     for training_id in training_ids or [row["id"] for row in rows]:
         data["details"][training_id] = feed.details(training_id)
         data["curves"][training_id] = _all_curves(feed, training_id)
+        data["logs"][training_id] = feed.log_tail(training_id, LOG_LINES)
     return _page(data)
 
 

@@ -203,6 +203,7 @@ def test_a_report_opens_from_the_disk(visit, tmp_path: Path):
     page.wait_for_selector(DRAWN)
     page.get_by_role("button", name="epoch", exact=True).click()
     page.keyboard.press("s")
+    page.locator(".log", has_text="step 1189: loss").wait_for()
     page.goto(f"{path.as_uri()}#{BOTH}")
     page.locator("td.number").first.wait_for()
     page.goto(f"{path.as_uri()}#/training/hostile-9z9z")

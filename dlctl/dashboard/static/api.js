@@ -85,7 +85,12 @@ async function readEvents(reader, changed) {
 
 // Call `piece` with each piece of the log; return what ends it.
 export function followLog(id, piece, ended) {
-  if (saved) return () => {};
+  if (saved) {
+    const pieces = saved.logs[id] || [];
+    pieces.forEach(piece);
+    ended(pieces.length ? 'The last lines of the newest attempt.' : 'The log was not there when this report was made.');
+    return () => {};
+  }
   const url = `ws://${location.host}/ws/trainings/${encodeURIComponent(id)}/logs`;
   const socket = new WebSocket(url, ['dlctl', `token.${token()}`]);
   socket.onmessage = (message) => piece(JSON.parse(message.data));

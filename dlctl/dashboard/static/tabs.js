@@ -1,5 +1,5 @@
 // What stands below the charts: logs, events, checkpoints, learners, attempts, plan.
-import { followLog, saved } from './api.js';
+import { followLog } from './api.js';
 import { readAddress, rewrite } from './address.js';
 import { button, el, table } from './dom.js';
 import { ago, byteSize, clock, duration, shortNumber } from './format.js';
@@ -9,14 +9,13 @@ const MOST_LINES = 4000;
 export class Tabs {
   constructor(id) {
     this.id = id;
-    this.names = saved ? ['Events'] : ['Logs', 'Events'];
-    this.names.push('Checkpoints', 'Learners', 'Attempts', 'Plan');
+    this.names = ['Logs', 'Events', 'Checkpoints', 'Learners', 'Attempts', 'Plan'];
     const first = readAddress().query.get('tab');
     this.open = this.names.includes(first) ? first : this.names[0];
     this.buttons = this.names.map((name) => button(name, () => this.choose(name), {
       role: 'tab', id: `tab-${name}`, 'aria-controls': `panel-${name}`, onkeydown: (event) => this.move(event, name) }));
     this.panels = Object.fromEntries(this.names.map((name) => [name, el('div', { role: 'tabpanel', id: `panel-${name}`, 'aria-labelledby': `tab-${name}` })]));
-    if (!saved) this.log = new LogView(this.panels.Logs);
+    this.log = new LogView(this.panels.Logs);
     this.element = el('section', { class: 'card tabs', 'aria-label': 'More about this training' },
       el('div', { role: 'tablist', class: 'tablist', 'aria-label': 'More about this training' }, this.buttons), Object.values(this.panels));
     this.choose(this.open);

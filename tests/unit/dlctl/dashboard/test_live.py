@@ -163,6 +163,7 @@ def test_a_training_is_exported(feed: LiveFeed, job: Path):
     found = json.loads(data)
     assert found["curves"][ONE]["curves"][0]["x"] == [1, 2]
     assert len(found["details"][ONE]["answers"]) == 6
+    assert "".join(piece["text"] for piece in found["logs"][ONE]) == "hello\nthere\n"
 
 
 def test_only_what_was_asked_for_is_shown(store: RecordStore, sites: Sites, tmp_path: Path):
