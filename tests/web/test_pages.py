@@ -12,7 +12,9 @@ from canvas import SPIKES_SEEN
 from dashboard_server import Served, served
 from synthetic_feed import HTML, SyntheticFeed, make_feed, spiked
 
+from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.dashboard.report import report
+from dlctl.series.replays import Origin
 
 ONE = "/training/digits-3k9f"
 BOTH = "/compare?runs=digits-3k9f,digits-2b7d"
@@ -39,6 +41,23 @@ def test_all_trainings_are_listed_and_lead_to_their_pages(server: Served, visit)
     page.wait_for_selector(DRAWN)
     page.get_by_role("heading", name="On a plateau?").wait_for()
     assert page.locator(".answer").count() == 6
+
+
+def test_what_is_left_out_is_said(visit):
+    feed = SyntheticFeed()
+    for number in range(41):
+        feed.add(spiked(f"run-{number:04}", 100, [5]))
+    with feed.run("run-0040") as run:
+        for number in range(250):
+            run.add(Origin(1, 0, Source.PROGRAM), MetricsLine(1, 0, 1.0, {f"m{number}": 1.0}))
+    with served(feed) as server:
+        page = visit(server.page("/"))
+        page.get_by_text("for the 40 newest trainings").wait_for()
+        page.goto(server.page("/training/run-0040"))
+        page.get_by_text("240 of 251 curves are shown: find others by their name.").wait_for()
+        page.locator("#find").fill("m249")
+        page.get_by_role("heading", name="m249", exact=True).wait_for()
+        page.get_by_text("curves are shown").wait_for(state="hidden")
 
 
 def test_a_training_is_followed_as_it_grows(server: Served, visit):

@@ -1,6 +1,6 @@
 // The page of all trainings.
 import { address } from './address.js';
-import { getTrainings } from './api.js';
+import { getTrainings, saved } from './api.js';
 import { button, el, svg } from './dom.js';
 import { ago, clock, duration, percent, progressWords, shortNumber } from './format.js';
 import { Repeater } from './toolbar.js';
@@ -29,6 +29,7 @@ export function progressBar(row) {
 }
 
 const FIRST_ROWS = 200;
+const SPARKS = 40; // as the server reads
 
 export class ListPage {
   constructor(main) {
@@ -42,8 +43,9 @@ export class ListPage {
     this.input = el('input', { type: 'search', id: 'find', placeholder: 'Find trainings', 'aria-label': 'Find trainings', oninput: () => this.show() });
     this.compare = el('a', { class: 'button', href: '#/compare' }, 'Compare');
     this.body = el('div', { class: 'trainings', role: 'list' });
+    this.sparks = el('p', { class: 'empty', hidden: true }, `Curves, time left and GPU use stand here for the ${SPARKS} newest trainings; open an older one to see its own.`);
     main.replaceChildren(
-      el('div', { class: 'head' }, el('h1', {}, 'Trainings'), el('span', { class: 'grow' }), this.input, this.compare), this.body, this.more);
+      el('div', { class: 'head' }, el('h1', {}, 'Trainings'), el('span', { class: 'grow' }), this.input, this.compare), this.body, this.sparks, this.more);
   }
 
   start() {
@@ -69,6 +71,7 @@ export class ListPage {
     const focused = document.activeElement?.dataset?.id;
     const rows = this.rows.filter(fits);
     this.body.replaceChildren(...rows.slice(0, this.limit).map((row) => this.row(row)));
+    this.sparks.hidden = this.rows.length <= SPARKS || Boolean(saved);
     this.more.hidden = rows.length <= this.limit;
     this.more.textContent = `Show ${rows.length - this.limit} older ones`;
     if (!rows.length) this.body.replaceChildren(el('p', { class: 'empty', role: 'listitem' }, this.rows.length ? 'No training fits.' : 'No trainings yet: dlctl submit starts one.'));

@@ -101,8 +101,9 @@ export class TrainingPage {
       const mine = charts.get(name);
       mine.push({ ...curve, label: curveLabel(curve), colour: colourOf(curve, mine.length), dashed: isMaximum(curve) });
     }
-    this.told.hidden = data.curves.length > 0;
-    this.told.textContent = data.problem || (data.total ? 'No metric has this in its name.' : this.whyNothing());
+    const left = data.fitting - data.curves.length;
+    this.told.hidden = data.curves.length > 0 && left <= 0;
+    this.told.textContent = left > 0 ? `${data.curves.length} of ${data.fitting} curves are shown: find others by their name.` : data.problem || (data.total ? 'No metric has this in its name.' : this.whyNothing());
     this.charts.update(sections, view, windowOf(view, data.span), data);
   }
 
