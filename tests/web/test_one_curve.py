@@ -109,7 +109,7 @@ def _check_page(page, events):
 
 
 def _check_terminal(drawn):
-    states = re.findall(r"(PENDING|TRAINING|HALTED|COMPLETED) ·", drawn)
+    states = re.findall(r"(TRAINING|HALTED|COMPLETED) ·", drawn)
     assert [state for state, _ in groupby(states)][-4:] == [
         "TRAINING", "HALTED", "TRAINING", "COMPLETED",
     ]  # fmt: skip

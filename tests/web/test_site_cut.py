@@ -42,6 +42,7 @@ def test_a_site_that_is_cut_off_and_comes_back(dlctl, cluster_site, xdg, wait_un
     with dashboard_url(dlctl, training_id) as url:
         page = visit(url)
         wait_until(lambda: len(_steps(page)) > 20, 60)
+        page.locator(".log > div", has_text="line 20").wait_for()
         quick.cluster.ssh_hang()
         quick.cluster.ssh_drop()
         trouble = page.locator(".facts .trouble")
