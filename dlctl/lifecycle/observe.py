@@ -222,6 +222,9 @@ def _gone(record: Record, seen: Observation, wall_s: float) -> Record:
         return _without_queue(record, seen, wall_s)
     why = "its job directory is gone from the site"
     hint = f"`dlctl fetch results {record.training_id}` brings results that may still be there"
+    if record.state.final and record.state is not State.HALTED:  # how it ended stays true
+        reason = record.reason.removesuffix(f"; {why}").rstrip(".")
+        return _told(record, wall_s, record.state, f"{reason}; {why}".lstrip("; "), hint)
     return _told(record, wall_s, State.FAILED, why, hint)
 
 

@@ -123,6 +123,19 @@ def test_what_is_seen_gives_the_state(look, known, state, reason):
     assert told.stale_since is None
 
 
+@pytest.mark.parametrize("state", [State.COMPLETED, State.CANCELLED, State.FAILED])
+def test_a_purge_does_not_change_how_a_training_ended(state):
+    known = record(state=state, reason="All went well.")
+    for _ in range(2):  # the second look adds nothing
+        known = derive(known, seen(exists=False), NOW)
+    assert known.state is state
+    assert known.reason == "All went well; its job directory is gone from the site"
+
+
+def test_a_halted_training_without_its_checkpoints_is_lost():
+    assert derive(record(state=State.HALTED), seen(exists=False), NOW).state is State.FAILED
+
+
 @pytest.mark.parametrize(("told", "more"), [
     ("No PMI on n1 (learner 0).", ""), ("Learner 0 failed.", ""),
     ("Learner 01 failed.", " (learner 0 on n1)"), ("No PMI.", " (learner 0 on n1)"),
