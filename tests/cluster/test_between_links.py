@@ -20,6 +20,12 @@ SLOW_TO_SAVE = COUNTER.replace(
 )
 SLOW_TO_SAVE = SLOW_TO_SAVE.replace("    count += 1\n    save()\n", "    count += 1\n")
 """Counts, but saves only when it is told to, which takes 12 s."""
+SAVES_ON_A_SIGN = COUNTER.replace(
+    "def halt(*_):\n    save()",
+    "sign = pathlib.Path(os.environ['JOB_STATE_DIR'], 'sign')\ndef halt(*_):\n"
+    "    while not sign.exists():\n        time.sleep(0.05)\n    save()",
+)
+"""Counts, and when it is to end, waits for a file, so that a test can do something before."""
 
 
 def jobs_of(cluster, training_id):
@@ -58,9 +64,10 @@ def assert_a_chain(dlctl, training_id, job_dir, starters):
 
 def test_a_controller_that_hangs_while_the_ending_job_submits(dlctl, cluster, start, wait_until):
     """The job's sbatch times out, and the controller reads its request when it wakes up."""
-    training_id, job_dir = start(250, 24)
+    training_id, job_dir = start(250, 24, SAVES_ON_A_SIGN)
     wait_until((job_dir / contract.directive_file(1)).exists, 60)
     cluster.ctld_hang()
+    (job_dir / contract.JOB_STATE / "sign").touch()
     wait_until((job_dir / contract.submit_begin(2)).exists, 60)
     wait_until((job_dir / contract.submit_answer(2)).exists, 60)
     cluster.ctld_resume()

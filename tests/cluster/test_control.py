@@ -29,7 +29,9 @@ NAN_AT_7 = (
 def slow_training(folder, **keys):
     training = {"epochs": 4, "batch_size": 32, "seed": 3, "log_every_steps": 1}
     files = {"train.py": SLOW_TRAIN}
-    return write_training(folder, {"job": "train.py"}, files, learners=2, training=training, **keys)
+    # On a busy machine commands take seconds: the training must not end before they are heeded.
+    program = {"job": "train.py", "arguments": {"pause_s": 0.75}}
+    return write_training(folder, program, files, learners=2, training=training, **keys)
 
 
 @ON_THE_CLUSTER
