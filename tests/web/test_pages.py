@@ -19,6 +19,7 @@ from dlctl.series.replays import Origin
 ONE = "/training/digits-3k9f"
 BOTH = "/compare?runs=digits-3k9f,digits-2b7d"
 DRAWN = ".chart canvas"
+pytestmark = pytest.mark.xdist_group("web")
 PAGES = ["/", f"{ONE}?smooth=0.5", BOTH]
 
 
