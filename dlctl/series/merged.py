@@ -64,8 +64,8 @@ class Merger:
     def __init__(self) -> None:
         self._replays = Replays()
         self._entries: list[Entry] = []
-        self._steps: dict[Origin, int] = {}
-        """The newest step of each file."""
+        self._steps: dict[tuple[Origin, str], dict[str, int]] = {}
+        """The newest step of each series, by file, group and name."""
 
     def add(self, origin: Origin, line: MetricsLine) -> bool:
         """Take in a line; return whether it counts."""
@@ -82,16 +82,16 @@ class Merger:
         return True
 
     def _heed_return(self, origin: Origin, line: MetricsLine) -> None:
-        """Drop what a program measured of later steps, if it has gone back by itself."""
+        """Drop what a program measured of later steps, in the series in which it has gone back."""
         if line.event or line.step == NO_STEP or origin.source is Source.NODE:
             return
-        before, self._steps[origin] = self._steps.get(origin, NO_STEP), line.step
-        if line.step < before:
-            self._entries = [
-                e for e in self._entries
-                if e.origin != origin or e.line.event or e.line.step < line.step
-                or not e.line.values.keys() & line.values.keys()
-            ]  # fmt: skip
+        series = origin, line.series_group
+        steps = self._steps.setdefault(series, {})
+        back = {name for name in line.values if line.step < steps.get(name, NO_STEP)}
+        steps.update(dict.fromkeys(line.values, line.step))
+        if back:
+            kept = (_without(entry, series, line.step, back) for entry in self._entries)
+            self._entries = [entry for entry in kept if entry is not None]
 
     @staticmethod
     def _is_replaced(entry: Entry, cut: float, by: Origin, everything: bool) -> bool:
@@ -108,6 +108,20 @@ class Merger:
             self._entries,
             key=lambda e: (e.origin.attempt, e.origin.learner, order.index(e.origin.source)),
         )
+
+
+def _without(
+    entry: Entry, series: tuple[Origin, str], step: int, names: set[str]
+) -> Entry | None:
+    """Return an entry without what it has of some series from a step on; None if that is all."""
+    line = entry.line
+    of_others = (entry.origin, line.series_group) != series or line.step < step
+    if of_others or line.event or not names & line.values.keys():
+        return entry
+    values = {name: value for name, value in line.values.items() if name not in names}
+    if not values and not line.texts.keys() - {SUBID}:
+        return None
+    return Entry(entry.origin, replace(line, values=values))
 
 
 def merge(lines: Iterable[tuple[Origin, MetricsLine]]) -> list[Entry]:

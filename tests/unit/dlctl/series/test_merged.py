@@ -133,6 +133,21 @@ def test_a_program_that_goes_back_replaces_its_own_steps():
     assert both(some) == [(10, 1), (20, 2), (30, 2)]
 
 
+def test_steps_of_another_group_or_name_are_no_return():
+    origin = Origin(1, 0, LOG)
+    some = [(origin, MetricsLine(step, values={"loss": 1.0}, group="train")) for step in (50, 99)]
+    some += [(origin, MetricsLine(step, values={"loss": 2.0}, group="test")) for step in (1, 2)]
+    some += [(origin, MetricsLine(3, values={"rate": 0.1}, group="train"))]
+    assert [entry.line.step for entry in merge(some)] == [50, 99, 1, 2, 3]
+
+
+def test_a_return_drops_only_what_is_measured_again():
+    origin = Origin(1, 0, LOG)
+    both_values = MetricsLine(5, values={"loss": 1.0, "rate": 0.1})
+    merged = merge([(origin, both_values), (origin, MetricsLine(4, values={"loss": 2.0}))])
+    assert [entry.line.values for entry in merged] == [{"rate": 0.1}, {"loss": 2.0}]
+
+
 def test_a_late_line_without_a_step_has_nothing_read_again():
     run = run_of([*lines(1, [10], 1, begin=0), *lines(2, [30], 2, begin=20)])
     run.add(Origin(1, 0, LOG), MetricsLine(time=5.0, values={"speed": 1.0}))
