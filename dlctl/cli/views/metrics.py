@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import complete_ids, looks, open_record, opened, refreshed
+from dlctl.cli.common import ago, complete_ids, looks, open_record, opened, refreshed
 
 if TYPE_CHECKING:
     from dlctl.outputs.metrics.platform import Platform
@@ -75,11 +76,19 @@ def metrics(
 
 
 def _read(record: Record, since: int, names: str | None) -> Iterator[Entry]:
-    from dlctl.outputs.metrics import read_metrics
+    from dlctl.errors import TransportError
+    from dlctl.outputs.metrics import kept_metrics, read_metrics
     from dlctl.outputs.metrics.formats import chosen
 
-    with opened(record.site) as session:
-        yield from chosen(read_metrics(session.transport, record), since, names)
+    try:
+        with opened(record.site) as session:
+            entries = read_metrics(session.transport, record)
+    except TransportError as error:
+        if not error.transient or (kept := kept_metrics(record)) is None:
+            raise
+        seen_at, entries = kept
+        output.warn(f"{error.message}; the metrics are as of {ago(time.time() - seen_at)}")
+    yield from chosen(entries, since, names)
 
 
 def _write_tensorboard(folder: Path, found: dict[str, list[Entry]]) -> None:

@@ -6,7 +6,13 @@ one list, and the `Run` that they make.
 
 from __future__ import annotations
 
-from dlctl.outputs.metrics.files import FILES, EntryReader, follow_entries, read_metrics
+from dlctl.outputs.metrics.files import (
+    FILES,
+    EntryReader,
+    follow_entries,
+    kept_metrics,
+    read_metrics,
+)
 from dlctl.outputs.metrics.reader import BUDGET_BYTES, MetricsReader
 
 __all__ = [
@@ -15,5 +21,6 @@ __all__ = [
     "EntryReader",
     "MetricsReader",
     "follow_entries",
+    "kept_metrics",
     "read_metrics",
 ]

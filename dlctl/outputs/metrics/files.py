@@ -17,7 +17,7 @@ from dlctl.contract.metrics import MetricsLine, Source, parse_line, parse_metric
 from dlctl.files.ranges import read_sizes
 from dlctl.files.small_files import read_appended
 from dlctl.outputs.metrics.bins import LongFile, assembled, is_long, open_long
-from dlctl.outputs.metrics.cache import KeptFile
+from dlctl.outputs.metrics.cache import KeptFile, load
 from dlctl.series.merged import Entry, Merger, merge
 from dlctl.series.replays import Origin
 
@@ -238,6 +238,17 @@ def read_metrics(
     """Return all entries of a training; steps that were done again have replaced earlier ones."""
     news = _only_lines(MetricsFiles(record.job_dir).news(transport))
     return merge((origin, line) for origin, line in news if keep(origin))
+
+
+def kept_metrics(record: Record) -> tuple[float, list[Entry]] | None:
+    """Return when the site last answered (Unix seconds) and what a cache holds of a training.
+
+    None if it holds nothing, or no lines but bins of a file, from which no exact list can be made.
+    """
+    if (cached := load(record)) is None or any(file.parts for file in cached.files.values()):
+        return None
+    files = MetricsFiles(record.job_dir)
+    return cached.seen_at, merge(_only_lines(files.restore(cached.files)))
 
 
 def _only_lines(

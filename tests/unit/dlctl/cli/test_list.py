@@ -9,9 +9,12 @@ from typer.testing import CliRunner
 
 from dlctl import lifecycle
 from dlctl.cli import common, listing, main, output
+from dlctl.cli.views import metrics as views_metrics
 from dlctl.contract import State
+from dlctl.contract.metrics import Source, make_line
 from dlctl.errors import ConnectError, HostKeyError
 from dlctl.record import RecordStore
+from dlctl.series.replays import Origin
 
 OPEN = {"state": State.TRAINING, "job_id": "7", "seen_at": time.time() - 5 * 3600, "epochs": 8}
 
@@ -133,3 +136,25 @@ def test_status_fails_where_no_waiting_heals(store, asked, run):
     assert "stale since" in done.stdout
     asked.answers["a"] = refuse(ConnectError("no route to host"))
     assert run("status", "t-1").exit_code == 0
+
+
+def test_metrics_that_were_seen_are_printed_while_their_site_is_silent(
+    store, run, tmp_path, monkeypatch
+):
+    from dlctl.outputs import metrics
+    from dlctl.series.merged import Entry
+
+    store.add(make_record(site="dead", **OPEN))
+
+    def refuse(*_):
+        raise ConnectError("dead: no route to host")
+
+    monkeypatch.setattr(views_metrics, "opened", refuse)
+    assert isinstance(run("metrics", "t-1", "--csv").exception, ConnectError)
+    entry = Entry(Origin(1, 0, Source.LOOP), make_line(7, 1, 1000.0, {"loss": 0.5}))
+    monkeypatch.setattr(metrics, "kept_metrics", lambda _: (time.time() - 90, [entry]))
+    warned = []
+    monkeypatch.setattr(output, "warn", warned.append)
+    done = run("metrics", "t-1", "--csv")
+    assert done.stdout.splitlines()[1].endswith(",loss,0.5")
+    assert warned == ["dead: no route to host; the metrics are as of 2 min ago"]

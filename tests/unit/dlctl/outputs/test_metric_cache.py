@@ -13,7 +13,7 @@ from test_fetch import HERE
 from dlctl import contract
 from dlctl.contract.metrics import EventKind, make_line
 from dlctl.errors import ConnectionLost
-from dlctl.outputs.metrics import MetricsReader, cache
+from dlctl.outputs.metrics import MetricsReader, cache, kept_metrics, read_metrics
 from dlctl.outputs.training_reader import TrainingReader
 from dlctl.record import Record
 from learner.job.metrics import MetricsFile
@@ -94,6 +94,20 @@ def test_a_long_training_that_has_ended_opens_again_without_its_bytes(record):
     assert second_site.sent_bytes < 1000 < first_site.sent_bytes / 10
     assert again.refine(HERE, 100, 120, 50)
     assert sum(100 <= step <= 120 for step in losses(again)) == 21
+
+
+def test_the_exact_list_is_there_without_the_site_unless_a_file_is_known_by_bins(record):
+    assert kept_metrics(record) is None
+    write(record, 1, 101)
+    write(record, 60, 161, attempt=2)
+    read(record)
+    seen_at, entries = kept_metrics(record)
+    assert entries == read_metrics(HERE, record) and len(entries) == 160
+    assert seen_at > 0
+    write(record, 161, 50_000, attempt=3)
+    MetricsFile(path_of(record, 3)).add(make_line(50_000, 1, 1.0, {"loss": 1.0}))  # makes bins
+    read(record)
+    assert kept_metrics(record) is None
 
 
 def test_what_has_grown_meanwhile_goes_on_behind_what_is_known(record):
