@@ -144,7 +144,7 @@ def _plateau(run: Run, _: Known) -> _Found:
     evidence: dict[str, Any] = {"metric": curve.key.shown, "values": len(recent), "method": METHOD}
     if len(recent) < LEAST:
         of = "since the learning rate changed" if changes else "so far"
-        text = f"Too early to tell: {len(recent)} values of {curve.key.shown} {of}, of {LEAST}."
+        text = f"Too early to tell: {len(recent)} of {LEAST} values of {curve.key.shown} {of}."
         return UNKNOWN, text, evidence
     found = find_plateau(points, lower, since)
     if found is None:
