@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from dlctl import contract
@@ -99,9 +99,15 @@ def lacking(session: Session, request: Request) -> list[Tree]:
         trees.append(Tree(f"secrets/{plan.training_id}", files))
     absent = damaged(session.transport, plan.root, [tree.target for tree in trees])
     # Always sent, and last: a submission that was cancelled before may have left requests there.
-    entries = of_request(request).entries()
+    entries = [*of_request(request).entries(), *_script_entries(request.scripts)]
     job = Tree(f"jobs/{plan.training_id}", entries, if_exists="merge")
     return [*(tree for tree in trees if tree.target in absent), job]
+
+
+def _script_entries(scripts: dict[str, str]) -> list[Entry]:
+    folders = {str(parent) for name in scripts for parent in PurePosixPath(name).parents}
+    made = [Entry(folder, mode=0o755) for folder in sorted(folders - {"."})]
+    return [*made, *(Entry(name, text.encode(), mode=0o755) for name, text in scripts.items())]
 
 
 def _runtime_folder(plan: contract.Plan) -> str:

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from dlctl.contract.frameworks import LOOP_FRAMEWORKS
-from dlctl.contract.stores import MOUNTED_STORES, STORE_TYPES
+from dlctl.contract.stores import MOUNTED_STORES
 from dlctl.manifest.intervals import parse_every, parse_steps
 from dlctl.sbatch_options import refusal
 from dlctl.units import parse_duration, parse_size
@@ -232,7 +232,7 @@ class DataStoreSection(Section, title="DataStore"):
     """Where training data comes from and where results go."""
 
     id: Line = Field(description="A name that you choose.")
-    type: Literal[STORE_TYPES] = Field(description="Which kind of store.")  # type: ignore[valid-type]
+    type: Line = Field(description="Which kind of store: a name in `dlctl stores list`.")
     training_data: Container | None = Field(None, description="What DATA_DIR names.")
     training_results: Container | None = Field(None, description="Where results are copied to.")
     connection: dict[str, Value] = Field(

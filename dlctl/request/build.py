@@ -27,6 +27,7 @@ from dlctl.plan.render import render
 from dlctl.request.bundle import Bundle, collect
 from dlctl.request.request import Request, merged, pending, submitted_with, this_machine
 from dlctl.request.runtime import runtime_entries
+from dlctl.stores.scripts import render_scripts, with_scripts
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -68,6 +69,7 @@ def prepare(
         machine=this_machine(site),
     )
     plan = make_plan(manifest, site, identity, not_in_this_version(manifest))
+    plan = with_scripts(plan, folder, manifest.store_secrets(), site.endpoints, via=site.data_via)
     return Request(
         plan=plan,
         manifest=manifest.to_yaml(),
@@ -77,6 +79,7 @@ def prepare(
         secrets=_secrets(manifest, literal, folder),
         manifest_path=manifest_path.resolve(),
         overrides=overrides,
+        scripts=render_scripts(plan, folder),
         can_not_run=tuple(can_not_run(manifest)),
     )
 
