@@ -6,7 +6,6 @@ import contextlib
 import re
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,7 +29,7 @@ def relayed(cluster: Any, port: int) -> Iterator[str]:
         server.bind(path)
         Path(path).chmod(0o777)
         server.listen(128)
-        argv = [str(Path(sys.executable)), str(program), path, str(port_file)]
+        argv = [str(cluster.node_python), str(program), path, str(port_file)]
         relay = subprocess.Popen(
             [*cluster.command("exec"), *argv], env=cluster.environment(), stdin=subprocess.DEVNULL
         )
