@@ -234,7 +234,7 @@ class DataStore:
     needs: list[str] = field(default_factory=list)
     """Python packages without which the node can't run the scripts."""
     via: str = "node"
-    """Who moves the data: the job's `node`, the `login` node, or the `laptop`, before the job."""
+    """Who moves the data: the job's `node`, or the `login` node outside the job."""
 
 
 @dataclass(frozen=True)

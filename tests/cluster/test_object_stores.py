@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import shutil
 from pathlib import Path
 
 import pytest
-from trainings import submit, wait_for_state
+from relay import relayed
+from trainings import change_site, files_tell, submit, wait_for_state, write_training
 
 from dlctl import contract
 from dlctl.contract.stores import Listing, Stored, listing_file
@@ -71,3 +74,140 @@ def test_listing_1_trains_on_the_data_of_a_real_swift_and_stores_its_results_the
     assert there == {f"{training_id}/{name}" for name in [*names, "_complete.json"]}
     held = [p for p in job_dir.rglob("*") if p.is_file() and PASSWORD.encode() in p.read_bytes()]
     assert held == []
+
+
+TAPE = {
+    "templates/stores/tape/store.yml": "description: A tape that is a folder.\n"
+    "connection:\n  shelf: {required: true}\n  combination: {secret: true}\n",
+    "templates/stores/tape/load.sh.j2": "#!/bin/bash\nset -eu\nmkdir -p \"$STORE_DATA\"\n"
+    "[ \"$STORE_COMBINATION\" = opensesame ]\n"
+    "cp \"$STORE_SHELF/$STORE_CONTAINER\"/* \"$STORE_DATA\"/\n",
+    "templates/stores/tape/store.sh.j2": "#!/bin/bash\nset -eu\n"
+    "cp -rL \"$STORE_SOURCE\" \"$STORE_SHELF/$STORE_CONTAINER/$TRAINING_ID\"\n",
+}  # fmt: skip
+
+
+def test_a_new_type_of_store_is_a_new_folder(dlctl, local_site, tmp_path, wait_until):
+    shelf = tmp_path / "shelf"
+    (shelf / "in").mkdir(parents=True)
+    (shelf / "out").mkdir()
+    (shelf / "in/words").write_text("forty two")
+    store = {"id": "t", "type": "tape", "training_data": {"container": "in"},
+             "training_results": {"container": "out"},
+             "connection": {"shelf": str(shelf), "combination": "opensesame"}}  # fmt: skip
+    command = 'cp "$DATA_DIR/words" "$RESULT_DIR/copy"; echo done'
+    folder = write_training(dlctl.cwd, {"command": command}, TAPE, data_stores=[store])
+    listed = dlctl("stores", "list", "--json", cwd=folder, ok=True).json
+    assert "tape" in [each["type"] for each in listed]
+    shown = dlctl("render", "manifest.yml", cwd=folder, ok=True).stdout
+    assert "# stores/0/load.sh\n#!/bin/bash" in shown and "opensesame" not in shown
+    training_id = submit(dlctl, local_site, folder)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    assert (shelf / f"out/{training_id}/copy").read_text() == "forty two"
+    assert "done" in (shelf / f"out/{training_id}/learner-1/training-log.txt").read_text()
+    job_dir = local_site.job_dir(training_id)
+    assert not [p for p in job_dir.rglob("*") if p.is_file() and b"opensesame" in p.read_bytes()]
+
+
+def test_the_stores_of_a_manifest_are_checked_before_anything_is_sent(
+    dlctl, local_site, swift, tmp_path
+):
+    swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
+    swift.container("my_training_results", {})
+    folder = write_training(dlctl.cwd, {"command": "true"})
+    (folder / "manifest.yml").write_text(json.dumps(listing_1(swift)))
+    (folder / "train.py").write_text("def build(arguments): ...\n")
+    right = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+    good = dlctl("stores", "check", "manifest.yml", "--json", env=right, ok=True).json
+    assert [(each["state"], each["container"]) for each in good] == [
+        ("ok", "my_training_data"), ("ok", "my_training_results")]  # fmt: skip
+    assert good[0]["seen"].endswith(" objects, 2 kB")
+    wrong = {**right, "STORE_PASS": "wrong-one"}
+    bad = dlctl("stores", "check", "manifest.yml", env=wrong)
+    assert bad.exit_code == 4 and "refuses the user name or the password" in bad.stdout
+    refused = dlctl("submit", "manifest.yml", env=wrong)
+    assert refused.exit_code == 5
+    assert "nothing was sent: The store http://127.0.0.1:" in refused.stderr
+    assert "wrong-one" not in refused.stdout + refused.stderr + bad.stdout
+    assert not (local_site.root / "jobs").exists()
+
+
+HOLD = """\
+import os, pathlib, time
+while not pathlib.Path(os.environ["JOB_STATE_DIR"], "go").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_no_file_and_no_process_shows_the_password_while_a_training_runs(
+    dlctl, local_site, swift, wait_until
+):
+    swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
+    swift.container("my_training_results", {})
+    manifest = listing_1(swift)
+    manifest["framework"] = {"name": "any", "command": "python hold.py"}
+    folder = write_training(dlctl.cwd, {"command": "true"}, {"hold.py": HOLD})
+    (folder / "manifest.yml").write_text(json.dumps(manifest))
+    secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+    seen = []
+
+    def look():
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if PASSWORD.encode() in process.read_bytes():
+                    seen.append(process.read_bytes())
+        return files_tell(local_site.job_dir(training_id), 1, "TRAINING")
+
+    training_id = submit(dlctl, local_site, folder, env=secret)
+    wait_until(look, interval_s=0.01)
+    job_dir = local_site.job_dir(training_id)
+    (job_dir / "state/go").touch()
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    look()
+    assert seen == []
+    kept = [path for path in local_site.root.rglob("*") if path.is_file()
+            and PASSWORD.encode() in path.read_bytes()]  # fmt: skip
+    assert [(p.name, p.stat().st_mode & 0o777) for p in kept] == [
+        ("data_stores.0.password", 0o600)]  # fmt: skip
+
+
+def test_a_failed_training_stores_its_logs_and_a_store_that_fails_trains_nothing_again(
+    dlctl, local_site, swift, wait_until
+):
+    swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
+    swift.container("my_training_results", {})
+    manifest = listing_1(swift)
+    manifest["framework"] = {"name": "any", "command": "echo so far; exit 3"}
+    folder = write_training(dlctl.cwd, {"command": "true"})
+    (folder / "manifest.yml").write_text(json.dumps(manifest))
+    secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+    training_id = submit(dlctl, local_site, folder, env=secret)
+    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    mark = json.loads(swift.get(f"my_training_results/{training_id}/_complete.json"))
+    assert mark["state"] == "FAILED"
+    log = swift.get(f"my_training_results/{training_id}/learner-1/training-log.txt")
+    assert b"so far" in log
+
+
+def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
+    dlctl, cluster_site, swift, xdg, wait_until
+):
+    """Only the login host reaches Swift here: at its own loopback address."""
+    name = swift.container("by_login", {"words": b"forty two"})
+    swift.container("my_training_results", {})
+    site = change_site(cluster_site, xdg.config, data_via="login")
+    with relayed(cluster_site.cluster, swift.port) as address:
+        port = address.rpartition(":")[2]
+        seen = dataclasses.replace(swift, seen_at=f"127.0.0.1:{port}")
+        manifest = listing_1(seen)
+        manifest["data_stores"][0]["training_data"]["container"] = name
+        command = 'cp "$DATA_DIR/words" "$RESULT_DIR/copy"'
+        manifest["framework"] = {"name": "any", "command": command}
+        folder = write_training(dlctl.cwd, {"command": "true"})
+        (folder / "manifest.yml").write_text(json.dumps(manifest))
+        secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+        training_id = submit(dlctl, site, folder, env=secret)
+        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+        assert training_id not in str(swift.names("my_training_results"))
+        dlctl("stores", "save", training_id, ok=True)
+    assert swift.get(f"my_training_results/{training_id}/copy") == b"forty two"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from relay_program import pump
+from relay_program import join
 from repository import SUPPORT
 
 
@@ -57,5 +57,4 @@ def _serve(server: socket.socket, port: int) -> None:
         except OSError:
             return
         here = socket.create_connection(("127.0.0.1", port))
-        for pair in ((here, there), (there, here)):
-            threading.Thread(target=pump, args=pair, daemon=True).start()
+        threading.Thread(target=join, args=(here, there), daemon=True).start()

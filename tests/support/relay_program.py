@@ -5,6 +5,7 @@
 The relay ends when its first connection to the socket does.
 """
 
+import contextlib
 import os
 import socket
 import sys
@@ -14,13 +15,20 @@ from pathlib import Path
 
 def pump(source: socket.socket, target: socket.socket) -> None:
     """Copy bytes until the source ends."""
-    try:
+    with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(data)
+    with contextlib.suppress(OSError):
         target.shutdown(socket.SHUT_WR)
-    except OSError:
-        source.close()
-        target.close()
+
+
+def join(here: socket.socket, there: socket.socket) -> None:
+    """Copy both ways until both ends are done."""
+    with here, there:
+        back = threading.Thread(target=pump, args=(there, here), daemon=True)
+        back.start()
+        pump(here, there)
+        back.join()
 
 
 def connect(path: str) -> socket.socket:
@@ -47,8 +55,7 @@ def serve(server: socket.socket, path: str) -> None:
     while True:
         here, _ = server.accept()
         there = connect(path)
-        for pair in ((here, there), (there, here)):
-            threading.Thread(target=pump, args=pair, daemon=True).start()
+        threading.Thread(target=join, args=(here, there), daemon=True).start()
 
 
 if __name__ == "__main__":
