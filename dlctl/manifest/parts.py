@@ -137,14 +137,24 @@ class Reference(Section):
 
     from_env: Line | None = Field(None, description="A variable of your shell at submission.")
     from_file: Line | None = Field(None, description="A file on your machine.")
+    from_profile: Line | None = Field(
+        None, description="A profile of ~/.aws/credentials, for user_name and password."
+    )
+    from_keyring: Line | None = Field(
+        None, description="SERVICE/USER in your keyring; needs the package keyring."
+    )
     from_secret: Line | None = Field(
         None, description="Written by dlctl in place of a credential in the manifest."
     )
 
     @model_validator(mode="after")
     def _one_is_set(self) -> Reference:
-        if len([v for v in (self.from_env, self.from_file, self.from_secret) if v]) != 1:
-            raise ValueError("one of {from_env: NAME} and {from_file: PATH} is allowed")
+        ways = (self.from_env, self.from_file, self.from_profile, self.from_keyring)
+        if len([value for value in (*ways, self.from_secret) if value]) != 1:
+            raise ValueError(
+                "one of {from_env: NAME}, {from_file: PATH}, {from_profile: NAME} and "
+                "{from_keyring: SERVICE/USER} is allowed"
+            )
         return self
 
 

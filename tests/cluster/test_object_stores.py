@@ -80,7 +80,7 @@ TAPE = {
     "templates/stores/tape/store.yml": "description: A tape that is a folder.\n"
     "connection:\n  shelf: {required: true}\n  combination: {secret: true}\n",
     "templates/stores/tape/load.sh.j2": "#!/bin/bash\nset -eu\nmkdir -p \"$STORE_DATA\"\n"
-    "[ \"$STORE_COMBINATION\" = opensesame ]\n"
+    "[ ${#STORE_COMBINATION} -eq 10 ]\n"
     "cp \"$STORE_SHELF/$STORE_CONTAINER\"/* \"$STORE_DATA\"/\n",
     "templates/stores/tape/store.sh.j2": "#!/bin/bash\nset -eu\n"
     "cp -rL \"$STORE_SOURCE\" \"$STORE_SHELF/$STORE_CONTAINER/$TRAINING_ID\"\n",

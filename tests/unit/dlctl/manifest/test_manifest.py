@@ -316,7 +316,7 @@ def test_written_references() -> None:
     assert loaded.references()["A"].from_file == "~/a"
     assert loaded.extract_secrets()[1] == {}
     (problem,) = problems(SMALL + "env: {A: {from_env: X, from_file: y}}\n")
-    assert "one of {from_env: NAME} and {from_file: PATH}" in problem
+    assert "one of {from_env: NAME}, {from_file: PATH}, {from_profile: NAME}" in problem
     (problem,) = problems(SMALL + "env: {A: {from_evn: X}}\n")
     assert "did you mean 'from_env'? Allowed: from_env, from_file" in problem
 
