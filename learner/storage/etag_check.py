@@ -1,4 +1,7 @@
-"""Compare a content with its etag, if that is an MD5, or the MD5 of the MD5s of its parts."""
+"""Compare a content with its etag, if that is an MD5, or the MD5 of the MD5s of its parts.
+
+S3 takes the MD5s of the parts as bytes, Swift as hexadecimal text.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ class EtagCheck:
         self._is_md5 = _MD5.fullmatch(self._wanted) is not None
         self._lengths = list(item.parts)
         self._left = self._lengths.pop(0) if self._lengths else 0
-        self._of_parts = hashlib.md5(usedforsecurity=False) if item.parts else None
+        self._in_parts = bool(item.parts)
+        self._of_bytes = hashlib.md5(usedforsecurity=False)
+        self._of_text = hashlib.md5(usedforsecurity=False)
         self._part = hashlib.md5(usedforsecurity=False)
 
     @property
@@ -30,13 +35,14 @@ class EtagCheck:
         """Take the next bytes."""
         if not self._is_md5:
             return
-        if self._of_parts is None:
+        if not self._in_parts:
             self._part.update(content)
             return
         view = memoryview(content)
         while len(view) >= self._left and len(view):
             self._part.update(view[: self._left])
-            self._of_parts.update(self._part.digest())
+            self._of_bytes.update(self._part.digest())
+            self._of_text.update(self._part.hexdigest().encode())
             view = view[self._left :]
             self._part = hashlib.md5(usedforsecurity=False)
             self._left = self._lengths.pop(0) if self._lengths else len(view) + 1
@@ -47,5 +53,5 @@ class EtagCheck:
         """Return whether all of the content has the etag, as far as the etag can tell."""
         if not self._is_md5:
             return True
-        whole = self._part if self._of_parts is None else self._of_parts
-        return whole.hexdigest() == self._wanted
+        whole = (self._of_bytes, self._of_text) if self._in_parts else (self._part,)
+        return self._wanted in [each.hexdigest() for each in whole]

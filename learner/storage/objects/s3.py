@@ -24,6 +24,7 @@ from learner.storage.objects.base import (
     Unavailable,
 )
 
+_BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _HOST_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -53,6 +54,8 @@ class S3:
 
     def __init__(self, place: Place) -> None:
         self._place = place
+        if not _BUCKET.fullmatch(place.container):
+            raise Refused(Refusal.NO_CONTAINER, "no bucket has such a name")
         settings = place.settings
         region = settings.get("region") or US_STANDARD
         endpoint = settings.get("auth_url", "").rstrip("/")
@@ -156,7 +159,7 @@ def _translate(error: Exception, key: str = "") -> NoReturn:
     code = next(iter(_CODE.findall(text)), "")
     status = int(next(iter(_STATUS.findall(text)), "0"))
     if isinstance(error, InvalidPathError):
-        name = next(iter(re.findall(r'Path "(.*?)":', text)), key)
+        name = next(iter(re.findall(r'[Pp]ath "(.*?)"', text)), key)
         raise Refused(
             Refusal.BAD_NAME, "its name leaves the folder, or is no path", name
         ) from error

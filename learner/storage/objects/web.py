@@ -45,7 +45,7 @@ class Web:
 
     def _listed(self, folder: str) -> Iterator[str]:
         url = self._url(folder)
-        answer = self._ask("GET", url)
+        answer, _ = self._ask("GET", url)
         if answer.status == 404:
             raise Refused(Refusal.NO_CONTAINER)
         if "html" not in answer.headers.get("content-type", ""):
@@ -65,7 +65,7 @@ class Web:
     def read(self, item: Object, start: int, length: int) -> bytes:
         """Return a range of a file, even if the server can only send whole files."""
         wanted = {"Range": f"bytes={start}-{start + length - 1}"}
-        answer = self._ask("GET", self._url(item.key), wanted, (start, length))
+        answer, _ = self._ask("GET", self._url(item.key), wanted, (start, length))
         if answer.status == 404:
             raise Refused(Refusal.NO_OBJECT, key=item.key)
         if answer.status == 416 or _etag(answer) != item.etag:
@@ -79,9 +79,9 @@ class Web:
         raise Refused(Refusal.FORBIDDEN, "web servers are only read", key)
 
     def stat(self, key: str) -> Object | None:
-        """Return a file without its content."""
-        answer = self._ask("HEAD", self._url(key))
-        if answer.status == 404:
+        """Return a file without its content; None for a folder, too."""
+        answer, url = self._ask("HEAD", self._url(key))
+        if answer.status == 404 or urlsplit(url).path.endswith("/"):
             return None
         size = answer.headers.get("content-length", "")
         if answer.status != 200 or not size.isdecimal():
@@ -94,7 +94,8 @@ class Web:
     def _ask(
         self, method: str, url: str, headers: dict[str, str] | None = None,
         span: tuple[int, int] | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> tuple[Answer, str]:  # fmt: skip
+        """Return an answer, and the address that gave it in the end."""
         given = {**self._headers, **(headers or {})}
         for _ in range(_REDIRECTS):
             answer = self._http.request(method, url, given, span=span)
@@ -106,7 +107,7 @@ class Web:
             url = target
         if answer.status in (401, 403):
             raise Refused(Refusal.CREDENTIALS, str(answer.status))
-        return answer
+        return answer, url
 
 
 class _Links(HTMLParser):
