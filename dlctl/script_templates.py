@@ -30,7 +30,9 @@ def render_template(path: Path, **values: object) -> str:
 
     try:
         source = path.read_text(encoding="utf-8")
-        return _environment().from_string(source).render(contract=contract, **values)
+        # The shell's `${#word}` is no comment.
+        environment = _environment().overlay(comment_start_string="{=#", comment_end_string="#=}")
+        return environment.from_string(source).render(contract=contract, **values)
     except (TemplateError, OSError, UnicodeDecodeError) as error:
         number = getattr(error, "lineno", None)
         line = f":{number}" if number else ""

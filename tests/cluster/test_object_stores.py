@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import re
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import pytest
+from faulty_proxy import faulty_proxy
 from relay import relayed
 from trainings import change_site, files_tell, submit, wait_for_state, write_training
 
@@ -211,3 +216,58 @@ def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
         assert training_id not in str(swift.names("my_training_results"))
         dlctl("stores", "save", training_id, ok=True)
     assert swift.get(f"my_training_results/{training_id}/copy") == b"forty two"
+
+
+@pytest.fixture
+def loading(dlctl, local_site, swift, wait_until):
+    """A training whose data comes slowly, through a proxy; and the proxy."""
+    name = swift.container("slow", {f"{n}": os.urandom(1 << 20) for n in range(60)})
+    swift.container("my_training_results", {})
+    with faulty_proxy(swift.port) as proxy:
+        proxy.pause_s = 0.1
+        manifest = listing_1(dataclasses.replace(swift, seen_at=proxy.host))
+        manifest["data_stores"][0]["training_data"]["container"] = name
+        manifest["framework"] = {"name": "any", "command": "ls -l $DATA_DIR/"}
+        folder = write_training(dlctl.cwd, {"command": "true"})
+        (folder / "manifest.yml").write_text(json.dumps(manifest))
+        secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+        training_id = submit(dlctl, local_site, folder, env=secret)
+        file = local_site.job_dir(training_id) / contract.status_file(1, "supervisor", 0)
+
+        def status():
+            found = contract.read_record(contract.Status, file)
+            return found if found and " MB/s, " in found.reason else None
+
+        yield training_id, proxy, wait_until(status, what="progress in the status")
+        proxy.pause_s = 0.0
+
+
+def test_loading_tells_how_far_it_is_and_a_cancel_ends_it_at_once(
+    dlctl, local_site, loading, wait_until
+):
+    training_id, _, status = loading
+    assert status.state.value == "DOWNLOADING"
+    pattern = r"training data of data store 'softlayer-object-storage': [\d.]+ MB of 62.9 MB, "
+    assert re.match(pattern + r"[\d.]+ MB/s, \d+ s left", status.reason), status.reason
+    began = time.monotonic()
+    dlctl("cancel", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
+    assert time.monotonic() - began < 15
+    own = str(local_site.job_dir(training_id)).encode()
+    assert not [p for p in Path("/proc").glob("[0-9]*/environ") if own in _read(p)]
+
+
+def test_a_fetcher_that_is_killed_is_started_again(dlctl, local_site, loading, wait_until):
+    training_id, proxy, _ = loading
+    mark = f"/jobs/{training_id}/stores/0".encode()
+    (fetcher,) = [p.parent for p in Path("/proc").glob("[0-9]*/environ") if mark in _read(p)]
+    assert b"learner.storage" in (fetcher / "cmdline").read_bytes()
+    os.kill(int(fetcher.name), signal.SIGKILL)
+    proxy.pause_s = 0.0
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+
+
+def _read(path):
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
