@@ -43,6 +43,11 @@ class Wanted:
     done: dict[int, int] = field(default_factory=dict)
     """The chunks that are in the part file, with their checksums."""
 
+    check: EtagCheck | None = None
+    """Has taken the first `checked` chunks; the holder of `checking` goes on."""
+    checked: int = 0
+    checking: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
     @property
     def count(self) -> int:
         """How many chunks the object has; an empty one has none."""
@@ -161,12 +166,37 @@ class Fetcher:
         self._arrived(length)
         if is_last:
             self._finish(wanted)
+        elif wanted.checking.acquire(blocking=False):
+            self._check(wanted)
+
+    def _check(self, wanted: Wanted) -> bool:
+        """Compare the chunks in order, as far as they are there; return whether they still agree.
+
+        The caller holds `checking`.
+        """
+        try:
+            wanted.check = wanted.check or EtagCheck(wanted.item)
+            if not wanted.check.can_tell:
+                return True
+            with self._own(wanted, _PART).open("rb") as file:
+                while wanted.checked in wanted.done:
+                    start, length = wanted.span(wanted.checked)
+                    file.seek(start)
+                    wanted.check.update(file.read(length))
+                    wanted.checked += 1
+            return wanted.checked < wanted.count or wanted.check.agrees()
+        except FileNotFoundError as error:
+            raise Overtaken from error
+        finally:
+            wanted.checking.release()
 
     def _finish(self, wanted: Wanted) -> None:
         """Compare the whole file with the etag; fetch it again if they disagree."""
         own = self._own(wanted, _PART)
         for tried in range(_TRIES):
-            if _agrees(own, wanted):
+            if tried == 0:
+                wanted.checking.acquire()
+            if self._check(wanted) if tried == 0 else _agrees(own, wanted):
                 break
             if tried == _TRIES - 1:
                 own.unlink(missing_ok=True)
