@@ -28,6 +28,7 @@ PACKAGES = {
     "checkpoint": (*_LEARNERS, "h5py"),
     "cursor": (*_LEARNERS, "h5py"),
     "psrv": _LEARNERS,
+    "stores": ("obstore",),
 }
 """The groups (each is a module here), and the packages whose versions each table lists."""
 PROGRAMS = {

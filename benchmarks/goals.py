@@ -102,6 +102,11 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "checkpoint_restore_2gb": (Speed(1.2, ("dcp",)),),
     "checkpoint_kills": (Bound(0),),
     "cursor_file_2": (Bound(1e5),),
+    "store_load_1gb": (Speed(0.95, ("boto3",)),),
+    "store_load_1k": (Speed(0.95, ("boto3",)),),
+    "store_served": (Bound(1.05),),
+    "store_again": (Bound(10_000),),
+    "store_save_1gb": (Speed(0.9, ("boto3",)),),
     "psrv_2": (
         Speed(0.85),
         Speed(2, ("mpi_two_sided",)),

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -202,6 +202,30 @@ def cluster(_started_cluster: Cluster) -> Iterator[Cluster]:
     """The session's one cluster, whole and without jobs; faults of a test end with it."""
     yield _started_cluster
     _started_cluster.heal()
+
+
+# Object stores -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def swift(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real Swift with its S3 interface, on this machine; started by the first test that asks."""
+    from swift_server import running_swift
+
+    with running_swift(tmp_path_factory.mktemp("swift")) as server:
+        yield server
+
+
+@pytest.fixture
+def swift_for(site: TestSite, swift: Any) -> Iterator[Any]:
+    """Swift, as the nodes of the test's site reach it."""
+    from relay import relayed
+
+    if site.cluster is None:
+        yield swift
+        return
+    with relayed(site.cluster, swift.port) as address:
+        yield replace(swift, seen_at=address)
 
 
 # The user's folders ------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ def submit(
     """
     from dlctl.lifecycle import make_environment
     from dlctl.lifecycle import submit as send
+    from dlctl.lifecycle.stores import bring_by_login, refuse_wrong_stores
     from dlctl.request.build import prepare
     from dlctl.request.request import check_can_run
 
@@ -84,9 +85,11 @@ def submit(
         _say_links(request.plan)
         output.warn_if(alone(request.plan.framework.command, request.plan.resources.learners,
                              manifest))  # fmt: skip
+        refuse_wrong_stores(request, output.note)
         make_environment(session, request.plan, output.note)
         with output.progress("sending") as on_progress:
-            record = send(session, request, store := open_record(), on_progress)
+            record = send(session, request, store := open_record(), on_progress,
+                          lambda: bring_by_login(session, request.plan, output.note))  # fmt: skip
         output.report(plain(record), as_json, lambda v: output.line(v["training_id"]))
         if stay:
             return end_of_following(follow(session, record, store, as_json=as_json))

@@ -122,9 +122,10 @@ def render(
         return output.report({"script": request.script}, as_json,
                              lambda v: output.raw(v["script"]))  # fmt: skip
     plan = contract.to_json(request.plan)
+    scripts = "".join(f"\n# {name}\n{text}" for name, text in request.scripts.items())
     return output.report(
-        {"plan": request.plan, "script": request.script}, as_json,
-        lambda v: output.raw(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}"),
+        {"plan": request.plan, "script": request.script, "store_scripts": request.scripts}, as_json,
+        lambda v: output.raw(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}{scripts}"),
     )  # fmt: skip
 
 

@@ -224,7 +224,17 @@ class DataStore:
     training_results: str | None = None
     """Directory below `path` that the results are copied to."""
     connection: dict[str, str] = field(default_factory=dict)
-    """The manifest's `connection`, without its credentials."""
+    """The manifest's `connection`, without its credentials, with the defaults of its type."""
+    secrets: dict[str, str] = field(default_factory=dict)
+    """Key of `connection` → reference (`file:PATH`), resolved on the node only."""
+    position: int = -1
+    """The store's place in the manifest's list, from 0; -1 in older plans."""
+    scripts: list[str] = field(default_factory=list)
+    """Which scripts the store has in the job directory: `load`, `store`; a mounted one has none."""
+    needs: list[str] = field(default_factory=list)
+    """Python packages without which the node can't run the scripts."""
+    via: str = "node"
+    """Who moves the data: the job's `node`, or the `login` node outside the job."""
 
 
 @dataclass(frozen=True)

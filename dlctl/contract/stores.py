@@ -1,11 +1,104 @@
-"""The types of data stores, as both sides know them."""
+"""Data stores, as both sides know them: names, the listing, and the words of their scripts."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
+from dlctl.contract.records import SCHEMA_VERSION
+
 MOUNTED_STORES = ("mount_volume", "host_mount")
-"""A directory that the nodes see; `connection.path` names it."""
-OBJECT_STORES = ("softlayer_objectstore", "swift_datastore", "s3_datastore", "mount_cos")
-"""A manifest may name them; no node reads or writes them yet."""
-STORE_TYPES = (*MOUNTED_STORES, *OBJECT_STORES)
-USABLE_STORES = MOUNTED_STORES
-"""The types that nodes read and write; `learner.storage.STORES` has the same names."""
+"""A directory that the nodes see; `connection.path` names it. All other types have scripts."""
+STORES = "stores"
+"""In the job directory: a folder for each store with scripts, named by its place in the manifest.
+"""
+CACHE = "cache"
+"""Below a site's root: training data of stores, which all trainings share."""
+LOAD, STORE = "load", "store"
+"""The two scripts of a store."""
+EXIT_TRY_LATER = 75
+"""Exit code of a script that failed for a reason of the infrastructure."""
+PREFIX = "STORE_"
+"""Beginning of the variables of a script: `STORE_PASSWORD` holds `connection.password`."""
+MARKER = "_complete.json"
+"""Name of the object that is written last, below a training's id: a `Stored`."""
+
+
+def store_dir(position: int) -> str:
+    """Return the folder of a store in the job directory."""
+    return f"{STORES}/{position}"
+
+
+def store_script(position: int, name: str) -> str:
+    """Return a script of a store: `load` or `store`."""
+    return f"{store_dir(position)}/{name}.sh"
+
+
+def store_log(position: int, name: str) -> str:
+    """Return what the last run of a script printed."""
+    return f"{store_dir(position)}/{name}.log"
+
+
+def listing_file(position: int) -> str:
+    """Return the `Listing` of a store, which all attempts use."""
+    return f"{store_dir(position)}/listing.json"
+
+
+def progress_file(position: int) -> str:
+    """Return the file with one sentence: how far a running script is, or what it has done."""
+    return f"{store_dir(position)}/progress"
+
+
+def store_data(position: int) -> str:
+    """Return where a load script puts the data, or a link to it."""
+    return f"{store_dir(position)}/data"
+
+
+def storing_dir(attempt: int) -> str:
+    """Return the folder with links to all that an attempt stores, in its order in the store."""
+    return f"attempts/{attempt}/storing"
+
+
+@dataclass(frozen=True)
+class ListedObject:
+    """One object of a listing."""
+
+    key: str
+    size_bytes: int
+    etag: str
+    """What the store calls this content."""
+    parts: list[int] = field(default_factory=list)
+    """The sizes in bytes of an object's parts, if the etag is the MD5 of the parts' MD5s."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a container held when a training first asked: all attempts use exactly this."""
+
+    endpoint: str
+    container: str
+    prefix: str
+    listed_at: float
+    objects: list[ListedObject]
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One file of a training in a container."""
+
+    name: str
+    """Below the training's id."""
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The marker of a training's files in a container: it names all of them."""
+
+    training_id: str
+    attempt: int
+    state: str
+    """How the attempt has ended: COMPLETED, HALTED, FAILED."""
+    files: list[StoredFile]
+    schema_version: int = SCHEMA_VERSION

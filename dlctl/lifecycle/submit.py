@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from dlctl import contract
@@ -43,8 +44,16 @@ def submit(
     request: Request,
     store: RecordStore,
     on_progress: Callable[[int, int], None] | None = None,
+    before: Callable[[], None] = lambda: None,
 ) -> Record:
     """Send a request, once, and return its record.
+
+    Args:
+        session: The open site.
+        request: What to send.
+        store: The local record.
+        on_progress: Called with the bytes that are sent, and all that are to be.
+        before: Called once all is at the site, before the scheduler is asked.
 
     Raises:
         SubmitRejected: nothing runs; the record says FAILED.
@@ -64,6 +73,8 @@ def submit(
     trees = lacking(session, request)  # if the site can't be reached, no record is kept
     store.add(record)
     _upload(session, plan, trees, record, store, on_progress)
+    with _noted(record, store):
+        before()
     return ask(session, plan, record, store)
 
 
@@ -71,8 +82,15 @@ def _upload(
     session: Session, plan: contract.Plan, trees: list[Tree], record: Record, store: RecordStore,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> None:  # fmt: skip
-    try:
+    with _noted(record, store):
         send(session, plan.root, trees, on_progress)
+
+
+@contextlib.contextmanager
+def _noted(record: Record, store: RecordStore) -> Iterator[None]:
+    """Note in the record why a submission was interrupted."""
+    try:
+        yield
     except DlctlError as error:
         reason = f"the submission was interrupted: {error.message}"
         store.update(replace(record, reason=reason, seen_at=time.time()))
@@ -99,9 +117,15 @@ def lacking(session: Session, request: Request) -> list[Tree]:
         trees.append(Tree(f"secrets/{plan.training_id}", files))
     absent = damaged(session.transport, plan.root, [tree.target for tree in trees])
     # Always sent, and last: a submission that was cancelled before may have left requests there.
-    entries = of_request(request).entries()
+    entries = [*of_request(request).entries(), *_script_entries(request.scripts)]
     job = Tree(f"jobs/{plan.training_id}", entries, if_exists="merge")
     return [*(tree for tree in trees if tree.target in absent), job]
+
+
+def _script_entries(scripts: dict[str, str]) -> list[Entry]:
+    folders = {str(parent) for name in scripts for parent in PurePosixPath(name).parents}
+    made = [Entry(folder, mode=0o755) for folder in sorted(folders - {"."})]
+    return [*made, *(Entry(name, text.encode(), mode=0o755) for name, text in scripts.items())]
 
 
 def _runtime_folder(plan: contract.Plan) -> str:

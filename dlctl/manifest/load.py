@@ -13,11 +13,13 @@ from dlctl.manifest.checks import conflicts
 from dlctl.manifest.errors import dotted, named, place, sentences
 from dlctl.manifest.model import FILES, Manifest, Places
 from dlctl.manifest.overrides import Overrides, apply, put
+from dlctl.manifest.stores import store_problems, type_problems
+from dlctl.stores.types import secret_keys
 from dlctl.yaml_source import Document, YamlError, load_bytes, load_file
 
 
 def load_manifest(path: Path, overrides: Overrides | None = None) -> Manifest:
-    """Return the manifest in a file.
+    """Return the manifest in a file, whose folder may have types of data stores of its own.
 
     Raises:
         ManifestError: with every problem, a line each.
@@ -25,19 +27,31 @@ def load_manifest(path: Path, overrides: Overrides | None = None) -> Manifest:
     if not path.exists():
         hint = "`dlctl init my-training` creates a folder with one; then name it, or go there"
         raise ManifestError(f"{path}: does not exist", hint=hint)
-    return _from_yaml(lambda: load_file(path), overrides)
+    return _from_yaml(lambda: load_file(path), overrides, path.resolve().parent)
 
 
-def parse_manifest(data: bytes, name: str, overrides: Overrides | None = None) -> Manifest:
+def parse_manifest(
+    data: bytes, name: str, overrides: Overrides | None = None, *, stored: bool = False
+) -> Manifest:
     """Return the manifest that `data` holds; messages call it `name`.
+
+    Args:
+        data: The manifest's text.
+        name: The file's name.
+        overrides: What the command line changes.
+        stored: Whether the manifest was checked before, with types of stores in a folder that is
+            not here.
 
     Raises:
         ManifestError: with every problem, a line each.
     """
-    return _from_yaml(lambda: load_bytes(data, name), overrides)
+    return _from_yaml(lambda: load_bytes(data, name), overrides, None if stored else Path())
 
 
-def _from_yaml(load: Callable[[], Document], overrides: Overrides | None) -> Manifest:
+def _from_yaml(
+    load: Callable[[], Document], overrides: Overrides | None, folder: Path | None = None
+) -> Manifest:
+    """Return the manifest that `load` reads; without a folder no store's type is checked."""
     try:
         document = load()
     except YamlError as error:
@@ -46,17 +60,23 @@ def _from_yaml(load: Callable[[], Document], overrides: Overrides | None) -> Man
         raise _error([f"{document.where(())}: keys with values are allowed, as in 'name: mine'"])
     problems = _lower_top_keys(document)
     options = apply(document.data, overrides or Overrides(), problems)
-    secrets = credentials.extract(document.data)
+    secrets = credentials.extract(document.data, lambda name: secret_keys(name, folder))
     for trail, what in credentials.stray(document.data):
         problems.append(f"{place(document, trail, options)}: {dotted(trail)}: {what}")
         put(document.data, trail, "(hidden)")  # another message about this value must not show it
+    types = [
+        f"{place(document, trail, options)}: {dotted(trail)}: {what}"
+        for trail, what in (type_problems(document.data, folder) if folder else ())
+    ]
     try:
         manifest = Manifest.model_validate(document.data)
     except ValidationError as error:
         # No chain: pydantic's error holds the input.
-        problems += sentences(error, Manifest, document, options)
+        problems += [*sentences(error, Manifest, document, options), *types]
         raise _error(problems) from None
-    for trail, what in sorted(conflicts(manifest), key=lambda found: document.order(found[0])):
+    problems += types
+    found = [*conflicts(manifest), *(store_problems(manifest, folder) if folder else ())]
+    for trail, what in sorted(found, key=lambda each: document.order(each[0])):
         problems.append(f"{named(place(document, trail, options, key=True), trail)}: {what}")
     if problems:
         raise _error(problems)

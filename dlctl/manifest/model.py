@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from dlctl import contract
-from dlctl.contract.stores import MOUNTED_STORES, USABLE_STORES
+from dlctl.contract.stores import MOUNTED_STORES
 from dlctl.manifest.intervals import AUTO, parse_every, parse_steps
 from dlctl.manifest.parameter_server import ParameterServerSection
 from dlctl.manifest.parts import (
@@ -213,9 +213,9 @@ class Manifest(Section):
                 if store.training_results
                 else None,
                 connection={k: v for k, v in store.connection.items() if isinstance(v, str)},
+                position=position,
             )
-            for store in self.data_stores
-            if store.type in USABLE_STORES
+            for position, store in enumerate(self.data_stores)
         ]
 
     def plain_env(self) -> dict[str, str]:
@@ -228,7 +228,21 @@ class Manifest(Section):
 
     def sent_names(self) -> list[str]:
         """Return the names of the references whose values go to the site."""
-        return self.secret_names() + list(self.notify.references() if self.notify else ())
+        notices = list(self.notify.references() if self.notify else ())
+        stores = [
+            f"data_stores.{position}.{key}"
+            for position, keys in self.store_secrets().items()
+            for key in keys
+        ]
+        return [*self.secret_names(), *notices, *stores]
+
+    def store_secrets(self) -> dict[int, list[str]]:
+        """Return, for each store with scripts, the keys of `connection` that are references."""
+        return {
+            position: [k for k, v in store.connection.items() if isinstance(v, Reference)]
+            for position, store in enumerate(self.data_stores)
+            if store.type not in MOUNTED_STORES
+        }
 
     def references(self) -> dict[str, Reference]:
         """Return every reference by name.

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from dlctl.contract.frameworks import LOOP_FRAMEWORKS
-from dlctl.contract.stores import MOUNTED_STORES, STORE_TYPES
+from dlctl.contract.stores import MOUNTED_STORES
 from dlctl.manifest.intervals import parse_every, parse_steps
 from dlctl.sbatch_options import refusal
 from dlctl.units import parse_duration, parse_size
@@ -137,14 +137,24 @@ class Reference(Section):
 
     from_env: Line | None = Field(None, description="A variable of your shell at submission.")
     from_file: Line | None = Field(None, description="A file on your machine.")
+    from_profile: Line | None = Field(
+        None, description="A profile of ~/.aws/credentials, for user_name and password."
+    )
+    from_keyring: Line | None = Field(
+        None, description="SERVICE/USER in your keyring; needs the package keyring."
+    )
     from_secret: Line | None = Field(
         None, description="Written by dlctl in place of a credential in the manifest."
     )
 
     @model_validator(mode="after")
     def _one_is_set(self) -> Reference:
-        if len([v for v in (self.from_env, self.from_file, self.from_secret) if v]) != 1:
-            raise ValueError("one of {from_env: NAME} and {from_file: PATH} is allowed")
+        ways = (self.from_env, self.from_file, self.from_profile, self.from_keyring)
+        if len([value for value in (*ways, self.from_secret) if value]) != 1:
+            raise ValueError(
+                "one of {from_env: NAME}, {from_file: PATH}, {from_profile: NAME} and "
+                "{from_keyring: SERVICE/USER} is allowed"
+            )
         return self
 
 
@@ -232,7 +242,7 @@ class DataStoreSection(Section, title="DataStore"):
     """Where training data comes from and where results go."""
 
     id: Line = Field(description="A name that you choose.")
-    type: Literal[STORE_TYPES] = Field(description="Which kind of store.")  # type: ignore[valid-type]
+    type: Line = Field(description="Which kind of store: a name in `dlctl stores list`.")
     training_data: Container | None = Field(None, description="What DATA_DIR names.")
     training_results: Container | None = Field(None, description="Where results are copied to.")
     connection: dict[str, Value] = Field(

@@ -7,6 +7,7 @@ the value. Anywhere else a credential is a problem, which is reported without th
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from dlctl.yaml_source import FloatText, IntText, Trail
@@ -26,8 +27,15 @@ _ASSIGNED = re.compile(
 )
 
 
-def extract(data: Any) -> dict[str, str]:
-    """Replace each credential in `data` by a reference; return reference name → value."""
+def extract(
+    data: Any, secret_keys: Callable[[str], frozenset[str]] = lambda _: frozenset()
+) -> dict[str, str]:
+    """Replace each credential in `data` by a reference; return reference name → value.
+
+    Args:
+        data: The raw tree.
+        secret_keys: Returns the keys of `connection` that a type of store says are credentials.
+    """
     found: dict[str, str] = {}
     if not isinstance(data, dict):
         return found
@@ -41,7 +49,12 @@ def extract(data: Any) -> dict[str, str]:
     for position, store in enumerate(stores if isinstance(stores, list) else []):
         if isinstance(store, dict) and isinstance(store.get("connection"), dict):
             name = f"data_stores.{position}."
-            _replace(store["connection"], name, found, _is_connection_credential)
+            said = secret_keys(str(store.get("type", "")))
+
+            def is_secret(key: str, value: str, said: frozenset[str] = said) -> bool:
+                return key in said or _is_connection_credential(key, value)
+
+            _replace(store["connection"], name, found, is_secret)
     return found
 
 

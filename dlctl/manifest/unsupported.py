@@ -5,31 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dlctl.contract.stores import USABLE_STORES
-
 if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
 
 
-def _stores(manifest: Manifest, *, used: bool) -> str:
-    """Return the types of stores that are not directories, by whether anything is kept there."""
-    return ", ".join(sorted({
-        store.type for store in manifest.data_stores
-        if store.type not in USABLE_STORES
-        and bool(store.training_data or store.training_results) is used
-    }))  # fmt: skip
-
-
-_STORES = "This version neither reads nor writes data stores of the type {}; use mount_volume."
 _BLOCKING: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
-    (lambda m: _stores(m, used=True), _STORES),
     (
         lambda m: m.framework.job and not m.framework.has_loop and m.framework.name,
         "The framework {} has no built-in loop in this version; use framework.command.",
     ),
 )
 _HARMLESS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
-    (lambda m: _stores(m, used=False), _STORES),
     (lambda m: m.framework.image_tag, "This version does not choose an image by image_tag."),
     (
         lambda m: m.parameter_server is None and "parameter_server" in m.model_fields_set,

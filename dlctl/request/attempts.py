@@ -128,7 +128,7 @@ def with_code(files: AttemptFiles, request: Request, sent_index: bytes | None) -
         files.plan, code_digest=code.digest, code_changes=changes, requirements=requirements,
         environment=request.plan.environment,
     )  # fmt: skip
-    manifest, _ = parse_manifest(files.manifest, contract.MANIFEST).extract_secrets()
+    manifest, _ = parse_manifest(files.manifest, contract.MANIFEST, stored=True).extract_secrets()
     manifest = manifest.model_copy(update={"requirements": requirements})
     return _files(plan, manifest.to_yaml(), render(plan))
 
@@ -149,7 +149,7 @@ def decide_again(base: AttemptFiles, overrides: Overrides, site: Site) -> Attemp
 
     old = base.plan
     name = f"{old.training_id}/{contract.manifest_file(base.attempt)}"
-    manifest, _ = parse_manifest(base.manifest, name, overrides).extract_secrets()
+    manifest, _ = parse_manifest(base.manifest, name, overrides, stored=True).extract_secrets()
     runtime_digest, _ = runtime_entries()
     identity = Identity(
         old.training_id, old.created_at, old.code_digest, runtime_digest, sys.executable,

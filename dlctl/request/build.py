@@ -6,7 +6,6 @@ Reads only local files; uses no network.
 from __future__ import annotations
 
 import datetime
-import os
 import posixpath
 import re
 import secrets
@@ -20,13 +19,14 @@ from dlctl.manifest.load import load_manifest
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.manifest.requirements import requirement_lines
-from dlctl.manifest.running.notify import WEBHOOK
 from dlctl.manifest.unsupported import can_not_run, not_in_this_version
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.render import render
 from dlctl.request.bundle import Bundle, collect
+from dlctl.request.credentials import secret_values
 from dlctl.request.request import Request, merged, pending, submitted_with, this_machine
 from dlctl.request.runtime import runtime_entries
+from dlctl.stores.scripts import render_scripts, with_scripts
 
 if TYPE_CHECKING:
     from dlctl.record import Record
@@ -68,15 +68,17 @@ def prepare(
         machine=this_machine(site),
     )
     plan = make_plan(manifest, site, identity, not_in_this_version(manifest))
+    plan = with_scripts(plan, folder, manifest.store_secrets(), site.endpoints, via=site.data_via)
     return Request(
         plan=plan,
         manifest=manifest.to_yaml(),
         script=render(plan),
         code=code,
         runtime=runtime,
-        secrets=_secrets(manifest, literal, folder),
+        secrets=secret_values(manifest, literal, folder),
         manifest_path=manifest_path.resolve(),
         overrides=overrides,
+        scripts=render_scripts(plan, folder),
         can_not_run=tuple(can_not_run(manifest)),
     )
 
@@ -85,55 +87,6 @@ def _manifest_names(path: Path) -> frozenset[str]:
     """Return all names of the manifest in its folder, as it may contain a credential."""
     same = (p.name for p in path.parent.iterdir() if p.is_file() and p.samefile(path))
     return frozenset([path.name, *same])
-
-
-def _secrets(manifest: Manifest, literal: dict[str, str], folder: Path) -> dict[str, str]:
-    """Return the value of each credential among the environment variables.
-
-    Raises:
-        ManifestError: a reference names a variable or a file that does not exist here.
-    """
-    values = {}
-    for name in manifest.sent_names():
-        reference = manifest.references()[name]
-        if reference.from_secret:
-            if reference.from_secret not in literal:
-                raise ManifestError(
-                    f"{_key(name)}: from_secret is what dlctl stores in place of a credential; "
-                    f"the value of {reference.from_secret!r} is not known here",
-                    hint="give the value itself, from_env: VARIABLE, or from_file: PATH",
-                )
-            values[name] = literal[reference.from_secret]
-        elif reference.from_env:
-            values[name] = _from_environment(name, reference.from_env)
-        elif reference.from_file:
-            values[name] = _from_file(name, folder / Path(reference.from_file).expanduser())
-    if not values.get(WEBHOOK, "http://").startswith(("http://", "https://")):
-        raise ManifestError(f"{WEBHOOK}: is no URL", hint="write https://… or a reference to one")
-    return values
-
-
-def _key(name: str) -> str:
-    return name if "." in name else f"env.{name}"
-
-
-def _from_environment(name: str, variable: str) -> str:
-    if variable in os.environ:
-        return os.environ[variable]
-    raise ManifestError(
-        f"{_key(name)}: the variable {variable} is not set in this shell",
-        hint=f"export {variable}=…, then try again",
-    )
-
-
-def _from_file(name: str, path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").rstrip("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(
-            f"{_key(name)}: the file {path} can't be read: {error}",
-            hint="the file must contain only the credential, as text",
-        ) from error
 
 
 def prepare_again(record: Record, site: Site) -> Request:

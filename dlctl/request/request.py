@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,8 @@ class Request:
     """Variable → value; sent as files of mode 0600, stored nowhere else."""
     manifest_path: Path
     overrides: Overrides
+    scripts: dict[str, str] = field(default_factory=dict)
+    """The data stores' scripts, by their paths in the job directory."""
     can_not_run: tuple[str, ...] = ()
     """The sentences of the plan's `not_in_this_version` that prevent the training from running."""
 

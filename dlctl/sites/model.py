@@ -250,6 +250,11 @@ class Site(_Settings):
     network: Line | None = None
     """What parameter servers on several nodes talk through: an interface, or addresses as
     10.1.0.0/16. None: the address that a node's own name resolves to."""
+    endpoints: Annotated[dict[str, str], BeforeValidator(_texts)] = {}
+    """Addresses of data stores that the site reaches in another way: from → to."""
+    data_via: Literal["node", "login"] = "node"
+    """Who moves the data of data stores with scripts: the job's first node, or the login node
+    before the job."""
     failures: Failures = Failures()
     price: Price | None = None
     """None: unknown, or free of charge."""

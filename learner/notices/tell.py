@@ -16,7 +16,7 @@ from dlctl import contract
 from dlctl.contract import Notice, NotSent, Plan, Verdict
 from learner.errors import UserFault
 from learner.job.directives import is_superseded
-from learner.job.environment import resolve_secret
+from learner.system.secret_files import resolve_secret
 
 ATTEMPTS = 2
 PAUSE_S = 1.0

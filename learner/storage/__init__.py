@@ -1,24 +1,29 @@
 """Where training data comes from and results go to.
 
-Imports the contract and `learner.errors`. What passes through are the plan's data stores on the way
-in, and on the way out DATA_DIR and copies of the results. To add a type of store, write its file,
-name it here, and in `dlctl.contract.stores`.
+Imports the contract, `learner.errors` and `learner.system`. What passes through are the plan's data
+stores on the way in, and on the way out DATA_DIR and copies of the results. A type of store is a
+folder of scripts (`learner.storage.scripted`); only directories that the nodes mount need none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import DataStore, Plan, ResultsIndex
+from dlctl.contract.stores import STORE
 from learner.errors import UserFault
+from learner.storage import scripted
 from learner.storage.base import Interrupted, Publication, Store, Tick
 from learner.storage.mounted import Mounted
+from learner.storage.to_store import lay_out
 
 STORES: dict[str, Store] = {"mount_volume": Mounted(), "host_mount": Mounted()}
-"""The data stores, by the manifest's `data_stores[].type`."""
+"""The data stores without scripts, by the manifest's `data_stores[].type`."""
 
-__all__ = ["STORES", "Interrupted", "Publication", "Store", "Tick", "data_problems", "load", "save"]
+__all__ = ["STORES", "Interrupted", "Publication", "Store", "Tick", "data_problems", "load",
+           "save", "save_all", "takes_all"]  # fmt: skip
 
 
 def _of(store: DataStore) -> Store:
@@ -35,14 +40,22 @@ def data_problems(plan: Plan) -> list[str]:
     found = []
     for store in plan.data_stores:
         try:
-            found += _of(store).problems(store)
+            found += scripted.problems(store) if store.scripts else _of(store).problems(store)
         except UserFault as fault:
             found.append(f"{fault.message}\n{fault.hint}")
     return found
 
 
-def load(plan: Plan, job_dir: Path, tick: Tick) -> list[str]:
+def load(
+    plan: Plan, job_dir: Path, tick: Tick, show: Callable[[str], None] = lambda _: None
+) -> list[str]:
     """Create `data`: a link to the only store's data, or a folder with a link per store.
+
+    Args:
+        plan: The attempt's.
+        job_dir: The job directory.
+        tick: See `Tick`.
+        show: Called with a sentence that says how far the loading is.
 
     Returns:
         One line for each store with data.
@@ -51,7 +64,7 @@ def load(plan: Plan, job_dir: Path, tick: Tick) -> list[str]:
         UserFault: data can't be brought here.
         Interrupted: by `tick`.
     """
-    found = [(store, _of(store).load(store, job_dir, tick)) for store in plan.data_stores]
+    found = [(store, _load(store, plan, job_dir, tick, show)) for store in plan.data_stores]
     sources = [(store, path) for store, path in found if path is not None]
     data = job_dir / contract.DATA
     _remove(data)
@@ -61,7 +74,15 @@ def load(plan: Plan, job_dir: Path, tick: Tick) -> list[str]:
         data.mkdir()
         for store, path in sources:
             (data / store.id).symlink_to(path, target_is_directory=True)
-    return [f"{store.id}: {path}" for store, path in sources]
+    return [f"{store.id}: {scripted.told_of(job_dir, store) or path}" for store, path in sources]
+
+
+def _load(
+    store: DataStore, plan: Plan, job_dir: Path, tick: Tick, show: Callable[[str], None]
+) -> Path | None:
+    if store.scripts:
+        return scripted.load(store, Path(plan.root), job_dir, tick, show)
+    return _of(store).load(store, job_dir, tick)
 
 
 def _remove(data: Path) -> None:
@@ -85,7 +106,7 @@ def _remove(data: Path) -> None:
 def save(
     plan: Plan, results: Path, index: ResultsIndex, publication: Publication
 ) -> list[str]:  # fmt: skip
-    """Copy the results to every store that takes them.
+    """Copy the results to every mounted store that takes them.
 
     Returns:
         One line for each store that has them now.
@@ -96,6 +117,50 @@ def save(
     """
     done = []
     for store in plan.data_stores:
+        if store.scripts:
+            continue
         if where := _of(store).save(store, plan.training_id, results, index, publication):
             done.append(f"{store.id}: {where}")
+    return done
+
+
+def takes_all(plan: Plan) -> list[DataStore]:
+    """Return the stores that take what an attempt has made, however it ended."""
+    return [
+        store for store in plan.data_stores
+        if store.training_results is not None and STORE in store.scripts
+    ]  # fmt: skip
+
+
+def save_all(
+    plan: Plan, job_dir: Path, state: str, publication: Publication, show: Callable[[str], None]
+) -> list[str]:  # fmt: skip
+    """Have the scripts of the stores take the results, the logs and the code of an attempt.
+
+    Args:
+        plan: The attempt's.
+        job_dir: The job directory.
+        state: How the attempt has ended.
+        publication: The right to publish.
+        show: Called with a sentence that says how far the copying is.
+
+    Returns:
+        One line for each store that has them now.
+
+    Raises:
+        UserFault: a script failed.
+        Interrupted: by `publication`.
+    """
+    stores = [store for store in takes_all(plan) if store.via == "node"]
+    if not stores:
+        return []
+    source = lay_out(plan, job_dir, publication.attempt)
+    more = {"TRAINING_ID": plan.training_id, "TRAINING_STATE": state,
+            "DLCTL_ATTEMPT": str(publication.attempt)}  # fmt: skip
+    done = []
+    for store in stores:
+        publication.check()
+        root, tick = Path(plan.root), publication.tick
+        where = scripted.save(store, root, job_dir, source, more, tick, show)
+        done.append(f"{store.id}: {where}")
     return done

@@ -233,8 +233,11 @@ class Supervisor:
                 raise storage.Interrupted
 
         with contextlib.suppress(storage.Interrupted):  # the caller then looks up the request
-            for line in storage.load(self.plan, self.job_dir, tick):
+            for line in storage.load(self.plan, self.job_dir, tick, self._show):
                 say(f"  {line}")
+
+    def _show(self, text: str) -> None:
+        self.heart.beat(reason=text)
 
     def _train(self) -> Outcome:
         from learner.notices.tell import tell_started
@@ -388,5 +391,7 @@ class Supervisor:
         from learner.supervisor.storing import Storing
 
         self._enter(State.STORING, "results")
-        storing = Storing(self.plan, self.job_dir, self.attempt, self.control, self._beat)
+        storing = Storing(
+            self.plan, self.job_dir, self.attempt, self.control, self._beat, self._show
+        )
         return storing.store(outcome)

@@ -5,6 +5,8 @@ Training may have taken weeks, so what fails here never makes a later attempt tr
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,9 @@ from learner.job.outcome import Outcome, fault_outcome, verdict_of
 from learner.storage.index import tell_index, write_index
 from learner.supervisor.control import Control
 from learner.supervisor.finish import attempt_folder, say
+
+_FOR_THE_VERDICT_S = 15.0
+"""How long before the end of its time a job stops copying what did not complete."""
 
 
 def trained_before(plan: Plan, job_dir: Path, attempt: int) -> Outcome | None:
@@ -49,6 +54,7 @@ class Storing:
     attempt: int
     control: Control
     beat: Callable[[], None]
+    show: Callable[[str], None] = lambda _: None
 
     def store(self, outcome: Outcome) -> Outcome:
         """Index the results; if the training completed, copy them to its stores."""
@@ -69,11 +75,43 @@ class Storing:
                 results = folder / contract.RESULTS
                 for line in storage.save(self.plan, results, index, publication):
                     say(f"  {line}")
+                self._save_all(outcome, publication)
+            else:
+                self._save_all_if_time(outcome)
         except storage.Interrupted:
             return self._interrupted()
         except (UserFault, OSError) as error:
             return self._not_stored(outcome, error)
         return outcome
+
+    def _save_all(self, outcome: Outcome, publication: storage.Publication) -> None:
+        state = outcome.state.value
+        done = storage.save_all(self.plan, self.job_dir, state, publication, self.show)
+        for line in done:
+            say(f"  {line}")
+        for store in storage.takes_all(self.plan):
+            if store.via != "node":
+                say(f"  {store.id}: store them with `dlctl stores save {self.plan.training_id}`")
+
+    def _save_all_if_time(self, outcome: Outcome) -> None:
+        """Store what a training has made that did not complete; its verdict comes first."""
+        request = self.control.request()
+        is_ending = request is not None and (request.terminated or request.action == "stop")
+        if is_ending or not storage.takes_all(self.plan):
+            return
+        left_s = self.control.left_s()
+        until = math.inf if left_s is None else time.monotonic() + left_s - _FOR_THE_VERDICT_S
+
+        def tick() -> None:
+            self._tick()
+            request = self.control.request()
+            if time.monotonic() > until or (request is not None and request.terminated):
+                raise storage.Interrupted
+
+        try:
+            self._save_all(outcome, storage.Publication(self.attempt, tick, self._check))
+        except storage.Interrupted:
+            say("Warning: there was no time to copy everything to the data stores.")
 
     def _tick(self) -> None:
         """Beat, and raise Interrupted on a cancel; a halt has nothing left to save."""

@@ -131,6 +131,14 @@ class Cluster:
         """Run a command as the administrator (on the login host, or a node); return its output."""
         return self._call("exec", *_on(node), *argv, timeout_s=timeout_s)
 
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the program that handles this cluster."""
+        return dict(os.environ, **self._settings)
+
+    def command(self, verb: str) -> list[str]:
+        """Return the words that run a command, `exec` or `user`, for a caller that starts it."""
+        return [str(PROGRAM), verb]
+
     def user(self, *argv: str, node: int | None = None, timeout_s: float = 60) -> str:
         """Run a command as the ordinary user, in their home; return its output."""
         return self._call("user", *_on(node), *argv, timeout_s=timeout_s)
@@ -302,7 +310,7 @@ class Cluster:
     def _call(
         self, *argv: str, timeout_s: float = 60, owner_fd: int | None = None, check: bool = True
     ) -> str:
-        environment = dict(os.environ, **self._settings)
+        environment = self.environment()
         if owner_fd is not None:
             environment["CLUSTER_OWNER_FD"] = str(owner_fd)
         done = subprocess.run(

@@ -8,7 +8,7 @@ from scheduler_plan import make_plan
 
 from dlctl import contract
 from dlctl.contract import DataStore
-from dlctl.contract.stores import USABLE_STORES
+from dlctl.contract.stores import MOUNTED_STORES
 from learner import storage
 from learner.errors import UserFault
 from learner.storage import STORES, Interrupted
@@ -49,13 +49,13 @@ class Bench:
                 for path in folder.rglob("*") if path.is_file()}  # fmt: skip
 
 
-@pytest.fixture(params=USABLE_STORES)
+@pytest.fixture(params=MOUNTED_STORES)
 def bench(request, tmp_path):
     return Bench(request.param, tmp_path)
 
 
 def test_both_sides_know_the_same_types():
-    assert set(STORES) == set(USABLE_STORES)
+    assert set(STORES) == set(MOUNTED_STORES)
 
 
 def test_a_stores_data_is_in_data_dir(bench):

@@ -18,8 +18,9 @@ from dlctl.contract.launchers import Ranks
 from learner.errors import UserFault
 from learner.frameworks.command import PRELUDE, users_python_path
 from learner.job.directives import SUPERVISOR_LOST_VARIABLE
-from learner.job.environment import quiet_mpi, resolve_secret
+from learner.job.environment import quiet_mpi
 from learner.job.ranks import RANK_VARIABLE, find_ranks
+from learner.system.secret_files import resolve_secret
 from learner.system.segments import segment_folder
 
 PY = shlex.quote(sys.executable)

@@ -1,0 +1,108 @@
+"""Look up the credentials to which a manifest refers: values that only go to the site."""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import importlib
+import os
+from pathlib import Path
+
+from dlctl.errors import ManifestError
+from dlctl.manifest.model import Manifest
+from dlctl.manifest.running.notify import WEBHOOK
+
+_PROFILE_KEYS = {"user_name": "aws_access_key_id", "password": "aws_secret_access_key"}
+
+
+def secret_values(manifest: Manifest, literal: dict[str, str], folder: Path) -> dict[str, str]:
+    """Return the value of each credential whose value goes to the site.
+
+    Raises:
+        ManifestError: a reference names a variable or a file that does not exist here.
+    """
+    values = {}
+    for name in manifest.sent_names():
+        reference = manifest.references()[name]
+        if reference.from_secret:
+            if reference.from_secret not in literal:
+                raise ManifestError(
+                    f"{_key(name)}: from_secret is what dlctl stores in place of a credential; "
+                    f"the value of {reference.from_secret!r} is not known here",
+                    hint="give the value itself, from_env: VARIABLE, or from_file: PATH",
+                )
+            values[name] = literal[reference.from_secret]
+        elif reference.from_env:
+            values[name] = _from_environment(name, reference.from_env)
+        elif reference.from_file:
+            values[name] = _from_file(name, folder / Path(reference.from_file).expanduser())
+        elif reference.from_profile:
+            values[name] = _from_profile(name, reference.from_profile)
+        elif reference.from_keyring:
+            values[name] = _from_keyring(name, reference.from_keyring)
+    if not values.get(WEBHOOK, "http://").startswith(("http://", "https://")):
+        raise ManifestError(f"{WEBHOOK}: is no URL", hint="write https://… or a reference to one")
+    return values
+
+
+def _key(name: str) -> str:
+    return name if "." in name else f"env.{name}"
+
+
+def _from_environment(name: str, variable: str) -> str:
+    if variable in os.environ:
+        return os.environ[variable]
+    raise ManifestError(
+        f"{_key(name)}: the variable {variable} is not set in this shell",
+        hint=f"export {variable}=…, then try again",
+    )
+
+
+def _from_file(name: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(
+            f"{_key(name)}: the file {path} can't be read: {error}",
+            hint="the file must contain only the credential, as text",
+        ) from error
+
+
+def _from_profile(name: str, profile: str) -> str:
+    """Return what a profile of the file that S3's own programs read has for a key."""
+    path = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
+    key = _PROFILE_KEYS.get(name.rpartition(".")[2])
+    if key is None:
+        raise ManifestError(
+            f"{_key(name)}: a profile has no such value",
+            hint=f"only {' and '.join(_PROFILE_KEYS)} of a data store can come from a profile",
+        )
+    known = configparser.RawConfigParser()
+    with contextlib.suppress(OSError, UnicodeDecodeError, configparser.Error):
+        known.read_string(path.read_text(encoding="utf-8"))
+    if not known.has_option(profile, key):
+        raise ManifestError(
+            f"{_key(name)}: the profile {profile!r} in {path} has no {key}",
+            hint=f"add it there, below [{profile}]",
+        )
+    return known.get(profile, key)
+
+
+def _from_keyring(name: str, where: str) -> str:
+    service, _, user = where.partition("/")
+    try:
+        keyring = importlib.import_module("keyring")
+        value = keyring.get_password(service, user)
+    except ModuleNotFoundError as error:
+        raise ManifestError(
+            f"{_key(name)}: the package keyring is not installed here",
+            hint="python -m pip install keyring",
+        ) from error
+    except Exception as error:  # any backend's
+        raise ManifestError(f"{_key(name)}: the keyring does not answer: {error}") from error
+    if not value:
+        raise ManifestError(
+            f"{_key(name)}: the keyring has nothing for {where!r}",
+            hint=f"keyring set {service} {user or 'USER'}",
+        )
+    return str(value)

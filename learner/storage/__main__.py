@@ -1,0 +1,157 @@
+"""What the shipped scripts of stores run: `python -m learner.storage load|save|check KIND`.
+
+Everything comes from the environment (`STORE_…`), so that no credential is an argument. Standard
+error ends with one sentence on failure; exit code 75 means that another try may work.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract.stores import EXIT_TRY_LATER, PREFIX, ListedObject
+from learner.errors import SiteFault, UserFault
+from learner.storage.cache import Cache
+from learner.storage.listing import frozen, list_container, total_bytes
+from learner.storage.objects import (
+    Object,
+    ObjectStore,
+    Patient,
+    Place,
+    Refused,
+    Unavailable,
+    explained,
+    open_store,
+)
+from learner.storage.progress import Progress, size_text
+from learner.storage.upload import Superseded, Upload, save
+
+PATIENCE_VARIABLE = "DLCTL_STORE_PATIENCE_S"
+PATIENCE_S = 300.0
+CHECK_PATIENCE_S = 5.0
+EXIT_SUPERSEDED = 76
+_OURS = ("ID", "CONTAINER", "DIR", "CACHE", "DATA", "SOURCE", "PROGRESS", "JOB_DIR", "QUICK",
+         "MAY_BE_EMPTY")  # fmt: skip
+"""Variables that no key of `connection` sets."""
+
+
+def main(arguments: list[str], env: Mapping[str, str] = os.environ) -> int:
+    """Run one verb; return the exit code."""
+    verb, kind = arguments
+    place = place_of(env)
+    try:
+        return _VERBS[verb](kind, place, env)
+    except (Refused, Unavailable) as error:
+        fault: UserFault = explained(error, place)
+    except UserFault as error:
+        fault = error
+    except Superseded:
+        print("A later attempt stores its results: this one may not.", file=sys.stderr)
+        return EXIT_SUPERSEDED
+    print(fault, file=sys.stderr)
+    return EXIT_TRY_LATER if isinstance(fault, SiteFault) else 1
+
+
+def place_of(env: Mapping[str, str]) -> Place:
+    """Return the container that the environment names: `NAME`, or `NAME/PREFIX`."""
+    settings = {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in env.items()
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in _OURS
+    }
+    container, _, prefix = env[f"{PREFIX}CONTAINER"].partition("/")
+    if "url" in settings or settings.get("protocol") or "host" in settings:
+        container, prefix = env[f"{PREFIX}CONTAINER"], ""  # a path on that server
+    prefix = f"{prefix.rstrip('/')}/" if prefix else ""
+    return Place(env.get(f"{PREFIX}ID", "store"), container, prefix, settings)
+
+
+def _opened(
+    kind: str, place: Place, env: Mapping[str, str], progress: Progress, patience_s: float
+) -> ObjectStore:
+    told_s = env.get(PATIENCE_VARIABLE)
+    return Patient(
+        open_store(kind, place), float(told_s) if told_s else patience_s, progress.notice
+    )
+
+
+def _progress(place: Place, env: Mapping[str, str], what: str) -> Progress:
+    path = env.get(f"{PREFIX}PROGRESS")
+    return Progress(Path(path) if path else None, f"{what} of data store {place.id!r}")
+
+
+def _load(kind: str, place: Place, env: Mapping[str, str]) -> int:
+    """Fill the cache with the container's data, and make `STORE_DATA` a link to it."""
+    began = time.monotonic()
+    progress = _progress(place, env, "training data")
+    store = _opened(kind, place, env, progress, PATIENCE_S)
+    listing = frozen(Path(env[f"{PREFIX}DIR"]) / "listing.json", store, place)
+    filled = Cache(Path(env[f"{PREFIX}CACHE"]), place).fill(listing, store, progress)
+    link = Path(env[f"{PREFIX}DATA"])
+    new = link.with_name(f"{contract.WRITING}{link.name}")
+    new.unlink(missing_ok=True)
+    new.symlink_to(filled.tree, target_is_directory=True)
+    new.replace(link)
+    progress.say(
+        f"{len(listing.objects)} objects, {size_text(total_bytes(listing))}, from "
+        f"{place.container} at {place.endpoint}: {size_text(filled.fetched_bytes)} fetched in "
+        f"{time.monotonic() - began:.1f} s"
+    )
+    return 0
+
+
+def _save(kind: str, place: Place, env: Mapping[str, str]) -> int:
+    """Write what is in `STORE_SOURCE` below the training's id."""
+    progress = _progress(place, env, "results")
+    job_dir, attempt = Path(env[f"{PREFIX}JOB_DIR"]), int(env["DLCTL_ATTEMPT"])
+    training_id = env["TRAINING_ID"]
+
+    def check() -> None:
+        if (job_dir / contract.submit_begin(attempt + 1)).exists():
+            raise Superseded
+
+    upload = Upload(
+        Path(env[f"{PREFIX}SOURCE"]), f"{place.prefix}{training_id}/", training_id, attempt,
+        env["TRAINING_STATE"],
+    )  # fmt: skip
+    save(upload, _opened(kind, place, env, progress, PATIENCE_S), progress, check)
+    return 0
+
+
+def _check(kind: str, place: Place, env: Mapping[str, str]) -> int:
+    """Print what is in a container: credentials, container and network are right if this works."""
+    progress = _progress(place, env, "check")
+    store = _opened(kind, place, env, progress, CHECK_PATIENCE_S)
+    if env.get(f"{PREFIX}QUICK"):
+        first = Patient(_First(open_store(kind, place)), CHECK_PATIENCE_S).list()
+        print("it answers" if next(first, None) else "it answers, and is empty")
+        return 0
+    objects: Sequence[Object | ListedObject]
+    if env.get(f"{PREFIX}MAY_BE_EMPTY"):
+        objects = list(store.list())
+    else:
+        objects = list_container(store, place).objects
+    print(f"{len(objects)} objects, {size_text(sum(item.size_bytes for item in objects))}")
+    return 0
+
+
+class _First:
+    """A store that lists its first object only."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.read, self.write, self.stat = store.read, store.write, store.stat
+
+    def list(self) -> Iterator[Object]:
+        yield from itertools.islice(self._store.list(), 1)
+
+
+_VERBS = {"load": _load, "save": _save, "check": _check}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

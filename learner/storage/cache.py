@@ -1,0 +1,181 @@
+"""The cache of a site: each object's content once, whichever training has fetched it.
+
+    <root>/cache/<digest of endpoint and container>/
+        place.json               whose data this is, for people
+        claim/                   there while a process fetches: see `learner.storage.claim`
+        objects/<2>/<digest>     a content, named by key and etag; whole, or not there
+        trees/<digest>/          a listing's files under their names: hard links to contents
+
+The job's data is a link to a tree. A tree appears whole, by a rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract.stores import ListedObject, Listing
+from learner.errors import SiteFault
+from learner.storage.claim import Claim, claimed
+from learner.storage.fetch import Fetcher, Overtaken, Wanted
+from learner.storage.listing import as_object, digest, file_name
+from learner.storage.objects import ObjectStore, Place
+from learner.storage.progress import Progress, size_text
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What became of a listing."""
+
+    tree: Path
+    fetched_bytes: int
+    """How much came from the store this time."""
+
+
+class Cache:
+    """The part of a site's cache that belongs to one container."""
+
+    def __init__(self, root: Path, place: Place, free: Callable[[Path], int] | None = None) -> None:
+        name = f"{place.endpoint}\0{place.container}"
+        self.folder = root / hashlib.sha256(name.encode()).hexdigest()[:32]
+        self._place = place
+        self._free_bytes = free or free_bytes
+
+    def tree(self, listing: Listing) -> Path | None:
+        """Return the folder with a listing's files, if all of them are there."""
+        tree = self.folder / "trees" / digest(listing)
+        if not tree.is_dir():
+            return None
+        for item in listing.objects:
+            with contextlib.suppress(OSError):
+                if (tree / file_name(item.key, listing.prefix)).stat().st_size == item.size_bytes:
+                    continue
+            return None
+        return tree
+
+    def fill(self, listing: Listing, store: ObjectStore, progress: Progress) -> Filled:
+        """Make the folder with a listing's files; fetch what the cache lacks, once.
+
+        Raises:
+            SiteFault: there is no room.
+            Refused, Unavailable: the store's words.
+        """
+        (self.folder / "objects").mkdir(parents=True, exist_ok=True)
+        (self.folder / "trees").mkdir(exist_ok=True)
+        if not (about := self.folder / "place.json").exists():
+            told = {"endpoint": self._place.endpoint, "container": self._place.container}
+            contract.write_whole(about, json.dumps(told) + "\n")
+        while True:
+            if (tree := self.tree(listing)) is not None:
+                return Filled(tree, 0)
+            with (
+                contextlib.suppress(Overtaken),
+                claimed(self.folder / "claim", progress.wait) as claim,
+            ):
+                if (tree := self.tree(listing)) is not None:
+                    return Filled(tree, 0)
+                fetched_bytes = self._fetch(listing, store, claim, progress)
+                return Filled(self._make_tree(listing, claim), fetched_bytes)
+
+    def _content(self, item: ListedObject) -> Path:
+        name = hashlib.sha256(f"{item.key}\0{item.etag}\0{item.size_bytes}".encode()).hexdigest()
+        return self.folder / "objects" / name[:2] / name[2:]
+
+    def _fetch(
+        self, listing: Listing, store: ObjectStore, claim: Claim, progress: Progress
+    ) -> int:  # fmt: skip
+        lacking = [
+            Wanted(as_object(item), self._content(item))
+            for item in listing.objects
+            if not _is_whole(self._content(item), item)
+        ]
+        for folder in {each.file.parent for each in lacking}:
+            folder.mkdir(exist_ok=True)
+        self._check_room(lacking)
+        counted, lock = _Counted(store), threading.Lock()
+        progress.begin(sum(each.item.size_bytes for each in lacking))
+
+        def arrived(size_bytes: int) -> None:
+            with lock:
+                progress.add(size_bytes)
+
+        Fetcher(counted, claim, arrived).fetch(lacking)
+        return counted.read_bytes
+
+    def _check_room(self, lacking: list[Wanted]) -> None:
+        there = (part.stat().st_blocks * 512 for part in self.folder.glob("objects/*/*.part"))
+        needed = sum(each.item.size_bytes for each in lacking) - sum(there)
+        free = self._free_bytes(self.folder)
+        if needed > free:
+            raise SiteFault(
+                f"The data of data store {self._place.id!r} needs {size_text(needed)} in "
+                f"{str(self.folder.parent)!r}, where {size_text(free)} are free: No space left on "
+                "device.",
+                hint="Remove folders of data there that no training uses, or move the site's root "
+                "to a larger file system",
+            )
+
+    def _make_tree(self, listing: Listing, claim: Claim) -> Path:
+        trees = self.folder / "trees"
+        for old in trees.glob(".new.*"):
+            shutil.rmtree(old, ignore_errors=True)
+        new, tree = trees / f".new.{claim.token}", trees / digest(listing)
+        made = set()
+        for item in listing.objects:
+            file = new / file_name(item.key, listing.prefix)
+            if file.parent not in made:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                made.add(file.parent)
+            _link(self._content(item), file)
+        if not claim.still_owned():
+            raise Overtaken
+        if tree.exists():  # it lacks files, of which somebody has removed some
+            tree.rename(trees / f".new.old.{claim.token}")
+        new.rename(tree)
+        contract.sync_directory(trees)
+        shutil.rmtree(trees / f".new.old.{claim.token}", ignore_errors=True)
+        return tree
+
+
+class _Counted:
+    """A store that counts the bytes that come from it."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self.read_bytes = 0
+        self.list, self.write, self.stat = store.list, store.write, store.stat
+
+    def read(self, item: object, start: int, length: int) -> bytes:
+        content = self._store.read(item, start, length)  # type: ignore[arg-type]
+        with self._lock:
+            self.read_bytes += len(content)
+        return content
+
+
+def _is_whole(file: Path, item: ListedObject) -> bool:
+    with contextlib.suppress(OSError):
+        return file.stat().st_size == item.size_bytes
+    return False
+
+
+def _link(content: Path, file: Path) -> None:
+    """Give a content a second name; a file system without hard links gets a symbolic one."""
+    try:
+        os.link(content, file)
+    except OSError:
+        file.symlink_to(os.path.relpath(content, file.parent))
+
+
+def free_bytes(folder: Path) -> int:
+    """Return how much a user may still write to a folder's file system."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize

@@ -1,0 +1,158 @@
+"""One fetcher at a time, on any shared file system: a folder is the claim, a file in it the pulse.
+
+Locks succeed for everybody on some cluster file systems, so none is used. Two renames decide
+instead: `mkdir` for a claim, and the rename of the owner's file for a takeover. Only one process
+can win either. Clocks are not compared: a claim has lapsed once its file did not change for a
+while by the clock of the process that waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+BEAT_S = 2.0
+LAPSE_S = 30.0
+LAPSE_VARIABLE = "DLCTL_STORE_LAPSE_S"
+_WAIT_S = 0.2
+
+
+class Claim:
+    """The right to fetch into a folder; it ends with the process, or when it is not renewed."""
+
+    def __init__(self, folder: Path, token: str) -> None:
+        self.token = token
+        """Names this claim's private files."""
+        self._file = folder / token
+        self._stop = threading.Event()
+        self._pulse = threading.Thread(target=self._beat, daemon=True)
+        self.lost = False
+        """Whether another process has taken over."""
+
+    def start(self) -> None:
+        """Begin to renew the claim."""
+        self._pulse.start()
+
+    def still_owned(self) -> bool:
+        """Return whether nobody has taken over."""
+        self.lost = self.lost or not os.path.exists(self._file)  # noqa: PTH110 - never raises
+        return not self.lost
+
+    def release(self) -> None:
+        """Give the claim up."""
+        self._stop.set()
+        self._pulse.join()
+        with contextlib.suppress(OSError):
+            self._file.unlink()
+            self._file.parent.rmdir()
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT_S):
+            try:
+                with self._file.open("r+") as file:  # does not bring back what a successor renamed
+                    file.write(str(time.time()))
+            except FileNotFoundError:
+                self.lost = True
+                return
+            except OSError:
+                continue
+
+
+@contextlib.contextmanager
+def claimed(folder: Path, waiting: Callable[[str], None]) -> Iterator[Claim]:
+    """Claim a folder that need not exist, and release it at the end.
+
+    Args:
+        waiting: Called while another process has the claim, with its host.
+    """
+    lapse_s = float(os.environ.get(LAPSE_VARIABLE) or LAPSE_S)
+    token = f"{secrets.token_hex(6)}.{_machine()}.{os.getpid()}.{socket.gethostname()[:40]}"
+    watch = _Watch(lapse_s)
+    while not _taken(folder, token, watch, waiting):
+        time.sleep(_WAIT_S)
+    claim = Claim(folder, token)
+    claim.start()
+    try:
+        yield claim
+    finally:
+        claim.release()
+
+
+def _taken(folder: Path, token: str, watch: _Watch, waiting: Callable[[str], None]) -> bool:
+    """Try once to get the claim, free or lapsed; return whether that worked."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        names = watch.owners(folder)
+        if not watch.lapsed(folder, names):
+            waiting(names[0].split(".", 3)[-1] if names else "another node")
+            return False
+        if names:
+            with contextlib.suppress(OSError):
+                (folder / names[0]).rename(folder / token)
+                return True
+        else:  # its owner was killed before it wrote its name
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        return False
+    with contextlib.suppress(FileNotFoundError):  # gone: it was empty, and taken for lapsed
+        (folder / token).open("x").close()
+        return True
+    return False
+
+
+class _Watch:
+    """How long a claim has not changed, by this process's own clock."""
+
+    def __init__(self, lapse_s: float) -> None:
+        self._lapse_s = lapse_s
+        self._seen: object = None
+        self._since = time.monotonic()
+
+    def owners(self, folder: Path) -> list[str]:
+        with contextlib.suppress(OSError):
+            return sorted(os.listdir(folder))  # noqa: PTH208
+        return []
+
+    def lapsed(self, folder: Path, names: list[str]) -> bool:
+        """Return whether the owner is dead: certainly, or as far as its silence tells."""
+        seen: object = names
+        if names:
+            if _is_dead(names[0]):
+                return True
+            with contextlib.suppress(OSError):
+                status = (folder / names[0]).stat()
+                seen = (names, status.st_mtime_ns, status.st_size)
+        now = time.monotonic()
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        return now - self._since > self._lapse_s
+
+
+def _machine() -> str:
+    """Return a word for this machine's processes: the same only where the same pids are."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+        pids = Path("/proc/self/ns/pid").stat().st_ino
+        return f"{boot}-{pids}"
+    return "unknown"
+
+
+def _is_dead(token: str) -> bool:
+    """Return whether the process of a claim is known to be gone: only one of this machine is."""
+    words = token.split(".")
+    if len(words) < 3 or words[1] != _machine() or "unknown" in words[1]:
+        return False
+    try:
+        stat = Path(f"/proc/{words[2]}/stat").read_text()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return stat.rpartition(") ")[2][:1] in ("Z", "X")

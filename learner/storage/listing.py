@@ -1,0 +1,96 @@
+"""The frozen listing of a container: what a training's data is, and which file each object is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract.stores import ListedObject, Listing
+from learner.errors import UserFault
+from learner.storage.objects import Object, ObjectStore, Place, Refusal, Refused
+
+_LONGEST_BYTES = 255
+"""What file systems allow for one name."""
+
+
+def frozen(file: Path, store: ObjectStore, place: Place) -> Listing:
+    """Return the listing of a training; the first time it is asked for, list and write it.
+
+    Raises:
+        Refused: an object's name can't be a file's.
+        UserFault: there is nothing, or the listing is another container's.
+    """
+    known = contract.read_record(Listing, file)
+    if known is None:
+        known = list_container(store, place)
+        contract.write_whole(file, contract.to_json(known))
+    elif (known.container, known.prefix) != (place.container, place.prefix):
+        raise UserFault(
+            f"The listing {str(file)!r} is of the container {known.container!r}, but data store "
+            f"{place.id!r} names {place.container!r}.",
+            hint="All attempts of a training use the same data: submit a new training",
+        )
+    return known
+
+
+def list_container(store: ObjectStore, place: Place) -> Listing:
+    """Return what a container holds now, by name."""
+    objects = [
+        ListedObject(each.key, each.size_bytes, each.etag, list(each.parts))
+        for each in sorted(store.list(), key=lambda item: item.key)
+    ]
+    if not objects:
+        where = f"{place.container}/{place.prefix}".rstrip("/")
+        raise UserFault(
+            f"The container {where!r} of data store {place.id!r} at {place.endpoint} is empty.",
+            hint="Upload the training data, then submit again",
+        )
+    check_names(objects, place)
+    return Listing(place.endpoint, place.container, place.prefix, time.time(), objects)
+
+
+def check_names(objects: list[ListedObject], place: Place) -> None:
+    """Check that each object can be a file below DATA_DIR, beside all others.
+
+    Raises:
+        Refused: names the first object that can't.
+    """
+    files: set[str] = set()
+    folders: set[str] = set()
+    for item in objects:
+        name = file_name(item.key, place.prefix)
+        parts = name.split("/")
+        if any(part in ("", ".", "..") for part in parts):
+            raise Refused(Refusal.BAD_NAME, "its name leaves the folder, or is no path", item.key)
+        if "\0" in name or any(len(part.encode()) > _LONGEST_BYTES for part in parts):
+            why = f"no file may have a null character or a part of over {_LONGEST_BYTES} bytes"
+            raise Refused(Refusal.BAD_NAME, why, item.key)
+        files.add(name)
+        folders.update("/".join(parts[:end]) for end in range(1, len(parts)))
+    if both := sorted(files & folders):
+        key = next(item.key for item in objects if file_name(item.key, place.prefix) == both[0])
+        raise Refused(Refusal.BAD_NAME, "other objects need a folder of this name", key)
+
+
+def file_name(key: str, prefix: str) -> str:
+    """Return the path of an object's file below DATA_DIR."""
+    return key.removeprefix(prefix)
+
+
+def as_object(item: ListedObject) -> Object:
+    """Return an object as stores know it."""
+    return Object(item.key, item.size_bytes, item.etag, tuple(item.parts))
+
+
+def digest(listing: Listing) -> str:
+    """Return a digest of names and contents: equal listings are the same data."""
+    rows = [[item.key, item.size_bytes, item.etag] for item in listing.objects]
+    return hashlib.sha256(json.dumps([listing.prefix, rows]).encode()).hexdigest()[:32]
+
+
+def total_bytes(listing: Listing) -> int:
+    """Return the size of all objects together."""
+    return sum(item.size_bytes for item in listing.objects)

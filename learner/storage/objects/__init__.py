@@ -1,0 +1,44 @@
+"""Object stores: Swift, S3, web servers and what fsspec reads, behind one Protocol of four calls.
+
+Imports the contract and `learner.errors`. What passes through are a `Place` on the way in, and
+objects and bytes on the way out. Each foreign error stops here: it becomes `Refused` (the user's
+fault) or `Unavailable` (a fault of the infrastructure, worth another try). To add an
+implementation, write its file and name it in `_MADE_BY`.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from learner.errors import UserFault
+from learner.storage.objects.base import Object, ObjectStore, Place, Refusal, Refused, Unavailable
+from learner.storage.objects.faults import explained
+from learner.storage.objects.patience import Patient
+
+__all__ = ["Object", "ObjectStore", "Patient", "Place", "Refusal", "Refused", "Unavailable",
+           "explained", "open_store"]  # fmt: skip
+
+_MADE_BY = {"s3": "s3", "swift": "swift", "http": "web", "fsspec": "others"}
+"""Module of each implementation; each has a function `connect(place)`."""
+
+
+def open_store(kind: str, place: Place) -> ObjectStore:
+    """Return the store of an implementation, which asks its server nothing yet.
+
+    Raises:
+        UserFault: there is no such implementation, or its package is missing on this machine.
+    """
+    if kind not in _MADE_BY:
+        raise UserFault(
+            f"There is no implementation {kind!r} of object stores.",
+            hint=f"`uses` in the type's store.yml names one of: {', '.join(_MADE_BY)}",
+        )
+    module = importlib.import_module(f"learner.storage.objects.{_MADE_BY[kind]}")
+    try:
+        store: ObjectStore = module.connect(place)
+    except ModuleNotFoundError as error:
+        raise UserFault(
+            f"The package {error.name} is missing, without which no {kind} store can be reached.",
+            hint=f"install it here: python -m pip install {error.name}",
+        ) from error
+    return store

@@ -1,0 +1,104 @@
+"""The interface of an object store, and the two ways in which a call can fail."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+CHUNK_BYTES = 8 << 20
+"""How much of an object one request asks for."""
+PART_BYTES = 16 << 20
+"""The size of the parts in which large files are written."""
+LARGE_BYTES = 4 * PART_BYTES
+"""From this size on a file is written in parts."""
+TIMEOUT_S = 60.0
+"""After this long without a byte, a request has failed."""
+
+
+@dataclass(frozen=True)
+class Object:
+    """One object of a store."""
+
+    key: str
+    size_bytes: int
+    etag: str
+    """Without quotes; changes with the content."""
+    parts: tuple[int, ...] = ()
+    """The sizes of an object's parts in bytes, if the etag is the MD5 of the parts' MD5s."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A container in a store, and what is needed to get there."""
+
+    id: str
+    """The data store's name in the manifest."""
+    container: str
+    prefix: str = ""
+    """The beginning of the keys that count; empty, or it ends with `/`."""
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The keys of `connection`, credentials too."""
+
+    @property
+    def endpoint(self) -> str:
+        """The server, for messages; it never holds a credential."""
+        return self.settings.get("auth_url") or self.settings.get("url") or "the default server"
+
+
+class Refusal(enum.Enum):
+    """Why a store refused a request; another try would not help."""
+
+    CREDENTIALS = enum.auto()
+    EXPIRED = enum.auto()
+    """A token that was renewed is not accepted either."""
+    FORBIDDEN = enum.auto()
+    NO_CONTAINER = enum.auto()
+    NO_OBJECT = enum.auto()
+    CHANGED = enum.auto()
+    """The object is no longer the one of the listing."""
+    BAD_NAME = enum.auto()
+    NO_SUCH_SERVICE = enum.auto()
+    """The server answers, but not as a store of this type does."""
+
+
+class Refused(Exception):
+    """The store answered and refused: the user has to change something."""
+
+    def __init__(self, why: Refusal, detail: str = "", key: str = "") -> None:
+        super().__init__(detail)
+        self.why = why
+        self.detail = detail
+        self.key = key
+
+
+class Unavailable(Exception):
+    """The store can't be reached, or failed: the same request may work later."""
+
+    def __init__(self, detail: str, retry_after_s: float | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.retry_after_s = retry_after_s
+        """How long the server asks to wait; None if it does not say."""
+
+
+class ObjectStore(Protocol):
+    """A container of objects. Every call raises `Refused` or `Unavailable`."""
+
+    def list(self) -> Iterator[Object]:
+        """Yield every object below the place's prefix."""
+
+    def read(self, item: Object, start: int, length: int) -> bytes:
+        """Return `length` bytes of an object from `start` on, if its etag is still the same."""
+
+    def write(self, key: str, source: Path, md5: str) -> None:
+        """Write a file to an object, and compare what the server has with the file.
+
+        Args:
+            md5: The file's MD5, in hexadecimal.
+        """
+
+    def stat(self, key: str) -> Object | None:
+        """Return an object without its content; None if there is none."""

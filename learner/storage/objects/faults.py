@@ -1,0 +1,64 @@
+"""One sentence for each way in which a store fails: what, where, and what to do next."""
+
+from __future__ import annotations
+
+from learner.errors import SiteFault, UserFault
+from learner.storage.objects.base import Place, Refusal, Refused, Unavailable
+
+_CHECK = "then try: dlctl stores check manifest.yml"
+_SENTENCES = {
+    Refusal.CREDENTIALS: (
+        "{server} refuses the user name or the password of data store {id!r}{detail}.",
+        f"Check `connection.user_name` and `connection.password`, {_CHECK}",
+    ),
+    Refusal.EXPIRED: (
+        "{server} no longer accepts the token of data store {id!r}, nor a new one{detail}.",
+        f"Check that the account is still active, {_CHECK}",
+    ),
+    Refusal.FORBIDDEN: (
+        "{server} does not let the user of data store {id!r} do this with {what}{detail}.",
+        f"Ask the container's owner for the permission to read or write it, {_CHECK}",
+    ),
+    Refusal.NO_CONTAINER: (
+        "{server} has no container {container!r}, which data store {id!r} names{detail}.",
+        f"Create it there, or correct `container` in the manifest, {_CHECK}",
+    ),
+    Refusal.NO_OBJECT: (
+        "{server} has no object {key!r} in the container {container!r} of data store {id!r}"
+        "{detail}.",
+        "Put it back, or submit a new training, which lists the container again",
+    ),
+    Refusal.CHANGED: (
+        "The object {key!r} in the container {container!r} of data store {id!r} has changed since "
+        "this training's data was listed{detail}.",
+        "All attempts of a training use the same data: submit a new training to use the new object",
+    ),
+    Refusal.BAD_NAME: (
+        "The object {key!r} in the container {container!r} of data store {id!r} can't become a "
+        "file of DATA_DIR: {detail_only}.",
+        "Rename it in the store, or name a prefix that leaves it out: `container: NAME/PREFIX`",
+    ),
+    Refusal.NO_SUCH_SERVICE: (
+        "{server} does not answer as the type of data store {id!r} demands{detail}.",
+        f"Check `type` and `connection.auth_url`, {_CHECK}",
+    ),
+}
+
+
+def explained(error: Refused | Unavailable, place: Place) -> UserFault:
+    """Return what a person is told: a `SiteFault` where another try may help."""
+    if isinstance(error, Unavailable):
+        return SiteFault(
+            f"The store {place.endpoint} of data store {place.id!r} can't be used now: "
+            f"{error.detail}.",
+            hint="Try again later; if it stays so, check from there: dlctl stores check "
+            "manifest.yml, and `endpoints` and `data_via` in the site's file",
+        )
+    message, hint = _SENTENCES[error.why]
+    container = place.container
+    values = {
+        "server": f"The store {place.endpoint}", "id": place.id, "container": container,
+        "key": error.key, "what": repr(f"{container}/{error.key}" if error.key else container),
+        "detail": f" ({error.detail})" if error.detail else "", "detail_only": error.detail,
+    }  # fmt: skip
+    return UserFault(message.format(**values), hint=hint)

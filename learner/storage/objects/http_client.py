@@ -1,0 +1,130 @@
+"""Plain HTTP with a kept connection for each thread; what fails in the network is `Unavailable`."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import mktime_tz, parsedate_tz
+from typing import IO
+from urllib.parse import urlsplit
+
+from learner.storage.objects.base import TIMEOUT_S, Refusal, Refused, Unavailable
+
+_BUSY = (408, 429)
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered: a status below 500."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+
+class HttpClient:
+    """Requests to any server; a connection that the server has closed meanwhile is opened again."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._mine = threading.local()
+
+    def request(
+        self, method: str, url: str, headers: Mapping[str, str] | None = None,
+        body: bytes | IO[bytes] = b"", span: tuple[int, int] | None = None,
+    ) -> Answer:  # fmt: skip
+        """Send a request and return the answer, whole.
+
+        Args:
+            body: Bytes, or a file that is sent from its position on (give Content-Length).
+            span: Start and length of the bytes that count if the server sends all of them.
+
+        Raises:
+            Unavailable: the network failed, or the server (5xx, 429, 408).
+            Refused: the server's certificate is not trusted.
+        """
+        at = body.tell() if not isinstance(body, bytes) else 0
+        for is_last in (False, True):
+            connection, is_fresh = self._connection(url)
+            try:
+                return self._once(connection, method, url, headers or {}, body, span)
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                if isinstance(error, ssl.SSLCertVerificationError):
+                    detail = f"its certificate is not trusted: {error.verify_message}"
+                    raise Refused(Refusal.NO_SUCH_SERVICE, detail) from error
+                if is_last or is_fresh:
+                    raise Unavailable(_told(error)) from error
+                if not isinstance(body, bytes):
+                    body.seek(at)
+        raise AssertionError
+
+    def _connection(self, url: str) -> tuple[http.client.HTTPConnection, bool]:
+        """Return this thread's connection to a server, and whether it was never used."""
+        parts = urlsplit(url)
+        kept: dict[str, http.client.HTTPConnection] = self._mine.__dict__.setdefault("kept", {})
+        name = f"{parts.scheme}://{parts.netloc}"
+        if name not in kept:
+            secure = parts.scheme == "https"
+            cls = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+            kept[name] = cls(parts.hostname or "", parts.port, timeout=self._timeout_s)
+        return kept[name], kept[name].sock is None
+
+    def _once(
+        self, connection: http.client.HTTPConnection, method: str, url: str,
+        headers: Mapping[str, str], body: bytes | IO[bytes], span: tuple[int, int] | None,
+    ) -> Answer:  # fmt: skip
+        parts = urlsplit(url)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request(method, target, body or None, dict(headers))
+        answer = connection.getresponse()
+        if span is not None and answer.status == 200:
+            content = _part(answer, span)
+            if not answer.isclosed():
+                connection.close()
+        else:
+            content = answer.read()
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        if answer.status >= 500 or answer.status in _BUSY:
+            what = f"it answers {answer.status} {answer.reason}"
+            raise Unavailable(what, _seconds(found.get("retry-after")))
+        return Answer(answer.status, found, content)
+
+
+def _part(answer: http.client.HTTPResponse, span: tuple[int, int]) -> bytes:
+    """Return a part of a body that the server sends from its beginning, in place of the part."""
+    start, length = span
+    while start > 0:
+        skipped = len(answer.read(min(start, _BLOCK_BYTES)))
+        if skipped == 0:
+            raise http.client.IncompleteRead(b"")
+        start -= skipped
+    return answer.read(length)
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it does not answer in time"
+    if isinstance(error, http.client.IncompleteRead):
+        return "the connection was cut while data came"
+    with contextlib.suppress(AttributeError):
+        if error.strerror:  # type: ignore[attr-defined]
+            return f"the connection failed: {error.strerror}"  # type: ignore[attr-defined]
+    return f"the connection failed: {error or type(error).__name__}"
+
+
+def _seconds(text: str | None) -> float | None:
+    """Return how long `Retry-After` asks to wait: seconds, or until a date."""
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return float(text)
+    date = parsedate_tz(text)
+    return None if date is None else max(0.0, mktime_tz(date) - time.time())

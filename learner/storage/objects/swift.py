@@ -1,0 +1,181 @@
+"""OpenStack Swift by plain HTTP: containers, objects, static and dynamic large objects."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote, unquote, urlencode
+
+from learner.storage.objects.base import (
+    LARGE_BYTES,
+    PART_BYTES,
+    Object,
+    Place,
+    Refusal,
+    Refused,
+    Unavailable,
+)
+from learner.storage.objects.http_client import Answer, HttpClient
+from learner.storage.objects.swift_auth import Session
+
+_PAGE = 10_000
+_SEGMENT_THREADS = 4
+_EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
+
+
+def connect(place: Place) -> Swift:
+    """Return the container of a place."""
+    return Swift(place)
+
+
+class Swift:
+    """A container in Swift; see `ObjectStore`."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._http = HttpClient()
+        self._session = Session(place, self._http)
+
+    def list(self) -> Iterator[Object]:
+        """Yield every object below the prefix, large objects with their parts."""
+        yield from self._list(self._place.container, self._place.prefix)
+
+    def _list(self, container: str, prefix: str) -> Iterator[Object]:
+        marker = ""
+        while True:
+            query = {"format": "json", "limit": _PAGE, "prefix": prefix, "marker": marker}
+            answer = self._ask("GET", f"{quote(container, safe='')}?{urlencode(query)}")
+            if answer.status == 404:
+                raise Refused(Refusal.NO_CONTAINER)
+            rows = json.loads(answer.body or b"[]")
+            for row in rows:
+                if not (row["name"].endswith("/") and row["bytes"] == 0):  # marks a folder
+                    yield self._object(row)
+            if len(rows) < _PAGE:
+                return
+            marker = rows[-1]["name"]
+
+    def _object(self, row: Mapping[str, Any]) -> Object:
+        key, etag = row["name"], row["hash"]
+        if "slo_etag" in row or (row["bytes"] == 0 and etag == _EMPTY):
+            return self.stat(key) or Object(key, row["bytes"], etag)  # a large object, or empty
+        return Object(key, row["bytes"], etag)
+
+    def read(self, item: Object, start: int, length: int) -> bytes:
+        """Return a range of an object."""
+        wanted = {"Range": f"bytes={start}-{start + length - 1}", "If-Match": f'"{item.etag}"'}
+        answer = self._ask("GET", self._path(item.key), wanted, span=(start, length))
+        if answer.status == 404:
+            raise Refused(Refusal.NO_OBJECT, key=item.key)
+        if answer.status in (412, 416):
+            raise Refused(Refusal.CHANGED, key=item.key)
+        _expect(answer, (200, 206), item.key)
+        if len(answer.body) != length:
+            raise Unavailable(f"it sent {len(answer.body)} of {length} bytes of {item.key!r}")
+        return answer.body
+
+    def stat(self, key: str) -> Object | None:
+        """Return an object without its content."""
+        answer = self._ask("HEAD", self._path(key))
+        if answer.status == 404:
+            return None
+        _expect(answer, (200, 204), key)
+        etag = answer.headers.get("etag", "").strip('"')
+        found = Object(key, int(answer.headers.get("content-length", "0")), etag)
+        return replace(found, parts=self._parts(key, answer.headers))
+
+    def _parts(self, key: str, headers: Mapping[str, str]) -> tuple[int, ...]:
+        """Return the sizes of a large object's segments; none of any other object."""
+        if headers.get("x-static-large-object", "").lower() == "true":
+            answer = self._ask("GET", f"{self._path(key)}?multipart-manifest=get&format=raw")
+            rows = json.loads(answer.body)
+            if any("range" in row or "size_bytes" not in row or row.get("sub_slo") for row in rows):
+                return ()
+            return tuple(int(row["size_bytes"]) for row in rows)
+        if segments := headers.get("x-object-manifest"):
+            container, _, prefix = unquote(segments).partition("/")
+            return tuple(segment.size_bytes for segment in self._list(container, prefix))
+        return ()
+
+    def write(self, key: str, source: Path, md5: str) -> None:
+        """Write a file, a large one as segments and a static large object that names them."""
+        size_bytes = source.stat().st_size
+        if size_bytes < LARGE_BYTES:
+            with source.open("rb") as content:
+                self._put(self._path(key), content, size_bytes, md5)
+            return
+        container = f"{self._place.container}_segments"
+        made = self._ask("PUT", quote(container, safe=""))
+        _expect(made, (201, 202), container)
+        starts = range(0, size_bytes, PART_BYTES)
+        with ThreadPoolExecutor(_SEGMENT_THREADS) as pool:
+            names = [f"{key}/{md5}/{start // PART_BYTES:08}" for start in starts]
+            lengths = [min(PART_BYTES, size_bytes - start) for start in starts]
+            etags = list(pool.map(lambda *args: self._segment(container, source, *args),
+                                  names, starts, lengths))  # fmt: skip
+        rows = [
+            {"path": f"/{container}/{name}", "etag": etag, "size_bytes": length}
+            for name, etag, length in zip(names, etags, lengths, strict=True)
+        ]
+        whole = hashlib.md5("".join(etags).encode(), usedforsecurity=False).hexdigest()
+        body = json.dumps(rows).encode()
+        path = f"{self._path(key)}?multipart-manifest=put"
+        _expect(self._ask("PUT", path, body=body), (201, 202), key)
+        found = self.stat(key)
+        if found is None or (found.size_bytes, found.etag) != (size_bytes, whole):
+            raise Unavailable(f"what it has of {key!r} is not what was sent")
+
+    def _segment(self, container: str, source: Path, name: str, start: int, length: int) -> str:
+        with source.open("rb") as file:
+            file.seek(start)
+            content = file.read(length)
+        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        path = f"{quote(container, safe='')}/{quote(name)}"
+        answer = self._ask("HEAD", path)  # it may be there, from an interrupted try
+        if (answer.status, answer.headers.get("etag")) != (200, md5):
+            self._put(path, content, length, md5)
+        return md5
+
+    def _put(self, path: str, content: bytes | IO[bytes], size_bytes: int, md5: str) -> None:
+        headers = {"Content-Length": str(size_bytes), "ETag": md5}
+        answer = self._ask("PUT", path, headers, content)
+        if answer.status == 404:
+            raise Refused(Refusal.NO_CONTAINER)
+        if answer.status == 422 or answer.headers.get("etag", md5).strip('"') != md5:
+            raise Unavailable("what arrived is not what was sent")
+        _expect(answer, (201, 202), path)
+
+    def _path(self, key: str) -> str:
+        return f"{quote(self._place.container, safe='')}/{quote(key)}"
+
+    def _ask(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None,
+        body: bytes | IO[bytes] = b"", span: tuple[int, int] | None = None,
+    ) -> Answer:  # fmt: skip
+        """Send a request with a token; one that has expired is renewed, once."""
+        at = body.tell() if not isinstance(body, bytes) else 0
+        for is_last in (False, True):
+            token, url = self._session.token()
+            given = {"X-Auth-Token": token, **(headers or {})}
+            answer = self._http.request(method, f"{url}/{path}", given, body, span)
+            if answer.status != 401:
+                break
+            if is_last:
+                raise Refused(Refusal.EXPIRED, "401")
+            self._session.renew(token)
+            if not isinstance(body, bytes):
+                body.seek(at)
+        if answer.status == 403:
+            raise Refused(Refusal.FORBIDDEN, "403")
+        return answer
+
+
+def _expect(answer: Answer, allowed: tuple[int, ...], key: str) -> None:
+    if answer.status not in allowed:
+        told = " ".join(answer.body[:200].decode(errors="replace").split())
+        raise Refused(Refusal.NO_SUCH_SERVICE, f"{answer.status} {told}".strip(), key)

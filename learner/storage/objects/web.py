@@ -1,0 +1,125 @@
+"""Files of a web server, to read: one file, or those that a folder's index page links to."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
+
+from learner.storage.objects.base import Object, Place, Refusal, Refused, Unavailable
+from learner.storage.objects.http_client import Answer, HttpClient
+
+_REDIRECTS = 5
+
+
+def connect(place: Place) -> Web:
+    """Return the file or folder of a place."""
+    return Web(place)
+
+
+class Web:
+    """What a web server has below `connection.url`; see `ObjectStore`."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._http = HttpClient()
+        self._base = place.settings["url"].rstrip("/") + "/"
+        user, password = (place.settings.get(name) for name in ("user_name", "password"))
+        pair = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {pair}"} if user and password else {}
+
+    def list(self) -> Iterator[Object]:
+        """Yield the file `container`, or all files in that folder and below."""
+        name = "/".join(part for part in (self._place.container, self._place.prefix) if part)
+        if not name.endswith("/"):
+            found = self.stat(name)
+            if found is not None:
+                yield found
+                return
+        seen = self._listed(name.rstrip("/") + "/")
+        for key in seen:
+            if (item := self.stat(key)) is not None:
+                yield item
+
+    def _listed(self, folder: str) -> Iterator[str]:
+        url = self._url(folder)
+        answer, _ = self._ask("GET", url)
+        if answer.status == 404:
+            raise Refused(Refusal.NO_CONTAINER)
+        if "html" not in answer.headers.get("content-type", ""):
+            raise Refused(Refusal.NO_SUCH_SERVICE, f"{folder!r} has no index page")
+        links = _Links()
+        links.feed(answer.body.decode(errors="replace"))
+        for link in dict.fromkeys(links.found):
+            target = urljoin(url, urldefrag(link).url)
+            if target == url or not target.startswith(url) or urlsplit(target).query:
+                continue
+            key = unquote(target[len(self._base) :])
+            if key.endswith("/"):
+                yield from self._listed(key)
+            else:
+                yield key
+
+    def read(self, item: Object, start: int, length: int) -> bytes:
+        """Return a range of a file, even if the server can only send whole files."""
+        wanted = {"Range": f"bytes={start}-{start + length - 1}"}
+        answer, _ = self._ask("GET", self._url(item.key), wanted, (start, length))
+        if answer.status == 404:
+            raise Refused(Refusal.NO_OBJECT, key=item.key)
+        if answer.status == 416 or _etag(answer) != item.etag:
+            raise Refused(Refusal.CHANGED, key=item.key)
+        if len(answer.body) != length:
+            raise Unavailable(f"it sent {len(answer.body)} of {length} bytes of {item.key!r}")
+        return answer.body
+
+    def write(self, key: str, source: Path, md5: str) -> None:  # noqa: ARG002
+        """Refuse: a web server takes no results."""
+        raise Refused(Refusal.FORBIDDEN, "web servers are only read", key)
+
+    def stat(self, key: str) -> Object | None:
+        """Return a file without its content; None for a folder, too."""
+        answer, url = self._ask("HEAD", self._url(key))
+        if answer.status == 404 or urlsplit(url).path.endswith("/"):
+            return None
+        size = answer.headers.get("content-length", "")
+        if answer.status != 200 or not size.isdecimal():
+            raise Refused(Refusal.NO_SUCH_SERVICE, f"{answer.status} to HEAD, size {size!r}", key)
+        return Object(key, int(size), _etag(answer))
+
+    def _url(self, key: str) -> str:
+        return self._base + quote(key)
+
+    def _ask(
+        self, method: str, url: str, headers: dict[str, str] | None = None,
+        span: tuple[int, int] | None = None,
+    ) -> tuple[Answer, str]:  # fmt: skip
+        """Return an answer, and the address that gave it in the end."""
+        given = {**self._headers, **(headers or {})}
+        for _ in range(_REDIRECTS):
+            answer = self._http.request(method, url, given, span=span)
+            if answer.status not in (301, 302, 303, 307, 308):
+                break
+            target = urljoin(url, answer.headers.get("location", ""))
+            if urlsplit(target).netloc != urlsplit(url).netloc:
+                given.pop("Authorization", None)  # another server must not see the credential
+            url = target
+        if answer.status in (401, 403):
+            raise Refused(Refusal.CREDENTIALS, str(answer.status))
+        return answer, url
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+
+
+def _etag(answer: Answer) -> str:
+    """Return what changes with a file's content, as far as the server tells."""
+    told = answer.headers.get("etag") or answer.headers.get("last-modified", "")
+    return told.removeprefix("W/").strip('"')

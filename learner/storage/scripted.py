@@ -1,0 +1,177 @@
+"""A data store that is a folder of scripts: `load.sh` brings its data, `store.sh` takes results.
+
+The scripts get everything from the environment, credentials too, and may run twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from dlctl.contract import DataStore
+from dlctl.contract.stores import (
+    CACHE,
+    EXIT_TRY_LATER,
+    LOAD,
+    PREFIX,
+    STORE,
+    progress_file,
+    store_data,
+    store_dir,
+    store_log,
+    store_script,
+)
+from learner.errors import SiteFault, UserFault
+from learner.storage.base import Tick
+from learner.system.processes import send_group
+from learner.system.secret_files import resolve_secret
+
+_POLL_S = 0.1
+_LEAVE_S = 3.0
+"""How long a script may take to end when it is asked to."""
+_KILLED_RUNS = 3
+"""How often a script runs that something keeps killing."""
+_HINT = "  HINT: "
+Show = Callable[[str], None]
+
+
+def problems(store: DataStore) -> list[str]:
+    """Return what this node lacks to run the store's scripts, two lines each."""
+    if store.via != "node":
+        return []
+    found = []
+    if shutil.which("bash") is None:
+        found.append(
+            f"There is no bash on this node to run the scripts of data store {store.id!r}.\n"
+            "Install bash, or move the data before the job: `data_via: login` in the site's file."
+        )
+    lacking = [name for name in store.needs if importlib.util.find_spec(name) is None]
+    if lacking:
+        found.append(
+            f"This node's Python lacks {', '.join(lacking)}, which data store {store.id!r} (type "
+            f"{store.type}) needs.\n"
+            f"Install it: {sys.executable} -m pip install {' '.join(lacking)}; or run again: "
+            "dlctl sites setup"
+        )
+    return found
+
+
+def load(store: DataStore, root: Path, job_dir: Path, tick: Tick, show: Show) -> Path | None:
+    """Run the store's load script; return where it has put the data, or None without any.
+
+    Raises:
+        UserFault: the script failed, with its own last words.
+        Interrupted: by `tick`; then the script has ended, too.
+    """
+    if store.training_data is None:
+        return None
+    data = job_dir / store_data(store.position)
+    if LOAD not in store.scripts:
+        return data if data.exists() else None
+    own = {"CONTAINER": store.training_data, "DATA": str(data), "CACHE": str(root / CACHE)}
+    _run(store, LOAD, root, job_dir, own, tick, show)
+    if not data.exists():
+        raise UserFault(
+            f"The load script of data store {store.id!r} has ended, but there is nothing at "
+            "$STORE_DATA.",
+            hint=f"See {job_dir / store_log(store.position, LOAD)}",
+        )
+    return data
+
+
+def save(
+    store: DataStore, root: Path, job_dir: Path, source: Path, more: Mapping[str, str], tick: Tick,
+    show: Show,
+) -> str:  # fmt: skip
+    """Run the store's store script; return where the files are now, for people.
+
+    Args:
+        source: The folder with links to all that is to be stored.
+        more: Further variables of the script: TRAINING_ID, TRAINING_STATE, DLCTL_ATTEMPT.
+    """
+    if store.training_results is None or STORE not in store.scripts:
+        return ""
+    own = {"CONTAINER": store.training_results, "SOURCE": str(source), "JOB_DIR": str(job_dir)}
+    _run(store, STORE, root, job_dir, own, tick, show, more)
+    told = told_of(job_dir, store)
+    return f"{store.training_results}: {told}" if told else store.training_results
+
+
+def told_of(job_dir: Path, store: DataStore) -> str:
+    """Return what the store's last script has said of its work, if anything."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return (job_dir / progress_file(store.position)).read_text().strip()[:300]
+    return ""
+
+
+def _run(
+    store: DataStore, name: str, root: Path, job_dir: Path, own: Mapping[str, str], tick: Tick,
+    show: Show, more: Mapping[str, str] | None = None,
+) -> None:  # fmt: skip
+    folder = job_dir / store_dir(store.position)
+    progress = job_dir / progress_file(store.position)
+    progress.unlink(missing_ok=True)
+    env = {**os.environ, **(more or {})}
+    settings = dict(store.connection)
+    for key, reference in store.secrets.items():
+        settings[key] = resolve_secret(f"connection.{key}", reference, root, os.environ)
+    env |= {PREFIX + key.upper(): value for key, value in settings.items()}
+    shared = {"ID": store.id, "DIR": str(folder), "PROGRESS": str(progress)}
+    env |= {PREFIX + key: value for key, value in {**shared, **own}.items()}
+    env["DLCTL_PYTHON"] = sys.executable
+    script, log = (job_dir / at(store.position, name) for at in (store_script, store_log))
+    for _ in range(_KILLED_RUNS):
+        code = _wait(script, env, log, tick, lambda: show(told_of(job_dir, store)))
+        if code >= 0 and code <= 128:
+            break
+    if code != 0:
+        raise _failed(store, name, code, log)
+
+
+def _wait(
+    script: Path, env: Mapping[str, str], log: Path, tick: Tick, look: Callable[[], None]
+) -> int:
+    """Run a script to its end and return its exit code; end it if `tick` raises."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["bash", str(script)], cwd=script.parent, env=dict(env), stdin=subprocess.DEVNULL,
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(_POLL_S)
+            look()
+            tick()
+    finally:
+        send_group(process.pid, signal.SIGTERM)
+        until = time.monotonic() + _LEAVE_S
+        while process.poll() is None and time.monotonic() < until:
+            time.sleep(_POLL_S / 2)
+        send_group(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _failed(store: DataStore, name: str, code: int, log: Path) -> UserFault:
+    """Return the fault of a script that failed, in its own last words."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    hint = f"See {log}"
+    if lines and lines[-1].startswith(_HINT):
+        hint = lines.pop().removeprefix(_HINT)
+    said = lines[-1].strip()[:500] if lines else "it printed nothing"
+    if not hint.startswith("See "):
+        message = said
+    else:
+        message = (
+            f"The {name} script of data store {store.id!r} ended with exit code {code}: {said}"
+        )
+    kind = SiteFault if code == EXIT_TRY_LATER or code < 0 or code > 128 else UserFault
+    return kind(message, hint=hint)

@@ -1,0 +1,61 @@
+"""What of an attempt goes to a store, and in which order of folders: a tree of links.
+
+The layout is that of the service's open-source successor: the results at the top, a folder
+`learner-<number>` for each learner's log, counted from 1, and `_submitted_code/model.zip`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract import Plan
+from dlctl.contract.stores import storing_dir
+from learner.storage.index import result_files
+
+LOG_NAME = "training-log.txt"
+CODE_NAME = "_submitted_code/model.zip"
+_OLDEST = (1980, 1, 1, 0, 0, 0)
+"""The time of each file in the archive: the same code is the same archive."""
+
+
+def lay_out(plan: Plan, job_dir: Path, attempt: int) -> Path:
+    """Make the folder with links to all that an attempt stores, and return it."""
+    folder = job_dir / storing_dir(attempt)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    results = job_dir / contract.results_dir(attempt)
+    for path in result_files(results)[0]:
+        _link(folder, path.relative_to(results).as_posix(), path.resolve())
+    for rank in range(plan.resources.learners):
+        log = job_dir / contract.learner_log(attempt, rank)
+        _link(folder, f"learner-{rank + 1}/{LOG_NAME}", log)
+    _pack(job_dir / contract.CODE, folder / CODE_NAME)
+    return folder
+
+
+def _link(folder: Path, name: str, target: Path) -> None:
+    """Link to a file that is there; of two with one name the results' counts."""
+    link = folder / name
+    if target.exists():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(target)
+
+
+def _pack(code: Path, archive: Path) -> None:
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for folder, folders, names in os.walk(code.resolve()):
+            folders.sort()
+            for path in (Path(folder, name) for name in sorted(names)):
+                name = path.relative_to(code.resolve()).as_posix()
+                if name == contract.SENT_INDEX or "__pycache__" in name or not path.is_file():
+                    continue
+                info = zipfile.ZipInfo(name.encode("utf-8", "replace").decode(), _OLDEST)
+                info.external_attr = (path.stat().st_mode & 0o777) << 16
+                packed.writestr(info, path.read_bytes(), zipfile.ZIP_DEFLATED)

@@ -1,0 +1,106 @@
+"""Write what an attempt has made to a container; the marker that names all of it is the last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlctl import contract
+from dlctl.contract.stores import MARKER, Stored, StoredFile
+from learner.errors import UserFault
+from learner.storage.objects import ObjectStore
+from learner.storage.progress import Progress, size_text
+
+_THREADS = 4
+_BLOCK_BYTES = 1 << 20
+
+
+class Superseded(Exception):
+    """A later attempt publishes; this one may not any more."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What to write where."""
+
+    source: Path
+    """A folder, whose links count as what they lead to."""
+    prefix: str
+    """The beginning of the keys, with `/` at its end."""
+    training_id: str
+    attempt: int
+    state: str
+
+
+def save(
+    upload: Upload, store: ObjectStore, progress: Progress, check: Callable[[], None]
+) -> Stored:
+    """Write all files below the prefix, and the marker; files that are there already stay.
+
+    Args:
+        check: Called right before each publication; raises `Superseded`.
+
+    Raises:
+        Superseded: the container or `check` says that a later attempt publishes.
+        Refused, Unavailable: the store's words.
+    """
+    marker = upload.prefix + MARKER
+    _check_marker(upload, store, marker)
+    paths = sorted(Path(folder, name) for folder, _, names in
+                   os.walk(upload.source, followlinks=True) for name in names)  # fmt: skip
+    progress.begin(sum(path.stat().st_size for path in paths))
+
+    def one(path: Path) -> StoredFile:
+        name = path.relative_to(upload.source).as_posix()
+        md5, sha256, size_bytes = _digests(path)
+        there = store.stat(upload.prefix + name)
+        if there is None or (there.size_bytes, there.etag) != (size_bytes, md5):
+            check()
+            store.write(upload.prefix + name, path, md5)
+            if _digests(path)[0] != md5:
+                raise UserFault(
+                    f"The file {name!r} changed while it was being stored.",
+                    hint=f"Results are final once the learners have ended: dlctl resume "
+                    f"{upload.training_id} stores them again",
+                )
+        progress.add(size_bytes)
+        return StoredFile(name, size_bytes, sha256)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        files = list(pool.map(one, paths))
+    stored = Stored(upload.training_id, upload.attempt, upload.state, files)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, MARKER)
+        file.write_text(contract.to_json(stored))
+        check()
+        store.write(marker, file, _digests(file)[0])
+    total = size_text(sum(each.size_bytes for each in files))
+    progress.say(f"{len(files)} files, {total}, below {upload.prefix}")
+    return stored
+
+
+def _check_marker(upload: Upload, store: ObjectStore, marker: str) -> None:
+    """Refuse to write what a later attempt has written."""
+    item = store.stat(marker)
+    if item is None or item.size_bytes == 0:
+        return
+    known = json.loads(store.read(item, 0, item.size_bytes))
+    if known.get("attempt", 0) > upload.attempt:
+        raise Superseded
+
+
+def _digests(path: Path) -> tuple[str, str, int]:
+    """Return the MD5, the SHA-256 and the size of a file in bytes."""
+    md5, sha256, size_bytes = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while content := file.read(_BLOCK_BYTES):
+            md5.update(content)
+            sha256.update(content)
+            size_bytes += len(content)
+    return md5.hexdigest(), sha256.hexdigest(), size_bytes

@@ -1,0 +1,66 @@
+"""Move a training's data outside its job: `python -m learner.supervisor.bring VERB JOB_DIR N`.
+
+The login side runs this on the login node if the nodes can't reach the stores. The verb is `load`
+or `store`, and N the attempt.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+
+from learner import storage
+from learner.job import answers
+from learner.job.context import read_plan
+from learner.storage import scripted
+
+_EVERY_S = 2.0
+
+
+class _Told:
+    """Prints a sentence of progress to standard error, not too often."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._due = 0.0
+
+    def show(self, text: str) -> None:
+        now = time.monotonic()
+        if text and text != self._last and now >= self._due:
+            self._last, self._due = text, now + _EVERY_S
+            print(text, file=sys.stderr, flush=True)
+
+
+def main(arguments: list[str]) -> list[str]:
+    """Run the scripts of all stores here; return one line for each."""
+    verb, job_dir, attempt = arguments[0], Path(arguments[1]), int(arguments[2])
+    plan, told = read_plan(job_dir, attempt), _Told()
+    if verb == "load":
+        done = []
+        for store in plan.data_stores:
+            if store.scripts and scripted.load(
+                store, Path(plan.root), job_dir, _no_tick, told.show
+            ):
+                done.append(f"{store.id}: {scripted.told_of(job_dir, store)}")
+        return done
+    here = [dataclasses.replace(store, via="node") for store in plan.data_stores]
+    plan = dataclasses.replace(plan, data_stores=here)
+    publication = storage.Publication(attempt, _no_tick, _no_tick)
+    return storage.save_all(plan, job_dir, _state(job_dir, attempt), publication, told.show)
+
+
+def _state(job_dir: Path, attempt: int) -> str:
+    from dlctl import contract
+
+    verdict = contract.read_record(contract.Verdict, job_dir / contract.verdict_file(attempt))
+    return verdict.state.value if verdict is not None else "TRAINING"
+
+
+def _no_tick() -> None:
+    """Do nothing: nobody watches this process's heartbeat."""
+
+
+if __name__ == "__main__":
+    sys.exit(answers.run(main))

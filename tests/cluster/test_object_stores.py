@@ -1,0 +1,273 @@
+"""Trainings whose data comes from a real Swift, and whose results go there: the main road."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from faulty_proxy import faulty_proxy
+from relay import relayed
+from trainings import change_site, files_tell, submit, wait_for_state, write_training
+
+from dlctl import contract
+from dlctl.contract.stores import Listing, Stored, listing_file
+
+DIGITS = Path(__file__).resolve().parents[2] / "examples/digits"
+PASSWORD = "correct-horse-battery"
+
+
+def listing_1(swift, kind="softlayer_objectstore", **connection):
+    """Return Listing 1 of the paper, with the credentials by reference."""
+    return {
+        "name": "my-mnist-model", "version": "1.0", "Learners": 1, "memory": "1024MiB",
+        "time": "10m",
+        "data_stores": [{
+            "id": "softlayer-object-storage", "type": kind,
+            "training_data": {"container": "my_training_data"},
+            "training_results": {"container": "my_training_results"},
+            "connection": {
+                "auth_url": swift.auth_url, "user_name": {"from_env": "STORE_USER"},
+                "password": {"from_env": "STORE_PASS"}, **connection,
+            },
+        }],
+        "framework": {"name": "pytorch", "job": "train.py", "arguments": {"lr": 0.002}},
+        "training": {"epochs": 2, "batch_size": 64},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def digits(tmp_path, swift_for):
+    """Swift with the digits in a container, and a folder whose program reads DATA_DIR."""
+    folder = tmp_path / "mnist"
+    shutil.copytree(DIGITS, folder, ignore=shutil.ignore_patterns("data"))
+    files = {path.name: path.read_bytes() for path in (DIGITS / "data").iterdir()}
+    swift_for.container("my_training_data", files)
+    swift_for.container("my_training_results", {})
+    return folder, files
+
+
+def test_listing_1_trains_on_the_data_of_a_real_swift_and_stores_its_results_there(
+    dlctl, site, digits, swift_for, wait_until
+):
+    folder, files = digits
+    (folder / "manifest.yml").write_text(json.dumps(listing_1(swift_for)))
+    secret = {"STORE_USER": swift_for.user, "STORE_PASS": swift_for.password}
+    training_id = submit(dlctl, site, folder, env=secret)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    job_dir = site.job_dir(training_id)
+    listing = contract.read_record(Listing, job_dir / listing_file(0))
+    assert {item.key: item.size_bytes for item in listing.objects} == {
+        name: len(content) for name, content in files.items()
+    }
+    stored = contract.from_json(
+        Stored, swift_for.get(f"my_training_results/{training_id}/_complete.json")
+    )
+    assert (stored.state, stored.attempt) == ("COMPLETED", 1)
+    names = {item.name for item in stored.files}
+    assert {"model.pt", "learner-1/training-log.txt", "_submitted_code/model.zip"} <= names
+    own = (job_dir / "results/model.pt").read_bytes()
+    assert swift_for.get(f"my_training_results/{training_id}/model.pt") == own
+    there = {name for name in swift_for.names("my_training_results") if training_id in name}
+    assert there == {f"{training_id}/{name}" for name in [*names, "_complete.json"]}
+    held = [p for p in job_dir.rglob("*") if p.is_file() and PASSWORD.encode() in p.read_bytes()]
+    assert held == []
+
+
+TAPE = {
+    "templates/stores/tape/store.yml": "description: A tape that is a folder.\n"
+    "connection:\n  shelf: {required: true}\n  combination: {secret: true}\n",
+    "templates/stores/tape/load.sh.j2": "#!/bin/bash\nset -eu\nmkdir -p \"$STORE_DATA\"\n"
+    "[ ${#STORE_COMBINATION} -eq 10 ]\n"
+    "cp \"$STORE_SHELF/$STORE_CONTAINER\"/* \"$STORE_DATA\"/\n",
+    "templates/stores/tape/store.sh.j2": "#!/bin/bash\nset -eu\n"
+    "cp -rL \"$STORE_SOURCE\" \"$STORE_SHELF/$STORE_CONTAINER/$TRAINING_ID\"\n",
+}  # fmt: skip
+
+
+def test_a_new_type_of_store_is_a_new_folder(dlctl, local_site, tmp_path, wait_until):
+    shelf = tmp_path / "shelf"
+    (shelf / "in").mkdir(parents=True)
+    (shelf / "out").mkdir()
+    (shelf / "in/words").write_text("forty two")
+    store = {"id": "t", "type": "tape", "training_data": {"container": "in"},
+             "training_results": {"container": "out"},
+             "connection": {"shelf": str(shelf), "combination": "opensesame"}}  # fmt: skip
+    command = 'cp "$DATA_DIR/words" "$RESULT_DIR/copy"; echo done'
+    folder = write_training(dlctl.cwd, {"command": command}, TAPE, data_stores=[store])
+    listed = dlctl("stores", "list", "--json", cwd=folder, ok=True).json
+    assert "tape" in [each["type"] for each in listed]
+    shown = dlctl("render", "manifest.yml", cwd=folder, ok=True).stdout
+    assert "# stores/0/load.sh\n#!/bin/bash" in shown and "opensesame" not in shown
+    training_id = submit(dlctl, local_site, folder)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    assert (shelf / f"out/{training_id}/copy").read_text() == "forty two"
+    assert "done" in (shelf / f"out/{training_id}/learner-1/training-log.txt").read_text()
+    job_dir = local_site.job_dir(training_id)
+    assert not [p for p in job_dir.rglob("*") if p.is_file() and b"opensesame" in p.read_bytes()]
+
+
+def test_the_stores_of_a_manifest_are_checked_before_anything_is_sent(
+    dlctl, local_site, swift, tmp_path
+):
+    swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
+    swift.container("my_training_results", {})
+    folder = write_training(dlctl.cwd, {"command": "true"})
+    (folder / "manifest.yml").write_text(json.dumps(listing_1(swift)))
+    (folder / "train.py").write_text("def build(arguments): ...\n")
+    right = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+    good = dlctl("stores", "check", "manifest.yml", "--json", env=right, ok=True).json
+    assert [(each["state"], each["container"]) for each in good] == [
+        ("ok", "my_training_data"), ("ok", "my_training_results")]  # fmt: skip
+    assert good[0]["seen"].endswith(" objects, 2 kB")
+    wrong = {**right, "STORE_PASS": "wrong-one"}
+    bad = dlctl("stores", "check", "manifest.yml", env=wrong)
+    assert bad.exit_code == 4 and "refuses the user name or the password" in bad.stdout
+    refused = dlctl("submit", "manifest.yml", env=wrong)
+    assert refused.exit_code == 5
+    assert "nothing was sent: The store http://127.0.0.1:" in refused.stderr
+    assert "wrong-one" not in refused.stdout + refused.stderr + bad.stdout
+    assert not (local_site.root / "jobs").exists()
+
+
+HOLD = """\
+import os, pathlib, time
+while not pathlib.Path(os.environ["JOB_STATE_DIR"], "go").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_no_file_and_no_process_shows_the_password_while_a_training_runs(
+    dlctl, local_site, swift, wait_until
+):
+    swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
+    swift.container("my_training_results", {})
+    manifest = listing_1(swift)
+    manifest["framework"] = {"name": "any", "command": "python hold.py"}
+    folder = write_training(dlctl.cwd, {"command": "true"}, {"hold.py": HOLD})
+    (folder / "manifest.yml").write_text(json.dumps(manifest))
+    secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+    seen = []
+
+    def look():
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if PASSWORD.encode() in process.read_bytes():
+                    seen.append(process.read_bytes())
+        return files_tell(local_site.job_dir(training_id), 1, "TRAINING")
+
+    training_id = submit(dlctl, local_site, folder, env=secret)
+    wait_until(look, interval_s=0.01)
+    job_dir = local_site.job_dir(training_id)
+    (job_dir / "state/go").touch()
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    look()
+    assert seen == []
+    kept = [path for path in local_site.root.rglob("*") if path.is_file()
+            and PASSWORD.encode() in path.read_bytes()]  # fmt: skip
+    assert [(p.name, p.stat().st_mode & 0o777) for p in kept] == [
+        ("data_stores.0.password", 0o600)]  # fmt: skip
+
+
+def test_a_failed_training_stores_its_logs_and_a_store_that_fails_trains_nothing_again(
+    dlctl, local_site, swift, wait_until
+):
+    swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
+    swift.container("my_training_results", {})
+    manifest = listing_1(swift)
+    manifest["framework"] = {"name": "any", "command": "echo so far; exit 3"}
+    folder = write_training(dlctl.cwd, {"command": "true"})
+    (folder / "manifest.yml").write_text(json.dumps(manifest))
+    secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+    training_id = submit(dlctl, local_site, folder, env=secret)
+    wait_for_state(dlctl, wait_until, training_id, "FAILED")
+    mark = json.loads(swift.get(f"my_training_results/{training_id}/_complete.json"))
+    assert mark["state"] == "FAILED"
+    log = swift.get(f"my_training_results/{training_id}/learner-1/training-log.txt")
+    assert b"so far" in log
+
+
+def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
+    dlctl, cluster_site, swift, xdg, wait_until
+):
+    """Only the login host reaches Swift here: at its own loopback address."""
+    name = swift.container("by_login", {"words": b"forty two"})
+    swift.container("my_training_results", {})
+    site = change_site(cluster_site, xdg.config, data_via="login")
+    with relayed(cluster_site.cluster, swift.port) as address:
+        port = address.rpartition(":")[2]
+        seen = dataclasses.replace(swift, seen_at=f"127.0.0.1:{port}")
+        manifest = listing_1(seen)
+        manifest["data_stores"][0]["training_data"]["container"] = name
+        command = 'cp "$DATA_DIR/words" "$RESULT_DIR/copy"'
+        manifest["framework"] = {"name": "any", "command": command}
+        folder = write_training(dlctl.cwd, {"command": "true"})
+        (folder / "manifest.yml").write_text(json.dumps(manifest))
+        secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+        training_id = submit(dlctl, site, folder, env=secret)
+        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+        assert training_id not in str(swift.names("my_training_results"))
+        dlctl("stores", "save", training_id, ok=True)
+    assert swift.get(f"my_training_results/{training_id}/copy") == b"forty two"
+
+
+@pytest.fixture
+def loading(dlctl, local_site, swift, wait_until):
+    """A training whose data comes slowly, through a proxy; and the proxy."""
+    name = swift.container("slow", {f"{n}": os.urandom(1 << 20) for n in range(60)})
+    swift.container("my_training_results", {})
+    with faulty_proxy(swift.port) as proxy:
+        proxy.pause_s = 0.1
+        manifest = listing_1(dataclasses.replace(swift, seen_at=proxy.host))
+        manifest["data_stores"][0]["training_data"]["container"] = name
+        manifest["framework"] = {"name": "any", "command": "ls -l $DATA_DIR/"}
+        folder = write_training(dlctl.cwd, {"command": "true"})
+        (folder / "manifest.yml").write_text(json.dumps(manifest))
+        secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+        training_id = submit(dlctl, local_site, folder, env=secret)
+        file = local_site.job_dir(training_id) / contract.status_file(1, "supervisor", 0)
+
+        def status():
+            found = contract.read_record(contract.Status, file)
+            return found if found and " MB/s, " in found.reason else None
+
+        yield training_id, proxy, wait_until(status, what="progress in the status")
+        proxy.pause_s = 0.0
+
+
+def test_loading_tells_how_far_it_is_and_a_cancel_ends_it_at_once(
+    dlctl, local_site, loading, wait_until
+):
+    training_id, _, status = loading
+    assert status.state.value == "DOWNLOADING"
+    pattern = r"training data of data store 'softlayer-object-storage': [\d.]+ MB of 62.9 MB, "
+    assert re.match(pattern + r"[\d.]+ MB/s, \d+ s left", status.reason), status.reason
+    began = time.monotonic()
+    dlctl("cancel", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "CANCELLED")
+    assert time.monotonic() - began < 15
+    own = str(local_site.job_dir(training_id)).encode()
+    assert not [p for p in Path("/proc").glob("[0-9]*/environ") if own in _read(p)]
+
+
+def test_a_fetcher_that_is_killed_is_started_again(dlctl, local_site, loading, wait_until):
+    training_id, proxy, _ = loading
+    mark = f"/jobs/{training_id}/stores/0".encode()
+    (fetcher,) = [p.parent for p in Path("/proc").glob("[0-9]*/environ") if mark in _read(p)]
+    assert b"learner.storage" in (fetcher / "cmdline").read_bytes()
+    os.kill(int(fetcher.name), signal.SIGKILL)
+    proxy.pause_s = 0.0
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+
+
+def _read(path):
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""

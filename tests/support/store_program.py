@@ -1,0 +1,59 @@
+"""Run `python -m learner.storage` as a store's scripts do, against a server of the tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from repository import REPOSITORY
+
+
+class StoreProgram:
+    """One training's store of one implementation."""
+
+    def __init__(self, folder: Path, kind: str, url: str, swift: Any, container: str) -> None:
+        self.folder, self.kind = folder, kind
+        self.job = folder / "job"
+        (self.job / "stores/0").mkdir(parents=True, exist_ok=True)
+        mine = self.job / "stores/0"
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("DLCTL_STORE")}
+        self.env = {
+            **kept, "PYTHONPATH": str(REPOSITORY), "STORE_ID": "mine", "STORE_CONTAINER": container,
+            "STORE_AUTH_URL": url, "STORE_USER_NAME": swift.user, "STORE_PASSWORD": swift.password,
+            "STORE_DIR": str(mine), "STORE_DATA": str(mine / "data"),
+            "STORE_PROGRESS": str(mine / "progress"), "STORE_CACHE": str(folder / "cache"),
+            "DLCTL_STORE_PATIENCE_S": "8",
+        }  # fmt: skip
+
+    @property
+    def data(self) -> Path:
+        """What the learners see."""
+        return self.job / "stores/0/data"
+
+    @property
+    def told(self) -> str:
+        """The sentence of progress."""
+        return (self.job / "stores/0/progress").read_text().strip()
+
+    def start(self, verb: str, **env: str) -> subprocess.Popen[str]:
+        """Start one verb."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "learner.storage", verb, self.kind], env={**self.env, **env},
+            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def run(self, verb: str, **env: str) -> tuple[int, str]:
+        """Run one verb; return its exit code and what it printed."""
+        with self.start(verb, **env) as process:
+            out, err = process.communicate(timeout=100)
+        return process.returncode, out + err
+
+    def contents(self) -> dict[str, bytes]:
+        """Return the files that the learners see."""
+        return {
+            str(path.relative_to(self.data)): path.read_bytes()
+            for path in sorted(self.data.rglob("*")) if path.is_file()
+        }  # fmt: skip

@@ -1,0 +1,212 @@
+"""A real OpenStack Swift with its S3 interface: four unprivileged processes, on free ports."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from repository import SUPPORT
+
+PYTHON = Path(sys.prefix, "servers/bin/python")
+"""An environment of its own: Swift's packages would be loaded by every Python of the tests."""
+USER, PASSWORD = "test:tester", "correct-horse-battery"
+_BACKENDS = ("account", "container", "object")
+_SWIFT_CONF = (
+    "[swift-hash]\nswift_hash_path_suffix = tests\n[storage-policy:0]\nname = one\ndefault = yes\n"  # noqa: E501
+)
+_BACKEND_CONF = """\
+[DEFAULT]
+devices = {folder}/devices
+mount_check = false
+swift_dir = {folder}
+log_level = ERROR
+[pipeline:main]
+pipeline = {kind}-server
+[app:{kind}-server]
+use = egg:swift#{kind}
+fallocate_reserve = 0
+"""
+_PROXY_CONF = """\
+[DEFAULT]
+swift_dir = {folder}
+log_level = ERROR
+[pipeline:main]
+pipeline = catch_errors healthcheck cache listing_formats bulk s3api tempauth slo dlo proxy-server
+[app:proxy-server]
+use = egg:swift#proxy
+allow_account_management = true
+account_autocreate = true
+[filter:catch_errors]
+use = egg:swift#catch_errors
+[filter:healthcheck]
+use = egg:swift#healthcheck
+[filter:cache]
+use = egg:swift#memcache
+[filter:listing_formats]
+use = egg:swift#listing_formats
+[filter:bulk]
+use = egg:swift#bulk
+[filter:s3api]
+use = egg:swift#s3api
+dns_compliant_bucket_names = no
+min_segment_size = 1
+location = us-east-1
+[filter:tempauth]
+use = egg:swift#tempauth
+user_{user} = {password} .admin
+[filter:slo]
+use = egg:swift#slo
+min_segment_size = 1
+[filter:dlo]
+use = egg:swift#dlo
+"""
+_RINGS = """\
+import sys
+from swift.common.ring import RingBuilder
+folder = sys.argv[1]
+for kind, port in zip(("account", "container", "object"), sys.argv[2:]):
+    builder = RingBuilder(1, 1, 1)
+    builder.add_dev({"id": 0, "region": 1, "zone": 1, "weight": 1.0, "ip": "127.0.0.1",
+                     "port": int(port), "device": "d1"})
+    builder.rebalance()
+    builder.get_ring().save(f"{folder}/{kind}.ring.gz")
+"""
+
+
+@dataclass
+class Swift:
+    """A running Swift."""
+
+    folder: Path
+    port: int
+    memcached_port: int
+    user: str = USER
+    password: str = PASSWORD
+    seen_at: str = ""
+    """`HOST:PORT` as those see it who are to read and write; empty: as this process does."""
+
+    @property
+    def auth_url(self) -> str:
+        """The v1 authentication."""
+        return f"{self.s3_url}/auth/v1.0"
+
+    @property
+    def s3_url(self) -> str:
+        """The S3 interface."""
+        return f"http://{self.seen_at or f'127.0.0.1:{self.port}'}"
+
+    def forget_tokens(self) -> None:
+        """Make every token expire now."""
+        with socket.create_connection(("127.0.0.1", self.memcached_port)) as connection:
+            connection.sendall(b"flush_all\r\n")
+            assert connection.recv(100) == b"OK\r\n"
+
+    def request(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Ask Swift's own interface; `path` is `container/object`."""
+        given = {"X-Auth-Token": self.token(), **(headers or {})}
+        return self._ask(method, f"/v1/AUTH_test/{quote(path)}", body, given)
+
+    def token(self) -> str:
+        """Return a fresh token."""
+        given = {"X-Auth-User": self.user, "X-Auth-Key": self.password}
+        return self._ask("GET", "/auth/v1.0", b"", given)[1]["x-auth-token"]
+
+    def _ask(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        with contextlib.closing(connection):
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, found, answer.read()
+
+    def put(self, path: str, body: bytes = b"") -> None:
+        """Make a container, or an object in one."""
+        status, _, told = self.request("PUT", path, body)
+        assert status in (201, 202), (status, told)
+
+    def get(self, path: str) -> bytes:
+        """Return the content of an object."""
+        status, _, body = self.request("GET", path)
+        assert status == 200, (path, status)
+        return body
+
+    def names(self, container: str) -> list[str]:
+        """Return the names in a container."""
+        return self.request("GET", container)[2].decode().splitlines()
+
+    def container(self, name: str, objects: dict[str, bytes]) -> str:
+        """Make a container with objects in it, through one connection; return its name."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        headers = {"X-Auth-Token": self.token()}
+        with contextlib.closing(connection):
+            for path, body in {
+                "": b"",
+                **{f"/{key}": body for key, body in objects.items()},
+            }.items():
+                connection.request("PUT", f"/v1/AUTH_test/{quote(name + path)}", body, headers)
+                answer = connection.getresponse()
+                assert answer.status in (201, 202), (path, answer.status)
+                answer.read()
+        return name
+
+
+@contextlib.contextmanager
+def running_swift(folder: Path) -> Iterator[Swift]:
+    """Start Swift in a folder on a file system with user attributes; end it with the block."""
+    (folder / "devices/d1").mkdir(parents=True)
+    (folder / "swift.conf").write_text(_SWIFT_CONF)
+    user = USER.replace(":", "_")
+    (folder / "proxy.conf").write_text(
+        _PROXY_CONF.format(folder=folder, user=user, password=PASSWORD)
+    )
+    for kind in _BACKENDS:
+        (folder / f"{kind}.conf").write_text(_BACKEND_CONF.format(folder=folder, kind=kind))
+    with contextlib.ExitStack() as stack:
+        servers = [_start(folder, kind, stack) for kind in _BACKENDS]
+        ports = [str(_port(folder, kind, servers)) for kind in _BACKENDS]
+        subprocess.run([str(PYTHON), "-W", "ignore", "-c", _RINGS, str(folder), *ports], check=True)
+        servers.append(_start(folder, "proxy", stack))
+        port = _port(folder, "proxy", servers)
+        yield Swift(folder, port, _port(folder, "memcached", servers))
+
+
+def _start(folder: Path, kind: str, stack: contextlib.ExitStack) -> subprocess.Popen[bytes]:
+    log = stack.enter_context((folder / f"{kind}.log").open("wb"))
+    process = subprocess.Popen(
+        [str(PYTHON), str(SUPPORT / "swift_process.py"), str(folder), kind],
+        stdin=subprocess.PIPE, stdout=log, stderr=log,
+    )  # fmt: skip
+    stack.callback(_end, process)
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _port(folder: Path, kind: str, servers: list[subprocess.Popen[bytes]]) -> int:
+    file, until = folder / f"{kind}.port", time.monotonic() + 60
+    while not file.exists():
+        logs = {path.name: path.read_text()[-2000:] for path in folder.glob("*.log")}
+        assert all(server.poll() is None for server in servers), logs
+        assert time.monotonic() < until, logs
+        time.sleep(0.05)
+    return int(file.read_text())

@@ -1,0 +1,130 @@
+"""Data stores on the way from a manifest to a request: types, keys, scripts, credentials."""
+
+import json
+
+import pytest
+from login_side import make_site
+
+from dlctl.contract.stores import store_script
+from dlctl.errors import ManifestError
+from dlctl.manifest.load import load_manifest
+from dlctl.manifest.overrides import Overrides
+from dlctl.request.build import prepare
+
+HEAD = "name: a\nframework: {name: any, command: 'true'}\ndata_stores:\n"
+S3 = """\
+  - id: mine
+    type: s3_datastore
+    training_data: {container: tf_training_data}
+    connection:
+      auth_url: http://s3.default.svc.cluster.local/
+      user_name: me
+      password: hunter2-hunter2
+"""
+
+
+def prepared(folder, text=S3, **site):
+    (folder / "m.yml").write_text(HEAD + text)
+    more = "".join(f"{key}: {json.dumps(value)}\n" for key, value in site.items())
+    return prepare(folder / "m.yml", Overrides(), make_site(more=more))
+
+
+def problems(folder, text):
+    (folder / "m.yml").write_text(HEAD + text)
+    with pytest.raises(ManifestError) as caught:
+        load_manifest(folder / "m.yml")
+    return caught.value.problems
+
+
+def test_a_store_becomes_two_scripts_and_its_credentials_files(tmp_path):
+    request = prepared(tmp_path, S3 + "    training_results: {container: out}\n")
+    (store,) = request.plan.data_stores
+    assert (store.scripts, store.needs, store.via) == (["load", "store"], ["obstore"], "node")
+    assert store.connection["region"] == "us-standard", "a default of the type"
+    assert set(request.scripts) == {store_script(0, "load"), store_script(0, "store")}
+    assert request.secrets == {"data_stores.0.password": "hunter2-hunter2"}
+    assert store.secrets["password"].endswith(f"{request.plan.training_id}/data_stores.0.password")
+    sent = f"{request.plan} {request.manifest} {request.script} {request.scripts}"
+    assert "hunter2" not in sent
+
+
+def test_a_sites_file_rewrites_addresses_and_says_who_moves_the_data(tmp_path):
+    endpoints = {"http://s3.default.svc.cluster.local": "https://s3.example.org"}
+    request = prepared(tmp_path, endpoints=endpoints, data_via="login")
+    (store,) = request.plan.data_stores
+    assert store.connection["auth_url"] == "https://s3.example.org/"
+    assert store.via == "login"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("      user_name: me\n", "", "m.yml:7:5: data_stores[0].connection: user_name is missing"),
+        ("user_name", "username", "m.yml:9:7: data_stores[0].connection.username: unknown key; did"
+         " you mean 'user_name'? Allowed: auth_url, user_name"),
+        ("http://s3.default", "s3.default", "m.yml:8:7: data_stores[0].connection.auth_url: is no"
+         " URL; http://"),
+        ("s3_datastore", "s3_datastor", "m.yml:5:11: data_stores[0].type: 's3_datastor' is unknown;"
+         " did you mean 's3_datastore'? Allowed: bluemix_objectstore, host_mount"),
+        ("s3_datastore", "http", "data_stores[0].connection.auth_url: unknown key"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_store_has_a_place(tmp_path, old, new, said):
+    assert old in S3
+    found = problems(tmp_path, S3.replace(old, new))
+    assert any(said in each for each in found), found
+    assert not any("hunter2" in each for each in found)
+
+
+def test_a_store_that_is_only_read_takes_no_results(tmp_path):
+    text = (
+        "  - {id: a, type: http, training_results: {container: x}, connection: {url: http://h}}\n"
+    )
+    (problem,) = problems(tmp_path, text)
+    assert "data_stores[0].training_results: a store of the type http takes no results" in problem
+
+
+def test_a_type_of_the_folder_wins_and_a_wrong_one_is_named(tmp_path):
+    mine = tmp_path / "templates/stores/s3_datastore"
+    mine.mkdir(parents=True)
+    (mine / "store.yml").write_text("like: s3_datastore\n")
+    assert any("is like itself" in each for each in problems(tmp_path, S3))
+    (mine / "store.yml").write_text("like: mount_cos\nneeds: [mine]\n")
+    assert any("is like itself" in each for each in problems(tmp_path, S3))
+    (mine / "store.yml").write_text("connection: {Auth: {}}\n")
+    assert any("connection.Auth: small letters" in each for each in problems(tmp_path, S3))
+    (mine / "store.yml").write_text("like: swift_datastore\n")
+    (mine / "load.sh.j2").write_text("{{ nothing }}\n")
+    with pytest.raises(ManifestError, match="load.sh.j2: 'nothing' is undefined"):
+        prepared(tmp_path)
+
+
+def test_a_type_says_which_of_its_keys_are_credentials(tmp_path):
+    mine = tmp_path / "templates/stores/tape"
+    mine.mkdir(parents=True)
+    (mine / "store.yml").write_text("connection: {combination: {secret: true}}\n")
+    (mine / "load.sh.j2").write_text("true\n")
+    text = (
+        "  - {id: a, type: tape, training_data: {container: x}, connection: {combination: 4711}}\n"
+    )
+    request = prepared(tmp_path, text)
+    assert request.secrets == {"data_stores.0.combination": "4711"}
+    assert "4711" not in request.manifest
+
+
+def test_credentials_from_a_profile(tmp_path, monkeypatch):
+    file = tmp_path / "credentials"
+    file.write_text("[cos]\naws_access_key_id = AKID\naws_secret_access_key = s%cret\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    text = S3.replace("hunter2-hunter2", "{from_profile: cos}")
+    text = text.replace("user_name: me", "user_name: {from_profile: cos}")
+    (tmp_path / "f").mkdir()
+    assert prepared(tmp_path / "f", text).secrets == {
+        "data_stores.0.user_name": "AKID", "data_stores.0.password": "s%cret"}  # fmt: skip
+    with pytest.raises(ManifestError, match="the profile 'none' in .* has no aws_secret"):
+        prepared(tmp_path / "f", S3.replace("hunter2-hunter2", "{from_profile: none}"))
+
+
+def test_credentials_from_a_keyring_that_is_not_installed(tmp_path):
+    with pytest.raises(ManifestError, match="password: the package keyring is not installed"):
+        prepared(tmp_path, S3.replace("hunter2-hunter2", "{from_keyring: cos/me}"))

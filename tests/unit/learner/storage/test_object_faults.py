@@ -1,0 +1,195 @@
+"""Faults between a node and a real Swift, through both of its interfaces: each has its sentence."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+from faulty_proxy import faulty_proxy
+from store_program import StoreProgram
+
+BIG = os.urandom(40 << 20)
+KINDS = ["swift", "s3"]
+RETRY = (
+    b"HTTP/1.1 503 Slow Down\r\nRetry-After: 2\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+)
+BROKEN = b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def container(swift):
+    return swift.container("faults", {"big.bin": BIG, "small.txt": b"small", "empty": b""})
+
+
+@pytest.fixture
+def proxy(swift):
+    with faulty_proxy(swift.port) as made:
+        yield made
+
+
+@pytest.fixture(params=KINDS)
+def program(request, tmp_path, swift, proxy, container):
+    url = f"http://{proxy.host}" + ("/auth/v1.0" if request.param == "swift" else "")
+    return StoreProgram(tmp_path, request.param, url, swift, container)
+
+
+def loaded(program):
+    code, told = program.run("load")
+    assert code == 0, told
+    assert program.contents() == {"big.bin": BIG, "small.txt": b"small", "empty": b""}
+
+
+def test_a_cut_connection_costs_a_chunk_and_no_more(program, proxy):
+    proxy.cut_after_bytes = 5 << 20
+    loaded(program)
+    assert proxy.cuts == 1
+    assert len(BIG) < proxy.served_bytes < len(BIG) + (9 << 20)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_asks_for_a_pause_gets_it(kind, tmp_path, swift, proxy, container):
+    url = f"http://{proxy.host}" + ("/auth/v1.0" if kind == "swift" else "")
+    program = StoreProgram(tmp_path, kind, url, swift, container)
+    proxy.answers = [RETRY, BROKEN]
+    began = time.monotonic()
+    code, told = program.run("check")
+    assert (code, told) == (0, "3 objects, 41.9 MB\n")
+    assert proxy.answers == []
+    if kind == "swift":  # obstore hides the header of S3
+        assert time.monotonic() - began >= 2.0
+
+
+def test_a_server_that_fails_for_good_is_the_infrastructures_fault(program, proxy):
+    proxy.answers = [BROKEN] * 200
+    code, told = program.run("load", DLCTL_STORE_PATIENCE_S="1")
+    assert code == 75
+    assert "of data store 'mine' can't be used now: it answers 500" in told
+    assert "HINT: Try again later" in told
+
+
+@pytest.mark.parametrize("harmed", [1, 3])
+def test_a_changed_byte_is_found_and_fetched_again(program, proxy, harmed):
+    proxy.corrupts = harmed
+    loaded(program)
+    assert proxy.corrupts == 0
+
+
+def test_data_that_always_arrives_damaged_is_never_given_to_learners(program, proxy):
+    proxy.corrupts = 10**6
+    code, told = program.run("load")
+    assert code == 75 and "'big.bin' arrived damaged 3 times" in told
+    assert not program.data.exists()
+    assert not [p for p in program.folder.glob("cache/*/objects/*/*") if p.stat().st_size > 9 << 20]
+
+
+def test_wrong_credentials_a_missing_container_and_no_server_are_told_apart(program):
+    code, told = program.run("check", STORE_PASSWORD="wrong-one")
+    assert code == 1 and "refuses the user name or the password of data store 'mine'" in told
+    assert "wrong-one" not in told
+    code, told = program.run("check", STORE_CONTAINER="no_such")
+    assert code == 1 and "has no container 'no_such', which data store 'mine' names" in told
+    nowhere = {"STORE_AUTH_URL": "http://127.0.0.1:9/auth/v1.0", "DLCTL_STORE_PATIENCE_S": "0.1"}
+    code, told = program.run("check", **nowhere)
+    assert code == 75 and "can't be used now: the connection failed" in told
+
+
+def test_an_object_that_changes_while_it_is_read_is_named(program, proxy, swift):
+    name = swift.container(f"changing_{program.kind}", {"a.bin": BIG})
+
+    def change(data):
+        if b"ytes=" in data and b"a.bin" in data:
+            proxy.on_request = lambda _: None
+            swift.put(f"{name}/a.bin", b"other" * (6 << 20))
+
+    proxy.on_request = change
+    code, told = program.run("load", STORE_CONTAINER=name)
+    assert code == 1
+    assert f"The object 'a.bin' in the container '{name}' of data store 'mine' has changed" in told
+    assert "submit a new training" in told
+
+
+def test_a_missing_object_is_named(program, swift):
+    name = swift.container(f"missing_{program.kind}", {"a": b"1", "b": b"2"})
+    code, _ = program.run("load", STORE_CONTAINER=name)
+    assert code == 0
+    listing = program.job / "stores/0/listing.json"
+    text = listing.read_text().replace('"key": "a"', '"key": "gone"')
+    listing.write_text(text)
+    code, told = program.run("load", STORE_CONTAINER=name)
+    assert code == 1 and f"has no object 'gone' in the container '{name}'" in told
+
+
+def test_a_killed_fetcher_is_taken_over_and_only_chunks_in_flight_come_again(program, proxy, swift):
+    size_bytes = 160 << 20  # 20 chunks, 8 of which are in flight at a time
+    name = swift.container(f"killed_{program.kind}", {"big.bin": BIG * 4})
+    proxy.pause_s = 0.002
+    process = program.start("load", STORE_CONTAINER=name)
+    until = time.monotonic() + 60
+    while proxy.served_bytes < size_bytes // 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    before, proxy.pause_s = proxy.served_bytes, 0.0
+    code, told = program.run("load", STORE_CONTAINER=name)
+    assert code == 0, told
+    assert program.contents() == {"big.bin": BIG * 4}
+    assert proxy.served_bytes < size_bytes + 8 * (8 << 20) + (1 << 20)
+    assert proxy.served_bytes - before < size_bytes - 3 * (8 << 20), "it began anew"
+    assert not list(program.folder.glob("cache/*/objects/*/*.*")), "private files are left"
+
+
+def test_two_jobs_at_once_fetch_one_copy(program, proxy, tmp_path, swift):
+    url = program.env["STORE_AUTH_URL"]
+    other = StoreProgram(tmp_path / "b", program.kind, url, swift, "faults")
+    other.env["STORE_CACHE"] = program.env["STORE_CACHE"]
+    proxy.pause_s = 0.002
+    both = [each.start("load") for each in (program, other)]
+    for process in both:
+        out, err = process.communicate(timeout=100)
+        assert process.returncode == 0, err
+    assert program.contents() == other.contents()
+    assert len(BIG) <= proxy.served_bytes < len(BIG) + (1 << 20)
+
+
+def test_the_next_training_asks_for_a_listing_and_no_more(program, proxy):
+    loaded(program)
+    proxy.served_bytes = 0
+    loaded(program)  # the next attempt
+    assert proxy.served_bytes == 0, "an attempt uses the frozen listing"
+    (program.job / "stores/0/listing.json").unlink()  # the next training
+    loaded(program)
+    assert 0 < proxy.served_bytes < 10_000
+    assert re.search(r"3 objects, 41\.9 MB, from faults at http\S+: 0 B fetched", program.told)
+
+
+def test_a_stopped_fetcher_that_wakes_up_late_harms_nothing(program, proxy):
+    proxy.pause_s = 0.005
+    late = program.start("load")
+    until = time.monotonic() + 60
+    while proxy.served_bytes < len(BIG) // 4:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    os.kill(late.pid, signal.SIGSTOP)
+    proxy.pause_s = 0.0
+    code, told = program.run("load", DLCTL_STORE_LAPSE_S="1")
+    assert code == 0, told
+    os.kill(late.pid, signal.SIGCONT)
+    _, err = late.communicate(timeout=60)
+    assert late.returncode == 0, err
+    loaded(program)
+
+
+def test_an_expired_token_is_renewed(tmp_path, swift, proxy, container):
+    program = StoreProgram(tmp_path, "swift", f"http://{proxy.host}/auth/v1.0", swift, container)
+    forgot = []
+
+    def forget(data):
+        if b"ytes=" in data and not forgot:
+            forgot.append(1)
+            swift.forget_tokens()
+
+    proxy.on_request = forget
+    loaded(program)
+    assert forgot

@@ -1,0 +1,283 @@
+"""What each implementation of object stores can do: names, sizes, large objects, other servers."""
+
+import functools
+import hashlib
+import http.server
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+from types import SimpleNamespace
+from urllib.request import urlopen
+
+import pytest
+from keystone import keystone
+from store_program import StoreProgram
+from swift_server import PYTHON
+
+from learner.errors import SiteFault, UserFault
+from learner.storage.cache import Cache
+from learner.storage.etag_check import EtagCheck
+from learner.storage.listing import list_container
+from learner.storage.objects import Object, Patient, Place, Unavailable, open_store
+from learner.storage.objects.s3 import guessed_parts
+from learner.storage.progress import Progress
+
+MIB = 1 << 20
+ODD = {
+    "with space/a b": b"1", "hash#tag": b"2", "ünïcode/雪": b"3", "percent%20": b"4",
+    "..dots": b"5", "empty": b"", "plus+and&": b"6", "new": b"7",
+}  # fmt: skip
+
+
+@pytest.fixture(params=["swift", "s3"])
+def program(request, tmp_path, swift):
+    url = swift.auth_url if request.param == "swift" else swift.s3_url
+    return StoreProgram(tmp_path, request.param, url, swift, "none")
+
+
+def test_odd_names_become_files(program, swift):
+    name = swift.container("odd #" if program.kind == "swift" else "odd_s3", ODD)
+    code, told = program.run("load", STORE_CONTAINER=name)
+    assert code == 0, told
+    assert program.contents() == ODD
+
+
+@pytest.mark.parametrize("key", ["../escape", "a/../../b", "a//b", "a/./b"])
+def test_a_name_that_leaves_the_folder_is_refused_by_name(program, swift, key):
+    name = swift.container(f"bad_{program.kind}", {"fine": b"1", key: b"2"})
+    code, told = program.run("load", STORE_CONTAINER=name)
+    swift.request("DELETE", f"{name}/{key}")
+    assert code == 1 and repr(key) in told and "can't become a file of DATA_DIR" in told
+    assert not program.data.exists()
+
+
+def test_a_name_that_is_also_a_folder_is_refused_by_name(program, swift):
+    name = swift.container(f"both_{program.kind}", {"a/b": b"1", "a": b"2"})
+    code, told = program.run("load", STORE_CONTAINER=name)
+    assert code == 1 and "'a'" in told and "other objects need a folder of this name" in told
+
+
+def test_a_prefix_names_a_part_of_a_container(program, swift):
+    name = swift.container(f"parts_{program.kind}", {"x/a": b"1", "x/b/c": b"2", "y/d": b"3"})
+    code, told = program.run("load", STORE_CONTAINER=f"{name}/x")
+    assert code == 0, told
+    assert program.contents() == {"a": b"1", "b/c": b"2"}
+
+
+@pytest.mark.long
+def test_ten_thousand_objects(tmp_path, swift):
+    """Over a minute: a real Swift takes most of it to store them; a page of it has 10,000."""
+    objects = {f"d{n % 100}/{n}": b"%d" % n for n in range(10_002)}
+    name = swift.container("many", objects)
+    program = StoreProgram(tmp_path, "swift", swift.auth_url, swift, name)
+    code, told = program.run("load")
+    assert code == 0, told
+    assert program.contents() == objects
+
+
+def test_results_go_in_parts_and_come_back_whole(program, swift):
+    name = swift.container(f"large_{program.kind}", {})
+    source = program.folder / "source"
+    source.mkdir()
+    content = os.urandom(70 * MIB + 5)
+    (source / "model.pt").write_bytes(content)
+    more = {"STORE_CONTAINER": name, "STORE_SOURCE": str(source), "TRAINING_ID": "t-1",
+            "STORE_JOB_DIR": str(program.job), "DLCTL_ATTEMPT": "1",
+            "TRAINING_STATE": "COMPLETED"}  # fmt: skip
+    code, told = program.run("save", **more)
+    assert code == 0, told
+    assert swift.get(f"{name}/t-1/model.pt") == content
+    mark = json.loads(swift.get(f"{name}/t-1/_complete.json"))
+    assert mark["files"] == [{"name": "model.pt", "size_bytes": len(content),
+                              "sha256": hashlib.sha256(content).hexdigest()}]  # fmt: skip
+    code, told = program.run("load", STORE_CONTAINER=f"{name}/t-1")
+    assert code == 0, told
+    assert program.contents()["model.pt"] == content
+
+
+def test_an_earlier_attempt_overwrites_nothing_of_a_later_one(program, swift):
+    name = swift.container(f"fence_{program.kind}", {})
+    source = program.folder / "source"
+    source.mkdir()
+    more = {"STORE_CONTAINER": name, "STORE_SOURCE": str(source), "TRAINING_ID": "t-1",
+            "STORE_JOB_DIR": str(program.job), "TRAINING_STATE": "COMPLETED"}  # fmt: skip
+    (source / "a").write_text("second")
+    assert program.run("save", **more, DLCTL_ATTEMPT="2")[0] == 0
+    (source / "a").write_text("first")
+    code, told = program.run("save", **more, DLCTL_ATTEMPT="1")
+    assert (code, swift.get(f"{name}/t-1/a")) == (76, b"second"), told
+    (program.job / "attempts/4").mkdir(parents=True)
+    (program.job / "attempts/4/submit.begin").touch()
+    code, told = program.run("save", **more, DLCTL_ATTEMPT="3")
+    assert (code, swift.get(f"{name}/t-1/a")) == (76, b"second"), told
+
+
+def test_a_dynamic_large_object_is_whole(tmp_path, swift):
+    swift.container("dlo_segments", {"big/1": b"a" * MIB, "big/2": b"b" * MIB})
+    name = swift.container("dlo", {})
+    swift.request("PUT", f"{name}/big", b"", {"X-Object-Manifest": "dlo_segments/big/"})
+    program = StoreProgram(tmp_path, "swift", swift.auth_url, swift, name)
+    code, told = program.run("load")
+    assert code == 0, told
+    assert program.contents() == {"big": b"a" * MIB + b"b" * MIB}
+
+
+def test_keystone_names_the_store_of_the_region(tmp_path, swift):
+    name = swift.container("by_keystone", {"a": b"1"})
+    with keystone(swift, "p-1", "mine", "dallas") as url:
+        program = StoreProgram(tmp_path, "swift", url, swift, name)
+        v3 = {"STORE_PROJECT_ID": "p-1", "STORE_DOMAIN_NAME": "mine", "STORE_REGION": "dallas"}
+        assert program.run("load", **v3)[0] == 0
+        assert program.contents() == {"a": b"1"}
+        code, told = program.run("check", **v3 | {"STORE_DOMAIN_NAME": "other"})
+        assert code == 1 and "refuses the user name or the password" in told
+        code, told = program.run("check", **v3 | {"STORE_REGION": "paris"})
+        assert code == 1 and "no object store in the region 'paris'" in told
+
+
+def test_a_site_reaches_the_store_at_another_address(tmp_path, swift):
+    name = swift.container("rewritten", {"a": b"1"})
+    program = StoreProgram(tmp_path, "swift", swift.auth_url, swift, name)
+    wrong = {"STORE_ENDPOINTS": f"http://127.0.0.1:{swift.port} http://127.0.0.1:9"}
+    code, told = program.run("check", **wrong, DLCTL_STORE_PATIENCE_S="0.1")
+    assert code == 75, "the address of the account is rewritten, too"
+
+
+@pytest.fixture(scope="module")
+def moto():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    argv = [str(PYTHON), "-W", "ignore", "-m", "moto.server", "-p", str(port)]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 60
+        while True:
+            try:
+                urlopen(f"http://127.0.0.1:{port}/moto-api/data.json", timeout=5).close()
+                break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < until
+                time.sleep(0.1)
+        yield SimpleNamespace(url=f"http://127.0.0.1:{port}", user="id", password="a secret key")
+        process.terminate()
+
+
+def test_another_server_of_s3(tmp_path, moto):
+    bucket = Place("m", "tf_data", "", {"auth_url": moto.url, "user_name": "id", "password": "key"})
+    program = StoreProgram(tmp_path, "s3", moto.url, moto, "tf_data")
+    code, told = program.run("check")
+    assert code == 1 and "has no container 'tf_data'" in told
+    make = "import boto3, sys; boto3.client('s3', endpoint_url=sys.argv[1], region_name='us-east-1'"
+    make += ", aws_access_key_id='id', aws_secret_access_key='k').create_bucket(Bucket='tf_data')"
+    subprocess.run([PYTHON, "-W", "ignore", "-c", make, moto.url], check=True)
+    store, file = open_store("s3", bucket), tmp_path / "file"
+    file.write_bytes(os.urandom(66 * MIB))
+    md5 = hashlib.md5(file.read_bytes()).hexdigest()
+    store.write("a/b", file, md5)
+    code, told = program.run("load")
+    assert code == 0, told
+    assert program.contents() == {"a/b": file.read_bytes()}
+    assert store.stat("gone") is None
+
+
+@pytest.fixture
+def web(tmp_path):
+    folder = tmp_path / "web"
+    (folder / "data/deep").mkdir(parents=True)
+    (folder / "data/a b.txt").write_bytes(b"one")
+    (folder / "data/deep/b.bin").write_bytes(os.urandom(20 * MIB))
+    handler = functools.partial(_Quiet, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}", folder=folder, user="",
+                          password="")  # fmt: skip
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+def test_a_folder_of_a_web_server(tmp_path, web):
+    program = StoreProgram(tmp_path, "http", "", web, "data")
+    code, told = program.run("load", STORE_URL=web.url)
+    assert code == 0, told
+    big = (web.folder / "data/deep/b.bin").read_bytes()
+    assert program.contents() == {"data/a b.txt": b"one", "data/deep/b.bin": big}
+    code, told = program.run("check", STORE_URL=web.url, STORE_CONTAINER="gone")
+    assert code == 1 and "has no container 'gone'" in told
+
+
+def test_a_folder_that_fsspec_reads(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/a").write_bytes(b"1")
+    nobody = SimpleNamespace(user="", password="")
+    program = StoreProgram(tmp_path, "fsspec", "", nobody, str(tmp_path / "there"))
+    local = {"STORE_PROTOCOL": "file", "STORE_HOST": "", "STORE_USER_NAME": "",
+             "STORE_PASSWORD": ""}  # fmt: skip
+    code, told = program.run("load", **local)
+    assert code == 0, told
+    assert program.contents() == {"a": b"1"}
+
+
+def test_a_cache_without_room_says_what_is_needed(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/a").write_bytes(b"x" * 5000)
+    place = Place("mine", str(tmp_path / "there"), "", {"protocol": "file"})
+    store = open_store("fsspec", place)
+    cache = Cache(tmp_path / "cache", place, free=lambda _: 4000)
+    with pytest.raises(SiteFault, match="needs 5 kB in .*, where 4 kB are free: No space left"):
+        cache.fill(list_container(store, place), store, Progress(None, ""))
+    cache = Cache(tmp_path / "cache", place, free=lambda _: 5000)
+    filled = cache.fill(list_container(store, place), store, Progress(None, ""))
+    assert (filled.tree / "a").read_bytes() == b"x" * 5000
+
+
+def test_a_patient_store_gives_up_in_the_end():
+    tried = []
+
+    class Down:
+        def stat(self, key):
+            tried.append(key)
+            raise Unavailable("down")
+
+    with pytest.raises(Unavailable):
+        Patient(Down(), 1.0).stat("a")
+    assert 2 <= len(tried) <= 6
+
+
+@pytest.mark.parametrize("of", [lambda md5: md5.digest(), lambda md5: md5.hexdigest().encode()])
+@pytest.mark.parametrize("parts", [(), (5, 5, 3), (13,), (4, 9)])
+def test_an_etag_agrees_with_its_content_only(parts, of):
+    content = b"some content."
+    cuts = [content[sum(parts[:n]) : sum(parts[: n + 1])] for n in range(len(parts))]
+    etag = hashlib.md5(b"".join(of(hashlib.md5(cut)) for cut in cuts) if parts else content)
+    item = Object("k", len(content), etag.hexdigest(), parts)
+    for pieces in ([content], [content[:4], content[4:]], [b"%c" % c for c in content]):
+        check = EtagCheck(item)
+        for piece in pieces:
+            check.update(piece)
+        assert check.agrees()
+    wrong = EtagCheck(item)
+    wrong.update(b"some Content.")
+    assert not wrong.agrees()
+
+
+def test_parts_are_guessed_only_when_one_size_fits():
+    etag = "0" * 32
+    assert guessed_parts(5, etag) == ()
+    assert guessed_parts(5, f"{etag}-1") == (5,)
+    assert guessed_parts(160 * MIB + 1, f"{etag}-21") == (*[8 * MIB] * 20, 1)
+    assert guessed_parts(100 * MIB, f"{etag}-2") == (), "50 MiB, or any other size up to 99"
+
+
+def test_an_unknown_implementation_is_named():
+    with pytest.raises(UserFault, match="no implementation 'tape'"):
+        open_store("tape", Place("mine", "c", "", {}))
