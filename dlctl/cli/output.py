@@ -144,11 +144,14 @@ def _wrapped(text: str, indent: int) -> list[str]:
 
 def fields(pairs: Mapping[str, object]) -> None:
     """Print `name  value` lines; empty values are left out."""
-    shown = {k: str(v) for k, v in pairs.items() if v not in (None, "", [], {})}
-    width = max((len(k) for k in shown), default=0)
-    for name, value in shown.items():
+    from dlctl.terminal.text import width_of
+
+    shown = [(_printable(k).replace("\n", "\\n"), str(v)) for k, v in pairs.items()
+             if v not in (None, "", [], {})]  # fmt: skip
+    width = max((width_of(name) for name, _ in shown), default=0)
+    for name, value in shown:
         first, *rest = _wrapped(_printable(value), width + 2)
-        print(f"{name.ljust(width)}  {first}")
+        print(f"{name}{' ' * (width - width_of(name))}  {first}")
         for more in rest:
             print(" " * (width + 2) + more)
 

@@ -51,3 +51,8 @@ def test_columns_stand_below_each_other_whatever_is_in_them(capsys) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert len({width_of(line) - len(line.split()[-1]) for line in lines}) == 1
     assert "\x1b" not in "".join(lines)
+
+
+def test_the_name_of_a_field_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    output.fields({"a\nb": "1", "\x1b[2Jc": "2", "日本": "3", "": ""})
+    assert capsys.readouterr().out == "a\\nb      1\n\\x1b[2Jc  2\n日本      3\n"
