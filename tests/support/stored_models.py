@@ -45,7 +45,11 @@ class ModelSite:
 
     def leftovers(self) -> list[Path]:
         """Return what an unfinished create has left."""
-        known = [*self.root.rglob(".dlctl-*"), *self.root.rglob(".new.*"), *self.root.rglob(".gc*")]
+        known = [
+            *self.root.glob(".dlctl-upload.*"),
+            *self.root.rglob(".new.*"),
+            *self.root.rglob(".gc*"),
+        ]
         incoming = self.root / "models/incoming"
         return known + (list(incoming.iterdir()) if incoming.exists() else [])
 
