@@ -50,7 +50,7 @@ MODEL = typer.Argument(
     "newest by default.",
 )  # fmt: skip
 FOLDER = typer.Argument(
-    None, metavar="[FOLDER|MANIFEST]", help="What to store; not with --from.", show_default=False
+    None, metavar="FOLDER|MANIFEST", help="What to store; not with --from.", show_default=False
 )
 SITE = typer.Option(
     None, "--site", "-s", envvar="DLCTL_SITE", autocompletion=complete_sites,
@@ -260,7 +260,7 @@ def diff(
 def pull(
     model: str = MODEL,
     folder: Path | None = typer.Argument(
-        None, metavar="[FOLDER]", help="Target folder; ./ID@VERSION by default.", show_default=False
+        None, metavar="FOLDER", help="Target folder; ./ID@VERSION by default.", show_default=False
     ),
     site: str | None = SITE, as_json: bool = JSON,
 ) -> None:  # fmt: skip
