@@ -348,7 +348,7 @@ def test_a_training_that_has_not_ended_keeps_its_version(site, folder, store, kn
     site.store(folder, made.model_id)
     uses = site.root / f"models/versions/{made.model_id}/uses"
     uses.mkdir()
-    (uses / "1.t-1").write_text("t-1\n")
+    (uses / "1.t-1").write_text("" if known else "t-1\n")  # empty: the disk was full
     attempt = site.root / "jobs/t-1/attempts/1"
     attempt.mkdir(parents=True)
     states = iter([State.TRAINING, State.COMPLETED])
