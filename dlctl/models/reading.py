@@ -44,11 +44,12 @@ def read_models(session: Session) -> list[KnownModel]:
         TransportError
     """
     mark = f"<{secrets.token_hex(16)}>"
+    uses = f"./*/{contract.MODEL_USES}/*"
     script = f"""\
 LC_ALL=C; export LC_ALL
 cd -- {shlex.quote(f"{session.site.root}/{contract.MODEL_VERSIONS}")} 2>/dev/null || exit 0
-find . -type f -path './*/{contract.MODEL_USES}/*' # their names say all
-find . -type f ! -name '.*' ! -name '*.deleted' ! -path './*/{contract.MODEL_USES}/*' -exec awk -v mark='{mark}' '
+find . -type f -path '{uses}' # their names say all
+find . -type f ! -name '.*' ! -name '*.deleted' ! -path '{uses}' -exec awk -v mark='{mark}' '
     FNR == 1 {{ print mark FILENAME; skip = 0 }}
     skip {{ next }}
     {{ print }}
@@ -67,9 +68,9 @@ printf '%s' '{mark}'"""
         raise RemoteCommandError(
             f"{session.transport.name}: the list of models was cut short", hint="Try again."
         )
-    uses = [(name, "") for name in texts[0].split("\n") if name]
+    named = [(name, "") for name in texts[0].split("\n") if name]
     files = (text.partition("\n")[::2] for text in texts[1:])
-    return _models(session.site.name, [*uses, *files])
+    return _models(session.site.name, [*named, *files])
 
 
 def _models(site: str, files: Iterable[tuple[str, str]]) -> list[KnownModel]:
