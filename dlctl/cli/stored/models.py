@@ -20,6 +20,7 @@ from dlctl.cli.common import (
     open_record,
     opened,
 )
+from dlctl.cli.stored.making import confirmed, make, one_source, said, seconds
 from dlctl.cli.stored.shown import (
     print_changes,
     print_differences,
@@ -29,9 +30,7 @@ from dlctl.cli.stored.shown import (
 )
 
 if TYPE_CHECKING:
-    from dlctl.contract import ModelVersion
     from dlctl.lifecycle import Session
-    from dlctl.models.create import Wish
     from dlctl.models.known import KnownModel
     from dlctl.models.record import ModelRecord
 
@@ -112,11 +111,11 @@ def create(
 
     Example: dlctl models create --from digits-3k9f --name digits --alias best
     """
-    _one_source(folder, training_id, needed=True)
-    wish = _wish(name, tags, aliases, description)
+    one_source(folder, training_id, needed=True)
+    wish = said(name, tags, aliases, description)
     where = open_record().find(training_id).site if training_id else site or "local"
     with _site(where) as (session, _, record):
-        made = _make(session, wish, folder, training_id, results)
+        made = make(session, wish, folder, training_id, results)
         _remember(session, record)
     output.report(shown(made), as_json, lambda _: output.line(made.label))
     output.note(f"{made.file_count} files, {size(made.size_bytes)}, at {where}")
@@ -192,8 +191,8 @@ def update(
     from dlctl.models.known import find_model
     from dlctl.models.reference import parse_reference
 
-    _one_source(folder, training_id, needed=False)
-    wish, wanted = _wish("", tags, aliases, description), parse_reference(model)
+    one_source(folder, training_id, needed=False)
+    wish, wanted = said("", tags, aliases, description), parse_reference(model)
     with _site(_where(model, site)) as (session, models, record):
         old = find_model(models, wanted.model, f"at {session.site.name}")
         number = old.number_of(wanted.which)
@@ -201,8 +200,8 @@ def update(
             from dataclasses import replace
 
             parent = replace(wish, model=old, parent=number)
-            number = _make(session, parent, folder, training_id, results).version
-            wish = _wish("", [], [], None)
+            number = make(session, parent, folder, training_id, results).version
+            wish = said("", [], [], None)
         change(session, old, Changes(wish.aliases, number, wish.tags, remove_tags or [],
                                      remove_aliases or [], wish.description))  # fmt: skip
         new = find_model(_remember(session, record), old.model_id, f"at {session.site.name}")
@@ -232,7 +231,7 @@ def delete(
         old = find_model(models, wanted.model, f"at {session.site.name}")
         number = old.number_of(wanted.which) if wanted.which else None
         changes.check_unused(session, models, old, number, open_record())
-        if not (yes or _confirmed(old, number)):
+        if not (yes or confirmed(old, number)):
             return output.note("nothing was deleted")
         changes.delete(session, old, number)
         _remember(session, record)
@@ -300,83 +299,10 @@ def gc(
     from dlctl.models.changes import collect_garbage
 
     with opened(site) as session:
-        done = collect_garbage(session, _seconds(older_than), dry_run=dry_run)
+        done = collect_garbage(session, seconds(older_than), dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"
     output.report(done, as_json, lambda _: output.line(
         f"{verb} {done.blobs} contents, {size(done.size_bytes)}"))  # fmt: skip
-
-
-def _confirmed(model: KnownModel, number: int | None) -> bool:
-    """Ask at the terminal.
-
-    Raises:
-        typer.BadParameter: there is none.
-    """
-    versions = f"{len(model.numbers)} versions" if len(model.numbers) > 1 else "its one version"
-    what = f"{model.model_id}@{number}" if number else f"{model.model_id} with {versions}"
-    try:
-        said = output.ask(f"delete {what} from {model.site}? [y/N] ", hidden=False)
-    except EOFError:
-        raise typer.BadParameter(
-            "`dlctl models delete` asks first, and there is no terminal here: add --yes"
-        ) from None
-    return said.strip().lower() in ("y", "yes")
-
-
-def _seconds(text: str) -> int:
-    from dlctl.units import parse_duration
-
-    if text in ("0", "0s"):
-        return 0
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"--older-than: {error}") from None
-
-
-def _one_source(folder: Path | None, training_id: str | None, *, needed: bool) -> None:
-    """Refuse two sources for a version, or none where one is needed."""
-    if folder and training_id:
-        raise typer.BadParameter("name a folder or --from a training, not both")
-    if needed and not (folder or training_id):
-        raise typer.BadParameter("name a folder, or --from TRAINING")
-
-
-def _wish(
-    name: str, tags: list[str] | None, aliases: list[str] | None, description: str | None
-) -> Wish:
-    """Return what a person has said about a version.
-
-    Raises:
-        RecordError: a word can't be a tag or an alias.
-    """
-    from dlctl.models.create import Wish
-    from dlctl.models.reference import check_alias, check_word
-
-    return Wish(name, [check_word(tag, "a tag") for tag in tags or []],
-                [check_alias(alias) for alias in aliases or []], description)  # fmt: skip
-
-
-def _make(
-    session: Session, wish: Wish, folder: Path | None, training_id: str | None, results: str
-) -> ModelVersion:
-    """Store a version."""
-    from dlctl.errors import RecordError
-    from dlctl.models.create import from_folder, from_training
-
-    if training_id is None:
-        assert folder is not None
-        with output.progress("sending") as on_progress:
-            return from_folder(session, folder, wish, on_progress)
-    training = open_record().find(training_id)
-    if training.site != session.site.name:
-        raise RecordError(
-            f"{training.training_id} is at {training.site}, and the model at {session.site.name}",
-            hint="dlctl models create --from makes a model at the training's site",
-        )
-    from dlctl.lifecycle import refresh
-
-    return from_training(session, refresh(session, [training], open_record())[0], wish, results)
 
 
 def _remember(session: Session, record: ModelRecord) -> list[KnownModel]:
