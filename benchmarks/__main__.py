@@ -22,6 +22,7 @@ PACKAGES = {
     "start_up": _CLIENT,
     "client": _CLIENT,
     "lifecycle": (*_CLIENT, *_LEARNERS),
+    "models": _CLIENT,
     "metrics": (*_CLIENT, "starlette", "tensorboard"),
     "exchange": _LEARNERS,
     "training": _LEARNERS,

@@ -81,6 +81,7 @@ GOALS: dict[str, tuple[Goal, ...]] = {
     "lost_work": (Bound(11),),
     "preflight_4_nodes": (Bound(5),),
     "hang_watch_cost": (Bound(0.005),),
+    "models_20": (Cost(1.05),),
     "view_open_bytes": (Bound(1e6),),
     "view_reopen_bytes": (Bound(50_000),),
     "view_live_bytes": (Bound(2000),),

@@ -92,6 +92,8 @@ class Record:
     """The attempt after whose end the results were fetched."""
     notice_tries: int = 0
     """How many more times a dlctl that looks tries to send a notice of this state."""
+    model: str = ""
+    """The stored model that it trains, as `ID@N`; empty if a folder was sent."""
 
 
 _FIELDS = [field.name for field in fields(Record)]

@@ -62,6 +62,10 @@ def submit(
     nodes: int | None = NODES, learners_per_node: int | None = LEARNERS_PER_NODE,
     gpus: int | None = GPUS, cpus: float | None = CPUS, memory: str | None = MEMORY,
     time: str | None = TIME, partition: str | None = PARTITION, set_: list[str] = SET,
+    model: str | None = typer.Option(
+        None, "--model", metavar="ID[@VERSION]",
+        help="Train this version of a stored model, at its site, instead of a manifest's folder.",
+    ),
     stay: bool = typer.Option(False, "--follow", "-f", help="Stay and print the log as it grows."),
     as_json: bool = JSON,
 ) -> None:  # fmt: skip
@@ -72,19 +76,20 @@ def submit(
     from dlctl.lifecycle import make_environment
     from dlctl.lifecycle import submit as send
     from dlctl.lifecycle.stores import bring_by_login, refuse_wrong_stores
-    from dlctl.request.build import prepare
+    from dlctl.models.use import build
     from dlctl.request.request import check_can_run
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, time, partition, set_
     )
-    with opened(site) as session:
-        request = prepare(manifest, overrides, session.site)
+    with opened(_site_of(model, site) if model else site) as session:
+        request = build(session, manifest, overrides, model)
         check_can_run(request)
         _say_what_is_missing(request.plan.not_in_this_version)
         _say_links(request.plan)
-        output.warn_if(alone(request.plan.framework.command, request.plan.resources.learners,
-                             manifest))  # fmt: skip
+        _say_models(request.plan)
+        output.warn_if("" if model else alone(
+            request.plan.framework.command, request.plan.resources.learners, manifest))  # fmt: skip
         refuse_wrong_stores(request, output.note)
         make_environment(session, request.plan, output.note)
         with output.progress("sending") as on_progress:
@@ -94,6 +99,24 @@ def submit(
         if stay:
             return end_of_following(follow(session, record, store, as_json=as_json))
     return output.hint(f"dlctl logs --follow {record.training_id}")
+
+
+def _site_of(model: str, site: str) -> str:
+    """Return the site that has a stored model, as far as is known; refuse another one."""
+    from dlctl.models.record import site_of
+
+    known = site_of(model) or site
+    if site not in ("local", known):
+        raise typer.BadParameter(f"the model {model} is stored at the site {known}, not at {site}")
+    return known
+
+
+def _say_models(plan: Plan) -> None:
+    """Say which versions of stored models a training uses: an alias may move."""
+    if plan.model:
+        output.note(f"trains {plan.model}")
+    if plan.weights:
+        output.note(f"starts from {plan.weights.path} of {plan.weights.model}")
 
 
 def _say_links(plan: Plan) -> None:
@@ -143,14 +166,14 @@ def resume(
     Example: dlctl resume digits-3k9f --learners 2 --time 2h
     """
     from dlctl.lifecycle import resume as go_on
+    from dlctl.models.use import build_again
     from dlctl.outputs.logs import LogReader
-    from dlctl.request.build import prepare_again
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, time, partition
     )
     with training(training_id) as (session, record, store):
-        known = go_on(session, record, store, lambda r: prepare_again(r, session.site), overrides,
+        known = go_on(session, record, store, lambda r: build_again(session, r), overrides,
                       new_code=code, on_line=output.note)  # fmt: skip
         _tell_what_runs(session, known, learners, code)
         output.report(plain(known), as_json, lambda _: print_record(known))

@@ -50,7 +50,27 @@ def gather(session: Session, record: Record, store: RecordStore) -> dict[str, An
         record, more = stale([record], error, store)[0], _cached_meaning(record)
     if plan := more.get("plan"):
         more = {**more, "plan": {**plan, "created_at": unix_seconds(plan["created_at"])}}
-    return plain(record) | {"shown_state": shown_state(record)} | more
+    return (
+        plain(record)
+        | {"stored_as": _stored_as(record)}
+        | {"shown_state": shown_state(record)}
+        | more
+    )
+
+
+def _stored_as(record: Record) -> list[str]:
+    """Return the versions of stored models that the training made, as far as is known here."""
+    from dlctl.errors import RecordError
+    from dlctl.models.record import ModelRecord
+
+    try:
+        return ModelRecord().made_from(record.training_id)
+    except RecordError:
+        return []
+
+
+def _weights(weights: dict[str, Any]) -> str:
+    return f"{weights['path']} of {weights['model']}" if weights else ""
 
 
 def _meaning(session: Session, record: Record, plan: dict[str, Any] | None) -> dict[str, Any]:
@@ -97,6 +117,9 @@ def print_details(details: dict[str, Any]) -> None:
         "new code": _new_code(details.get("attempts") or []),
         "parameter server": server_line(details),
         "runs": _runs(plan["framework"]) if plan else "",
+        "model": plan.get("model", ""),
+        "starts from": _weights(plan.get("weights") or {}),
+        "stored as": ", ".join(details.get("stored_as") or []),
         "orders": "; ".join(order["text"] for order in details.get("orders") or []),
     })  # fmt: skip
     for note in plan.get("not_in_this_version", []):

@@ -14,6 +14,7 @@ from dlctl.contract.control import *  # noqa: F403
 from dlctl.contract.files import *  # noqa: F403
 from dlctl.contract.lifecycle import *  # noqa: F403
 from dlctl.contract.log_times import *  # noqa: F403
+from dlctl.contract.models import *  # noqa: F403
 from dlctl.contract.names import *  # noqa: F403
 from dlctl.contract.notices import *  # noqa: F403
 from dlctl.contract.plan import *  # noqa: F403

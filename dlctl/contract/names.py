@@ -36,7 +36,9 @@ ENVIRONMENTS = "environments"
 """Below a site's root: an environment for each list of requirements and Python of the site."""
 NODES = "nodes"
 """Below a site's root: a `BadNode` for each node that has failed a training, `<host>.json`."""
-FOLDERS = ("jobs", "runtime", "store", "secrets", ENVIRONMENTS, "env", "queue", "cache")
+FOLDERS = (
+    "jobs", "runtime", "store", "secrets", ENVIRONMENTS, "env", "queue", "cache", "models",
+)  # fmt: skip
 """Below a site's root: all folders of dlctl. What is in them can run as the user."""
 JOB_STATE = "state"
 """JOB_STATE_DIR: shared by the learners of the training, kept over attempts."""

@@ -238,6 +238,31 @@ class DataStore:
 
 
 @dataclass(frozen=True)
+class GitState:
+    """What git said about the user's folder when it was sent."""
+
+    commit: str
+    branch: str = ""
+    """Empty if no branch was checked out."""
+    dirty: bool = False
+    """Whether the folder differed from the commit."""
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """A file of a stored model, from which a training starts."""
+
+    model: str
+    """The version, as `ID@N`."""
+    path: str
+    """The file's path in the version."""
+    sha256: str
+    size_bytes: int
+    file: str
+    """Its place in the job directory: read-only, the same content as the model's."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that was decided, once, before the job is submitted. Written as plan.json."""
 
@@ -288,4 +313,10 @@ class Plan:
     """The files in which this attempt's code differs from the code before it."""
     umask: str = "077"
     """The permissions, octal, that nothing gets that the job writes."""
+    model: str = ""
+    """The stored model whose code this is, as `ID@N`; empty if the user's folder was sent."""
+    weights: StoredWeights | None = None
+    """The stored file from which it starts, if `framework.arguments.weights` names a model."""
+    git: GitState | None = None
+    """What git said about the user's folder; None without git."""
     schema_version: int = SCHEMA_VERSION

@@ -42,9 +42,9 @@ def act(
 
 
 def _resume(session: Session, record: Record, store: RecordStore) -> Record:
-    from dlctl.request.build import prepare_again
+    from dlctl.models.use import build_again
 
-    return resume(session, record, store, lambda known: prepare_again(known, session.site))
+    return resume(session, record, store, lambda known: build_again(session, known))
 
 
 def _told(record: Record) -> str:

@@ -95,7 +95,7 @@ def upload(
     if end.exit_code == UNSAFE:
         raise refusal(transport.name, end)
     if end.exit_code:
-        raise _explained(transport.name, root, end)
+        raise explained(transport.name, root, end)
 
 
 def _size_bytes(entry: Entry) -> int:
@@ -202,7 +202,8 @@ else
 fi"""
 
 
-def _explained(name: str, root: str, end: Completed) -> TransferError:
+def explained(name: str, root: str, end: Completed) -> TransferError:
+    """Return the error of a script that could not store what it was sent."""
     said = end.error_text
     last = last_telling_line(said) or f"exit code {end.exit_code}"
     hint = f"Check the space and the permissions there: df -h {shlex.quote(root)}"

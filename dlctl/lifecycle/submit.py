@@ -66,7 +66,8 @@ def submit(
         training_id=plan.training_id, name=plan.name, site=plan.site,
         folder="" if rehearses else str(Path.cwd().resolve()),
         job_dir=plan.job_dir, created_at=plan.created_at,
-        manifest_path="" if rehearses else str(request.manifest_path),
+        manifest_path="" if rehearses or plan.model else str(request.manifest_path),
+        model=plan.model,
         overrides=json.dumps(dataclasses.asdict(request.overrides)),
         reason="is being submitted", hint=f"dlctl resume {plan.training_id}",
     )  # fmt: skip
@@ -108,14 +109,14 @@ def send(
 def lacking(session: Session, request: Request) -> list[Tree]:
     """Return what the site lacks: code, runtime, secrets and the job directory."""
     plan = request.plan
-    trees = [
-        Tree(f"store/{plan.code_digest}", request.code.entries, if_exists="repair"),
-        Tree(_runtime_folder(plan), request.runtime, if_exists="repair"),
-    ]
+    code_folder = f"store/{plan.code_digest}"
+    trees = [Tree(_runtime_folder(plan), request.runtime, if_exists="repair")]
     if request.secrets:
         files = [Entry(n, v.encode(), mode=0o600) for n, v in request.secrets.items()]
         trees.append(Tree(f"secrets/{plan.training_id}", files))
-    absent = damaged(session.transport, plan.root, [tree.target for tree in trees])
+    absent = damaged(session.transport, plan.root, [code_folder, *(t.target for t in trees)])
+    if code_folder in absent:  # else it may be at the site only: that of a stored model
+        trees.insert(0, Tree(code_folder, request.code.entries, if_exists="repair"))
     # Always sent, and last: a submission that was cancelled before may have left requests there.
     entries = [*of_request(request).entries(), *_script_entries(request.scripts)]
     job = Tree(f"jobs/{plan.training_id}", entries, if_exists="merge")

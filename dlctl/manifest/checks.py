@@ -171,7 +171,9 @@ def named_files(manifest: Manifest) -> list[tuple[str, str]]:
     if framework.job is not None and manifest.framework.has_loop:
         weights = framework.arguments.get("weights")
         in_store = any(store.training_data for store in manifest.data_stores)
-        if weights is not None and not in_store:  # else it may be a file of DATA_DIR
+        if (
+            weights is not None and not in_store and not framework.stored_weights
+        ):  # else it may be a file of DATA_DIR
             found.append(("framework.arguments.weights", str(weights)))
     metrics = manifest.evaluation_metrics
     if metrics is not None and metrics.parser is not None:

@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from dlctl.contract import MODEL_PREFIX
 from dlctl.contract.frameworks import LOOP_FRAMEWORKS
 from dlctl.contract.stores import MOUNTED_STORES
 from dlctl.manifest.intervals import parse_every, parse_steps
@@ -190,7 +191,8 @@ class FrameworkSection(Section, title="Framework"):
     )
     arguments: Free = Field(
         default_factory=dict,
-        description="What build(arguments) gets; `weights` names a file to start from.",
+        description="What build(arguments) gets; `weights` names a file to start from, "
+        "or a stored model: model:ID@best.",
     )
 
     @field_validator("job")
@@ -225,6 +227,12 @@ class FrameworkSection(Section, title="Framework"):
                 f"for {self.name} a path such as {words.example!r} is allowed"
             )
         return self
+
+    @property
+    def stored_weights(self) -> str | None:
+        """The stored model that `weights` names, as `model:ID@best`; None if it names a file."""
+        named = str(self.arguments.get("weights") or "")
+        return named if named.startswith(MODEL_PREFIX) else None
 
     @property
     def has_loop(self) -> bool:

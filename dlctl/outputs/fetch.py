@@ -53,7 +53,7 @@ def fetch_results(
         TransferError
     """
     base = results_folder(transport, record)
-    index = _index(transport, record, base)
+    index = results_index(transport, record, base)
     names = {f.path: f.sha256 for f in index.files} if index else _listed(transport, base)
     folder = FetchedFolder(destination, record, names)
     try:
@@ -127,7 +127,12 @@ done"""
     return f"{record.job_dir}/{end.text.strip()}{contract.RESULTS}"
 
 
-def _index(transport: Transport, record: Record, results: str) -> ResultsIndex | None:
+def results_index(transport: Transport, record: Record, results: str) -> ResultsIndex | None:
+    """Return the index of a folder with results; None if the training has not stored them.
+
+    Raises:
+        ResultsError: this version does not understand the index.
+    """
     path = f"{results.removesuffix(contract.RESULTS)}{contract.RESULTS_INDEX}"
     content = read_files(transport, [path])[path]
     try:

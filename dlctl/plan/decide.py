@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlctl import __version__, contract
 from dlctl.contract import (
@@ -63,6 +63,8 @@ class Identity:
     """What `environment.python: auto` means: the Python that runs dlctl."""
     machine: Partition | None = None
     """This machine's limits, if dlctl's own queue runs the job on it."""
+    weights: contract.StoredWeights | None = None
+    """The stored file that `framework.arguments.weights` names."""
 
 
 def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[str]) -> Plan:
@@ -100,8 +102,9 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
             version=manifest.framework.version,
             command=manifest.framework.command,
             job=manifest.framework.job,
-            arguments=dict(manifest.framework.arguments),
+            arguments=_arguments(manifest, job_dir, identity.weights),
         ),
+        weights=identity.weights,
         training=manifest.training_settings(),
         checkpoint=_checkpoint(manifest, site, placement, server),
         parameter_server=server,
@@ -119,6 +122,14 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         notify=notify_plan(manifest.notify, f"{site.root}/secrets/{identity.training_id}"),
         not_in_this_version=[*notes, *_without_slurm(manifest, site)],
     )
+
+
+def _arguments(
+    manifest: Manifest, job_dir: str, weights: contract.StoredWeights | None
+) -> dict[str, Any]:
+    """Return what `build` gets: stored weights by the place where they will lie."""
+    given = dict(manifest.framework.arguments)
+    return given | {"weights": f"{job_dir}/{weights.file}"} if weights else given
 
 
 def _without_slurm(manifest: Manifest, site: Site) -> list[str]:

@@ -10,20 +10,24 @@ import posixpath
 import re
 import secrets
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from dlctl import contract
 from dlctl.errors import DlctlError, ManifestError
 from dlctl.manifest.checks import check_files, named_files
-from dlctl.manifest.load import load_manifest
+from dlctl.manifest.load import load_manifest, parse_manifest
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.manifest.requirements import requirement_lines
 from dlctl.manifest.unsupported import can_not_run, not_in_this_version
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.render import render
-from dlctl.request.bundle import Bundle, collect
+from dlctl.request.bundle import DEFAULT_LIMIT_BYTES, Bundle, collect
 from dlctl.request.credentials import secret_values
+from dlctl.request.git import git_state
 from dlctl.request.request import Request, merged, pending, submitted_with, this_machine
 from dlctl.request.runtime import runtime_entries
 from dlctl.stores.scripts import render_scripts, with_scripts
@@ -41,23 +45,73 @@ def new_training_id(name: str) -> str:
     return f"{slug}-{''.join(secrets.choice(_ALPHABET) for _ in range(8))}"
 
 
+FindWeights = Callable[[str], contract.StoredWeights]
+"""Returns the stored file that `framework.arguments.weights` names with `model:…`."""
+
+
 def prepare(
-    manifest_path: Path, overrides: Overrides, site: Site, training_id: str | None = None
-) -> Request:
+    manifest_path: Path, overrides: Overrides, site: Site, training_id: str | None = None,
+    find_weights: FindWeights | None = None,
+) -> Request:  # fmt: skip
     """Return the request for a manifest and a site.
 
     Raises:
         ManifestError, PlanError, SiteError
     """
-    given = load_manifest(manifest_path, overrides)
-    manifest, literal = given.extract_secrets()
     folder = manifest_path.resolve().parent
-    code = collect(folder, leave_out=_manifest_names(manifest_path.resolve()))
+    manifest, literal, code = read_folder(manifest_path, overrides)
+    request = _request(manifest, literal, code, folder, site, training_id, find_weights)
+    plan = replace(request.plan, git=git_state(folder))
+    return replace(request, plan=plan, manifest_path=manifest_path.resolve(),
+                   overrides=_resolved(overrides, plan))  # fmt: skip
+
+
+def prepare_stored(
+    model: str, manifest: str, code: Bundle, overrides: Overrides, site: Site,
+    training_id: str | None = None, find_weights: FindWeights | None = None,
+) -> Request:  # fmt: skip
+    """Return the request for a version of a stored model, which is at the site.
+
+    Args:
+        model: The version, as `ID@N`.
+        manifest: Its manifest.yml.
+        code: Its files, which are not sent.
+
+    Raises:
+        ManifestError, PlanError, SiteError
+    """
+    name = f"{model}, {contract.MANIFEST}"
+    parsed, literal = parse_manifest(manifest.encode(), name, overrides).extract_secrets()
+    _check_sent(parsed, code, Path(name))
+    request = _request(parsed, literal, code, Path.cwd(), site, training_id, find_weights)
+    plan = replace(request.plan, model=model)
+    return replace(request, plan=plan, overrides=_resolved(overrides, plan))
+
+
+def read_folder(
+    manifest_path: Path, overrides: Overrides, limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> tuple[Manifest, dict[str, str], Bundle]:
+    """Return the manifest without its credentials, the credentials, and the folder's files.
+
+    Raises:
+        ManifestError
+    """
+    manifest, literal = load_manifest(manifest_path, overrides).extract_secrets()
+    folder = manifest_path.resolve().parent
+    code = collect(folder, limit_bytes, _manifest_names(manifest_path.resolve()))
     check_files(manifest, folder)
     lines = requirement_lines(manifest, folder)
     if lines != manifest.requirements:  # a resumption does not see the folder
         manifest = manifest.model_copy(update={"requirements": lines})
     _check_sent(manifest, code, manifest_path)
+    return manifest, literal, code
+
+
+def _request(
+    manifest: Manifest, literal: dict[str, str], code: Bundle, folder: Path, site: Site,
+    training_id: str | None, find_weights: FindWeights | None,
+) -> Request:  # fmt: skip
+    manifest, weights = _with_weights(manifest, find_weights)
     runtime_digest, runtime = runtime_entries()
     identity = Identity(
         training_id=training_id or new_training_id(manifest.name),
@@ -66,6 +120,7 @@ def prepare(
         runtime_digest=runtime_digest,
         local_python=sys.executable,
         machine=this_machine(site),
+        weights=weights,
     )
     plan = make_plan(manifest, site, identity, not_in_this_version(manifest))
     plan = with_scripts(plan, folder, manifest.store_secrets(), site.endpoints, via=site.data_via)
@@ -76,11 +131,38 @@ def prepare(
         code=code,
         runtime=runtime,
         secrets=secret_values(manifest, literal, folder),
-        manifest_path=manifest_path.resolve(),
-        overrides=overrides,
+        manifest_path=Path(),
+        overrides=Overrides(),
         scripts=render_scripts(plan, folder),
         can_not_run=tuple(can_not_run(manifest)),
     )
+
+
+def _with_weights(
+    manifest: Manifest, find_weights: FindWeights | None
+) -> tuple[Manifest, contract.StoredWeights | None]:
+    """Return the manifest with the version that `weights: model:…` means now, and its file."""
+    named = manifest.framework.stored_weights
+    if named is None:
+        return manifest, None
+    if find_weights is None:
+        raise ManifestError(
+            f"framework.arguments.weights: only a site can tell what {named} is",
+            hint="dlctl submit, or `dlctl models show` to look at it",
+        )
+    weights = find_weights(named)
+    text = f"{contract.MODEL_PREFIX}{weights.model}/{weights.path}"
+    arguments = {**manifest.framework.arguments, "weights": text}
+    framework = manifest.framework.model_copy(update={"arguments": arguments})
+    return manifest.model_copy(update={"framework": framework}), weights
+
+
+def _resolved(overrides: Overrides, plan: contract.Plan) -> Overrides:
+    """Return the overrides from which the same request can be built again: an alias may move."""
+    if plan.weights is None:
+        return overrides
+    text = f"{contract.MODEL_PREFIX}{plan.weights.model}/{plan.weights.path}"
+    return replace(overrides, set=(*overrides.set, f"framework.arguments.weights={text}"))
 
 
 def _manifest_names(path: Path) -> frozenset[str]:
@@ -89,7 +171,7 @@ def _manifest_names(path: Path) -> frozenset[str]:
     return frozenset([path.name, *same])
 
 
-def prepare_again(record: Record, site: Site) -> Request:
+def prepare_again(record: Record, site: Site, find_weights: FindWeights | None = None) -> Request:
     """Return the request of an interrupted submission, rebuilt from the user's folder.
 
     Raises:
@@ -102,11 +184,11 @@ def prepare_again(record: Record, site: Site) -> Request:
             hint="put the folder back, or submit a new training from where it is now",
         )
     overrides = merged(submitted_with(record), pending(record, 0))
-    return prepare(manifest, overrides, site, record.training_id)
+    return prepare(manifest, overrides, site, record.training_id, find_weights)
 
 
 def _check_sent(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:
-    sent = {file.path for file in code.files}
+    sent = {file.path for file in contract.parse_index(code.index)}
     for key, name in named_files(manifest):
         path = PurePosixPath(posixpath.normpath(name))
         is_sent = any(str(part) in sent for part in (path, *path.parents))  # or a link above it
@@ -121,6 +203,8 @@ def _check_sent(manifest: Manifest, code: Bundle, manifest_path: Path) -> None:
 def folder_index(record: Record) -> bytes | None:
     """Return the index of the user's folder as it is now; None if it can't be sent or is gone."""
     manifest = Path(record.manifest_path)
+    if not record.manifest_path:
+        return None  # it came from a stored model
     try:
         return collect(manifest.parent, leave_out=_manifest_names(manifest)).index
     except (DlctlError, OSError):

@@ -56,6 +56,8 @@ class Bundle:
     index: bytes
     """See `dlctl.contract.sent_files`."""
     size_bytes: int
+    at_site: str = ""
+    """The stored model whose files these are, as `ID@N`: then they have no sources here."""
 
     @property
     def digest(self) -> str:
@@ -64,7 +66,16 @@ class Bundle:
 
     @property
     def entries(self) -> list[Entry]:
-        """Return the folders, the files and their index for an archive."""
+        """Return the folders, the files and their index for an archive.
+
+        Raises:
+            BundleError: the files are at the site only.
+        """
+        if self.at_site:
+            raise BundleError(
+                f"the code of the model {self.at_site} is not whole at the site",
+                hint=f"try again; dlctl models show {self.at_site} --verify names what is damaged",
+            )
         folders = sorted(
             {"/".join(parts[:i]) for f in self.files for parts in [f.path.split("/")]
              for i in range(1, len(parts))}

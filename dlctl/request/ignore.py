@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pathspec
 
-from dlctl.contract import SENT_INDEX
+from dlctl.contract import PULLED_FROM, SENT_INDEX
 
 _ALWAYS_LEFT_OUT = frozenset(
     {
         ".git", ".hg", ".svn", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache",
         ".ruff_cache", ".hypothesis", ".ipynb_checkpoints", ".tox", ".nox", ".eggs",
         "node_modules", ".DS_Store", ".idea", ".vscode", SENT_INDEX,
+        PULLED_FROM,
     }
 )  # fmt: skip
 """Names that are never sent, at any level. Virtual environments and `results/` aren't, either.
-An index of dlctl's own would be replaced."""
+An index of dlctl's own would be replaced, and `.dlctl-model` is its note."""
 
 
 def is_left_out(name: str) -> bool:

@@ -38,6 +38,8 @@ def learner_environment(
     env.update(plan.env)
     env.update(secrets)
     env.update(service_variables(job_dir, attempt, ranks))
+    if plan.weights is not None:
+        env["WEIGHTS_FILE"] = str(job_dir / plan.weights.file)
     env.update(torchrun_variables(ranks, meeting_point))
     return env
 

@@ -27,7 +27,7 @@ from learner.supervisor.finish import (
 )
 from learner.supervisor.oversight.guards import Overseer, guarded
 from learner.supervisor.oversight.hang import HangCheck
-from learner.supervisor.sent_files import Keeper, check_code
+from learner.supervisor.sent_files import Keeper, check_code, check_weights
 from learner.supervisor.statuses import Statuses
 from learner.system.disk_reserve import Reserve
 
@@ -81,6 +81,7 @@ class Supervisor:
         outcome, remark = check_code(self.plan, self.job_dir, self.attempt)
         if remark:
             say(f"  {contract.CODE}: {remark}")
+        outcome = outcome or check_weights(self.plan, self.job_dir, self._beat)
         outcome = outcome or self._early_end()
         if outcome is None and (trained := self._trained_before()) is not None:
             return self._store(trained)

@@ -18,6 +18,8 @@ from dlctl import contract
 from dlctl.contract import Plan, VerdictKind
 from learner.job.directives import is_gone
 from learner.job.outcome import Outcome, failed
+from learner.storage.base import Tick
+from learner.storage.index import sha256
 
 TOUCH_EVERY_S = 6 * 3600.0
 _FRESH_S = 24 * 3600.0
@@ -48,6 +50,34 @@ def check_code(plan: Plan, job_dir: Path, attempt: int) -> tuple[Outcome | None,
         _distrust_store(plan)
         return _damaged(plan, changed, "not what was sent"), ""
     return None, f"changed since it was sent: {_names(changed)}" if changed else ""
+
+
+def check_weights(plan: Plan, job_dir: Path, tick: Tick) -> Outcome | None:
+    """Return the outcome that ends the attempt if its stored weights are not what was stored."""
+    if plan.weights is None:
+        return None
+    path, blob = (
+        job_dir / plan.weights.file,
+        Path(contract.blob_path(plan.root, plan.weights.sha256)),
+    )
+    try:
+        found = sha256(path, tick)
+    except OSError as error:
+        found = error.strerror or str(error)
+    if found == plan.weights.sha256:
+        return None
+    for damaged in (path, blob):  # so that the same file can be stored again
+        with contextlib.suppress(OSError):
+            if damaged == path or sha256(blob, tick) != plan.weights.sha256:
+                damaged.replace(f"{damaged}{contract.DAMAGED_BLOB}")
+    model, _, _ = plan.weights.model.partition("@")
+    seen = "its SHA-256 differs" if len(found) == 64 else found
+    return failed(
+        VerdictKind.SITE,
+        f"{plan.weights.path} of the model {plan.weights.model} is not what was stored: {seen}.",
+        f"Store the same file again: dlctl models update {model} FOLDER; then continue: "
+        f"dlctl resume {plan.training_id}",
+    )
 
 
 def _distrust_store(plan: Plan) -> None:

@@ -59,9 +59,9 @@ def rehearse(
     """
     from dataclasses import replace
 
+    from dlctl.models.use import build
     from dlctl.plan.rehearsal import forecast, rehearsal_plan
     from dlctl.plan.render import render
-    from dlctl.request.build import prepare
     from dlctl.request.request import check_can_run
 
     overrides = make_overrides(
@@ -69,7 +69,7 @@ def rehearse(
     )
     limit_s = _seconds(limit)
     with opened(site) as session:
-        request = prepare(manifest, overrides, session.site)
+        request = build(session, manifest, overrides)
         check_can_run(request)
         plan = rehearsal_plan(request.plan, steps, limit_s)
         rehearsal = replace(request, plan=plan, script=render(plan))

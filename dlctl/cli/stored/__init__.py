@@ -1,0 +1,1 @@
+"""Commands about stored models, and how a version is shown."""

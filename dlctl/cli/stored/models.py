@@ -1,0 +1,338 @@
+"""Commands about stored models: models create, list, show, update, delete, diff, pull, gc."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import (
+    JSON,
+    ago,
+    complete_ids,
+    complete_sites,
+    folder_name,
+    open_record,
+    opened,
+)
+from dlctl.cli.stored.making import confirmed, make, one_source, said, seconds
+from dlctl.cli.stored.shown import (
+    print_changes,
+    print_differences,
+    print_version,
+    shown,
+    size,
+)
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.models.known import KnownModel
+    from dlctl.models.record import ModelRecord
+
+
+def complete_models(incomplete: str) -> list[str]:
+    """Return the model ids with this beginning, for shell completion."""
+    from dlctl.models.record import ModelRecord
+
+    ids = [model.model_id for model in ModelRecord().all()]
+    return [model_id for model_id in ids if model_id.startswith(incomplete)]
+
+
+MODEL = typer.Argument(
+    ..., metavar="ID[@VERSION]", autocompletion=complete_models,
+    help="Model id, or a unique beginning or end of it. VERSION is a number or an alias; the "
+    "newest by default.",
+)  # fmt: skip
+FOLDER = typer.Argument(
+    None, metavar="FOLDER|MANIFEST", help="What to store; not with --from.", show_default=False
+)
+SITE = typer.Option(
+    None, "--site", "-s", envvar="DLCTL_SITE", autocompletion=complete_sites,
+    help="The site of the model; by default the one where it was last seen, or `local`.",
+)  # fmt: skip
+FROM = typer.Option(
+    None, "--from", metavar="TRAINING", autocompletion=complete_ids,
+    help="Store a training's results with its code; nothing leaves the site.",
+)  # fmt: skip
+RESULTS = typer.Option(
+    "*", "--results", metavar="GLOB", help="With --from: only results whose paths match."
+)
+TAGS = typer.Option(None, "--tag", "-t", help="A word to find the model by; as often as you like.")
+ALIASES = typer.Option(
+    None, "--alias", metavar="WORD", help="A name for this version, such as best; it can move."
+)
+DESCRIPTION = typer.Option(None, "--description", help="A description for people.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(
+        no_args_is_help=True, help="Store versions of models at a site, and train from them."
+    )
+    group.command("list")(list_)
+    for command in (create, show, update, delete, diff, pull, gc):
+        group.command()(command)
+    app.add_typer(group, name="models")
+
+
+@contextmanager
+def _site(name: str) -> Iterator[tuple[Session, list[KnownModel], ModelRecord]]:
+    """Open a site and read its models, which the local record then knows."""
+    from dlctl.models.reading import read_models
+    from dlctl.models.record import ModelRecord
+
+    record = ModelRecord(tell=output.warn)
+    with opened(name) as session:
+        models = read_models(session)
+        record.remember(session.site.name, models)
+        yield session, models, record
+
+
+def _where(wanted: str, site: str | None) -> str:
+    """Return the site that has a model, as far as is known."""
+    from dlctl.models.record import site_of
+
+    return site or site_of(wanted) or "local"
+
+
+def create(
+    folder: Path | None = FOLDER,
+    name: str = typer.Option("", "--name", help="The model's name; the manifest's by default."),
+    tags: list[str] = TAGS, aliases: list[str] = ALIASES, description: str | None = DESCRIPTION,
+    training_id: str | None = FROM, results: str = RESULTS, site: str | None = SITE,
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Store a new model: a folder with its manifest, or what a training has made.
+
+    Example: dlctl models create --from digits-3k9f --name digits --alias best
+    """
+    one_source(folder, training_id, needed=True)
+    wish = said(name, tags, aliases, description)
+    where = open_record().find(training_id).site if training_id else site or "local"
+    with _site(where) as (session, _, record):
+        made = make(session, wish, folder, training_id, results)
+        _remember(session, record)
+    output.report(shown(made), as_json, lambda _: output.line(made.label))
+    output.note(f"{made.file_count} files, {size(made.size_bytes)}, at {where}")
+
+
+def list_(
+    tag: str | None = typer.Option(None, "--tag", "-t", help="Only models with this tag."),
+    offline: bool = typer.Option(False, "--offline", help="Ask no site; show the local record."),
+    site: str | None = typer.Option(
+        None, "--site", "-s", autocompletion=complete_sites,
+        help="Only models at this site; it is asked even if no model there is known.",
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """List the stored models; asks the sites where models are known.
+
+    Example: dlctl models list --tag reading
+    """
+    models = [m for m in _known(site, offline=offline) if tag is None or tag in m.tags]
+    rows = [
+        [m.model_id, m.site + _age(m, offline=offline), str(len(m.numbers)),
+         size(m.version(m.numbers[-1]).size_bytes),
+         ago(time.time() - m.version(m.numbers[-1]).created_at),
+         " ".join(f"@{alias}={number}" for alias, number in sorted(m.aliases.items())) or "-",
+         " ".join(m.tags) or "-"]
+        for m in models
+    ]  # fmt: skip
+    columns = ["model", "site", "versions", "size", "newest", "aliases", "tags"]
+    output.report([shown(m) for m in models], as_json, lambda _: output.table(
+        columns, rows, "no models yet: `dlctl models create FOLDER` stores one"))  # fmt: skip
+
+
+def show(
+    model: str = MODEL,
+    verify: bool = typer.Option(
+        False, "--verify", help="Read every content at the site; exit code 9 if one is damaged."
+    ),
+    site: str | None = SITE, as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Show a version: its files, where it comes from, its metrics, and the model's other versions.
+
+    Example: dlctl models show digits@best
+    """
+    from dlctl.errors import ResultsError
+    from dlctl.models import reading
+    from dlctl.models.reference import parse_reference
+
+    with _site(_where(model, site)) as (session, models, _):
+        found = reading.whole_version(session, models, parse_reference(model))
+        damaged = reading.verify(session, found.version) if verify else []
+    output.report(shown(found) | ({"damaged": damaged} if verify else {}), as_json,
+                  lambda _: print_version(found, verified=verify and not damaged))  # fmt: skip
+    if damaged:
+        raise ResultsError(
+            f"damaged or missing in {found.version.label}: {', '.join(damaged[:20])}",
+            hint=f"store the same files again: dlctl models update {found.model.model_id} FOLDER",
+        )
+
+
+def update(
+    model: str = MODEL, folder: Path | None = FOLDER,
+    tags: list[str] = TAGS, aliases: list[str] = ALIASES, description: str | None = DESCRIPTION,
+    remove_tags: list[str] = typer.Option(None, "--remove-tag", help="Take a tag away."),
+    remove_aliases: list[str] = typer.Option(None, "--remove-alias", help="Take an alias away."),
+    training_id: str | None = FROM, results: str = RESULTS, site: str | None = SITE,
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Add a version to a model, from a folder or a training; or move an alias, or change tags.
+
+    Example: dlctl models update digits@2 --alias best
+    """
+    from dlctl.models.changes import Changes, change
+    from dlctl.models.known import find_model
+    from dlctl.models.reference import parse_reference
+
+    one_source(folder, training_id, needed=False)
+    wish, wanted = said("", tags, aliases, description), parse_reference(model)
+    with _site(_where(model, site)) as (session, models, record):
+        old = find_model(models, wanted.model, f"at {session.site.name}")
+        number = old.number_of(wanted.which)
+        if folder or training_id:
+            from dataclasses import replace
+
+            parent = replace(wish, model=old, parent=number)
+            number = make(session, parent, folder, training_id, results).version
+            wish = said("", [], [], None)
+        change(session, old, Changes(wish.aliases, number, wish.tags, remove_tags or [],
+                                     remove_aliases or [], wish.description))  # fmt: skip
+        new = find_model(_remember(session, record), old.model_id, f"at {session.site.name}")
+    answer = shown(new.version(number)) | {"aliases": new.aliases, "tags": new.tags}
+    output.report(answer, as_json, lambda _: print_changes(new, number))
+
+
+def delete(
+    model: str = MODEL,
+    yes: bool = typer.Option(
+        False, "--yes", "-y", help="Don't ask; required without a terminal."
+    ),
+    site: str | None = SITE, as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Delete a model, or with @VERSION one version; asks first; refused if anything refers to it.
+
+    Contents that no version needs stay until `dlctl models gc`.
+
+    Example: dlctl models delete digits@1
+    """
+    from dlctl.models import changes
+    from dlctl.models.known import find_model
+    from dlctl.models.reference import parse_reference
+
+    wanted = parse_reference(model)
+    with _site(_where(model, site)) as (session, models, record):
+        old = find_model(models, wanted.model, f"at {session.site.name}")
+        number = old.number_of(wanted.which) if wanted.which else None
+        changes.check_unused(session, models, old, number, open_record())
+        if not (yes or confirmed(old, number)):
+            return output.note("nothing was deleted")
+        changes.delete(session, old, number)
+        _remember(session, record)
+    gone = old.model_id + (f"@{number}" if number else "")
+    return output.report({"deleted": gone}, as_json, lambda _: output.line(f"deleted {gone}"))
+
+
+def diff(
+    first: str = MODEL, second: str = MODEL, site: str | None = SITE, as_json: bool = JSON
+) -> None:
+    """Compare two versions: files, manifest, metrics, where they come from.
+
+    Example: dlctl models diff digits@1 digits@best
+    """
+    from dlctl.models.compare import compare
+    from dlctl.models.reading import whole_version
+    from dlctl.models.reference import parse_reference
+
+    with _site(_where(first, site)) as (session, models, _):
+        old, new = (whole_version(session, models, parse_reference(each)).version
+                    for each in (first, second))  # fmt: skip
+    output.report(compare(old, new), as_json, print_differences)
+
+
+def pull(
+    model: str = MODEL,
+    folder: Path | None = typer.Argument(
+        None, metavar="FOLDER", help="Target folder; ./ID@VERSION by default.", show_default=False
+    ),
+    site: str | None = SITE, as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Download a version, and verify every file; what the training made is in `trained/`.
+
+    Example: dlctl models pull digits@best
+    """
+    from dlctl.models import pull as pulling
+    from dlctl.models.reading import whole_version
+    from dlctl.models.reference import parse_reference
+
+    with _site(_where(model, site)) as (session, models, _):
+        found = whole_version(session, models, parse_reference(model))
+        to = (folder or Path(found.version.label)).absolute()
+        with output.progress("pulling") as on_progress:
+            files = pulling.pull(session, found, to, on_progress)
+    answer = {"model": found.version.label, "folder": str(to), "files": files}
+    output.report(answer, as_json,
+                  lambda _: output.line(f"{len(files)} files in {folder_name(to)}"))  # fmt: skip
+
+
+def gc(
+    older_than: str = typer.Option(
+        "1d", "--older-than", help="Spare what is younger: a version may be in the making."
+    ),
+    dry_run: bool = typer.Option(False, "--dry-run", "-n", help="Only say what would go."),
+    site: str = typer.Option(
+        "local", "--site", "-s", envvar="DLCTL_SITE", autocompletion=complete_sites,
+        help="The site to clean.",
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Remove the contents at a site that no version refers to any more.
+
+    Example: dlctl models gc --dry-run
+    """
+    from dlctl.models.changes import collect_garbage
+
+    with opened(site) as session:
+        done = collect_garbage(session, seconds(older_than), dry_run=dry_run)
+    verb = "would remove" if dry_run else "removed"
+    output.report(done, as_json, lambda _: output.line(
+        f"{verb} {done.blobs} contents, {size(done.size_bytes)}"))  # fmt: skip
+
+
+def _remember(session: Session, record: ModelRecord) -> list[KnownModel]:
+    """Read the site's models again after a change."""
+    from dlctl.models.reading import read_models
+
+    models = read_models(session)
+    record.remember(session.site.name, models)
+    return models
+
+
+def _known(site: str | None, *, offline: bool) -> list[KnownModel]:
+    """Return the models of one site, or of all where models are known; stale ones of a silent."""
+    from dlctl.errors import TransportError
+    from dlctl.models.record import ModelRecord
+
+    record = ModelRecord(tell=output.warn)
+    if offline:
+        return [model for model in record.all() if site in (None, model.site)]
+    found: list[KnownModel] = []
+    for name in [site] if site else sorted({"local", *record.sites()}):
+        try:
+            with _site(name) as (_, models, _):
+                found += models
+        except TransportError as error:
+            output.warn(f"{name}: {error.message}")
+            found += record.stale(name)
+    return found
+
+
+def _age(model: KnownModel, *, offline: bool) -> str:
+    fresh = model.stale_since is None and not offline
+    return "" if fresh else f" ({ago(time.time() - model.seen_at)})"

@@ -1,0 +1,144 @@
+"""What is printed about stored models: one version, a model's versions, a difference."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dlctl.cli import output
+from dlctl.cli.common import ago
+from dlctl.files.archive import printable
+
+if TYPE_CHECKING:
+    from dlctl.contract import MetricSummary, ModelVersion
+    from dlctl.models.known import KnownModel
+    from dlctl.models.reading import Found
+
+_MOST_FILES = 30
+
+
+def shown(thing: ModelVersion | KnownModel | Found) -> dict[str, Any]:
+    """Return a version or a model as `--json` prints it; fields of a newer dlctl are kept."""
+    from dlctl.contract import ModelVersion
+    from dlctl.models.known import KnownModel
+
+    if isinstance(thing, ModelVersion):
+        return asdict(thing)
+    if isinstance(thing, KnownModel):
+        versions = [thing.heads[str(number)] for number in thing.numbers]
+        rest = {k: v for k, v in asdict(thing).items() if k not in ("heads", "uses")}
+        return rest | {"name": thing.name, "versions": versions}
+    model = thing.model
+    record: dict[str, Any] = json.loads(thing.text)
+    return record | {
+        "site": model.site, "tags": model.tags, "aliases": model.aliases,
+        "description": model.description, "versions": model.numbers, "uses": model.uses,
+    }  # fmt: skip
+
+
+def size(size_bytes: int) -> str:
+    """Return `1.5 MB`."""
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size_bytes >= limit:
+            return f"{size_bytes / limit:.1f} {unit}"
+    return f"{size_bytes} B"
+
+
+def print_version(found: Found, *, verified: bool) -> None:
+    """Print one version in full, and its model's others."""
+    from dlctl.models.compare import told_origin
+
+    version, model = found.version, found.model
+    output.fields({
+        "model": version.label, "name": version.name,
+        "means": " ".join(f"@{alias}" for alias in model.aliases_of(version.version)),
+        "tags": " ".join(model.tags), "description": model.description, "site": model.site,
+        "created": ago(time.time() - version.created_at),
+        **told_origin(version),
+        "metrics": " · ".join(_metric(name, m) for name, m in version.metrics.items()),
+        "used by": ", ".join(_users(model, version.version)),
+        "manifest": "yes" if version.manifest else "none: it can't be trained by itself",
+        "size": f"{version.file_count} files, {size(version.size_bytes)}"
+        + (", all verified" if verified else ""),
+    })  # fmt: skip
+    rows = [[printable(f.path), f.part, size(f.size_bytes), f.sha256[:12]] for f in version.files]
+    output.line("")
+    output.table(["file", "part", "size", "sha256"], rows[:_MOST_FILES])
+    if len(rows) > _MOST_FILES:
+        output.note(f"and {len(rows) - _MOST_FILES} more: dlctl models show {version.label} --json")
+    if len(model.numbers) > 1:
+        output.line("")
+        print_versions(model)
+
+
+def print_versions(model: KnownModel) -> None:
+    """Print a model's versions, the newest first."""
+    rows = []
+    for number in reversed(model.numbers):
+        version = model.version(number)
+        rows.append([
+            str(number), " ".join(f"@{a}" for a in model.aliases_of(number)) or "-",
+            size(version.size_bytes), version.training_id or "-", version.parent or "-",
+            ago(time.time() - version.created_at),
+        ])  # fmt: skip
+    output.table(["version", "aliases", "size", "training", "parent", "created"], rows)
+
+
+def print_changes(model: KnownModel, number: int) -> None:
+    """Print what a model is after an update."""
+    output.line(f"{model.model_id}@{number}")
+    aliases = " ".join(f"@{alias}={n}" for alias, n in sorted(model.aliases.items()))
+    output.note("; ".join(filter(None, [
+        f"versions 1 to {model.numbers[-1]}" if number > 1 else "version 1", aliases,
+        f"tags {' '.join(model.tags)}" if model.tags else "", model.description,
+    ])))  # fmt: skip
+
+
+def print_differences(found: dict[str, Any]) -> None:
+    """Print what `dlctl.models.compare` has found."""
+    if not any(found[part] for part in ("files", "manifest", "metrics", "origin")):
+        return output.line(f"{found['first']} and {found['second']} are the same")
+    if found["files"]:
+        output.table(["file", "part", "what", "before", "after"], [
+            [f["path"], f["part"], f["what"], _or_dash(f["size_bytes_before"]),
+             _or_dash(f["size_bytes_after"])] for f in found["files"][:_MOST_FILES]
+        ])  # fmt: skip
+        if (more := len(found["files"]) - _MOST_FILES) > 0:
+            output.note(f"and {more} more: --json lists them all")
+    if found["metrics"]:
+        output.line("")
+        output.table(["metric", "last before", "after", "best before", "after "], [
+            [m["name"], *(_number(m[k]) for k in (
+                "last_before", "last_after", "best_before", "best_after"))]
+            for m in found["metrics"]
+        ])  # fmt: skip
+    if found["origin"]:
+        output.line("")
+        rows = [[o["what"], o["before"] or "-", o["after"] or "-"] for o in found["origin"]]
+        output.table(["origin", "before", "after"], rows)
+    if found["manifest"]:
+        output.line("\nmanifest.yml:")
+        for text in found["manifest"]:
+            if not text.startswith("@@"):
+                output.line(f"  {text}")
+    return None
+
+
+def _users(model: KnownModel, number: int) -> list[str]:
+    uses = (use.partition(".")[::2] for use in model.uses)
+    return [training_id for n, training_id in uses if n == str(number)]
+
+
+def _metric(name: str, told: MetricSummary) -> str:
+    best = "" if told.best is None or told.best == told.last else f" (best {told.best:.4g})"
+    return f"{name} {_number(told.last)}{best}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _or_dash(size_bytes: int | None) -> str:
+    return "-" if size_bytes is None else size(size_bytes)

@@ -1,0 +1,263 @@
+"""Make a version of a stored model, from a folder here or from a training at its site."""
+
+from __future__ import annotations
+
+import fnmatch
+import getpass
+import math
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl import __version__, contract
+from dlctl.contract import (
+    CODE_FILE,
+    RESULT_FILE,
+    WEIGHTS_FILE,
+    MetricSummary,
+    ModelFile,
+    ModelVersion,
+)
+from dlctl.errors import ManifestError, ResultsError
+from dlctl.files.upload import Progress, read_files
+from dlctl.models.publish import NewVersion, publish
+from dlctl.request.build import new_training_id, read_folder
+from dlctl.request.bundle import Bundle, collect
+from dlctl.request.git import git_state
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+    from dlctl.models.known import KnownModel
+    from dlctl.record import Record
+    from dlctl.series.run import Run
+
+_WEIGHTS = (
+    ".pt", ".pth", ".bin", ".safetensors", ".h5", ".hdf5", ".keras", ".ckpt", ".npz", ".npy",
+    ".onnx", ".caffemodel", ".pb", ".pkl", ".joblib", ".ubj", ".msgpack", ".gguf", ".tflite",
+    ".pt2",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person says about a new version."""
+
+    name: str = ""
+    """Of the model; empty: as before, or as the manifest says."""
+    tags: Sequence[str] = ()
+    aliases: Sequence[str] = ()
+    description: str | None = None
+    model: KnownModel | None = None
+    """The model that gets one version more; None: a new one."""
+    parent: int = 0
+    """The version of that model which this one is made from; 0: the newest."""
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What a version consists of, and where each content is now."""
+
+    files: list[ModelFile]
+    record: ModelVersion
+    local: Mapping[str, Path] = field(default_factory=dict)
+    there: Mapping[str, str] = field(default_factory=dict)
+
+
+def from_folder(
+    session: Session, place: Path, wish: Wish, on_progress: Progress | None = None
+) -> ModelVersion:
+    """Store a folder, or the folder of a manifest.
+
+    Raises:
+        ManifestError: the folder or its manifest can't be stored.
+        TransportError
+    """
+    path = place if place.is_file() else place / contract.MANIFEST
+    folder, manifest, name = path.parent, "", place.resolve().name
+    if path.is_file():
+        from dlctl.manifest.overrides import Overrides
+
+        read, _, code = read_folder(path, Overrides(), sys.maxsize)
+        manifest, name = read.to_yaml(), read.name
+    elif place.is_dir():
+        code = collect(place, sys.maxsize)
+    else:
+        raise ManifestError(f"{place}: there is no such folder or manifest")
+    if not code.files:
+        raise ManifestError(
+            f"{folder}: there is no file to store; .gitignore and .dlctlignore leave out the rest",
+            hint="allow a file with a line !NAME in .dlctlignore",
+        )
+    files, sources = _of_bundle(code)
+    record = ModelVersion("", 0, name, _pulled_from(folder), manifest=manifest,
+                          git=git_state(folder.resolve()))  # fmt: skip
+    content = _Content(files, record, local=sources)
+    return _store(session, content, wish, on_progress)
+
+
+def _of_bundle(code: Bundle) -> tuple[list[ModelFile], dict[str, Path]]:
+    """Return the files of a folder as those of a version, and where each content is."""
+    sources = {file.path: file for file in code.files}
+    files = [
+        _model_file(sent, sources[sent.path].link or "")
+        for sent in contract.parse_index(code.index)
+    ]
+    return files, {f.sha256: sources[f.path].source for f in files if not f.link}
+
+
+def is_weights(path: str) -> bool:
+    """Return whether a file holds weights, by its name."""
+    return path.lower().endswith(_WEIGHTS)
+
+
+def _model_file(sent: contract.SentFile, link: str) -> ModelFile:
+    part = WEIGHTS_FILE if is_weights(sent.path) else CODE_FILE
+    mode = "755" if sent.kind == "x" else "644"
+    return ModelFile(sent.path, sent.size_bytes, sent.sha256, mode, part, link)
+
+
+def _pulled_from(folder: Path) -> str:
+    """Return the version that was pulled into a folder, if one was."""
+    try:
+        return (folder / contract.PULLED_FROM).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def from_training(
+    session: Session, training: Record, wish: Wish, results: str = "*"
+) -> ModelVersion:
+    """Store the results of a training with the code that made them; all of it stays at the site.
+
+    Args:
+        results: A pattern that the paths of the results must match.
+
+    Raises:
+        ResultsError: the training has stored no such results, or they are damaged.
+        TransportError
+    """
+    from dlctl.outputs.fetch import results_folder, results_index
+    from dlctl.request.attempts import read_newest
+
+    folder = results_folder(session.transport, training)
+    index = results_index(session.transport, training, folder)
+    if index is None:
+        raise ResultsError(
+            f"{training.training_id} ({training.state}) has stored no results yet",
+            hint=f"dlctl logs --follow {training.training_id}",
+        )
+    chosen = [f for f in index.files if fnmatch.fnmatchcase(f.path, results)]
+    if not chosen:
+        there = ", ".join(repr(f.path) for f in index.files[:5]) or "nothing"
+        raise ResultsError(
+            f"no result of {training.training_id} matches {results!r}", hint=f"it has {there}"
+        )
+    newest = read_newest(session.transport, training)
+    plan, store = newest.plan, f"{newest.plan.root}/store/{newest.plan.code_digest}"
+    files = [ModelFile(f.path, f.size_bytes, f.sha256, "644", RESULT_FILE) for f in chosen]
+    code = _sent_code(session, training, store)
+    sources = {f.sha256: f"{store}/{f.path}" for f in code if not f.link}
+    sources |= {f.sha256: f"{folder}/{f.path}" for f in files}
+    record = ModelVersion(
+        "", 0, plan.name, plan.model or (plan.weights.model if plan.weights else ""),
+        training.training_id, training.attempt, newest.manifest.decode(),
+        [each for each in plan.data_stores if each.training_data],
+        _metrics(session, training), plan.git,
+    )  # fmt: skip
+    return _store(session, _Content([*code, *files], record, there=sources), wish, None)
+
+
+def _sent_code(session: Session, training: Record, store: str) -> list[ModelFile]:
+    """Return the files of the code that a training runs, as they were sent.
+
+    Raises:
+        ResultsError: they are no longer at the site.
+    """
+    path = f"{store}/{contract.SENT_INDEX}"
+    index = read_files(session.transport, [path])[path]
+    try:
+        if not index:
+            raise ValueError("it is gone")
+        sent = contract.parse_index(index)
+    except ValueError as error:
+        raise ResultsError(
+            f"{session.transport.name}: the code of {training.training_id} in {store} is not what "
+            f"was sent: {error}",
+            hint="store your folder instead: dlctl models create FOLDER",
+        ) from error
+    links = [file.path for file in sent if file.kind == "l"]
+    targets = dict(zip(links, _targets(session, store, links), strict=True))
+    return [_model_file(file, targets.get(file.path, "")) for file in sent]
+
+
+def _targets(session: Session, store: str, links: list[str]) -> list[str]:
+    """Return the targets of symbolic links."""
+    if not links:
+        return []
+    words = " ".join(shlex.quote(f"./{path}") for path in links)
+    end = session.transport.run(
+        f'cd {shlex.quote(store)} || exit 1\nfor f in {words}; do readlink "$f" || echo\n'
+        "printf '\\0'; done"
+    )
+    told = end.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    return [target.removesuffix("\n") for target in told]
+
+
+def _metrics(session: Session, training: Record) -> dict[str, MetricSummary]:
+    """Return the last and the best value of each metric that learner 0 has reported."""
+    from dlctl.outputs.metrics import MetricsReader
+
+    reader = MetricsReader(training)
+    reader.refresh(session.transport)
+    return summaries(reader.run)
+
+
+def summaries(run: Run) -> dict[str, MetricSummary]:
+    """Return what `_metrics` returns, for a run."""
+    from dlctl.contract.metrics import RESERVED, Source
+    from dlctl.series.best import best_of
+
+    found = {}
+    for key, curve in sorted(run.curves.items()):
+        told = key.source != Source.NODE.value and key.learner == 0
+        if not told or (key.name in RESERVED and key.name not in _JUDGED) or not len(curve):
+            continue
+        best = best_of(key.name, curve.values())
+        last = None if math.isnan(curve.last) else curve.last
+        found[key.shown] = MetricSummary(last, best[1] if best else None)
+    return found
+
+
+_JUDGED = ("loss",)
+
+
+def _store(
+    session: Session, content: _Content, wish: Wish, on_progress: Progress | None
+) -> ModelVersion:
+    """Complete the record and publish it."""
+    old, files = wish.model, content.files
+    name = wish.name or (old.name if old else content.record.name)
+    parent = content.record.parent
+    if old and not parent:
+        parent = f"{old.model_id}@{wish.parent or old.numbers[-1]}"
+    record = replace(
+        content.record, name=name, parent=parent, dlctl_version=__version__,
+        model_id=old.model_id if old else new_training_id(name),
+        created_at=time.time(), created_by=f"{_user()}@{socket.gethostname()}",
+        file_count=len(files), size_bytes=sum(f.size_bytes for f in files), files=files,
+    )  # fmt: skip
+    words = {contract.MODEL_TAGS: wish.tags, contract.MODEL_ALIASES: wish.aliases}
+    new = NewVersion(record, old is None, content.local, content.there, words, wish.description)
+    return publish(session, new, on_progress)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user without a name
+        return "unknown"

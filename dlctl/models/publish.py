@@ -1,0 +1,126 @@
+"""Store a version at a site: its contents first, then its record, which makes it visible.
+
+One script does all that happens at the site, so a create that is killed at any moment leaves no
+version, and at most contents that `dlctl models gc` removes. The record appears by a hard link,
+which never replaces a file: of two creates at the same time each gets a number of its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.contract import ModelVersion
+from dlctl.errors import RecordError, RemoteCommandError, ResultsError, TransferError
+from dlctl.files.archive import Entry
+from dlctl.files.site_folders import UNSAFE, guard, refusal
+from dlctl.files.upload import Progress, Tree, explained, upload
+from dlctl.models.reading import blobs_of, escaped, missing_blobs
+from dlctl.script_templates import render_script
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+
+_TIMEOUT_S = 24 * 3600.0
+"""Files of any size may have to be copied and hashed at the site."""
+_TRIES = 3
+_CODES = {"missing": 81, "differs": 82, "no_model": 83, "cut_short": 84, "no_room": 85}
+
+
+@dataclass(frozen=True)
+class NewVersion:
+    """A version that is to be stored."""
+
+    record: ModelVersion
+    """Its number is 0: the site decides."""
+    is_new: bool
+    """Whether it is the first one of a model."""
+    local: Mapping[str, Path]
+    """SHA-256 → a file on this machine; empty for what is at the site already."""
+    there: Mapping[str, str]
+    """SHA-256 → a file at the site, absolute, from which the content is copied."""
+    words: Mapping[str, Sequence[str]]
+    """`tags`, and `aliases` that begin to mean this version."""
+    description: str | None = None
+
+
+def publish(session: Session, new: NewVersion, on_progress: Progress | None = None) -> ModelVersion:
+    """Store a version; return it with its number. Contents that the site has are not sent.
+
+    Raises:
+        RecordError: the model was deleted meanwhile.
+        ResultsError: a file at the site is not what the training stored.
+        TransferError: the disk there is full, or what arrived is damaged; nothing is visible.
+    """
+    for _ in range(_TRIES):
+        lacking = missing_blobs(session, new.record.files)
+        incoming = f"{contract.MODEL_INCOMING}/{secrets.token_hex(8)}"
+        if sent := [sha for sha in sorted(lacking) if sha in new.local]:
+            sizes = blobs_of(new.record.files)
+            entries = [Entry(s, new.local[s], 0o444, size_bytes=sizes[s]) for s in sent]
+            upload(session.transport, session.site.root, [Tree(incoming, entries, "refuse")],
+                   on_progress=on_progress, umask=session.site.umask)  # fmt: skip
+        there = {sha256: new.there[sha256] for sha256 in lacking if sha256 in new.there}
+        number = _publish(session, replace(new, there=there), incoming)
+        if number is not None:
+            return replace(new.record, version=number)
+    raise TransferError(
+        f"{session.transport.name}: contents vanish from {contract.MODEL_BLOBS} while a model is "
+        "stored",
+        hint="somebody removes files there; try again",
+    )
+
+
+def _publish(session: Session, new: NewVersion, incoming: str) -> int | None:
+    """Move the contents and the record into place; return the number, or None to send again."""
+    record = contract.version_text(new.record).encode()
+    lines = [
+        f"{sha256} {escaped(new.there.get(sha256, ''))}"
+        for sha256 in sorted(blobs_of(new.record.files))
+    ]
+    listed = "".join(f"{line}\n" for line in [*lines, ""]).encode("utf-8", "surrogateescape")
+    script = _script(session, new, incoming, len(record))
+    end = session.transport.run(script, stdin=listed + record, timeout_s=_TIMEOUT_S)
+    if end.exit_code == 0 and end.text.strip().isdecimal():
+        return int(end.text)
+    if end.exit_code == _CODES["missing"]:
+        return None
+    if end.exit_code == UNSAFE:
+        raise refusal(session.transport.name, end)
+    label, name = new.record.model_id, session.transport.name
+    if end.exit_code == _CODES["differs"]:
+        raise ResultsError(
+            f"{name}: {_differing(new, end.last_error_line)} is no longer what the training "
+            "stored, so no version was made",
+            hint="`dlctl checkpoints list` shows what else is there; or leave the file out: "
+            "--results GLOB",
+        )
+    if end.exit_code == _CODES["no_model"]:
+        raise RecordError(f"{name}: the model {label} was deleted meanwhile")
+    if end.exit_code in (_CODES["no_room"], _CODES["cut_short"]):
+        raise explained(name, session.site.root, end)
+    raise RemoteCommandError(
+        f"{name}: the version can't be stored (exit code {end.exit_code}): {end.last_error_line}",
+        hint="check the space and the permissions there; nothing of it is visible",
+    )
+
+
+def _differing(new: NewVersion, said: str) -> str:
+    sha256 = said.split(" ")[0]
+    return next((repr(f.path) for f in new.record.files if f.sha256 == sha256), said)
+
+
+def _script(session: Session, new: NewVersion, incoming: str, record_bytes: int) -> str:
+    description = None if new.description is None else contract.json_text(new.description)
+    return render_script(
+        "login/model_publish.sh.j2", root=session.site.root, guard=guard(session.site.root),
+        umask=f"{session.site.umask:03o}", mode=f"{0o444 & ~session.site.umask:03o}",
+        model_id=new.record.model_id, is_new=new.is_new, incoming=incoming,
+        record_bytes=record_bytes, description=description, codes=_CODES,
+        aliases=new.words.get(contract.MODEL_ALIASES, ()),
+        tags=new.words.get(contract.MODEL_TAGS, ()),
+    )  # fmt: skip

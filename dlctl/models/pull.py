@@ -1,0 +1,163 @@
+"""Download a version: its files as they were, and beside them what the training made."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlctl import contract
+from dlctl.contract import RESULT_FILE, ModelFile, ModelVersion
+from dlctl.errors import ResultsError
+from dlctl.files.archive import printable
+from dlctl.files.upload import Progress, download
+from dlctl.models.reading import Found
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle import Session
+
+_AT_ONCE = 4000
+"""Contents in one request, whose names must fit into the arguments of one command."""
+_TRAINED = "trained"
+
+
+def layout(version: ModelVersion) -> list[tuple[ModelFile, str]]:
+    """Return each file with its path in a pulled folder.
+
+    Results are in `trained/`, or if the code has such a folder in `trained-2/`, and so on.
+    """
+    tops = {f.path.split("/")[0] for f in version.files if f.part != RESULT_FILE}
+    names = (_TRAINED, *(f"{_TRAINED}-{n}" for n in range(2, len(tops) + 3)))
+    trained = next(name for name in names if name not in tops)
+    return [
+        (file, f"{trained}/{file.path}" if file.part == RESULT_FILE else file.path)
+        for file in version.files
+    ]
+
+
+def pull(
+    session: Session, found: Found, folder: Path, on_progress: Progress | None = None
+) -> list[str]:
+    """Download a version; return the paths of its files below the folder.
+
+    What is there already with the same content stays, and is not sent.
+
+    Raises:
+        ResultsError: another file or folder is in the way; nothing was downloaded.
+        TransferError: a content at the site is missing or damaged, or the disk here is full.
+    """
+    placed = layout(found.version)
+    texts = {contract.PULLED_FROM: f"{found.version.label}\n"}
+    if found.version.manifest:
+        texts[contract.MANIFEST] = found.version.manifest
+    wanted: dict[str, list[tuple[Path, str]]] = {}
+    with _explained(folder):
+        for file, path in placed:
+            target = folder / path
+            _refuse_outside(folder, target, path)
+            if file.link or not _is_here(target, file):
+                wanted.setdefault("" if file.link else file.sha256, []).append((target, file.mode))
+        for name, text in texts.items():
+            _refuse_other(folder / name, text)
+        folder.mkdir(parents=True, exist_ok=True)
+        _bring(session, folder, wanted, on_progress)
+        for file, path in placed:
+            if file.link:
+                _link(folder, folder / path, file.link)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    return [*(path for _, path in placed), *texts]
+
+
+def _bring(
+    session: Session, folder: Path, wanted: dict[str, list[tuple[Path, str]]],
+    on_progress: Progress | None,
+) -> None:  # fmt: skip
+    """Download contents, each once, and put each at all of its paths."""
+    contents = sorted(sha256 for sha256 in wanted if sha256)
+    base = f"{session.site.root}/{contract.MODEL_BLOBS}"
+    with tempfile.TemporaryDirectory(prefix=".dlctl-pull.", dir=folder) as name:
+        temporary = Path(name)
+
+        def place(arrived: Path, final: Path) -> None:
+            *others, (last, mode) = wanted[final.name]
+            for target, its_mode in others:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(arrived, temporary / "copy")
+                _put(temporary / "copy", target, its_mode)
+            last.parent.mkdir(parents=True, exist_ok=True)
+            _put(arrived, last, mode)
+
+        for at in range(0, len(contents), _AT_ONCE):
+            some = {sha256: sha256 for sha256 in contents[at : at + _AT_ONCE]}
+            download(session.transport, base, some, temporary, on_progress, place=place)
+
+
+def _put(arrived: Path, target: Path, mode: str) -> None:
+    if mode == "755":
+        now = arrived.stat().st_mode
+        arrived.chmod(now | (now & 0o444) >> 2)
+    arrived.replace(target)
+
+
+def _is_here(target: Path, file: ModelFile) -> bool:
+    """Return whether the content is here; refuse to replace another one."""
+    if not target.exists() and not target.is_symlink():
+        return False
+    if target.is_file() and not target.is_symlink() and target.stat().st_size == file.size_bytes:
+        digest = hashlib.sha256()
+        with target.open("rb") as content:
+            while chunk := content.read(1 << 20):
+                digest.update(chunk)
+        if digest.hexdigest() == file.sha256:
+            return True
+    raise _in_the_way(target)
+
+
+def _refuse_other(target: Path, text: str) -> None:
+    if target.exists() and (not target.is_file() or target.read_text(encoding="utf-8") != text):
+        raise _in_the_way(target)
+
+
+def _in_the_way(target: Path) -> ResultsError:
+    return ResultsError(
+        f"{printable(target)} is here already and differs, so nothing was downloaded",
+        hint="name another folder, or move the file away",
+    )
+
+
+def _refuse_outside(folder: Path, target: Path, path: str) -> None:
+    """Refuse a path of a record that leads out of the folder."""
+    parts = path.split("/")
+    inside = not path.startswith("/") and ".." not in parts and "" not in parts
+    if not inside or not target.parent.resolve().is_relative_to(folder.resolve()):
+        raise ResultsError(f"{printable(path)} leads out of {printable(folder)}: refused")
+
+
+def _link(folder: Path, target: Path, link: str) -> None:
+    """Make a symbolic link that stays in the folder."""
+    _refuse_outside(folder, Path(os.path.normpath(target.parent / link)) / "x", "x")
+    if link.startswith("/"):
+        raise ResultsError(f"{printable(target)} leads to {printable(link)}: refused")
+    if target.is_symlink() and os.readlink(target) == link:  # noqa: PTH115 - bytes as they are
+        return
+    if target.exists() or target.is_symlink():
+        raise _in_the_way(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.symlink_to(link)
+
+
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ResultsError(
+            f"{printable(error.filename or folder)}: {error.strerror or error}",
+            hint=f"check the space and the permissions there: df -h {folder}",
+        ) from error

@@ -1,0 +1,64 @@
+"""The scripts about stored models, for sites and words with any characters."""
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from login_side import make_record, make_site
+from test_golden_scripts import CASES
+from test_submit_script import _EXPECTED
+
+from dlctl.contract import ModelFile, ModelVersion, StoredWeights
+from dlctl.lifecycle.session import Session
+from dlctl.lifecycle.submit import _ask_script
+from dlctl.models.publish import NewVersion, _script
+from dlctl.models.use import _code_script
+from dlctl.scheduler.slurm import Slurm
+from dlctl.script_templates import render_script
+
+EXPECTED = f"{_EXPECTED},SC3067"
+"""Also `[ -O ]`, which every sh of a site has."""
+SESSION = Session(make_site("/data/it's $(touch x)"), None, None)
+FILE = ModelFile("a", 1, "0" * 64)
+
+
+def publish_script():
+    record = ModelVersion("m-abcdefgh", 0, "m", files=[FILE])
+    words = {"aliases": ["best"], "tags": ["a"]}
+    new = NewVersion(record, True, {}, {}, words, "it's\n$(touch x)")
+    return _script(SESSION, new, "models/incoming/0123", 100)
+
+
+def submit_script():
+    weights = StoredWeights("m-abcdefgh@1", "it's $(touch x).pt", "0" * 64, 1, "weights/it's")
+    plan = CASES["slurm-weird-characters"]()
+    plan = dataclasses.replace(plan, code_digest="c0de", model="m-abcdefgh@1", weights=weights)
+    return _ask_script(Slurm(), plan, make_record(), "", False)
+
+
+SCRIPTS = {
+    "publish": publish_script,
+    "code": lambda: _code_script(SESSION, "store/abc", 100),
+    "gc": lambda: render_script("login/model_gc.sh.j2", old="-mmin +1439", dry_run=False),
+    "submit": submit_script,
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_sh_and_shellcheck_find_no_fault_about_models(name):
+    shellcheck = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
+    script = SCRIPTS[name]()
+    for command in (["sh", "-n"], [shellcheck, "-s", "sh", "-e", EXPECTED, "-"]):
+        done = subprocess.run(command, input=script, text=True, capture_output=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_no_word_is_run(name, tmp_path):
+    """The folders don't exist and can't be made, so the script ends before it does anything."""
+    script = "mkdir() { return 1; }\n" + SCRIPTS[name]()
+    subprocess.run(["sh"], input=script, text=True, capture_output=True, cwd=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,120 @@
+"""`dlctl models`, as a person types it; no job runs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from repository import REPOSITORY
+from stored_models import write_folder
+
+
+@pytest.fixture
+def folder(dlctl, local_site):
+    return write_folder(dlctl.cwd / "folder", net_pt=b"weights")
+
+
+def test_the_ids_go_to_standard_output_and_the_rest_to_standard_error(dlctl, folder):
+    made = dlctl("models", "create", folder, "--name", "My Words", "--tag", "a", ok=True)
+    assert re.fullmatch(r"my-words-[a-z2-9]{8}@1\n", made.stdout)
+    assert made.stderr == "2 files, 13 B, at local\n"
+    model = made.stdout.partition("@")[0]
+    again = dlctl("models", "update", model, folder, "--alias", "best", ok=True)
+    assert again.stdout == f"{model}@2\n"
+    moved = dlctl("models", "update", f"{model}@1", "--alias", "best", "--tag", "b", ok=True)
+    assert moved.stderr == "version 1; @best=1; tags a b\n"
+    [listed] = dlctl("models", "list", "--json", ok=True).json
+    assert (listed["aliases"], listed["tags"]) == ({"best": 1}, ["a", "b"])
+    assert [version["version"] for version in listed["versions"]] == [1, 2]
+    table = dlctl("models", "list", "--tag", "b", ok=True).stdout
+    assert re.search(rf"{model}  local  2 +13 B  .* ago  @best=1  a b\n", table)
+    assert dlctl("models", "list", "--tag", "c", ok=True).stdout == ""
+    shown = dlctl("models", "show", "my-words@best", "--json", ok=True).json
+    assert (shown["version"], shown["versions"], len(shown["files"])) == (1, [1, 2], 2)
+    text = dlctl("models", "show", model, "--verify", ok=True).stdout
+    assert "2 files, 13 B, all verified" in text
+    assert re.search(r"net\.pt +weights +7 B", text)
+
+
+def test_a_silent_site_makes_its_models_stale(dlctl, folder, xdg):
+    made = dlctl("models", "create", folder, ok=True).stdout
+    sites = xdg.config / "dlctl/sites"
+    sites.mkdir(parents=True)
+    (sites / "local.yml").write_text(
+        "transport: {kind: ssh, host: 127.0.0.1, port: 1, connect_timeout_s: 5}\n"
+        "root: /tmp/nothing\nscheduler: {kind: local}\nlauncher: {kind: mpirun}\n"
+        "environment: {}\n"
+    )
+    silent = dlctl("models", "list", ok=True)
+    assert "warning: local: " in silent.stderr
+    assert re.search(rf"{made.partition('@')[0]}  local \(\d+ s ago\)", silent.stdout)
+    [listed] = dlctl("models", "list", "--offline", "--json", ok=True).json
+    assert listed["stale_since"] is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "said"),
+    [
+        (["create"], 2, "name a folder, or --from TRAINING"),
+        (["create", ".", "--from", "x"], 2, "not both"),
+        (["create", "nowhere"], 3, "there is no such folder or manifest"),
+        (["create", ".", "--alias", "7"], 8, "can't be an alias: it is a version's number"),
+        (["create", "--from", "nothing"], 8, "no training 'nothing'"),
+        (["show", "nothing"], 8, "there is no model 'nothing' at the site local"),
+        (["show", "a b"], 8, "does not name a stored model"),
+        (["gc", "--older-than", "soon"], 2, "--older-than"),
+    ],
+)
+def test_a_mistake_is_one_sentence(dlctl, local_site, words, exit_code, said):
+    done = dlctl("models", *words)
+    assert (done.exit_code, done.stdout) == (exit_code, "")
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_deletion_asks_first(dlctl, folder):
+    model = dlctl("models", "create", folder, ok=True).stdout.partition("@")[0]
+    asked = dlctl("models", "delete", model)
+    assert asked.exit_code == 2
+    assert "add --yes" in " ".join(asked.stderr.replace("│", " ").split())
+    assert dlctl("models", "delete", model, "--yes", "--json", ok=True).json == {"deleted": model}
+    assert dlctl("models", "list", "--json", ok=True).json == []
+
+
+def test_weights_of_a_model_need_a_site(dlctl, local_site):
+    (dlctl.cwd / "train.py").write_text("")
+    (dlctl.cwd / "manifest.yml").write_text(
+        "name: a\nframework: {name: pytorch, job: train.py, arguments: {weights: 'model:x@best'}}\n"
+    )
+    assert dlctl("validate", ok=True).stdout == "manifest.yml is valid\n"
+    rendered = dlctl("render")
+    assert (rendered.exit_code, "only a site can tell what model:x@best is" in rendered.stderr) == (
+        3, True,
+    )  # fmt: skip
+    refused = dlctl("submit")
+    assert refused.exit_code == 8
+    assert "there is no model 'x' at the site local" in refused.stderr
+    assert dlctl("list", "--json", ok=True).json == [], "nothing was queued"
+
+
+def test_the_session_on_the_page_of_models_runs_as_printed(dlctl, local_site):
+    """The commands of docs/models.md, in their order; a training id replaces TRAINING."""
+    page = (REPOSITORY / "docs/models.md").read_text()
+    (session,) = re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    write_folder(dlctl.cwd, words_txt="hello\n")
+    (dlctl.cwd / "manifest.yml").write_text(
+        "name: digits\nframework: {name: own, command: 'cp words.txt $RESULT_DIR/model.pt'}\n"
+    )
+    training, lines = "", session.splitlines()
+    for line, next_line in zip(lines, [*lines[1:], ""], strict=True):
+        if not line.startswith("$ dlctl "):
+            continue
+        words = line.removeprefix("$ dlctl ").replace("TRAINING", training).split()
+        done = dlctl(*words)
+        if words[0] == "submit":
+            training = done.stdout.strip()
+            dlctl("logs", "--follow", training, ok=True)
+        shape = re.compile(r"-[a-z2-9]{8}\b")
+        told = shape.sub("-ID", (done.stdout + done.stderr).split("\n")[0])
+        if next_line and not next_line.startswith("$"):
+            assert told == shape.sub("-ID", next_line)
+        assert done.exit_code == (8 if next_line.startswith("error: ") else 0), (line, done)

@@ -1,0 +1,603 @@
+"""Versions never change, contents are stored once, and what something refers to stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from login_side import BadTransport, make_record
+from repository import REPOSITORY
+from stored_models import ModelSite, write_folder
+
+from dlctl import contract
+from dlctl.contract import State
+from dlctl.errors import DlctlError, ManifestError, RecordError, ResultsError, TransferError
+from dlctl.models import changes
+from dlctl.models.compare import compare
+from dlctl.models.known import KnownModel, find_model
+from dlctl.models.pull import layout, pull
+from dlctl.models.reading import find_version, read_models, verify
+from dlctl.models.record import ModelRecord, site_of
+from dlctl.models.reference import Reference, check_alias, check_word, parse_reference
+from dlctl.models.use import bring_code, choose_weights, code_of, find_weights
+from dlctl.record import RecordStore
+from dlctl.request.bundle import collect
+from dlctl.request.git import parse_status
+from dlctl.transport.local import LocalTransport
+
+
+@pytest.fixture
+def site(tmp_path):
+    return ModelSite(tmp_path / "ro ot's")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_folder(tmp_path / "folder", model_pt=b"weights" * 1000)
+
+
+def delete(site, store, model_id, number=None):
+    models = read_models(site.session)
+    model = find_model(models, model_id, "there")
+    changes.check_unused(site.session, models, model, number, store)
+    changes.delete(site.session, model, number)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return RecordStore(tmp_path / "trainings.db")
+
+
+# References ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("digits-3k9f", Reference("digits-3k9f")),
+        ("model:digits@best", Reference("digits", "best")),
+        ("d@2/a b/c.pt", Reference("d", "2", "a b/c.pt")),
+        ("d/x@y.pt", Reference("d", "", "x@y.pt")),
+    ],
+)
+def test_a_reference_names_a_model_a_version_and_a_file(text, meant):
+    assert parse_reference(text) == meant
+
+
+@pytest.mark.parametrize("text", ["", "model:", "@best", "a b", "a@", "../x", "a@b@c", "a;b"])
+def test_no_reference_reaches_a_shell_that_is_none(text):
+    with pytest.raises(RecordError, match="does not name a stored model"):
+        parse_reference(text)
+
+
+@pytest.mark.parametrize("word", ["latest", "3", "", "a b", "../x", "-x", "x" * 65])
+def test_an_alias_is_a_word_that_means_nothing_else(word):
+    with pytest.raises(RecordError):
+        check_alias(word)
+    assert check_word("best-1.0", "a tag") == "best-1.0"
+
+
+# Versions -----------------------------------------------------------------------------------------
+
+
+def test_a_version_holds_what_was_stored_and_shares_its_contents(site, folder):
+    first = site.store(folder, tags=["a"], aliases=["best"], description='one "line"\nand two')
+    (folder / "words.txt").write_text("goodbye\n")
+    (folder / "run.sh").write_text("exit\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "link").symlink_to("words.txt")
+    second = site.store(folder, first.model_id)
+    assert (first.version, second.version, second.parent) == (1, 2, first.label)
+    files = {f.path: f for f in site.version(second.label).files}
+    assert {p: (f.part, f.mode, f.link) for p, f in files.items()} == {
+        "words.txt": ("code", "644", ""), "model.pt": ("weights", "644", ""),
+        "run.sh": ("code", "755", ""), "link": ("code", "644", "words.txt"),
+    }  # fmt: skip
+    assert len(site.blobs()) == 4  # hello, goodbye, exit, and one content for both models
+    assert {oct(path.stat().st_mode & 0o777) for path in site.blobs().values()} == {"0o400"}
+    model = site.model(first.model_id)
+    assert (model.aliases, model.tags) == ({"best": 1}, ["a"])
+    assert (model.description, model.numbers) == ('one "line"\nand two', [1, 2])
+    assert model.number_of("latest") == model.number_of("") == 2
+    assert site.leftovers() == []
+
+
+def test_a_folder_that_is_stored_again_sends_nothing(site, folder):
+    first = site.store(folder)
+    transport = BadTransport()
+    again = site.through(transport).store(folder, first.model_id)
+    assert again.version == 2
+    assert transport.calls == 3, "list, ask what is missing, publish"
+    assert [f.sha256 for f in again.files] == [f.sha256 for f in first.files]
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.long)])
+def test_thousands_of_files_take_as_few_round_trips(site, tmp_path, count):
+    folder = write_folder(tmp_path / "many")
+    for number in range(count):
+        (folder / f"{number}.txt").write_text(str(number))
+    transport = BadTransport()
+    made = site.through(transport).store(folder)
+    assert (made.file_count, transport.calls) == (count + 1, 3)
+    assert len(site.blobs()) == count + 1
+    head = read_models(site.session)[0].heads["1"]
+    assert len(json.dumps(head)) < 2000, "a list of models brings no list of files"
+    pulled = tmp_path / "pulled"
+    transport = BadTransport()
+    found = find_version(site.through(transport).session, made.label)
+    pull(site.through(transport).session, found, pulled)
+    assert transport.calls <= 8
+    assert (pulled / "999.txt").read_text() == "999"
+
+
+def test_a_folder_without_manifest_holds_weights_only(site, tmp_path):
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    with pytest.raises(ManifestError, match="no file to store"):
+        site.store(folder)
+    (folder / "net.safetensors").write_bytes(b"x")
+    made = site.store(folder)
+    assert (made.name, made.manifest) == ("weights", "")
+    assert choose_weights(made).path == "net.safetensors"
+
+
+def test_a_credential_is_not_stored(site, folder):
+    (folder / "manifest.yml").write_text(
+        "name: words\nframework: {name: own, command: 'true'}\nenv: {API_TOKEN: hunter2hunter2}\n"
+    )
+    made = site.store(folder)
+    text = (site.root / f"models/versions/{made.model_id}/1.json").read_text()
+    assert "hunter2" not in text
+    assert "from_secret: API_TOKEN" in made.manifest
+
+
+def test_a_record_of_a_newer_dlctl_keeps_its_fields(site, folder):
+    made = site.store(folder)
+    path = site.root / f"models/versions/{made.model_id}/1.json"
+    record = json.loads(path.read_text())
+    files = record.pop("files")
+    path.chmod(0o600)
+    path.write_text(json.dumps(record | {"colour": "red", "files": files}))
+    model = site.model(made.model_id)
+    assert model.heads["1"]["colour"] == "red"
+    assert model.version(1).name == "words"
+    assert site.version(made.label).files == made.files
+
+
+def test_the_text_of_a_record_is_what_was_written():
+    file = contract.ModelFile("a\udcff\nb", 1, "0" * 64)
+    version = contract.ModelVersion("m", 7, "n", manifest='x: "y"\n', files=[file, file])
+    text = contract.version_text(version)
+    assert contract.from_json(contract.ModelVersion, text) == version
+    head = text[: text.index('"files": [') + len('"files": [')]
+    assert json.loads(contract.whole_head(head))["version"] == 7
+
+
+# Two at once, and killed ones ---------------------------------------------------------------------
+
+
+def test_creates_at_the_same_time_get_numbers_of_their_own(site, folder, tmp_path):
+    first = site.store(folder)
+    made: list[int] = []
+
+    def more(number):
+        other = write_folder(tmp_path / f"f{number}", words_txt=f"{number}\n")
+        own = ModelSite(site.root, LocalTransport())
+        made.append(own.store(other, first.model_id).version)
+
+    threads = [threading.Thread(target=more, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == list(range(2, 10))
+    for number in made:
+        assert not verify(site.session, site.version(f"{first.model_id}@{number}"))
+    assert site.leftovers() == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_connection_that_is_lost_leaves_all_or_nothing(site, folder, call, when):
+    with pytest.raises(DlctlError):
+        site.through(BadTransport(call, when)).store(folder)
+    models = read_models(site.session)
+    assert [m.numbers for m in models] == ([[1]] if (call, when) == (3, "after") else [])
+    sent_in_vain = (call, when) in ((2, "after"), (3, "before"))
+    assert bool(site.leftovers()) == sent_in_vain, "gc removes them a day later"
+    again = site.store(folder)
+    assert not verify(site.session, again)
+
+
+PROGRAM = """\
+import sys
+sys.path[:0] = ["tests/support"]
+from pathlib import Path
+from stored_models import ModelSite
+ModelSite(Path(sys.argv[1])).store(Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("moment", range(6))
+def test_a_create_that_is_killed_leaves_no_version_or_a_whole_one(site, folder, moment):
+    """Killed with all processes of its own when the site's folder has changed so many times."""
+    (folder / "big.bin").write_bytes(os.urandom(30_000_000))
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, site.root, folder], cwd=REPOSITORY, start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    changed, seen = 0, None
+    while process.poll() is None and changed <= moment:
+        now = [(path, len(names)) for path, _, names in os.walk(site.root)]
+        changed, seen = changed + (now != seen and len(now) > 0), now
+    for pid in _descendants(process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    models = read_models(site.session)
+    for model in models:
+        assert not verify(site.session, site.version(model.model_id))
+    again = site.store(folder)
+    assert not verify(site.session, again)
+    changes.collect_garbage(site.session, 0)
+    assert not verify(site.session, again)
+    assert {path.name[:14] for path in site.leftovers()} <= {".dlctl-upload."}, "the next a day on"
+
+
+def _descendants(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        found = [int(child) for child in children.read_text().split()]
+    except OSError:
+        return []
+    return [each for child in found for each in _descendants(child)] + [pid]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(site, folder, monkeypatch):
+    """The shell of the site may write no file larger than 2 blocks, as on a disk that is full."""
+
+    class Full(LocalTransport):
+        def start(self, script, **options):
+            limit = (
+                "trap '' XFSZ\nulimit -f 2\n" if "MODEL" in script or "incoming" in script else ""
+            )
+            return super().start(limit + script, **options)
+
+    with pytest.raises(TransferError) as caught:
+        site.through(Full()).store(folder)
+    assert "\n" not in caught.value.message
+    assert read_models(site.session) == []
+    assert site.leftovers() == []
+
+
+# Damage -------------------------------------------------------------------------------------------
+
+
+def spoil(path, content=b"spoilt"):
+    size = path.stat().st_size
+    path.chmod(0o600)
+    path.write_bytes((content * size)[:size])
+
+
+def test_a_damaged_content_is_named_and_sent_again(site, folder):
+    made = site.store(folder)
+    digest = next(f.sha256 for f in made.files if f.path == "model.pt")
+    spoil(site.blobs()[digest])
+    assert verify(site.session, made) == ["model.pt"]
+    with pytest.raises(ResultsError, match=r"model\.pt of words-\w+@1 is missing or damaged"):
+        find_weights(site.session, f"model:{made.label}")
+    again = site.store(folder, made.model_id)
+    assert not verify(site.session, again)
+    assert not verify(site.session, made), "all versions that have it are whole again"
+    changes.collect_garbage(site.session, 0)
+    assert not [name for name in site.blobs() if name.endswith(contract.DAMAGED_BLOB)]
+
+
+def test_a_content_that_was_cut_short_is_sent_again(site, folder):
+    made = site.store(folder)
+    digest = next(f.sha256 for f in made.files if f.path == "model.pt")
+    path = site.blobs()[digest]
+    path.chmod(0o600)
+    path.write_bytes(b"weigh")
+    site.store(folder, made.model_id)
+    assert not verify(site.session, made)
+
+
+def test_a_pulled_content_that_is_damaged_is_refused(site, folder, tmp_path):
+    made = site.store(folder)
+    spoil(site.blobs()[next(f.sha256 for f in made.files if f.path == "words.txt")])
+    with pytest.raises(TransferError, match="damaged"):
+        pull(site.session, find_version(site.session, made.label), tmp_path / "pulled")
+    assert not (tmp_path / "pulled/words.txt").exists()
+
+
+# Deleting, and contents that nobody needs ---------------------------------------------------------
+
+
+def test_what_something_refers_to_is_not_deleted(site, folder, store, tmp_path):
+    first = site.store(folder, aliases=["best"])
+    (folder / "words.txt").write_text("two\n")
+    site.store(folder, first.model_id)
+    with pytest.raises(RecordError, match=r"it is @best; words-\w+@2 was made from it"):
+        delete(site, store, first.model_id, 1)
+    delete(site, store, first.model_id, 2)
+    with pytest.raises(RecordError, match="the only version"):
+        delete(site, store, first.model_id, 1)
+    assert site.store(folder, first.model_id).version == 3, "a number is never given again"
+    other = write_folder(tmp_path / "other")
+    (other / contract.PULLED_FROM).write_text(f"{first.label}\n")
+    child = site.store(other)
+    assert child.parent == first.label
+    with pytest.raises(RecordError, match=f"{child.label} was made from it"):
+        delete(site, store, first.model_id)
+    delete(site, store, child.model_id)
+    delete(site, store, first.model_id)
+    assert read_models(site.session) == []
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_training_that_has_not_ended_keeps_its_version(site, folder, store, known, monkeypatch):
+    """Whether this machine knows the training, or only the site."""
+    made = site.store(folder)
+    site.store(folder, made.model_id)
+    uses = site.root / f"models/versions/{made.model_id}/uses"
+    uses.mkdir()
+    (uses / "1.t-1").write_text("" if known else "t-1\n")  # empty: the disk was full
+    attempt = site.root / "jobs/t-1/attempts/1"
+    attempt.mkdir(parents=True)
+    states = iter([State.TRAINING, State.COMPLETED])
+    if known:
+        store.add(make_record(site.root, training_id="t-1"))
+        monkeypatch.setattr(
+            "dlctl.lifecycle.refresh",
+            lambda _session, records, _store: [
+                make_record(site.root, training_id=r.training_id, state=next(states))
+                for r in records
+            ],
+        )
+    with pytest.raises(RecordError, match="the training t-1 uses it and is"):
+        delete(site, store, made.model_id)
+    (attempt / "verdict.json").write_text("{}")
+    delete(site, store, made.model_id)
+
+
+def test_a_use_that_begins_meanwhile_keeps_the_version(site, folder, store):
+    made = site.store(folder)
+    model = site.model(made.model_id)
+    uses = site.root / f"models/versions/{made.model_id}/uses"
+    uses.mkdir()
+    (uses / "1.t-1").write_text("t-1\n")
+    with pytest.raises(RecordError, match="has changed at this moment"):
+        changes.delete(site.session, model, None)
+    assert site.model(made.model_id).numbers == [1]
+
+
+def test_gc_removes_what_no_version_has_and_says_the_bytes(site, folder, store):
+    first = site.store(folder)
+    (folder / "words.txt").write_text("something else\n")
+    site.store(folder, first.model_id)
+    delete(site, store, first.model_id, 2)
+    (site.root / "models/versions" / first.model_id / "2.deleted").rename(
+        site.root / "models/versions" / first.model_id / "2.gone"
+    )
+    assert changes.collect_garbage(site.session, 86400).blobs == 0, "it is young"
+    dry = changes.collect_garbage(site.session, 0, dry_run=True)
+    assert (dry.blobs, dry.size_bytes, dry.removed) == (1, 15, False)
+    assert len(site.blobs()) == 3
+    assert changes.collect_garbage(site.session, 0).size_bytes == 15
+    assert sorted(site.blobs()) == sorted(f.sha256 for f in first.files)
+    assert site.leftovers() == []
+
+
+def test_gc_spares_a_content_that_a_create_has_just_found(site, folder, store):
+    """The create asks, gc removes, the create publishes: what is missing is sent again."""
+    made = site.store(folder)
+    delete(site, store, made.model_id)
+
+    class Between(BadTransport):
+        def start(self, script, **options):
+            if self.calls == 1 and "incoming" in script:
+                assert changes.collect_garbage(site.session, 0).blobs == 2
+            return super().start(script, **options)
+
+    again = site.through(Between()).store(folder)
+    assert not verify(site.session, again)
+
+
+def test_gc_that_was_killed_is_finished_by_the_next(site, folder):
+    made = site.store(folder)
+    trash = site.root / "models/.gc.1"
+    trash.mkdir()
+    for name, path in site.blobs().items():
+        path.rename(trash / name)
+    assert changes.collect_garbage(site.session, 0).blobs == 0
+    assert not verify(site.session, made)
+    assert site.leftovers() == []
+
+
+# Use ----------------------------------------------------------------------------------------------
+
+
+def test_the_code_of_a_version_is_the_folder_that_was_sent(site, folder, tmp_path):
+    (folder / "sub").mkdir()
+    (folder / "sub/run me.sh").write_text("exit\n")
+    (folder / "sub/run me.sh").chmod(0o755)
+    (folder / "link").symlink_to("sub/run me.sh")
+    version = site.version(site.store(folder).label)
+    code = code_of(version)
+    sent = collect(folder, leave_out=frozenset(["manifest.yml"]))
+    assert code.index == sent.index
+    bring_code(site.session, version, code)
+    store = site.root / "store" / sent.digest
+    assert (store / "sub/run me.sh").read_text() == "exit\n"
+    assert os.access(store / "sub/run me.sh", os.X_OK)
+    assert (store / "link").readlink() == Path("sub/run me.sh")
+    before = store.stat().st_ino
+    bring_code(site.session, version, code)
+    assert store.stat().st_ino == before, "it is there already"
+
+
+def test_code_from_a_damaged_content_is_refused(site, folder):
+    version = site.version(site.store(folder).label)
+    spoil(site.blobs()[next(f.sha256 for f in version.files if f.path == "words.txt")])
+    with pytest.raises(ResultsError, match=r"words\.txt of words-\w+@1 is missing or damaged"):
+        bring_code(site.session, version, code_of(version))
+    assert list((site.root / "store").iterdir()) == []
+
+
+def weights(*paths, part="result"):
+    files = [contract.ModelFile(path, 1, str(n) * 64, part=part) for n, path in enumerate(paths)]
+    return contract.ModelVersion("m", 1, "m", files=files)
+
+
+def test_the_weights_of_a_version_are_its_only_ones_or_model_pt():
+    assert choose_weights(weights("model.pt", "optimizer.pt", "log.txt")).path == "model.pt"
+    assert (
+        choose_weights(weights("a/encoder.safetensors", "x.json")).path == "a/encoder.safetensors"
+    )
+    assert choose_weights(weights("a.pt", "b.pt"), "b.pt").path == "b.pt"
+    for found, why in (
+        (weights("a.pt", "b.pt"), r"2 files of weights \(a\.pt, b\.pt\)"),
+        (weights("x.json"), "no file of weights"),
+    ):
+        with pytest.raises(RecordError, match=why):
+            choose_weights(found)
+    with pytest.raises(RecordError, match=r"has no file 'c\.pt'"):
+        choose_weights(weights("a.pt"), "c.pt")
+
+
+def test_a_missing_model_or_version_is_one_sentence(site, folder):
+    made = site.store(folder)
+    for named, why in (
+        ("model:nothing@best", "there is no model 'nothing' at the site testbed"),
+        (f"model:{made.model_id}@best", "has no alias best"),
+        (f"model:{made.model_id}@7", "has no version 7"),
+    ):
+        with pytest.raises(RecordError, match=why):
+            find_weights(site.session, named)
+
+
+# Pull and compare ---------------------------------------------------------------------------------
+
+
+def test_what_was_pulled_is_what_was_stored(site, folder, tmp_path):
+    odd = ["a b", "it's", "$(id)", "new\nline", "back\\slash", "\udcff", "-rf", " lead"]
+    for name in odd:
+        (folder / name).write_bytes(os.fsencode(name))
+    (folder / "link").symlink_to("words.txt")
+    (folder / "run.sh").write_text("exit\n")
+    (folder / "run.sh").chmod(0o755)
+    made = site.store(folder)
+    version = site.version(made.label)
+    code = code_of(version)
+    bring_code(site.session, version, code)
+    for place in (tmp_path / "pulled", site.root / "store" / code.digest):
+        if place.name == "pulled":
+            files = pull(site.session, find_version(site.session, made.label), place)
+            assert len(files) == len(made.files) + 2
+        for name in odd:
+            assert (place / name).read_bytes() == os.fsencode(name), name
+        assert (place / "link").readlink() == Path("words.txt")
+        assert os.access(place / "run.sh", os.X_OK)
+    child = site.store(tmp_path / "pulled")
+    assert child.parent == made.label
+    assert {(f.path, f.sha256) for f in child.files} == {(f.path, f.sha256) for f in made.files}
+
+
+def test_a_pull_replaces_no_file_of_the_users(site, folder, tmp_path):
+    made = site.store(folder)
+    mine = write_folder(tmp_path / "mine", words_txt="mine\n")
+    with pytest.raises(ResultsError, match=r"words\.txt is here already and differs"):
+        pull(site.session, find_version(site.session, made.label), mine)
+    assert not (mine / "model.pt").exists()
+
+
+def test_a_record_that_leads_out_of_the_folder_is_refused(site, folder, tmp_path):
+    made = site.store(folder)
+    path = site.root / f"models/versions/{made.model_id}/1.json"
+    path.chmod(0o600)
+    path.write_text(path.read_text().replace('"words.txt"', '"../words.txt"'))
+    with pytest.raises(ResultsError, match="leads out of"):
+        pull(site.session, find_version(site.session, made.label), tmp_path / "pulled")
+    assert not (tmp_path / "words.txt").exists()
+
+
+def test_results_have_a_folder_that_the_code_does_not_have():
+    result = contract.ModelFile("model.pt", 1, "1" * 64, part="result")
+    code = contract.ModelFile("trained/model.pt", 1, "2" * 64)
+    both = contract.ModelVersion("m", 1, "m", files=[code, result])
+    assert [path for _, path in layout(both)] == ["trained/model.pt", "trained-2/model.pt"]
+    alone = contract.ModelVersion("m", 1, "m", files=[result])
+    assert [path for _, path in layout(alone)] == ["trained/model.pt"]
+
+
+def test_a_comparison_names_what_differs_and_nothing_else(site, folder):
+    first = site.store(folder)
+    same = compare(first, first)
+    assert not any(same[key] for key in ("files", "manifest", "metrics", "origin"))
+    (folder / "words.txt").write_text("longer words\n")
+    (folder / "model.pt").unlink()
+    (folder / "manifest.yml").write_text("name: words\nframework: {name: own, command: 'ls'}\n")
+    second = site.store(folder, first.model_id)
+    found = compare(first, second)
+    assert [(f["path"], f["what"]) for f in found["files"]] == [
+        ("model.pt", "removed"), ("words.txt", "changed"),
+    ]  # fmt: skip
+    assert [line for line in found["manifest"] if line[0] in "+-"] == [
+        "-  command: cat words.txt", "+  command: ls",
+    ]  # fmt: skip
+    assert found["origin"] == [{"what": "parent", "before": "", "after": first.label}]
+
+
+# The local record, git, and a group ---------------------------------------------------------------
+
+
+def test_the_record_lists_models_of_a_silent_site_as_stale(tmp_path, site, folder, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    made = site.store(folder, aliases=["best"])
+    record = ModelRecord()
+    assert record.all() == []
+    record.remember("testbed", read_models(site.session))
+    record.remember("other", [])
+    [known] = record.all()
+    assert (known.model_id, known.aliases, known.stale_since) == (made.model_id, {"best": 1}, None)
+    assert site_of(made.label) == site_of("words") == "testbed"
+    assert site_of("nothing") is None
+    [stale] = record.stale("testbed")
+    assert time.time() - stale.stale_since < 60
+    assert record.stale("testbed") == [stale], "it stays stale since the first silence"
+    record.remember("testbed", [])
+    assert record.all() == []
+
+
+def test_a_model_is_found_by_a_unique_beginning_or_end():
+    models = [KnownModel(f"{name}", "s", {"1": {}}) for name in ("digits-aaaa", "digits-bbbb")]
+    assert find_model(models, "digits-a", "").model_id == "digits-aaaa"
+    assert find_model(models, "bbbb", "").model_id == "digits-bbbb"
+    for wanted, why in (("digits", "fits 2 models"), ("digit-aaaa", "there is no model")):
+        with pytest.raises(RecordError, match=why):
+            find_model(models, wanted, "there")
+
+
+def test_what_git_says():
+    clean = "# branch.oid 0123abcd\n# branch.head main\n"
+    assert parse_status(clean) == contract.GitState("0123abcd", "main", False)
+    assert parse_status(clean + "? new.txt\n") == contract.GitState("0123abcd", "main", True)
+    detached = "# branch.oid 0123abcd\n# branch.head (detached)\n"
+    assert parse_status(detached) == contract.GitState("0123abcd", "", False)
+    assert parse_status("# branch.oid (initial)\n# branch.head main\n") is None
+    assert parse_status("") is None
+
+
+def test_a_group_may_read_models_and_nobody_may_write(tmp_path, folder):
+    site = ModelSite(tmp_path / "shared", more="share: group\n")
+    site.store(folder, tags=["a"], aliases=["best"])
+    for path in (site.root / "models").rglob("*"):
+        mode = path.stat().st_mode & 0o777
+        assert mode & 0o040 and not mode & 0o027, (path, oct(mode))
