@@ -110,9 +110,7 @@ class Merger:
         )
 
 
-def _without(
-    entry: Entry, series: tuple[Origin, str], step: int, names: set[str]
-) -> Entry | None:
+def _without(entry: Entry, series: tuple[Origin, str], step: int, names: set[str]) -> Entry | None:
     """Return an entry without what it has of some series from a step on; None if that is all."""
     line = entry.line
     of_others = (entry.origin, line.series_group) != series or line.step < step
