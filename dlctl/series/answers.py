@@ -158,7 +158,7 @@ def _plateau(run: Run, _: Known) -> _Found:
         text = f"No: {curve.key.shown} still gets better, by {_number(per)} in 1,000 steps."
         return GOOD, text, evidence
     pairs = zip(curve.points.step_last, curve.points.count, strict=True)
-    count = sum(each for step, each in pairs if step >= found.since_step)
+    count = int(sum(each for step, each in pairs if step >= found.since_step))
     evidence |= {"since_step": found.since_step, "values": count, "gain": found.gain}
     text = f"Yes: {stands_still(curve.key.shown, found.since_step)} ({count:,} values)."
     return BAD, text, evidence
