@@ -53,7 +53,7 @@ class EventKind(str, enum.Enum):
     LEARNING_RATE = "learning_rate"
     """It was changed; the reader finds this."""
     PLATEAU = "plateau"
-    """The judged metric has not got better since this step; a reader finds older plateaus."""
+    """The judged metric has hardly improved since this step; a reader finds older plateaus."""
 
 
 SUBID = "subid"
@@ -205,7 +205,9 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return _as_read(value) is not None
 
 
 def _is_value(value: object) -> bool:

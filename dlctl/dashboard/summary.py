@@ -40,6 +40,7 @@ def row(record: Mapping[str, Any], run: Run | None) -> Json:
         "created_at": _unix_seconds(record["created_at"]), "loss": loss,
         "spark": [] if shown is None else spark(shown.view(-math.inf, math.inf, _SPARK_WIDTH)),
         "spark_name": "" if shown is None else shown.key.shown,
+        "spark_last": None if shown is None or not math.isfinite(shown.last) else shown.last,
         "left_s": None if run is None or state != "TRAINING" else _left_s(run, record),
         "gpu": None if run is None else utilisation(run).gpu_percent,
         **{name: record.get(name) for name in _COPIED},
@@ -62,7 +63,7 @@ def _main_curve(run: Run | None) -> Curve | None:
     # Without sorting: there may be a million names.
     own = [c for key, c in run.curves.items() if key.source != Source.NODE.value and len(c)]
     if losses := [curve for curve in own if curve.key.name == LOSS]:
-        return max(losses, key=len)
+        return min(losses, key=lambda curve: (curve.key.learner, -len(curve)))
     return min(own, key=lambda curve: curve.key, default=None)
 
 

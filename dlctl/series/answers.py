@@ -13,9 +13,15 @@ from statistics import median
 from typing import Any
 
 from dlctl.contract.measured.judged import RATE_NAMES, VALIDATED, is_better_lower, judged
-from dlctl.contract.measured.plateau import LEAST, METHOD, find_plateau
+from dlctl.contract.measured.plateau import (
+    LEAST,
+    METHOD,
+    find_plateau,
+    newest_slope,
+    stands_still,
+)
 from dlctl.contract.measured.rates import RateChange, rate_changes
-from dlctl.contract.measured.trend import noise, slope, thinned, trend
+from dlctl.contract.measured.trend import noise, slope, trend
 from dlctl.contract.metrics import CLASSES, LOSS, SECONDS, EventKind
 from dlctl.series.best import best_of
 from dlctl.series.curve import Curve
@@ -140,7 +146,7 @@ def _plateau(run: Run, _: Known) -> _Found:
     points, lower = curve.values(), bool(is_better_lower(curve.key.name))
     changes = changes_of_rate(run)
     since = changes[-1].step if changes else 0.0
-    recent = [value for step, value in points if step > since]
+    recent = [(step, value) for step, value in points if step > since]
     evidence: dict[str, Any] = {"metric": curve.key.shown, "values": len(recent), "method": METHOD}
     if len(recent) < LEAST:
         of = "since the learning rate changed" if changes else "so far"
@@ -148,14 +154,13 @@ def _plateau(run: Run, _: Known) -> _Found:
         return UNKNOWN, text, evidence
     found = find_plateau(points, lower, since)
     if found is None:
-        per = abs(slope(thinned(points)[-LEAST:])) * 1000
+        per = abs(newest_slope(recent)) * 1000
         text = f"No: {curve.key.shown} still gets better, by {_number(per)} in 1,000 steps."
         return GOOD, text, evidence
-    evidence |= {"since_step": found.since_step, "values": found.values, "gain": found.gain}
-    text = (
-        f"Yes: {curve.key.shown} has not got better since step {found.since_step:.0f} "
-        f"({found.values} values)."
-    )
+    pairs = zip(curve.points.step_last, curve.points.count, strict=True)
+    count = int(sum(each for step, each in pairs if step >= found.since_step))
+    evidence |= {"since_step": found.since_step, "values": count, "gain": found.gain}
+    text = f"Yes: {stands_still(curve.key.shown, found.since_step)} ({count:,} values)."
     return BAD, text, evidence
 
 
@@ -191,7 +196,7 @@ def _learning_rate(run: Run, _: Known) -> _Found:
     if not changes:
         first = curves[0].values()[0][1]
         if not math.isclose(first, now, rel_tol=1e-9):
-            text = f"It changes at every step, from {_number(first)} to {_number(now)} by now."
+            text = f"It changes little by little, from {_number(first)} to {_number(now)} by now."
             return NOTE, text, {"first": first, "now": now, "changes": []}
         return NOTE, f"No, it is {_number(now)} from the beginning.", {"now": now, "changes": []}
     last = changes[-1]
@@ -217,13 +222,14 @@ def _effect(run: Run, change: RateChange) -> str:
 
 def _stable(run: Run, _: Known) -> _Found:
     losses = [c for c in run.named(LOSS) if c.key.group not in VALIDATED and c.key.learner == 0]
-    curve = losses[0] if losses else main_curve(run)
+    long = (curve for curve in losses if len(curve) >= LEAST)
+    curve = next(long, losses[0] if losses else main_curve(run))
     if curve is None or len(curve) < LEAST:
         return UNKNOWN, "Too early to tell.", {}
-    name, newest = curve.key.shown, curve.points.last[-1]
-    if math.isnan(newest):
-        step = next(s for s, v in zip(curve.points.step_last, curve.points.last, strict=True)
-                    if math.isnan(v))  # fmt: skip
+    name, newest = curve.key.shown, curve.points.last
+    if math.isnan(newest[-1]):
+        known = (at for at in range(len(newest) - 1, -1, -1) if not math.isnan(newest[at]))
+        step = curve.points.step_last[next(known, -1) + 1]
         text = f"No: {name} is not a number since step {step:.0f}."
         return BAD, text, {"metric": name, "since_step": step}
     points = curve.values()[-_WINDOW:]
@@ -258,6 +264,7 @@ def _validation(run: Run, _: Known) -> _Found:
         text = f"Once so far, at step {steps[0]:.0f}"
     else:
         gap = median(b - a for a, b in zip(steps, steps[1:], strict=False))
-        text = f"Every {gap:.0f} steps, {len(steps)} times so far"
+        every = "Every step" if gap <= 1 else f"Every {gap:.0f} steps"
+        text = f"{every}, {len(steps)} times so far"
     cost = f"; it takes {_took(median(took))}." if took else "."
     return NOTE, text + cost, {"steps": steps[-20:], "seconds": median(took) if took else None}

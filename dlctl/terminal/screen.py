@@ -12,7 +12,7 @@ import tty
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from dlctl.terminal.text import Line
+from dlctl.terminal.text import Line, width_of
 
 _ALTERNATE, _PREPARE, _LEAVE = "\033[?1049h", "\033[?25l\033[?7l", "\033[?7h\033[?25h\033[?1049l"
 _REST_S = 0.1
@@ -53,7 +53,8 @@ class Screen:
         for row, text in enumerate(rendered):
             if row >= len(self._shown) or self._shown[row] != text:
                 # Behind the last column, the cursor stays on it: nothing is left to erase.
-                rest = "\033[K" if lines[row].width < self._size[0] else ""
+                width = width_of(lines[row].render(False))
+                rest = "\033[K" if width < self._size[0] else ""
                 parts.append(f"\033[{row + 1};1H{text}{rest}")
         self._shown = rendered
         if parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,9 +62,16 @@ def log(
     step, epoch = int(step), None if epoch is None else int(epoch)  # also of numpy and torch
     done = None if done is None else finite(float(done))
     numbers = {
-        own_name(str(name)): float(value) for name, value in {**(values or {}), **more}.items()
+        own_name(str(name)): _number(value) for name, value in {**(values or {}), **more}.items()
     }
     told = {f"{group}_{name}" if group else name: value for name, value in numbers.items()}
     found.progress.update(step, 0 if epoch is None else epoch, told, done=done)
     if found.file is not None and (found.rank == 0 or every_learner):
         found.file.append(step, epoch, numbers, group)
+
+
+def _number(value: SupportsFloat) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number that no float can hold
+        return math.inf

@@ -174,6 +174,13 @@ def test_pages_fit_the_screen(server: Served, visit, width: int):
         page.goto(server.page(path))
         page.wait_for_selector(".training" if path == "/" else DRAWN)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        page.locator(".cell .bar span").evaluate_all(
+            "all => all.forEach((e) => { e.textContent = '100 % · epoch 1000/1000'; })"
+        )
+        wide = page.locator(".cell:has(.bar)").evaluate_all(
+            "all => all.filter((e) => e.scrollWidth > e.clientWidth).length"
+        )
+        assert wide == 0, path
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

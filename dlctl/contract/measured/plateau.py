@@ -35,7 +35,7 @@ class Plateau:
 
     since_step: float
     values: int
-    """How many values it spans."""
+    """How many of the values that were tested it spans."""
     gain: float
     """What Sen's slope promises over them; above 0 is better."""
     level: float
@@ -74,8 +74,8 @@ def plateau_among(
     recent = thinned(points)
     if len(recent) < LEAST:
         return None
-    begin = len(recent) - max(LEAST, len(recent) // (2 if proven else 4))
-    newest = recent[begin:]
+    newest = _newest(recent, 2 if proven else 4)
+    begin = len(recent) - len(newest)
     if not _is_flat(newest, whole):
         return None
     if proven and highest_slope(newest) * _width(newest) > _PROVEN * whole:
@@ -90,14 +90,24 @@ def plateau_among(
     return Plateau(flat[0][0], len(flat), _gain(flat), level, margin)
 
 
+def newest_slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return Sen's slope over the newest values, by which a plateau is looked for."""
+    return slope(_newest(thinned(points), 4))
+
+
 def stands_still(metric: str, since: float, unit: str = "step") -> str:
     """Return in words that a metric is on a plateau."""
-    return f"{metric} has not got better since {unit} {since:.0f}"
+    return f"{metric} has hardly improved since {unit} {since:.0f}"
 
 
 def median_of_newest(gains: Sequence[float]) -> float:
     """Return the level of the newest values."""
     return median(gains[-LEAST:])
+
+
+def _newest(points: Sequence[tuple[float, float]], part: int) -> Sequence[tuple[float, float]]:
+    """Return the newest part of some points: a half, a quarter."""
+    return points[len(points) - max(LEAST, len(points) // part) :]
 
 
 def _width(points: Sequence[tuple[float, float]]) -> float:

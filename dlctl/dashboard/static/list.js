@@ -104,7 +104,7 @@ export class ListPage {
         el('span', { class: 'sub' }, row.name === row.id.split('-')[0] ? row.site : `${row.name} · ${row.site}`)),
       el('div', { class: 'cell what' }, stateChip(row), el('span', { class: 'sub' }, row.trouble ? `${row.site} does not answer` : row.reason || '')),
       cell('Progress', progressBar(row)), cell(row.live ? 'Time left' : 'Ended', el('span', {}, time)),
-      cell(row.spark_name || 'loss', el('span', {}, shortNumber(row.loss))),
+      cell(row.spark_name || 'loss', el('span', {}, shortNumber(row.spark_name ? row.spark_last : row.loss))),
       el('div', { class: 'cell curve' }, sparkLine(row.spark || [])),
       cell('GPU use', el('span', {}, row.gpu === null ? '–' : `${Math.round(row.gpu)} %`)));
   }

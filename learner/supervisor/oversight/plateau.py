@@ -128,7 +128,7 @@ class Watch:
             if line.kind == EventKind.BEGIN.value:
                 self._go_back(line.step)
             return
-        self._newest = line.step
+        self._newest = max(self._newest, line.step)  # sources are read one after the other
         for name, value in line.values.items():
             if value is None or abs(value) > _MOST_VALUE:
                 continue
@@ -199,6 +199,7 @@ class Watch:
         return NO_STEP
 
     def _go_back(self, step: int) -> None:
+        self._newest = min(self._newest, step)
         for curve in self._curves.values():
             curve.drop_after(step)
         for rates in self._rates.values():

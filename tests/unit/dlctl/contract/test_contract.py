@@ -153,6 +153,11 @@ def test_the_contract_imports_the_standard_library_only():
 def test_a_line_of_metrics_comes_back_as_it_was_written(step, epoch, values):
     line = make_line(step, epoch, 12.5, values)
     assert parse_line(line.encode().decode()) == line
+
+
+def test_a_time_that_no_float_can_hold_is_none() -> None:
+    line = parse_line('{"step": 1, "time": 1' + "0" * 400 + ', "loss": 2.0}')
+    assert line is not None and (line.time, line.values) == (None, {"loss": 2.0})
     assert line.encode().count(b"\n") == 1
 
 

@@ -131,6 +131,20 @@ def test_a_row_of_a_training_without_metrics():
     assert details()["plan"]
 
 
+def test_a_row_has_the_value_of_the_curve_that_it_names_of_the_first_learner():
+    record = {"training_id": "a-1", "state": "TRAINING", "created_at": 1.0, "loss": 7.0}
+    run = Run("a")
+    run.add(Origin(1, 0, Source.LOG), MetricsLine(1, None, T0, {"accuracy": 0.9}, group="test"))
+    found = row(record, run)
+    assert (found["spark_name"], found["spark_last"]) == ("test accuracy", 0.9)
+    for learner, steps in ((0, 3), (1, 5)):
+        for step in range(1, steps):
+            origin = Origin(1, learner, Source.LOG)
+            run.add(origin, MetricsLine(step, None, T0, {"loss": 1.0 + learner}, group="train"))
+    found = row(record, run)
+    assert (found["spark_name"], found["spark_last"]) == ("train loss", 1.0)
+
+
 def test_only_so_many_curves_are_sent_and_the_rest_is_found_by_name():
     run = Run("a")
     names = {f"layer{n}/weight": 1.0 for n in range(1000)}

@@ -74,7 +74,24 @@ def test_a_plateau_is_told_with_its_step():
     values = [min(0.9, 0.1 + 0.02 * i) for i in range(100)]
     state, text = told("plateau", run_of(*curve("validation_accuracy", values)))
     assert state == "bad"
-    assert "has not got better since step 4" in text
+    assert "has hardly improved since step 4" in text
+
+
+def test_all_values_on_a_plateau_are_counted_however_few_were_tested():
+    values = [min(0.9, 0.1 + 0.02 * i) for i in range(1000)]
+    run = run_of(*curve("validation_accuracy", values, per=1))
+    found = next(a for a in answers(run, Known(now=1.0)) if a.key == "plateau")
+    assert found.evidence["values"] == 1001 - found.evidence["since_step"] > 900
+    assert f" ({1001 - found.evidence['since_step']:.0f} values)." in found.text
+
+
+def test_the_pace_of_what_still_gets_better_is_that_of_the_values_tested():
+    rising = [0.01 * i for i in range(72)]
+    fallen = [0.71 - 0.001 * i for i in range(8)]  # the newest few fall, their quarter rises
+    state, text = told("plateau", run_of(*curve("validation_accuracy", rising + fallen, per=1)))
+    assert (state, text) == (
+        "good", "No: validation accuracy still gets better, by 6.408 in 1,000 steps.",
+    )  # fmt: skip
 
 
 def test_a_new_learning_rate_begins_anew():
@@ -104,7 +121,7 @@ def test_changes_of_the_learning_rate_and_what_they_did():
         "Yes, once, last at step 200 from 0.1 to 0.01: validation accuracy went from 0.5 to 0.8."
     )
     falling = curve("learning_rate", [0.1 * 0.99**i for i in range(50)])
-    assert told("learning_rate", run_of(*falling))[1].startswith("It changes at every step")
+    assert told("learning_rate", run_of(*falling))[1].startswith("It changes little by little")
     assert told("learning_rate", run_of(*curve("learning_rate", [0.1] * 5)))[1].startswith("No, it")
 
 
@@ -115,6 +132,11 @@ def test_changes_of_the_learning_rate_and_what_they_did():
         ([1 + 0.8 * (-1) ** i for i in range(80)], "note", "It oscillates"),
         ([1 + 0.05 * i + DRAW.gauss(0, 0.05) for i in range(80)], "bad", "No, it diverges"),
         ([1.0] * 20 + [math.nan] * 3, "bad", "No: loss is not a number since step 210"),
+        (
+            [1.0, math.nan] + [1.0] * 18 + [math.nan] * 3,
+            "bad",
+            "No: loss is not a number since step 210",
+        ),
     ],
 )
 def test_stable_oscillating_or_diverging(values, state, beginning):
@@ -124,6 +146,18 @@ def test_stable_oscillating_or_diverging(values, state, beginning):
     ]
     found = told("stable", run_of(*lines))
     assert (found[0], found[1][: len(beginning)]) == (state, beginning), found
+
+
+def test_the_stable_loss_is_one_that_has_enough_values():
+    run = run_of(*curve("loss", [1.0] * 20))
+    run.add(Origin(1, 0, Source.LOG), MetricsLine(1, values={"loss": 2.0}, group="p"))
+    assert told("stable", run)[0] == "good"
+
+
+def test_a_validation_at_each_step_is_told_in_words():
+    assert told("validation", run_of(*curve("validation_loss", [1.0, 0.9, 0.8], per=1)))[1] == (
+        "Every step, 3 times so far."
+    )
 
 
 def test_how_often_validation_is_and_how_long_it_takes():

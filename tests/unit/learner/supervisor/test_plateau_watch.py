@@ -78,7 +78,7 @@ def test_a_plateau_is_told_once_and_again_after_a_better_value(
     (event,) = training.events()
     assert (event.kind, event.texts["metric"]) == ("plateau", "validation loss")
     assert 10 <= event.step <= 20 and event.step == told.plateau.since_step
-    assert event.event == f"plateau: validation loss has not got better since step {event.step}"
+    assert event.event == f"plateau: validation loss has hardly improved since step {event.step}"
     assert event.texts["method"] and event.values["level"] == pytest.approx(1.0, abs=0.1)
     assert not training.train(range(60, 90), 1.0 - 0.0001, source)
     assert len(training.train(range(90, 200), 0.2, source)) == 1
@@ -91,6 +91,17 @@ def test_a_changed_rate_begins_anew(training: Training) -> None:
         training.look()
     first, second = training.events()
     assert first.step < 20 and 60 < second.step < 80
+
+
+def test_the_newest_step_is_that_of_all_sources() -> None:
+    watch = Watch()
+    watch.add(Source.PROGRAM, MetricsLine(80, values={"loss": 1.0}))
+    watch.add(Source.LOG, MetricsLine(3, values={"memory": 1.0}))  # it is read afterwards
+    for step in range(81, 101):
+        watch.add(Source.PROGRAM, MetricsLine(step, values={"loss": 1.0}))
+    watch.add(Source.LOG, MetricsLine(4, values={"memory": 1.0}))
+    told = watch.look()
+    assert told is not None and told.step == 100
 
 
 def test_the_next_attempt_does_not_tell_again_unless_the_plateau_is_undone(
@@ -227,7 +238,7 @@ def test_who_ends_at_a_plateau(
     assert (request is not None) is ends
     if request is not None:
         assert (request.action, request.kind) == ("halt", VerdictKind.PLATEAU)
-        assert request.reason.startswith("accuracy has not got better since step ")
+        assert request.reason.startswith("accuracy has hardly improved since step ")
         stopped = json.loads((tmp_path / contract.stopped_file(1)).read_text())
         assert stopped["kind"] == "plateau"
     assert (tmp_path / "told").exists() is tells
@@ -253,7 +264,7 @@ def test_a_running_training_tells_of_its_plateau_and_goes_on(tmp_path: Path) -> 
     assert verdict.state is State.COMPLETED, verdict
     notice = json.loads((job.dir / "told").read_text())
     assert notice["event"] == "plateau" and notice["state"] == "TRAINING"
-    assert notice["reason"].startswith("still running; accuracy has not got better since step ")
+    assert notice["reason"].startswith("still running; accuracy has hardly improved since step ")
     (file,) = (job.dir / contract.NOTICES).iterdir()
     assert file.name == f"0-plateau-{notice['since_step']}.command"
 
@@ -263,4 +274,4 @@ def test_a_program_of_ones_own_ends_at_its_plateau(tmp_path: Path) -> None:
     (job.code / "program.py").write_text(PROGRAM_THAT_STANDS_STILL)
     verdict = job.run()
     assert verdict.kind == VerdictKind.PLATEAU, verdict
-    assert verdict.reason.startswith("Accuracy has not got better since step ")
+    assert verdict.reason.startswith("Accuracy has hardly improved since step ")

@@ -209,7 +209,7 @@ def test_the_test_of_a_plateau_ends_the_training_without_a_patience(tmp_path: Pa
     assert run.run()
     assert 8 <= run.trainer.position.epoch < 12
     (stopped,) = run.stopped
-    assert stopped.kind == "plateau" and stopped.reason.startswith("loss has not got better since")
+    assert stopped.kind == "plateau" and stopped.reason.startswith("loss has hardly improved since")
 
 
 def test_a_plateau_of_epochs_begins_anew_with_another_rate() -> None:
