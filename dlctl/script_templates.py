@@ -18,6 +18,37 @@ def render_script(name: str, **values: object) -> str:
     return _environment().get_template(name).render(contract=contract, **values)
 
 
+class TemplateFault(Exception):
+    """A template that came with somebody's framework can't be rendered."""
+
+
+def render_sandboxed(text: str, **values: object) -> str:
+    """Return the text of a template that is not dlctl's own: it can read the values, and no more.
+
+    Raises:
+        TemplateFault: the line, and what is wrong there.
+    """
+    from jinja2 import StrictUndefined, TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    sandbox = ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    _add_filters(sandbox)
+    try:
+        return sandbox.from_string(text).render(**values)
+    except TemplateError as error:
+        line = getattr(error, "lineno", None)
+        raise TemplateFault(f"{f'line {line}: ' if line else ''}{error.message}") from None
+    except Exception as error:  # a template can raise anything
+        raise TemplateFault(f"{type(error).__name__}: {error}") from None
+
+
+def _add_filters(environment: Environment) -> None:
+    environment.filters["sh"] = lambda value: shlex.quote(str(value))
+    environment.filters["comment"] = _comment
+
+
 def _comment(value: object) -> str:
     """Return text on one line; sbatch would read `#SBATCH` on a further line as an option."""
     return "".join(c if c.isprintable() else " " for c in " ".join(str(value).split()))
@@ -34,6 +65,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["sh"] = lambda value: shlex.quote(str(value))
-    environment.filters["comment"] = _comment
+    _add_filters(environment)
     return environment

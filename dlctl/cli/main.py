@@ -74,12 +74,12 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import checkpoints, export, jobs, manifests, reading, sites
+    from dlctl.cli import checkpoints, export, frameworks, jobs, manifests, reading, sites
     from dlctl.cli.costs import rehearse, report
     from dlctl.cli.views import dashboard, metrics, watch
 
     groups = (manifests, rehearse, jobs, reading, metrics, watch, dashboard, report, checkpoints,
-              export, sites)  # fmt: skip
+              export, sites, frameworks)  # fmt: skip
     for group in groups:
         group.register(app)
 

@@ -23,10 +23,6 @@ def _stores(manifest: Manifest, *, used: bool) -> str:
 _STORES = "This version neither reads nor writes data stores of the type {}; use mount_volume."
 _BLOCKING: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
     (lambda m: _stores(m, used=True), _STORES),
-    (
-        lambda m: m.framework.job and not m.framework.has_loop and m.framework.name,
-        "The framework {} has no built-in loop in this version; use framework.command.",
-    ),
 )
 _HARMLESS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
     (lambda m: _stores(m, used=False), _STORES),

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from dlctl.errors import DlctlError, ManifestError
+from dlctl.frameworks import checkpoint_files, framework_of, make_recipe, remarks
 from dlctl.manifest.checks import check_files, named_files
 from dlctl.manifest.load import load_manifest
 from dlctl.manifest.model import Manifest
@@ -24,7 +25,7 @@ from dlctl.manifest.running.notify import WEBHOOK
 from dlctl.manifest.unsupported import can_not_run, not_in_this_version
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.render import render
-from dlctl.request.bundle import Bundle, collect
+from dlctl.request.bundle import Bundle, collect, programs
 from dlctl.request.request import Request, merged, pending, submitted_with, this_machine
 from dlctl.request.runtime import runtime_entries
 
@@ -52,6 +53,7 @@ def prepare(
     given = load_manifest(manifest_path, overrides)
     manifest, literal = given.extract_secrets()
     folder = manifest_path.resolve().parent
+    framework = framework_of(manifest, folder)
     code = collect(folder, leave_out=_manifest_names(manifest_path.resolve()))
     check_files(manifest, folder)
     lines = requirement_lines(manifest, folder)
@@ -66,8 +68,11 @@ def prepare(
         runtime_digest=runtime_digest,
         local_python=sys.executable,
         machine=this_machine(site),
+        recipe=make_recipe(manifest, framework),
+        checkpoint_files=checkpoint_files(manifest, framework),
     )
-    plan = make_plan(manifest, site, identity, not_in_this_version(manifest))
+    notes = [*not_in_this_version(manifest), *remarks(manifest, framework, programs(code))]
+    plan = make_plan(manifest, site, identity, notes)
     return Request(
         plan=plan,
         manifest=manifest.to_yaml(),
@@ -79,6 +84,21 @@ def prepare(
         overrides=overrides,
         can_not_run=tuple(can_not_run(manifest)),
     )
+
+
+def look_over(manifest: Manifest, folder: Path) -> list[str]:
+    """Check what a manifest names; return what is odd about it, a sentence each.
+
+    Raises:
+        ManifestError: its framework is unknown, or a file is missing.
+    """
+    framework = framework_of(manifest, folder)
+    check_files(manifest, folder)
+    try:
+        texts = list(programs(collect(folder)))
+    except DlctlError:  # `submit` says what can't be sent
+        texts = []
+    return [*not_in_this_version(manifest), *remarks(manifest, framework, texts)]
 
 
 def _manifest_names(path: Path) -> frozenset[str]:

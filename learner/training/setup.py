@@ -172,7 +172,7 @@ def open_job(directory: Path, attempt: int, rank: int) -> TrainingJob:
         UserFault: the plan can't be read, or is for a program of the user.
     """
     plan = read_plan(directory, attempt)
-    if plan.framework.job is None:
+    if not plan.framework.has_loop:
         raise UserFault("the plan names no framework.job for the built-in loop")
     return TrainingJob(directory.resolve(), attempt, plan, rank)
 

@@ -54,8 +54,7 @@ def test_listing_1() -> None:
         assert "my-password" not in text
     sentences = not_in_this_version(loaded)
     assert any("softlayer_objectstore" in s for s in sentences)
-    assert any("framework caffe" in s for s in sentences)
-    assert can_not_run(loaded) == [s for s in sentences if "caffe" in s or "softlayer" in s]
+    assert can_not_run(loaded) == [s for s in sentences if "softlayer" in s]
 
 
 def test_a_mounted_store_and_fractional_cpus() -> None:
@@ -153,7 +152,7 @@ env: {FLAG: true}
 """
     )
     assert found[0].startswith("m.yml:2:1: lerners: unknown key; did you mean 'learners'? Allowed:")
-    assert "m.yml:3:7: gpus: 'half' is not allowed; a whole number is allowed" in found
+    assert "m.yml:3:7: gpus: 'half' is not allowed; a number is allowed" in found
     assert any(p.startswith("m.yml:4:1: memory: '8' has no unit") for p in found)
     assert any("write 60s, 60m or 60h" in p for p in found)
     assert any(
@@ -171,7 +170,6 @@ env: {FLAG: true}
     [
         ("{name: pytorch}", "neither of 'command' and 'job'"),
         ("{name: pytorch, job: a.py, command: b}", "both of 'command' and 'job' are set"),
-        ("{name: pytorch, job: a.lua}", "a path such as 'train.py' is allowed"),
         ("{name: pytorch, job: ../a.py}", "leaves the folder"),
         ("{name: pytorch, job: /a.py}", "leaves the folder"),
         ("{name: pytorch, job: a.py, arguments: {weights: /w}}", "leaves the folder"),
