@@ -171,6 +171,8 @@ class Training:
     """1: gradients are averaged each step; N: the weights are, every N steps (local SGD)."""
     prefetch: str = "auto"
     """Whether the next batches are read while the model trains: `auto`, `on` or `off`."""
+    steps: int | None = None
+    """After how many steps the training ends, if the epochs have more."""
     classes: int | None = None
     """Among how many classes the model chooses: what guessing would achieve."""
 
