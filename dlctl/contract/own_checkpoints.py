@@ -46,15 +46,13 @@ class OwnCheckpoint:
 
 def own_checkpoints(files: Iterable[SavedFile], pattern: str | None) -> list[OwnCheckpoint]:
     """Return the checkpoints among all files below CHECKPOINT_DIR, newest first."""
-    wanted = (pattern or ANY).split("/")
+    wanted = pattern or ANY
     fine = [file for file in files if not _UNFINISHED.search(file.path)]
     found: dict[str, list[SavedFile]] = {}
     for file in fine:
-        parts = file.path.split("/")
-        if len(parts) >= len(wanted) and all(map(fnmatchcase, parts, wanted)):
-            name = "/".join(parts[: len(wanted)])
-            if pattern is not None or _STEP.search(name):
-                found.setdefault(name, []).append(file)
+        name = _match(file.path, wanted)
+        if name is not None and (pattern is not None or _STEP.search(name)):
+            found.setdefault(name, []).append(file)
     for name, own in found.items():
         if own[0].path == name:  # a file, with those beside it that are a part of it
             stem = f"{name[: _stem_length(name)]}."
@@ -62,6 +60,23 @@ def own_checkpoints(files: Iterable[SavedFile], pattern: str | None) -> list[Own
     marked = any(file.path.endswith(f"/{MARKER}") for own in found.values() for file in own)
     checkpoints = [_checkpoint(name, own, marked=marked) for name, own in found.items()]
     return sorted(checkpoints, key=lambda c: (c.step or 0, c.written_at), reverse=True)
+
+
+def _match(path: str, pattern: str) -> str | None:
+    """Return the file, or the folder above it, that a pattern names; None if it names neither.
+
+    A pattern that begins with two asterisks and a slash names files at any depth.
+    """
+    parts, wanted = path.split("/"), pattern.split("/")
+    if wanted[0] == "**":
+        last = parts[-len(wanted) + 1 :]
+        return path if len(last) == len(wanted) - 1 and _alike(last, wanted[1:]) else None
+    fits = len(parts) >= len(wanted) and _alike(parts, wanted)
+    return "/".join(parts[: len(wanted)]) if fits else None
+
+
+def _alike(parts: list[str], wanted: list[str]) -> bool:
+    return all(map(fnmatchcase, parts, wanted))
 
 
 def _stem_length(name: str) -> int:

@@ -144,7 +144,10 @@ def verify(session: Session, record: Record, steps: list[int], *, on_node: bool)
     from dlctl.lifecycle import read_plan
 
     plan, told = read_plan(session, record), list(map(str, steps))
-    if not any(c.name for c in list_checkpoints(session.transport, record.job_dir)):
+    found = list_checkpoints(session.transport, record.job_dir)
+    if not found and not plan.framework.has_loop:
+        return []
+    if not any(c.name for c in found):
         return _tool(session, record, ["verify", record.job_dir, *told], on_node=on_node)
     words = ["verify", record.job_dir, plan.checkpoint.files or "", *told]
     module = "learner.frameworks.own_checkpoints"

@@ -57,8 +57,9 @@ def main():
         Net(),
         TrainingArguments(
             str(folder), max_steps=options.steps, per_device_train_batch_size=64 // learners,
-            learning_rate=0.003, ddp_find_unused_parameters=False, save_strategy="steps", save_steps=20, save_total_limit=2,
-            logging_steps=50, report_to=[], use_cpu=True, disable_tqdm=True, seed=1,
+            learning_rate=0.003, ddp_find_unused_parameters=False, save_strategy="steps",
+            save_steps=20, save_total_limit=2, logging_steps=50, report_to=[], use_cpu=True,
+            disable_tqdm=True, seed=1,
         ),
         train_dataset=samples, callbacks=[halt],
     )  # fmt: skip

@@ -42,6 +42,9 @@ def main():
             with (folder / ".part").open("wb") as file:
                 np.save(file, weights)
             (folder / ".part").rename(folder / f"weights-{step}.npy")
+            for old in saved[:-1]:
+                old.unlink()
+            saved = [*saved[-1:], folder / f"weights-{step}.npy"]
         if total[-1]:
             sys.exit(HALTED)
     if world.rank == 0:

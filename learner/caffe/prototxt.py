@@ -16,6 +16,8 @@ _TOKEN = re.compile(
     r"""(?P<skip>\s+|\#[^\n]*)|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
     r"""|(?P<word>[-+]?[A-Za-z0-9_.][A-Za-z0-9_.+-]*)|(?P<mark>[{}<>\[\]:,;])"""
 )
+_FLOAT = re.compile(r"^([-+]?[\d.]+(?:[eE][-+]?\d+)?)[fF]$")
+"""C++'s way to write a number, which the format allows."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
@@ -187,9 +189,9 @@ def _value(token: _Token, name: str) -> Any:
         raise UserFault(f"{name}:{line}: {text!r} stands where a value is expected")
     if text in ("true", "false"):
         return text == "true"
-    for number in (int, float):
+    for number in (lambda word: int(word, 0), lambda word: float(_FLOAT.sub(r"\1", word))):
         try:
-            return number(text.rstrip("fF") if number is float and text[:1].isdigit() else text)
+            return number(text)
         except ValueError:
             continue
     return text
