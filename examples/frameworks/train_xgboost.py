@@ -16,11 +16,16 @@ HALTED = 85
 RANK, LEARNERS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-class EndAtHalt(xgb.callback.TrainingCallback):
-    """Stops after the round in which any learner got the signal: the round before it is saved."""
+def saved_rounds(folder):
+    """Return what TrainingCheckPoint has written, the newest last."""
+    return sorted(folder.glob("digits_*.ubj"), key=lambda path: int(path.stem[7:]))
 
-    def __init__(self):
-        self.asked = self.halted = False
+
+class EndAtHalt(xgb.callback.TrainingCallback):
+    """Stops after the round in which any learner got the signal, and keeps the newest two saved."""
+
+    def __init__(self, folder):
+        self.folder, self.asked, self.halted = folder, False, False
         signal.signal(signal.SIGUSR2, self._ask)
 
     def _ask(self, *_):
@@ -29,17 +34,20 @@ class EndAtHalt(xgb.callback.TrainingCallback):
     def after_iteration(self, model, epoch, evals_log):
         asked = np.array([float(self.asked)])
         self.halted = bool(collective.allreduce(asked, collective.Op.SUM)[0])
+        if RANK == 0:
+            for old in saved_rounds(self.folder)[:-2]:
+                old.unlink()
         return self.halted
 
 
 def train(folder, rounds):
     (images, labels), (test_images, test_labels) = load_digits()
     data = xgb.DMatrix(images[RANK::LEARNERS], labels[RANK::LEARNERS])
-    saved = sorted(folder.glob("digits_*.ubj"), key=lambda path: int(path.stem[7:]))
+    saved = saved_rounds(folder)
     before = int(saved[-1].stem[7:]) + 1 if saved else 0
     if saved:
         print(f"continuing after round {before}", flush=True)
-    halt = EndAtHalt()
+    halt = EndAtHalt(folder)
     keep = xgb.callback.TrainingCheckPoint(str(folder), name="digits", interval=1)
     settings = {"objective": "multi:softmax", "num_class": 10, "max_depth": 4, "nthread": 1}
     model = xgb.train(
