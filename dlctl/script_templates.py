@@ -20,23 +20,50 @@ def render_script(name: str, **values: object) -> str:
     return _environment().get_template(name).render(contract=contract, **values)
 
 
+class TemplateFault(Exception):
+    """A template that may be somebody's own can't be rendered."""
+
+
 def render_template(path: Path, **values: object) -> str:
-    """Return the text of a template that may be the user's own.
+    """Return the text of a data store's template, which may be the user's own.
 
     Raises:
         ManifestError: the template is wrong, or names a value that there is none of.
     """
-    from jinja2 import TemplateError
-
     try:
         source = path.read_text(encoding="utf-8")
+        return render_sandboxed(source, contract=contract, **values)
+    except (TemplateFault, OSError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{path}: {error}", hint="see docs/stores.md") from error
+
+
+def render_sandboxed(text: str, **values: object) -> str:
+    """Return the text of a template that may be anybody's: it can read the values, and no more.
+
+    Raises:
+        TemplateFault: the line, and what is wrong there.
+    """
+    from jinja2 import StrictUndefined, TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    sandbox = ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
         # The shell's `${#word}` is no comment.
-        environment = _environment().overlay(comment_start_string="{=#", comment_end_string="#=}")
-        return environment.from_string(source).render(contract=contract, **values)
-    except (TemplateError, OSError, UnicodeDecodeError) as error:
-        number = getattr(error, "lineno", None)
-        line = f":{number}" if number else ""
-        raise ManifestError(f"{path}{line}: {error}", hint="see docs/stores.md") from error
+        comment_start_string="{=#", comment_end_string="#=}",
+    )  # fmt: skip
+    _add_filters(sandbox)
+    try:
+        return sandbox.from_string(text).render(**values)
+    except TemplateError as error:
+        line = getattr(error, "lineno", None)
+        raise TemplateFault(f"{f'line {line}: ' if line else ''}{error.message}") from None
+    except Exception as error:  # a template can raise anything
+        raise TemplateFault(f"{type(error).__name__}: {error}") from None
+
+
+def _add_filters(environment: Environment) -> None:
+    environment.filters["sh"] = lambda value: shlex.quote(str(value))
+    environment.filters["comment"] = _comment
 
 
 def _comment(value: object) -> str:
@@ -55,6 +82,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["sh"] = lambda value: shlex.quote(str(value))
-    environment.filters["comment"] = _comment
+    _add_filters(environment)
     return environment

@@ -39,7 +39,7 @@ def list_(training_id: str | None = ID, as_json: bool = JSON) -> None:
     with training(training_id) as (session, record, _):
         found = list_checkpoints(session.transport, record.job_dir)
     rows = [
-        [str(c.step), _or_dash(c.epoch), _size(c.size_bytes), _or_dash(c.learners),
+        [c.name or str(c.step), _or_dash(c.epoch), _size(c.size_bytes), _or_dash(c.learners),
          ago(time.time() - c.written_at) if c.written_at else "-",
          "yes" if c.complete else "no", "forever" if c.kept_for_ever else "-"]
         for c in found
@@ -77,7 +77,7 @@ def verify(
 
     with training(training_id) as (session, record, _):
         found = checkpoints.verify(session, record, steps or [], on_node=on_node)
-    rows = [[str(c["step"]), c["problem"] or "whole"] for c in found]
+    rows = [[c.get("name") or str(c["step"]), c["problem"] or "whole"] for c in found]
     output.report(found, as_json, lambda _: output.table(["step", "found"], rows, "no checkpoint"))
     damaged = [str(c["step"]) for c in found if c["problem"]]
     if damaged:

@@ -77,14 +77,12 @@ def submit(
     from dlctl.lifecycle import submit as send
     from dlctl.lifecycle.stores import bring_by_login, refuse_wrong_stores
     from dlctl.models.use import build
-    from dlctl.request.request import check_can_run
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, time, partition, set_
     )
     with opened(_site_of(model, site) if model else site) as session:
         request = build(session, manifest, overrides, model)
-        check_can_run(request)
         _say_what_is_missing(request.plan.not_in_this_version)
         _say_links(request.plan)
         _say_models(request.plan)

@@ -74,13 +74,13 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import checkpoints, export, jobs, manifests, reading, sites, stores
+    from dlctl.cli import checkpoints, export, frameworks, jobs, manifests, reading, sites, stores
     from dlctl.cli.costs import rehearse, report
     from dlctl.cli.stored import models
     from dlctl.cli.views import dashboard, metrics, watch
 
     groups = (manifests, rehearse, jobs, reading, metrics, watch, dashboard, report, checkpoints,
-              export, models, sites, stores)  # fmt: skip
+              export, models, sites, frameworks, stores)  # fmt: skip
     for group in groups:
         group.register(app)
 

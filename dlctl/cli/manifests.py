@@ -58,20 +58,18 @@ def validate(manifest: Path = MANIFEST, as_json: bool = JSON) -> None:
     Example: dlctl validate manifest.yml
     """
     from dlctl.errors import ManifestError
-    from dlctl.manifest.checks import check_files
     from dlctl.manifest.load import load_manifest
-    from dlctl.manifest.unsupported import not_in_this_version
+    from dlctl.request.build import look_over
 
     try:
         known = load_manifest(manifest)
-        check_files(known, manifest.resolve().parent)
+        notes = look_over(known, manifest.resolve().parent)
     except ManifestError as error:
         if not as_json:
             raise
         wrong = {"manifest": str(manifest), "valid": False, "problems": error.problems}
         output.report(wrong, True, lambda _: None)
         raise typer.Exit(error.exit_code) from None
-    notes = not_in_this_version(known)
     told = [text] if (text := alone(known.framework.command, known.learners, manifest)) else []
     valid = {"manifest": str(manifest), "valid": True, "not_in_this_version": notes,
              "warnings": told}  # fmt: skip
@@ -121,11 +119,14 @@ def render(
     if script:
         return output.report({"script": request.script}, as_json,
                              lambda v: output.raw(v["script"]))  # fmt: skip
-    plan = contract.to_json(request.plan)
-    scripts = "".join(f"\n# {name}\n{text}" for name, text in request.scripts.items())
+    plan, recipe = contract.to_json(request.plan), request.plan.framework.recipe
+    train = recipe.script if recipe else ""
+    told = f"\n# train.sh\n{train}" if train else ""
+    told += "".join(f"\n# {name}\n{text}" for name, text in request.scripts.items())
     return output.report(
-        {"plan": request.plan, "script": request.script, "store_scripts": request.scripts}, as_json,
-        lambda v: output.raw(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}{scripts}"),
+        {"plan": request.plan, "script": request.script, "train_script": train,
+         "store_scripts": request.scripts}, as_json,
+        lambda v: output.raw(f"# plan.json\n{plan}\n# job.sbatch\n{v['script']}{told}"),
     )  # fmt: skip
 
 

@@ -56,6 +56,16 @@ def attempt_dir(attempt: int | str) -> str:
     return f"attempts/{attempt}"
 
 
+def train_script(attempt: int) -> str:
+    """Return the script that each learner of an attempt runs, unless it is the built-in loop."""
+    return f"{attempt_dir(attempt)}/train.sh"
+
+
+def arguments_file(attempt: int) -> str:
+    """Return the JSON file with `framework.arguments`, beside the script."""
+    return f"{attempt_dir(attempt)}/arguments.json"
+
+
 def results_dir(attempt: int) -> str:
     """Return RESULT_DIR of an attempt, which takes over the results of the attempt before it."""
     return f"{attempt_dir(attempt)}/{RESULTS}"

@@ -91,16 +91,45 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """How the learners of a framework run: what its folder says, decided at submission."""
+
+    origin: str
+    """The folder's name, and where it was found: `package`, `user` or `folder`."""
+    script: str
+    """The text of train.sh; empty if the built-in loop runs wherever the job does."""
+    loop: bool = False
+    """Whether the built-in loop trains what `job` names."""
+    loop_unless: str | None = None
+    """A program that trains in place of the built-in loop on nodes that have it."""
+    signal: str = "USR2"
+    """The signal that makes a learner save and end, without SIG."""
+    modules: list[str] = field(default_factory=list)
+    """The Python modules that a node must have."""
+    install: str = ""
+    """The packages for pip that bring them."""
+    addresses: bool = False
+    """Whether a learner gets LEARNER_ADDRESSES, `host:port` of each learner."""
+
+
+@dataclass(frozen=True)
 class Framework:
-    """The program that trains: the user's (`command`) or the built-in loop (`job`)."""
+    """The program that trains: the user's (`command`), or what the framework does with `job`."""
 
     name: str
     version: str | None
     command: str | None
     """Shell text, run once per learner in the code directory."""
     job: str | None
-    """A Python file in the code directory that defines `build(arguments)`."""
+    """A file in the code directory; for the built-in loop it defines `build(arguments)`."""
     arguments: dict[str, Any] = field(default_factory=dict)
+    recipe: Recipe | None = None
+    """None in plans of older versions."""
+
+    @property
+    def has_loop(self) -> bool:
+        """Return whether the built-in loop trains, at least on nodes without another program."""
+        return self.job is not None and (self.recipe is None or self.recipe.loop)
 
     @property
     def kind(self) -> str:
@@ -142,6 +171,8 @@ class Training:
     """1: gradients are averaged each step; N: the weights are, every N steps (local SGD)."""
     prefetch: str = "auto"
     """Whether the next batches are read while the model trains: `auto`, `on` or `off`."""
+    steps: int | None = None
+    """After how many steps the training ends, if the epochs have more."""
     classes: int | None = None
     """Among how many classes the model chooses: what guessing would achieve."""
 
@@ -162,6 +193,9 @@ class CheckpointPolicy:
     mtbf_s: float | None = None
     """Mean time between failures of the whole job: the site's of one node, divided by the number of
     those whose loss ends it."""
+    files: str | None = None
+    """Which files or folders of CHECKPOINT_DIR are a program's checkpoints: a pattern whose last
+    number is the step. None: those of the built-in loop."""
 
 
 ELASTICITY = 0.9

@@ -120,7 +120,7 @@ def give_order(
             hint=f"dlctl show {record.training_id}",
         )
     plan = read_plan(session, record)
-    if plan.framework.job is None or plan.parameter_server is not None:
+    if not plan.framework.has_loop or plan.parameter_server is not None:
         whose = "with a parameter server" if plan.parameter_server else "by framework.command"
         raise RecordError(
             f"{record.training_id} trains {whose}, which takes no orders",

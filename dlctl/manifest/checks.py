@@ -168,7 +168,7 @@ def named_files(manifest: Manifest) -> list[tuple[str, str]]:
     framework, found = manifest.framework, []
     if framework.job is not None:
         found.append(("framework.job", framework.job))
-    if framework.job is not None and manifest.framework.has_loop:
+    if framework.job is not None:
         weights = framework.arguments.get("weights")
         in_store = any(store.training_data for store in manifest.data_stores)
         if (

@@ -6,6 +6,7 @@ whatever looks like one by a reference, and only `extract_secrets` returns the v
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from dlctl.manifest.parts import (
     DataStoreSection,
     Description,
     Duration,
+    Fraction,
     FrameworkSection,
     Line,
     Name,
@@ -69,12 +71,13 @@ Requirements = Annotated[
 MOST_LEARNERS = 100_000
 
 FILES: dict[str, Trail] = {
+    "framework.name": ("framework", "name"),
     "framework.job": ("framework", "job"),
     "framework.arguments.weights": ("framework", "arguments", "weights"),
     "requirements": ("requirements",),
     "evaluation_metrics.parser": ("evaluation_metrics", "parser"),
 }
-"""Keys that name files in the manifest's folder."""
+"""Keys that name something in the manifest's folder, which is looked up later."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class Manifest(Section):
     spare_nodes: Count = Field(
         0, ge=0, le=64, description="Nodes more than needed, to replace bad ones before the start."
     )
-    gpus: Count = Field(0, ge=0, le=1024, description="GPUs of each learner.")
+    gpus: Fraction = Field(0, ge=0, le=1024, description="GPUs of each learner.")
     gpu_type: Line | None = Field(None, description="FfDL's GPU type; not used.")
     cpus: Real | None = Field(None, gt=0, le=100_000, description="CPUs of each learner.")
     memory: Size | None = Field(None, description="Memory of each learner, as in 8GiB or 8000MiB.")
@@ -183,6 +186,10 @@ class Manifest(Section):
     def cpus_per_learner(self) -> int:
         """Return whole CPUs: Slurm has no fractions, so 0.5 is one."""
         return whole_cpus(self.cpus or 1)
+
+    def gpus_per_learner(self) -> int:
+        """Return whole GPUs: Slurm has no fractions, so 0.5 is one."""
+        return math.ceil(self.gpus)
 
     def training_settings(self) -> contract.Training:
         """Return the built-in loop's settings for the plan."""

@@ -23,7 +23,6 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from dlctl.contract import MODEL_PREFIX
-from dlctl.contract.frameworks import LOOP_FRAMEWORKS
 from dlctl.contract.stores import MOUNTED_STORES
 from dlctl.manifest.intervals import parse_every, parse_steps
 from dlctl.sbatch_options import refusal
@@ -124,6 +123,8 @@ Duration = Annotated[
 Count = Annotated[int, BeforeValidator(_no_boolean)]
 Real = Annotated[float, BeforeValidator(_no_boolean), AllowInfNan(False)]
 """Finite: the plan is JSON, which has no other numbers."""
+Fraction = Annotated[Real, AfterValidator(lambda n: int(n) if n.is_integer() else n)]
+"""A number of things that some sites can divide; a whole one is an int."""
 Free = Annotated[dict[str, Any], BeforeValidator(plain)]
 
 
@@ -178,21 +179,22 @@ Value = Annotated[
 class FrameworkSection(Section, title="Framework"):
     """What is trained."""
 
-    name: Line = Field(description="pytorch; with `command`, any name.")
+    name: Line = Field(description="One of `dlctl frameworks list`; with `command`, any name.")
     version: Line | None = Field(
-        None, description="For people; the site decides the version of torch."
+        None, description="For people; the site decides which version its nodes have."
     )
     image_tag: Line | None = Field(None, description="FfDL's container image tag.")
     command: Text | None = Field(
         None, min_length=1, description="Shell text, run once per learner in the code folder."
     )
     job: Line | None = Field(
-        None, description="A file in the folder; for pytorch a .py that defines build(arguments)."
+        None,
+        description="A file in the folder, such as train.py; for pytorch it has build(arguments).",
     )
     arguments: Free = Field(
         default_factory=dict,
-        description="What build(arguments) gets; `weights` names a file to start from, "
-        "or a stored model: model:ID@best.",
+        description="What the job gets: build(arguments), or options of its command line; "
+        "`weights` names a file to start from, or a stored model: model:ID@best.",
     )
 
     @field_validator("job")
@@ -220,12 +222,6 @@ class FrameworkSection(Section, title="Framework"):
                 f"{seen} of 'command' and 'job' {verb} set; exactly one is allowed",
                 {"key": min(empty, default=None)},
             )
-        words = LOOP_FRAMEWORKS.get(self.name.lower())
-        if self.job is not None and words and not self.job.endswith(words.job_suffix):
-            raise ValueError(
-                f"job {self.job!r} does not end with {words.job_suffix}; "
-                f"for {self.name} a path such as {words.example!r} is allowed"
-            )
         return self
 
     @property
@@ -233,11 +229,6 @@ class FrameworkSection(Section, title="Framework"):
         """The stored model that `weights` names, as `model:ID@best`; None if it names a file."""
         named = str(self.arguments.get("weights") or "")
         return named if named.startswith(MODEL_PREFIX) else None
-
-    @property
-    def has_loop(self) -> bool:
-        """Whether the built-in loop trains this framework's models, as `job` needs."""
-        return self.name.lower() in LOOP_FRAMEWORKS
 
 
 class Container(Section):
@@ -327,6 +318,16 @@ class CheckpointSection(Section, title="Checkpoint"):
     keep_every: Line | None = Field(
         None, description="`1000 steps`: checkpoints at every so many steps are kept forever."
     )
+
+    files: Line | None = Field(
+        None, description="Your program's own checkpoints, as in 'ckpt-*': files or folders of "
+        "CHECKPOINT_DIR; the last number of a name is the step.",
+    )  # fmt: skip
+
+    @field_validator("files")
+    @classmethod
+    def _files(cls, value: str | None) -> str | None:
+        return None if value is None else inside_the_folder(value)
 
     @field_validator("every")
     @classmethod

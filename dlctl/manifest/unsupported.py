@@ -1,4 +1,4 @@
-"""What a manifest may ask for that this version lacks, and whether the training can run without."""
+"""What a manifest may ask for that this version lacks; the training runs without it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dlctl.manifest.model import Manifest
 
-
-_BLOCKING: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
-    (
-        lambda m: m.framework.job and not m.framework.has_loop and m.framework.name,
-        "The framework {} has no built-in loop in this version; use framework.command.",
-    ),
-)
-_HARMLESS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
+_LACKS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
     (lambda m: m.framework.image_tag, "This version does not choose an image by image_tag."),
     (
         lambda m: m.parameter_server is None and "parameter_server" in m.model_fields_set,
@@ -41,16 +34,5 @@ _HARMLESS: tuple[tuple[Callable[[Manifest], Any], str], ...] = (
 
 def not_in_this_version(manifest: Manifest) -> list[str]:
     """Return one sentence for each requested feature that this version lacks."""
-    return list(dict.fromkeys(_found(manifest, _BLOCKING + _HARMLESS)))
-
-
-def can_not_run(manifest: Manifest) -> list[str]:
-    """Return the sentences about features without which the training can't run."""
-    return _found(manifest, _BLOCKING)
-
-
-def _found(
-    manifest: Manifest, lacks: tuple[tuple[Callable[[Manifest], Any], str], ...]
-) -> list[str]:
-    found = ((seen(manifest), sentence) for seen, sentence in lacks)
-    return [sentence.format(seen) for seen, sentence in found if seen]
+    found = ((seen(manifest), sentence) for seen, sentence in _LACKS)
+    return list(dict.fromkeys(sentence.format(seen) for seen, sentence in found if seen))

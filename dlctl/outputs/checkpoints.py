@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlctl import contract
+from dlctl.contract.own_checkpoints import OwnCheckpoint, SavedFile, own_checkpoints
 from dlctl.errors import ResultsError
 from dlctl.files.small_files import read_files
 from dlctl.lifecycle.remote_module import run_module
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from dlctl.transport import Transport
 
 T = TypeVar("T")
+_LIST = r"""cd {} 2>/dev/null || exit 0
+find . -type f ! -path '*/.*' ! -name '*
+*' -exec sh -c 'stat -c "%Y %s %n" -- "$@" 2>/dev/null || stat -f "%m %z %N" -- "$@"' sh {{}} +"""
 _TIMEOUT_S = 3600.0
 _FOLDER = re.compile("step-([0-9]+)")
 _MARKER, _STATE = "complete.json", "state.json"
@@ -47,6 +51,8 @@ class Checkpoint:
     written_at: float | None = None
     """Seconds since 1970."""
     kept_for_ever: bool = False
+    name: str = ""
+    """Of a program's own checkpoint: its file or folder in CHECKPOINT_DIR."""
 
 
 def list_checkpoints(transport: Transport, job_dir: str) -> list[Checkpoint]:
@@ -55,7 +61,34 @@ def list_checkpoints(transport: Transport, job_dir: str) -> list[Checkpoint]:
     Raises:
         TransportError
     """
-    return [_checkpoint(step, marker) for step, (_, marker) in _markers(transport, job_dir).items()]
+    found = [
+        _checkpoint(step, marker) for step, (_, marker) in _markers(transport, job_dir).items()
+    ]
+    return found or [
+        Checkpoint(
+            own.step or 0, own.complete, size_bytes=own.size_bytes, written_at=own.written_at,
+            name=own.name,
+        )
+        for own in _own(transport, job_dir)
+    ]  # fmt: skip
+
+
+def _own(transport: Transport, job_dir: str) -> list[OwnCheckpoint]:
+    """Return the checkpoints of a program's own, by the pattern in the plan."""
+    listed = transport.run(_LIST.format(shlex.quote(f"{job_dir}/{contract.CHECKPOINTS}"))).text
+    files = []
+    for line in listed.splitlines():
+        written_at, size_bytes, path = line.split(" ", 2)
+        files.append(SavedFile(path.removeprefix("./"), int(size_bytes), float(written_at)))
+    if not files:
+        return []
+    plan = f"{job_dir}/{contract.PLAN}"
+    try:
+        known = json.loads(read_files(transport, [plan])[plan] or b"{}")
+        pattern = known.get("checkpoint", {}).get("files")
+    except _NOT_UNDERSTOOD:
+        pattern = None
+    return own_checkpoints(files, pattern)
 
 
 def show_checkpoint(transport: Transport, job_dir: str, step: int | None) -> dict[str, Any]:
@@ -108,7 +141,17 @@ def verify(session: Session, record: Record, steps: list[int], *, on_node: bool)
         ResultsError: there is no such checkpoint.
         TransportError
     """
-    return _tool(session, record, ["verify", record.job_dir, *map(str, steps)], on_node=on_node)
+    from dlctl.lifecycle import read_plan
+
+    plan, told = read_plan(session, record), list(map(str, steps))
+    found = list_checkpoints(session.transport, record.job_dir)
+    if not found and not plan.framework.has_loop:
+        return []
+    if not any(c.name for c in found):
+        return _tool(session, record, ["verify", record.job_dir, *told], on_node=on_node)
+    words = ["verify", record.job_dir, plan.checkpoint.files or "", *told]
+    module = "learner.frameworks.own_checkpoints"
+    return run_module(session, plan, module, words, on_node=on_node, timeout_s=_TIMEOUT_S).value
 
 
 def diff(

@@ -154,7 +154,7 @@ def _held(this: AttemptAccount, now: float, ends_job: bool) -> tuple[float | Non
 def _kept_step(this: AttemptAccount, following: AttemptAccount | None) -> int | None:
     """Return the step after which an attempt's work was lost; None: nothing was."""
     verdict = this.verdict
-    if this.plan.framework.job is None:
+    if not this.plan.framework.has_loop:
         return None
     if verdict is not None and verdict.state not in (State.FAILED, State.HALTED):
         return None

@@ -21,6 +21,7 @@ from dlctl.contract import (
     Launch,
     ParameterServer,
     Plan,
+    Recipe,
     Resources,
 )
 from dlctl.contract.launchers import LAUNCHERS, LaunchRequest
@@ -65,6 +66,10 @@ class Identity:
     """This machine's limits, if dlctl's own queue runs the job on it."""
     weights: contract.StoredWeights | None = None
     """The stored file that `framework.arguments.weights` names."""
+    recipe: Recipe | None = None
+    """How the framework's learners run; None for later attempts, which keep the first one's."""
+    checkpoint_files: str | None = None
+    """The framework's own checkpoints, if the manifest does not say which files they are."""
 
 
 def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[str]) -> Plan:
@@ -103,10 +108,14 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
             command=manifest.framework.command,
             job=manifest.framework.job,
             arguments=_arguments(manifest, job_dir, identity.weights),
+            recipe=identity.recipe,
         ),
         weights=identity.weights,
         training=manifest.training_settings(),
-        checkpoint=_checkpoint(manifest, site, placement, server),
+        checkpoint=replace(
+            _checkpoint(manifest, site, placement, server),
+            files=manifest.checkpoint.files or identity.checkpoint_files,
+        ),
         parameter_server=server,
         alone_on_server=alone_on_server(manifest),
         data_stores=manifest.plan_stores(),
@@ -118,7 +127,7 @@ def make_plan(manifest: Manifest, site: Site, identity: Identity, notes: list[st
         requirements=list(manifest.requirements),
         lifecycle=_lifecycle(manifest, site, placement),
         stop=stop_rules(manifest.stop),
-        hang=hang_policy(manifest.hang, own_program=manifest.framework.command is not None),
+        hang=hang_policy(manifest.hang, own_program=not _has_loop(manifest, identity)),
         notify=notify_plan(manifest.notify, f"{site.root}/secrets/{identity.training_id}"),
         not_in_this_version=[*notes, *_without_slurm(manifest, site)],
     )
@@ -130,6 +139,11 @@ def _arguments(
     """Return what `build` gets: stored weights by the place where they will lie."""
     given = dict(manifest.framework.arguments)
     return given | {"weights": f"{job_dir}/{weights.file}"} if weights else given
+
+
+def _has_loop(manifest: Manifest, identity: Identity) -> bool:
+    recipe = identity.recipe
+    return manifest.framework.job is not None and (recipe is None or recipe.loop)
 
 
 def _without_slurm(manifest: Manifest, site: Site) -> list[str]:
@@ -144,6 +158,7 @@ def _without_slurm(manifest: Manifest, site: Site) -> list[str]:
 def _resources(manifest: Manifest, placement: Placement) -> Resources:
     fullest = max(placement.learners_per_node)
     cpus, memory, time_s = manifest.cpus_per_learner(), manifest.memory_bytes, placement.time_s
+    gpus = manifest.gpus_per_learner()
     on_node = None if memory is None else memory * fullest + server_memory_bytes(manifest)
     return Resources(
         learners=manifest.learners,
@@ -151,10 +166,10 @@ def _resources(manifest: Manifest, placement: Placement) -> Resources:
         learners_per_node=placement.learners_per_node,
         cpus_per_learner=cpus,
         threads_per_learner=cpus,
-        gpus_per_learner=manifest.gpus,
+        gpus_per_learner=gpus,
         memory_bytes_per_learner=memory,
         memory_bytes_per_node=on_node,
-        gpus_per_node=manifest.gpus * fullest,
+        gpus_per_node=gpus * fullest,
         time_s=time_s,
         halt_margin_s=HALT_MARGIN_S if time_s is None else margin_s(time_s),
         first_ranks=list(itertools.accumulate(placement.learners_per_node[:-1], initial=0)),
@@ -204,10 +219,10 @@ def margin_s(time_s: int) -> int:
 def _batch(manifest: Manifest, site: Site, placement: Placement) -> Batch:
     asked, fullest = manifest.scheduler, max(placement.learners_per_node)
     gres = [asked.gres] if asked.gres else []
-    if manifest.gpus:
+    if gpus := manifest.gpus_per_learner():
         limits = site.partitions.get(placement.partition or "")
         kind = f"{limits.gpu_type}:" if limits and limits.gpu_type else ""
-        gres.insert(0, f"gpu:{kind}{manifest.gpus * fullest}")
+        gres.insert(0, f"gpu:{kind}{gpus * fullest}")
     return Batch(
         scheduler=site.scheduler.kind,
         partition=placement.partition,

@@ -113,7 +113,8 @@ def learner_argv(manifest: Manifest, site: Site) -> list[str]:
     the next ones would wait for its end. The same holds for GRES that a step does not name.
     """
     cpus = f"--cpus-per-task={manifest.cpus_per_learner()}"
-    gpus = f"--gres=gpu:{manifest.gpus}" if manifest.gpus else "--gres=none"
+    each = manifest.gpus_per_learner()
+    gpus = f"--gres=gpu:{each}" if each else "--gres=none"
     return _step(site, [cpus, "--exact", gpus])
 
 
@@ -123,7 +124,7 @@ def _rejoin_argv(manifest: Manifest, site: Site, learners: int) -> list[str]:
     Once a job has lost a node, Slurm 22.05 counts the cores and GPUs of ended steps as taken. A
     step that wants its own would wait forever, so this one shares all of them.
     """
-    gpus = manifest.gpus * learners
+    gpus = manifest.gpus_per_learner() * learners
     return _step(site, [*_BESIDE, f"--gres=gpu:{gpus}" if gpus else "--gres=none"])
 
 

@@ -104,7 +104,7 @@ def _refusals(manifest: Manifest, limits: Partition, together: int) -> list[str]
     """
     reasons = []
     need = "a learner needs" if together == 1 else f"{together} learners on a node need"
-    cpus, gpus = together * manifest.cpus_per_learner(), together * manifest.gpus
+    cpus, gpus = together * manifest.cpus_per_learner(), together * manifest.gpus_per_learner()
     memory = together * (manifest.memory_bytes or 0)
     if limits.cpus_per_node is not None and cpus > limits.cpus_per_node:
         reasons.append(f"{need} {cpus} CPUs, a node has {limits.cpus_per_node}")
@@ -137,7 +137,7 @@ def _machine_refusals(manifest: Manifest, machine: Partition) -> list[str]:
     if reasons:
         return reasons
     learners = f"{manifest.learners} learners need"
-    memory, gpus = (manifest.memory_bytes or 0) * manifest.learners, manifest.gpus
+    memory, gpus = (manifest.memory_bytes or 0) * manifest.learners, manifest.gpus_per_learner()
     memory += server_memory_bytes(manifest)
     has = machine.memory_bytes_per_node
     if has is not None and memory > has:
@@ -163,8 +163,8 @@ def _most_per_node(manifest: Manifest, limits: Partition) -> int:
     if limits.memory_bytes_per_node is not None and manifest.memory_bytes:
         room = limits.memory_bytes_per_node - server_memory_bytes(manifest)
         fitting.append(room // manifest.memory_bytes)
-    if manifest.gpus:
-        fitting.append(limits.gpus_per_node // manifest.gpus)
+    if gpus := manifest.gpus_per_learner():
+        fitting.append(limits.gpus_per_node // gpus)
     return max(1, min(fitting))
 
 

@@ -18,7 +18,7 @@ def rehearsal_plan(plan: Plan, steps: int, limit_s: int) -> Plan:
     Raises:
         PlanError: this training can't be rehearsed.
     """
-    if plan.framework.job is None:
+    if not plan.framework.has_loop:
         raise PlanError(
             "only a training with dlctl's own loop can be rehearsed: the steps of a "
             "`framework.command`, at which to halt and compare, are not known to dlctl",

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING
 
 from dlctl import contract
 from dlctl.errors import DlctlError, ManifestError
+from dlctl.frameworks import checkpoint_files, framework_of, make_recipe, remarks
 from dlctl.manifest.checks import check_files, named_files
 from dlctl.manifest.load import load_manifest, parse_manifest
 from dlctl.manifest.model import Manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.manifest.requirements import requirement_lines
-from dlctl.manifest.unsupported import can_not_run, not_in_this_version
+from dlctl.manifest.unsupported import not_in_this_version
 from dlctl.plan.decide import Identity, make_plan
 from dlctl.plan.render import render
-from dlctl.request.bundle import DEFAULT_LIMIT_BYTES, Bundle, collect
+from dlctl.request.bundle import DEFAULT_LIMIT_BYTES, Bundle, collect, programs
 from dlctl.request.credentials import secret_values
 from dlctl.request.git import git_state
 from dlctl.request.request import Request, merged, pending, submitted_with, this_machine
@@ -111,6 +112,7 @@ def _request(
     manifest: Manifest, literal: dict[str, str], code: Bundle, folder: Path, site: Site,
     training_id: str | None, find_weights: FindWeights | None,
 ) -> Request:  # fmt: skip
+    framework = framework_of(manifest, folder)
     manifest, weights = _with_weights(manifest, find_weights)
     runtime_digest, runtime = runtime_entries()
     identity = Identity(
@@ -121,8 +123,11 @@ def _request(
         local_python=sys.executable,
         machine=this_machine(site),
         weights=weights,
+        recipe=make_recipe(manifest, framework),
+        checkpoint_files=checkpoint_files(manifest, framework),
     )
-    plan = make_plan(manifest, site, identity, not_in_this_version(manifest))
+    notes = [*not_in_this_version(manifest), *remarks(manifest, framework, programs(code))]
+    plan = make_plan(manifest, site, identity, notes)
     plan = with_scripts(plan, folder, manifest.store_secrets(), site.endpoints, via=site.data_via)
     return Request(
         plan=plan,
@@ -134,7 +139,6 @@ def _request(
         manifest_path=Path(),
         overrides=Overrides(),
         scripts=render_scripts(plan, folder),
-        can_not_run=tuple(can_not_run(manifest)),
     )
 
 
@@ -163,6 +167,21 @@ def _resolved(overrides: Overrides, plan: contract.Plan) -> Overrides:
         return overrides
     text = f"{contract.MODEL_PREFIX}{plan.weights.model}/{plan.weights.path}"
     return replace(overrides, set=(*overrides.set, f"framework.arguments.weights={text}"))
+
+
+def look_over(manifest: Manifest, folder: Path) -> list[str]:
+    """Check what a manifest names; return what is odd about it, a sentence each.
+
+    Raises:
+        ManifestError: its framework is unknown, or a file is missing.
+    """
+    framework = framework_of(manifest, folder)
+    check_files(manifest, folder)
+    try:
+        texts = list(programs(collect(folder)))
+    except DlctlError:  # `submit` says what can't be sent
+        texts = []
+    return [*not_in_this_version(manifest), *remarks(manifest, framework, texts)]
 
 
 def _manifest_names(path: Path) -> frozenset[str]:

@@ -24,6 +24,7 @@ from dlctl.request.secrets_scan import secret_in_content, secret_in_name
 
 DEFAULT_LIMIT_BYTES = 512 * 1024 * 1024
 _SHOWN = 10
+_MOST_PROGRAM_BYTES = 1 << 20
 _LEAVE_OUT = "Exclude it with a line in .dlctlignore"
 
 
@@ -111,6 +112,14 @@ def collect(
     if size_bytes > limit_bytes:
         raise _too_big(files, size_bytes, limit_bytes)
     return Bundle(tuple(files), contract.index_text(map(_sent, files)), size_bytes)
+
+
+def programs(bundle: Bundle) -> Iterator[tuple[str, str]]:
+    """Yield the path and text of each Python file and shell script that is sent."""
+    for file in bundle.files:
+        if file.path.endswith((".py", ".sh")) and file.size_bytes < _MOST_PROGRAM_BYTES:
+            with contextlib.suppress(OSError):
+                yield file.path, file.source.read_text(encoding="utf-8", errors="replace")
 
 
 def differences(before: bytes, after: bytes) -> list[str]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.errors import PlanError
 from dlctl.files.archive import Entry
 from dlctl.manifest.overrides import Overrides
 from dlctl.request.bundle import Bundle
@@ -37,21 +36,6 @@ class Request:
     overrides: Overrides
     scripts: dict[str, str] = field(default_factory=dict)
     """The data stores' scripts, by their paths in the job directory."""
-    can_not_run: tuple[str, ...] = ()
-    """The sentences of the plan's `not_in_this_version` that prevent the training from running."""
-
-
-def check_can_run(request: Request) -> None:
-    """Refuse a request that this version can't run, before anything is sent.
-
-    Raises:
-        PlanError
-    """
-    if request.can_not_run:
-        raise PlanError(
-            f"nothing was sent because this version can't run it: {' '.join(request.can_not_run)}",
-            hint="`dlctl render` shows the plan",
-        )
 
 
 def this_machine(site: Site) -> Partition | None:

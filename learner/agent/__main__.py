@@ -44,7 +44,14 @@ from learner.job.context import (
     read_plan,
 )
 from learner.job.directives import SUPERVISOR_LOST_S, SUPERVISOR_LOST_VARIABLE, Outside
-from learner.job.environment import PROGRESS_FILE, learner_environment, quiet_mpi, resolve_secrets
+from learner.job.environment import (
+    ADDRESSES_VARIABLE,
+    ARGUMENTS_VARIABLE,
+    PROGRESS_FILE,
+    learner_environment,
+    quiet_mpi,
+    resolve_secrets,
+)
 from learner.job.gpu_visibility import own_gpus, visible_devices
 from learner.job.outcome import failed, verdict_of
 from learner.job.ranks import find_ranks
@@ -125,6 +132,7 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch:
     env[PROGRESS_FILE] = str(scratch / "progress.json")
     env[STACKS_FILE] = str(scratch / "stacks.txt")
     env |= {JOB_VARIABLE: str(job_dir), ATTEMPT_VARIABLE: str(attempt)}
+    env |= _recipe_variables(plan, job_dir, attempt)
     return Program(
         argv=framework.argv(plan, job_dir, attempt),
         env=env,
@@ -139,6 +147,27 @@ def make_program(plan: Plan, job_dir: Path, attempt: int, ranks: Ranks, scratch:
         stacks=Stacks(scratch / "stacks.txt", job_dir / stacks_file(attempt, ranks.rank)),
         companion=Companion(job_dir, attempt, ranks.rank, env),
     )
+
+
+def _recipe_variables(plan: Plan, job_dir: Path, attempt: int) -> dict[str, str]:
+    """Return the variables that only some frameworks' train.sh need.
+
+    Raises:
+        UserFault: the preflight's report of a learner is gone.
+    """
+    recipe = plan.framework.recipe
+    if recipe is None:
+        return {}
+    found = {ARGUMENTS_VARIABLE: str(job_dir / contract.arguments_file(attempt))}
+    if recipe.addresses:
+        ranks = range(plan.resources.learners)
+        paths = (job_dir / preflight_file(attempt, rank) for rank in ranks)
+        reports = [contract.read_record(Preflight, path) for path in paths]
+        known = [f"{report.address}:{report.port}" for report in reports if report is not None]
+        if len(known) < len(reports):
+            raise UserFault("A preflight's report is gone.", hint="Submit again.")
+        found[ADDRESSES_VARIABLE] = ",".join(known)
+    return found
 
 
 def _ended_grace_s(plan: Plan) -> float:

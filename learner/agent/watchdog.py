@@ -236,13 +236,14 @@ class Watchdog:
         """Ask the program to save and stop within the grace period."""
         self.stop = stop
         self._term_at = time.monotonic() + grace_s
-        self._asked = [pid for pid in self._family() if processes.takes(pid, signal.SIGUSR2)]
+        number = self.program.traits.halt_signal
+        self._asked = [pid for pid in self._family() if processes.takes(pid, number)]
         if self._asked:
             # The signal would kill other processes, like a `tee` behind the program, and lose
             # the program's output; they end when the program ends.
-            processes.send([self._child.pid, *self._asked], signal.SIGUSR2)
+            processes.send([self._child.pid, *self._asked], number)
         else:
-            processes.send_group(self._child.pid, signal.SIGUSR2)
+            processes.send_group(self._child.pid, number)
         self.heart.set(reason=f"stopping: {reason}")
 
     def _cancel(self, grace_s: float, reason: str) -> None:

@@ -75,7 +75,7 @@ def _read_plan(job_dir: Path) -> contract.Plan:
         raise UserFault(f"{job_dir / contract.PLAN} can't be understood: {error}") from error
     if plan is None:
         raise UserFault(f"there is no {contract.PLAN} in {job_dir}")
-    if plan.framework.job is None:
+    if not plan.framework.has_loop:
         raise UserFault(
             f"{plan.training_id} ran its own command (framework.command), so its model can't "
             "be built here",

@@ -1,37 +1,63 @@
-"""The programs that can run as a learner: a user's command, or a framework's built-in loop.
+"""The programs that can run as a learner: a framework's train.sh, or the built-in loop.
 
-Imports `learner.job` and the contract, and torch only to count GPUs. Each framework gives a command
-line, an environment and the problems that the preflight reports. To add a framework with a built-in
-loop, write its file, add it here, and describe it in `dlctl.contract.frameworks`.
+Imports `learner.job` and the contract, and torch only to count GPUs. Each gives a command line, an
+environment and the problems that the preflight reports. The frameworks themselves are folders
+(`templates/frameworks/`), which the plan holds as a `Recipe`: a node knows none by name.
 """
 
 from __future__ import annotations
+
+import shutil
+from pathlib import Path
 
 from dlctl.contract import Plan
 from learner.errors import UserFault
 from learner.frameworks.base import FrameworkRunner, Traits
 from learner.frameworks.command import UserCommand
 from learner.frameworks.pytorch import PyTorch
+from learner.frameworks.script import TrainScript
 
 COMMAND: FrameworkRunner = UserCommand()
-LOOPS: dict[str, FrameworkRunner] = {"pytorch": PyTorch(), "torch": PyTorch()}
-"""The built-in loops, by the manifest's `framework.name`."""
+"""A command in a plan of an older version."""
+LOOP: FrameworkRunner = PyTorch()
+LOOP_NAMES = ("pytorch", "torch")
+"""The frameworks of the built-in loop in plans of older versions."""
 
-__all__ = ["COMMAND", "LOOPS", "FrameworkRunner", "Traits", "framework_of"]
+__all__ = ["COMMAND", "LOOP", "LOOP_NAMES", "FrameworkRunner", "Traits", "framework_of", "prepare"]
 
 
 def framework_of(plan: Plan) -> FrameworkRunner:
-    """Return the framework that runs as a learner of this plan.
+    """Return the program that runs as a learner of this plan, on this node.
 
     Raises:
         UserFault: the plan needs a built-in loop that this version lacks.
     """
+    framework, recipe = plan.framework, plan.framework.recipe
+    if recipe is None:
+        return _of_old_plan(plan)
+    if recipe.loop and (recipe.loop_unless is None or not shutil.which(recipe.loop_unless)):
+        return LOOP
+    if not recipe.script:
+        raise UserFault(
+            f"The plan of {framework.name!r} has no train.sh.",
+            hint="Submit again with the dlctl that made this plan.",
+        )
+    return TrainScript(recipe)
+
+
+def prepare(plan: Plan, job_dir: Path, attempt: int) -> None:
+    """Write the files that the learners of an attempt run, once, before they start."""
+    recipe = plan.framework.recipe
+    if recipe is not None and recipe.script:
+        TrainScript(recipe).prepare(plan, job_dir, attempt)
+
+
+def _of_old_plan(plan: Plan) -> FrameworkRunner:
     if plan.framework.command is not None:
         return COMMAND
-    name = plan.framework.name
-    if name.lower() not in LOOPS:
+    if plan.framework.name.lower() not in LOOP_NAMES:
         raise UserFault(
-            f"The framework {name!r} has no built-in loop in this version.",
+            f"The framework {plan.framework.name!r} has no built-in loop in this version.",
             hint="Use framework.command, or submit with the dlctl that made this plan.",
         )
-    return LOOPS[name.lower()]
+    return LOOP

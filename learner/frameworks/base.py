@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +20,8 @@ class Traits:
     is_our_loop: bool
     """Whether the program is a built-in loop: it blocks a halt until it can handle it, exits with
     EXIT_HALTED after saving, and marks the end (`learner.job.metrics.finished_file`)."""
+    halt_signal: int = signal.SIGUSR2
+    """The signal that makes the program save and end."""
 
 
 class FrameworkRunner(Protocol):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from dlctl import contract
 from dlctl.contract import Plan
-from learner.errors import Mistake
+from learner.caffe.solver import check_files
+from learner.errors import Mistake, UserFault
 from learner.frameworks.base import Traits
 from learner.job.context import starts_mpi
 
@@ -60,6 +61,8 @@ def _missing_modules(plan: Plan) -> list[str]:
 
 def _model_file(plan: Plan, job_dir: Path) -> list[str]:
     name = str(plan.framework.job)
+    if name.endswith(".prototxt"):
+        return _solver_file(job_dir / contract.CODE, name)
     try:
         compile((job_dir / contract.CODE / name).read_bytes(), name, "exec", dont_inherit=True)
     except SyntaxError as error:
@@ -73,4 +76,13 @@ def _model_file(plan: Plan, job_dir: Path) -> list[str]:
             f"framework.job {name!r} can't be read: {' '.join(str(error).split())}\n"
             "Name a Python file of the submitted folder (.gitignore and .dlctlignore leave out)."
         )]  # fmt: skip
+    return []
+
+
+def _solver_file(folder: Path, name: str) -> list[str]:
+    try:
+        check_files(folder / name, folder)
+    except UserFault as fault:
+        what = " ".join(fault.message.split())
+        return [Mistake(f"{what}\n{fault.hint or f'Correct {name} and submit again.'}")]
     return []

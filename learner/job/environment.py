@@ -16,6 +16,10 @@ from learner.system.secret_files import resolve_secret
 
 PROGRESS_FILE = "DLCTL_PROGRESS_FILE"
 """Variable that names the file in which the built-in loop reports its progress to the watchdog."""
+ARGUMENTS_VARIABLE = "DLCTL_ARGUMENTS"
+"""Variable that names the JSON file with `framework.arguments`."""
+ADDRESSES_VARIABLE = "LEARNER_ADDRESSES"
+"""Variable with `host:port` of each learner, in order of rank, separated by commas."""
 RDMA_DEVICES = Path("/sys/class/infiniband")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -40,6 +44,7 @@ def learner_environment(
     env.update(service_variables(job_dir, attempt, ranks))
     if plan.weights is not None:
         env["WEIGHTS_FILE"] = str(job_dir / plan.weights.file)
+    env.update(successor_variables(plan, job_dir, attempt))
     env.update(torchrun_variables(ranks, meeting_point))
     return env
 
@@ -55,6 +60,16 @@ def service_variables(job_dir: Path, attempt: int, ranks: Ranks) -> dict[str, st
         "JOB_STATE_DIR": str(job_dir / contract.JOB_STATE),
         "LEARNER_ID": str(ranks.rank + 1),
         "NUM_LEARNERS": str(ranks.size),
+    }
+
+
+def successor_variables(plan: Plan, job_dir: Path, attempt: int) -> dict[str, str]:
+    """Return the variables that the service's open-source successor sets besides."""
+    return {
+        "TRAINING_ID": plan.training_id,
+        "GPU_COUNT": f"{plan.resources.gpus_per_learner:.6f}",
+        "LEARNER_NAME_PREFIX": f"learner-{plan.training_id}",
+        "RESULT_BUCKET_DIR": str(job_dir / contract.results_dir(attempt)),
     }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract import Directive, Plan, State, Status, Verdict
 from learner.checkpoint_files.layout import directory_name, steps_present
+from learner.frameworks.own_checkpoints import newest
 from learner.job.directives import is_there
 from learner.job.guards import read_stopped
 from learner.lifecycle.policy import Requests
@@ -37,7 +38,8 @@ def requests(job_dir: Path) -> Requests:
 
 def measured(job_dir: Path, plan: Plan, verdict: Verdict) -> Verdict:
     """Return a verdict with how far its attempt has come, and how much time that took."""
-    mark, written_at = newest_checkpoint(job_dir)
+    own = None if plan.framework.has_loop else plan.checkpoint.files
+    mark, written_at = newest_checkpoint(job_dir, own)
     began_at = _status(job_dir, verdict.attempt, "supervisor", 0).started_at
     ended_at = verdict.finished_at or time.time()
     if verdict.state is State.FAILED:  # what was done after the checkpoint is lost
@@ -74,16 +76,18 @@ def halting_s(job_dir: Path, plan: Plan, attempt: int) -> float | None:
     return None
 
 
-def newest_checkpoint(job_dir: Path) -> tuple[int, float]:
+def newest_checkpoint(job_dir: Path, pattern: str | None = None) -> tuple[int, float]:
     """Return how far the newest checkpoint is, and when it was written, in Unix seconds.
 
-    The first is the step of a checkpoint of the built-in loop, or else when a program last wrote to
-    CHECKPOINT_DIR, in Unix seconds; -1 without any.
+    The first is the step of a checkpoint of the built-in loop, or of a program's own by its
+    pattern, or else when a program last wrote to CHECKPOINT_DIR, in Unix seconds; -1 without any.
     """
     root = job_dir / contract.CHECKPOINTS
     with contextlib.suppress(OSError):
         if steps := steps_present(root):
             return steps[0], (root / directory_name(steps[0])).stat().st_mtime
+        if pattern is not None and (own := newest(root, pattern)) is not None:
+            return int(own.written_at) if own.step is None else own.step, own.written_at
         if newest_s := _newest_s(root):
             return int(newest_s), newest_s
     return -1, 0.0

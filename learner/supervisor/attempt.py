@@ -15,6 +15,7 @@ from dlctl import contract
 from dlctl.contract import Directive, Plan, State, Status, VerdictKind, to_json
 from dlctl.contract.metrics import CHECKPOINT_S, STEP_S
 from learner.collect.late import have_read
+from learner.frameworks import prepare
 from learner.job.directives import STACKS
 from learner.job.outcome import Outcome, failed
 from learner.job.status import Heartbeat, last_lines
@@ -109,6 +110,7 @@ class Supervisor:
             (self.job_dir / name).mkdir(exist_ok=True)
         take_over(self.job_dir, self.attempt, self._beat)
         Reserve(reserve_file(self.job_dir, self.attempt))
+        prepare(self.plan, self.job_dir, self.attempt)
         self._remove_leftovers()
 
     def _remove_leftovers(self) -> None:

@@ -63,7 +63,7 @@ def decide(plan: Plan, seen: Observed) -> Outcome:
         reason = why + ("" if saved else ", before all was saved") + _describe_lost(seen.lost)
         hint = f"Continue with: dlctl resume {plan.training_id}" if saved else go_on(plan)
         # The built-in loop's learners end the same way if halted before training has begun.
-        if not seen.checkpoints and (not saved or plan.framework.kind == "job"):
+        if not seen.checkpoints and (not saved or plan.framework.has_loop):
             hint = f"There is no checkpoint yet; start again: dlctl resume {plan.training_id}"
         kind = request.kind if request else VerdictKind.REQUESTED
         return Outcome(State.HALTED, kind, _sentence(reason), hint)
@@ -328,7 +328,7 @@ def _kind_of_silence(plan: Plan) -> VerdictKind:
     The built-in loop always prints why it ends: if it did not, something else, such as MPI, has
     ended its process.
     """
-    return VerdictKind.UNKNOWN if plan.framework.kind == "job" else VerdictKind.USER_ERROR
+    return VerdictKind.UNKNOWN if plan.framework.has_loop else VerdictKind.USER_ERROR
 
 
 def _user_mistake(lines: list[str]) -> tuple[str, str] | None:

@@ -149,6 +149,8 @@ class Trainer:
                     continue  # local SGD: weights differ between learners until they are averaged
                 if halt:
                     return False
+                if self._settings.steps is not None and position.step >= self._settings.steps:
+                    break
                 resized = False
                 if after.newest_order > position.orders:
                     save, resized = self._obey(after.newest_order)

@@ -10,6 +10,10 @@ from pathlib import Path
 import torch
 
 from dlctl import contract
+from learner.caffe import program as caffe
+from learner.caffe.net import CaffeNet
+from learner.caffe.solver import read_solver
+from learner.caffe.weights import read_blobs
 from learner.checkpoint.writer_process import WriterProcess
 from learner.data.sampling import batch_count
 from learner.errors import UserFault, place
@@ -110,6 +114,11 @@ class TrainingJob(Seat):
         if weights is None:
             return
         path = find_weights(str(weights), self.code_dir)
+        if isinstance(model, CaffeNet):
+            for text in model.take(read_blobs(path), path.name):
+                self.say(f"not loaded from {path.name}: {text}")
+            self.say(f"starting from the weights in {path}")
+            return
         strict = arguments.get("weights_strict", True) is not False
         for text in start_from(model, load_weights(path), strict=strict):
             self.say(f"WARNING: not loaded from {path.name}: {text}")
@@ -139,6 +148,9 @@ class TrainingJob(Seat):
             )
         self.say(f"halted at step {position.step} with a checkpoint")
 
+    def _solver_name(self) -> str:
+        return read_solver(self.code_dir / str(self.plan.framework.job)).model_name
+
     def export(self, parts: Parts, position: Position) -> None:
         """Write the results, on rank 0.
 
@@ -152,6 +164,9 @@ class TrainingJob(Seat):
         try:
             results.mkdir(exist_ok=True)
             path = export_model(parts.model, results)
+            if isinstance(parts.model, CaffeNet):
+                path = results / f"{self._solver_name()}_iter_{position.step}.caffemodel"
+                contract.write_whole(path, parts.model.caffemodel())
             export_metrics(
                 position.history, results, epochs=position.epoch, steps=position.step,
                 learners=learners,
@@ -171,10 +186,25 @@ def open_job(directory: Path, attempt: int, rank: int) -> TrainingJob:
     Raises:
         UserFault: the plan can't be read, or is for a program of the user.
     """
-    plan = read_plan(directory, attempt)
-    if plan.framework.job is None:
+    directory, plan = directory.resolve(), read_plan(directory, attempt)
+    if not plan.framework.has_loop:
         raise UserFault("the plan names no framework.job for the built-in loop")
-    return TrainingJob(directory.resolve(), attempt, plan, rank)
+    if str(plan.framework.job).endswith(caffe.SUFFIX):
+        plan = _as_the_solver_says(plan, directory / contract.CODE)
+    return TrainingJob(directory, attempt, plan, rank)
+
+
+def _as_the_solver_says(plan: contract.Plan, folder: Path) -> contract.Plan:
+    """Return the plan with what Caffe's solver file decides."""
+    said = caffe.settings(folder / str(plan.framework.job), folder, plan.resources.learners)
+    training = replace(
+        plan.training, epochs=said.epochs, steps=said.steps, batch_size=said.batch_size,
+        validate_every_epochs=said.validate_every_epochs, log_every_steps=said.log_every_steps,
+    )  # fmt: skip
+    checkpoint = plan.checkpoint
+    if said.snapshot_steps and checkpoint.every_epochs == 1:  # the manifest does not say when
+        checkpoint = replace(checkpoint, every_epochs=None, every_steps=said.snapshot_steps)
+    return replace(plan, training=training, checkpoint=checkpoint)
 
 
 def say_finished() -> None:

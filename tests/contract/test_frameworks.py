@@ -1,17 +1,26 @@
-"""What holds for every framework: the built-in loops, and a command of the user's own."""
+"""What holds for every program of a framework: train.sh, the built-in loop, old plans' commands."""
 
 import dataclasses
+import json
+import subprocess
 import sys
 
 import pytest
 from scheduler_plan import make_plan
 
 from dlctl import contract
-from dlctl.contract.frameworks import LOOP_FRAMEWORKS
 from learner.errors import UserFault
-from learner.frameworks import COMMAND, LOOPS, framework_of
+from learner.frameworks import COMMAND, LOOP, framework_of, prepare
+from learner.frameworks.script import TrainScript
 
-KNOWN = {"command": COMMAND, **LOOPS}
+RECIPE = contract.Recipe("mine (folder)", "echo hello\n", signal="TERM", modules=["json"])
+KNOWN = {"command": COMMAND, "script": TrainScript(RECIPE), "pytorch": LOOP, "torch": LOOP}
+
+
+def prepare_in(plan, job_dir):
+    """Write what an attempt's learners run, as the supervisor does."""
+    (job_dir / contract.attempt_dir(3)).mkdir(parents=True)
+    prepare(plan, job_dir, 3)
 
 
 @pytest.fixture(params=KNOWN)
@@ -23,24 +32,46 @@ def kind(request):
 @pytest.fixture
 def plan(kind, tmp_path):
     """A plan whose learners run by this framework, in a job directory that has their file."""
-    command, job = ("echo hello", None) if kind == "command" else (None, "train.py")
+    command, job = (None, "train.py") if "torch" in kind else ("echo hello", None)
     (tmp_path / contract.CODE).mkdir()
     (tmp_path / contract.CODE / "train.py").write_text("def build(arguments): ...\n")
     known = make_plan(job_dir=str(tmp_path))
-    name = "anything" if kind == "command" else kind
-    return dataclasses.replace(
-        known, runtime_dir=str(tmp_path), framework=contract.Framework(name, None, command, job)
-    )
-
-
-def test_both_sides_know_the_same_loops():
-    assert set(LOOPS) == set(LOOP_FRAMEWORKS)
+    recipe = RECIPE if kind == "script" else None
+    framework = contract.Framework(kind, None, command, job, {"lr": 0.1}, recipe)
+    return dataclasses.replace(known, runtime_dir=str(tmp_path), framework=framework)
 
 
 def test_the_plan_names_it(kind, plan):
-    assert framework_of(plan) is KNOWN[kind]
+    assert type(framework_of(plan)) is type(KNOWN[kind])
     upper = dataclasses.replace(plan.framework, name=plan.framework.name.upper())
-    assert framework_of(dataclasses.replace(plan, framework=upper)) is KNOWN[kind]
+    assert type(framework_of(dataclasses.replace(plan, framework=upper))) is type(KNOWN[kind])
+
+
+def test_a_loop_trains_unless_the_node_has_the_framework_itself(plan, tmp_path, monkeypatch):
+    recipe = dataclasses.replace(RECIPE, loop=True, loop_unless="fw-of-the-site")
+    framework = contract.Framework("caffe", None, None, "solver.prototxt", recipe=recipe)
+    caffe = dataclasses.replace(plan, framework=framework)
+    assert framework_of(caffe) is LOOP
+    (tmp_path / "fw-of-the-site").write_text("#!/bin/sh\n")
+    (tmp_path / "fw-of-the-site").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert isinstance(framework_of(caffe), TrainScript)
+
+
+def test_a_script_is_in_the_attempt_before_it_runs(kind, plan, tmp_path):
+    prepare_in(plan, tmp_path)
+    there = (tmp_path / contract.train_script(3)).exists()
+    assert there == (kind == "script")
+    if there:
+        arguments = (tmp_path / contract.arguments_file(3)).read_text()
+        assert json.loads(arguments) == {"lr": 0.1}
+
+
+def test_a_missing_module_is_named_with_the_package_that_brings_it(plan, tmp_path):
+    recipe = dataclasses.replace(RECIPE, modules=["no_such_module.x", "json"], install="no-such a")
+    (problem,) = TrainScript(recipe).problems(plan, tmp_path)
+    assert "lacks no_such_module.x" in problem
+    assert "requirements: [no-such, a]" in problem
 
 
 def test_a_loop_that_this_version_lacks_is_one_sentence(plan):
@@ -51,9 +82,10 @@ def test_a_loop_that_this_version_lacks_is_one_sentence(plan):
 
 def test_it_starts_a_program_in_a_folder_that_is_there(kind, plan, tmp_path):
     argv = KNOWN[kind].argv(plan, tmp_path, 3)
-    assert argv and all(isinstance(word, str) for word in argv)
     assert KNOWN[kind].folder(plan, tmp_path).is_dir()
-    assert ("echo hello" in argv[-1]) == (kind == "command")
+    if KNOWN[kind].traits.in_shell:
+        prepare_in(plan, tmp_path)
+        assert subprocess.run(argv, capture_output=True, check=True).stdout == b"hello\n"
 
 
 def test_a_loop_of_ours_gets_the_job_and_the_attempt(kind, plan, tmp_path):
@@ -83,7 +115,7 @@ def test_only_a_command_may_import_user_files_before_dlctls(kind, plan):
     env = {"PYTHONPATH": f"{plan.runtime_dir}:/theirs", "PYTHONSAFEPATH": "1"}
     KNOWN[kind].adapt(env, plan)
     first = env["PYTHONPATH"].split(":")[0]
-    assert (first == "/theirs") == (kind == "command")
+    assert (first == "/theirs") == KNOWN[kind].traits.in_shell
 
 
 def test_a_framework_counts_gpus(kind):

@@ -62,7 +62,6 @@ def rehearse(
     from dlctl.models.use import build
     from dlctl.plan.rehearsal import forecast, rehearsal_plan
     from dlctl.plan.render import render
-    from dlctl.request.request import check_can_run
 
     overrides = make_overrides(
         learners, nodes, learners_per_node, gpus, cpus, memory, None, partition, set_
@@ -70,7 +69,6 @@ def rehearse(
     limit_s = _seconds(limit)
     with opened(site) as session:
         request = build(session, manifest, overrides)
-        check_can_run(request)
         plan = rehearsal_plan(request.plan, steps, limit_s)
         rehearsal = replace(request, plan=plan, script=render(plan))
         found, record, store = _run(session, rehearsal)

@@ -49,7 +49,7 @@ class Overseer:
         self._job_dir, self._attempt, self._clock = job_dir, attempt, clock
         self._ends = _ends_of_hours(plan, rules, job_dir, attempt, clock())
         self._rehearsal = plan.rehearsal
-        self._looks_itself = plan.framework.job is not None and plan.parameter_server is None
+        self._looks_itself = plan.framework.has_loop and plan.parameter_server is None
         self._guards = None if self._looks_itself or plan.stop is None else Guards(rules)
         self._seen: dict[int, object] = {}
         self._reports: list[float | None] = []

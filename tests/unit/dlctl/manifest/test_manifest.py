@@ -19,7 +19,7 @@ from dlctl.manifest.model import Manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.manifest.requirements import requirement_lines
 from dlctl.manifest.schema import json_schema
-from dlctl.manifest.unsupported import can_not_run, not_in_this_version
+from dlctl.manifest.unsupported import not_in_this_version
 
 SMALL = "name: mine\nframework:\n  name: pytorch\n  job: train.py\n"
 FIXTURES = sorted((MANIFESTS).glob("*.yml"))
@@ -52,9 +52,7 @@ def test_listing_1() -> None:
     assert bare.extract_secrets()[1] == {}
     for text in (repr(loaded), str(loaded), loaded.model_dump_json(), loaded.to_yaml()):
         assert "my-password" not in text
-    sentences = not_in_this_version(loaded)
-    assert any("framework caffe" in s for s in sentences)
-    assert can_not_run(loaded) == [s for s in sentences if "caffe" in s]
+    assert not_in_this_version(loaded) == []
 
 
 def test_a_mounted_store_and_fractional_cpus() -> None:
@@ -152,7 +150,7 @@ env: {FLAG: true}
 """
     )
     assert found[0].startswith("m.yml:2:1: lerners: unknown key; did you mean 'learners'? Allowed:")
-    assert "m.yml:3:7: gpus: 'half' is not allowed; a whole number is allowed" in found
+    assert "m.yml:3:7: gpus: 'half' is not allowed; a number is allowed" in found
     assert any(p.startswith("m.yml:4:1: memory: '8' has no unit") for p in found)
     assert any("write 60s, 60m or 60h" in p for p in found)
     assert any(
@@ -170,7 +168,6 @@ env: {FLAG: true}
     [
         ("{name: pytorch}", "neither of 'command' and 'job'"),
         ("{name: pytorch, job: a.py, command: b}", "both of 'command' and 'job' are set"),
-        ("{name: pytorch, job: a.lua}", "a path such as 'train.py' is allowed"),
         ("{name: pytorch, job: ../a.py}", "leaves the folder"),
         ("{name: pytorch, job: /a.py}", "leaves the folder"),
         ("{name: pytorch, job: a.py, arguments: {weights: /w}}", "leaves the folder"),
@@ -284,7 +281,6 @@ def test_weights_may_be_in_the_training_data(tmp_path: Path) -> None:
 
 def test_what_only_lacks_a_convenience_can_run() -> None:
     loaded = manifest(SMALL + "parameter_server: {staleness: 2}\nstorage: 1GiB\nlearners: 1\n")
-    assert can_not_run(loaded) == []
     sentences = not_in_this_version(loaded)
     assert len(sentences) == 2
     assert any("One learner needs no parameter server" in s for s in sentences)

@@ -4,13 +4,12 @@ import os
 
 import pytest
 from login_side import make_record, make_site
-from repository import MANIFESTS
 
 from dlctl.errors import ManifestError, PlanError
 from dlctl.manifest.load import parse_manifest
 from dlctl.manifest.overrides import Overrides
 from dlctl.request.build import new_training_id, prepare, prepare_again
-from dlctl.request.request import check_can_run, this_machine
+from dlctl.request.request import this_machine
 
 SECRET = "hunter2-hunter2-hunter2"
 
@@ -121,24 +120,9 @@ def test_weights_that_are_excluded_are_an_error(tmp_path):
         prepare(tmp_path / "m.yml", Overrides(), make_site())
 
 
-LISTING_1 = MANIFESTS / "listing-1.yml"
-
-
-def test_a_request_that_cannot_run_is_planned_but_not_sent(tmp_path):
-    (tmp_path / "m.yml").write_bytes(LISTING_1.read_bytes())
-    (tmp_path / "lenet_solver.prototxt").touch()
-    request = prepare(tmp_path / "m.yml", Overrides(), make_site())
-    assert any("framework caffe" in note for note in request.plan.not_in_this_version)
-    with pytest.raises(PlanError, match="nothing was sent") as refused:
-        check_can_run(request)
-    assert "framework caffe has no built-in loop" in refused.value.message
-    assert refused.value.exit_code == 5
-
-
-def test_a_request_that_can_run_may_be_sent(tmp_path):
+def test_a_request_that_lacks_a_convenience_says_so(tmp_path):
     request = prepared(tmp_path, extra="storage: 1GiB\n")
     assert len(request.plan.not_in_this_version) == 1
-    check_can_run(request)
 
 
 def test_the_local_queue_is_limited_by_this_machine(tmp_path):

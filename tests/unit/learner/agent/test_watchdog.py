@@ -14,7 +14,8 @@ from repository import REPOSITORY
 
 from dlctl.contract import Directive, State, Status, attempt_dir, read_record
 from learner.agent.watchdog import Program, Stop, Watchdog, conclude, decode_exit
-from learner.frameworks import COMMAND, LOOPS
+from learner.frameworks import COMMAND
+from learner.frameworks import LOOP as BUILT_IN
 from learner.job import status as heartbeat
 from learner.job.metrics import finished_file
 from learner.job.status import Heartbeat, last_lines
@@ -23,7 +24,7 @@ from learner.supervisor.worker_group.restart_policy import is_too_slow
 from learner.system import processes
 from learner.system.signals import HaltFlag
 
-SHELL, LOOP = COMMAND.traits, LOOPS["pytorch"].traits
+SHELL, LOOP = COMMAND.traits, BUILT_IN.traits
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,83 @@
+"""Commands about frameworks: frameworks list, show. Neither uses the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dlctl.cli import output
+from dlctl.cli.common import JSON
+
+FOLDER = typer.Option(
+    Path(), "--folder", help="Also look in this folder's templates/frameworks.", show_default=False
+)
+_WHERE = {"package": "dlctl", "user": "yours", "folder": "this folder"}
+_STARTS = {
+    "learner": "one process for each learner",
+    "node": "one process for each node, which starts the others there",
+    "own": "one process, which starts all others",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(
+        no_args_is_help=True, help="What dlctl can train with: see docs/frameworks.md."
+    )
+    group.command("list")(list_)
+    group.command()(show)
+    app.add_typer(group, name="frameworks")
+
+
+def list_(folder: Path = FOLDER, as_json: bool = JSON) -> None:
+    """List the frameworks; one in your folder takes precedence over one of the same name.
+
+    Example: dlctl frameworks list
+    """
+    from dlctl.frameworks import list_frameworks
+
+    found = [
+        {"name": f.name, "title": f.settings.title, "job": f.settings.job and f.settings.job.suffix,
+         "from": _WHERE[f.place]}
+        for f in list_frameworks(folder.resolve())
+    ]  # fmt: skip
+    rows = [[str(f["name"]), str(f["title"]), str(f["job"] or "-"), str(f["from"])] for f in found]
+    columns = ["framework", "what it is", "job", "from"]
+    output.report(found, as_json, lambda _: output.table(columns, rows))
+
+
+def show(
+    name: str = typer.Argument(..., metavar="NAME", help="The framework."),
+    folder: Path = FOLDER,
+    as_json: bool = JSON,
+) -> None:
+    """Show how a framework is run, what makes it save, and its train.sh.
+
+    Example: dlctl frameworks show pytorch
+    """
+    from dlctl.errors import ManifestError
+    from dlctl.frameworks import find_framework, no_such
+
+    found = find_framework(name, folder.resolve())
+    if found is None:
+        raise ManifestError(no_such(name, folder.resolve()), hint="dlctl frameworks list")
+    told = {"name": found.name, "path": str(found.path), **found.settings.model_dump(),
+            "template": found.template}  # fmt: skip
+    output.report(told, as_json, _print)
+
+
+def _print(told: dict[str, Any]) -> None:
+    job, checkpoint = told["job"], told["checkpoint"]
+    output.fields({
+        "framework": f"{told['name']}: {told['title']}",
+        "folder": told["path"],
+        "job": f"a file such as {job['example']}" if job else "none: give a command",
+        "trains": "dlctl's built-in loop" if told["loop"] else _STARTS[told["start"]],
+        "needs": ", ".join(told["modules"]) or "nothing",
+        "saves at": f"SIG{told['signal']}",
+        "checkpoints": checkpoint["adapter"] or checkpoint["files"] or "your program's own",
+        "versions": ", ".join(told["versions"]) or "any",
+    })  # fmt: skip
+    output.raw(f"\n# train.sh.j2\n{told['template']}")

@@ -1,0 +1,124 @@
+"""Turn a framework's folder and a manifest into a `Recipe` with the text of train.sh. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from dlctl.contract import Recipe
+from dlctl.errors import ManifestError, PlanError
+from dlctl.frameworks.files import FOLDER
+from dlctl.frameworks.model import FrameworkFolder
+from dlctl.manifest.model import Manifest
+from dlctl.manifest.parts import FrameworkSection
+from dlctl.package_data import data_path
+from dlctl.script_templates import TemplateFault, render_sandboxed
+
+_PIP_INSTALL = re.compile(r"\bpip3?\s+(?:\S+\s+)*?install\b")
+_ONLY_PYTHON = re.compile(r"\s*(?:exec\s+)?python3?\s")
+"""How a command begins that the node's own Python runs, rather than a container's or a module's."""
+
+
+def make_recipe(manifest: Manifest, framework: FrameworkFolder) -> Recipe:
+    """Return how the learners of a manifest run.
+
+    Raises:
+        ManifestError: train.sh.j2 can't be rendered.
+        PlanError: the framework starts its own processes, and there are several learners for it.
+    """
+    section, settings = manifest.framework, framework.settings
+    _check_start(manifest, framework)
+    loop = settings.loop if section.job is not None else None
+    command = section.command or ""
+    installs = _PIP_INSTALL.search(command) is not None
+    judged = section.job is not None or (_ONLY_PYTHON.match(command) and not installs)
+    return Recipe(
+        origin=f"{framework.name} ({framework.place})",
+        script="" if loop and not loop.unless else train_script(section, framework),
+        loop=loop is not None,
+        loop_unless=loop.unless if loop else None,
+        signal=settings.signal,
+        modules=list(settings.modules) if judged else [],
+        install=settings.install,
+        addresses=settings.addresses,
+    )
+
+
+def checkpoint_files(manifest: Manifest, framework: FrameworkFolder) -> str | None:
+    """Return which files are the framework's checkpoints; None for those of the built-in loop."""
+    if manifest.framework.job is not None and framework.settings.loop is not None:
+        return None
+    return framework.settings.checkpoint.files
+
+
+def _check_start(manifest: Manifest, framework: FrameworkFolder) -> None:
+    start = framework.settings.start
+    if start == "node" and manifest.nodes is None and manifest.learners > 1:
+        raise PlanError(
+            f"{framework.name} starts the processes of a node itself, and {manifest.learners} "
+            "learners may share one",
+            hint="set nodes and learners_per_node: 1; a learner then has a node's CPUs and GPUs",
+        )
+    if start == "node" and manifest.nodes != manifest.learners and manifest.learners > 1:
+        raise PlanError(
+            f"{framework.name} starts the processes of a node itself, and a node has "
+            f"{manifest.asked_per_node} learners",
+            hint="set learners_per_node: 1; a learner then has a node's CPUs and GPUs",
+        )
+    if start == "own" and manifest.learners > 1:
+        raise PlanError(
+            f"{framework.name} starts all its processes itself, and there are "
+            f"{manifest.learners} learners",
+            hint="set learners: 1; the one learner starts the others",
+        )
+
+
+def train_script(section: FrameworkSection, framework: FrameworkFolder) -> str:
+    """Return the text of train.sh.
+
+    Raises:
+        ManifestError: the template can't be rendered.
+    """
+    program = section.command or _program(section, framework)
+    values = {
+        "name": framework.name, "title": framework.settings.title, "version": section.version,
+        "program": program.rstrip("\n"), "job": section.job, "arguments": section.arguments,
+        "options": options(section.arguments), "signal": framework.settings.signal,
+    }  # fmt: skip
+    frame = (data_path(FOLDER) / "train.sh.j2").read_text(encoding="utf-8")
+    try:
+        body = render_sandboxed(framework.template, **values)
+        installs = _PIP_INSTALL.search(body) is not None
+        return render_sandboxed(frame, **values, body=body.strip("\n"), installs=installs)
+    except (TemplateFault, OSError) as fault:
+        raise ManifestError(
+            f"{framework.path / 'train.sh.j2'}: {fault}",
+            hint=f"it knows {', '.join(values)}, and the filter sh",
+        ) from None
+
+
+def _program(section: FrameworkSection, framework: FrameworkFolder) -> str:
+    """Return the command line that runs `job`."""
+    job = framework.settings.job
+    words = ["python", shlex.quote(str(section.job))]
+    if job is not None and job.arguments == "file":
+        return " ".join([*words, '"$DLCTL_ARGUMENTS"'])
+    return " ".join([*words, options(section.arguments)]).rstrip()
+
+
+def options(arguments: dict[str, Any]) -> str:
+    """Return arguments as options, quoted: `{lr: 0.1, big: true}` is `--lr 0.1 --big`.
+
+    false and null leave an option out; a list repeats its values behind the option.
+    """
+    words: list[str] = []
+    for name, value in arguments.items():
+        if value is None or value is False:
+            continue
+        words.append(f"--{name}")
+        if isinstance(value, list):
+            words += map(str, value)
+        elif value is not True:
+            words.append(str(value))
+    return shlex.join(words)

@@ -1,0 +1,121 @@
+"""Caffe's data layers as datasets: HDF5 files, and the records of an LMDB."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from learner.caffe import wire
+from learner.caffe.prototxt import Message
+from learner.errors import UserFault
+
+_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = 1, 2, 3, 4, 5, 6, 7
+"""Fields of caffe.proto's Datum."""
+
+
+def dataset(layer: Message, folder: Path) -> tuple[TensorDataset, int]:
+    """Return the samples of a data layer, and its batch size.
+
+    Raises:
+        UserFault: the data can't be read, or the layer asks for what this version lacks.
+    """
+    kind = layer.get("type", "")
+    if kind == "HDF5Data":
+        p = layer.message("hdf5_data_param")
+        data, labels = _hdf5(layer, find(p.get("source", ""), folder, layer), folder)
+    elif kind == "Data":
+        p = layer.message("data_param")
+        data, labels = _lmdb(layer, find(p.get("source", ""), folder, layer), p)
+    else:
+        raise UserFault(
+            f"{layer.where}: the data layer {kind!r} is not in dlctl's small caffe",
+            hint="it has HDF5Data, and Data with an LMDB",
+        )
+    batch = p.get("batch_size", 0)
+    if batch < 1:
+        raise UserFault(f"{layer.where}: batch_size is missing")
+    return TensorDataset(_transformed(layer, data), labels), batch
+
+
+def find(source: str, folder: Path, layer: Message) -> Path:
+    """Return a source: in the submitted folder, or in DATA_DIR, there also by its last part.
+
+    Raises:
+        UserFault: it is in neither.
+    """
+    data_dir = Path(os.environ.get("DATA_DIR") or folder)
+    places = [folder / source, data_dir / source, data_dir / Path(source).name]
+    for path in places if source else []:
+        if path.exists():
+            return path
+    raise UserFault(
+        f"{layer.where}: there is no source {source!r} in the submitted folder or in DATA_DIR",
+        hint="name it relative to the manifest's folder, or to the data store's container",
+    )
+
+
+def _hdf5(layer: Message, listing: Path, folder: Path) -> tuple[Tensor, Tensor]:
+    tops = layer.list_of("top", "")
+    names = [line.strip() for line in listing.read_text().splitlines() if line.strip()]
+    arrays: list[list[np.ndarray]] = [[] for _ in tops]
+    for name in names:
+        path = find(name, folder, layer)
+        try:
+            with h5py.File(path, "r") as file:
+                for top, found in zip(tops, arrays, strict=True):
+                    found.append(np.asarray(file[top]))
+        except (OSError, KeyError) as error:
+            raise UserFault(f"{layer.where}: {path.name}: {error}") from None
+    if not names:
+        raise UserFault(f"{layer.where}: {listing.name} lists no file")
+    data, labels = (np.concatenate(found) for found in arrays[:2])
+    return torch.from_numpy(data.astype(np.float32)), torch.from_numpy(labels.astype(np.float32))
+
+
+def _lmdb(layer: Message, path: Path, p: Message) -> tuple[Tensor, Tensor]:
+    if p.get("backend", "LEVELDB") != "LMDB":
+        raise UserFault(f"{layer.where}: of databases dlctl's small caffe reads only LMDB")
+    try:
+        import lmdb
+    except ImportError:
+        raise UserFault(
+            f"{layer.where}: the nodes' Python lacks lmdb, which reads {path.name}",
+            hint="add to the manifest: requirements: [lmdb]",
+        ) from None
+    images, labels = [], []
+    with lmdb.open(str(path), readonly=True, lock=False) as base, base.begin() as view:
+        for _, value in view.cursor():
+            image, label = _datum(memoryview(value), layer)
+            images.append(image)
+            labels.append(label)
+    return torch.from_numpy(np.stack(images)), torch.tensor(labels, dtype=torch.float32)
+
+
+def _datum(record: memoryview, layer: Message) -> tuple[np.ndarray, float]:
+    numbers = {_CHANNELS: 1, _HEIGHT: 1, _WIDTH: 1, _LABEL: 0}
+    values: list[np.ndarray] = []
+    for number, _, value in wire.fields(record):
+        if isinstance(value, int):
+            if number == _ENCODED and value:
+                raise UserFault(f"{layer.where}: dlctl's small caffe reads no encoded images")
+            numbers[number] = value
+        elif number in (_DATA, _FLOATS):
+            kind = "u1" if number == _DATA else "<f4"
+            values.append(np.frombuffer(value, kind).astype(np.float32))
+    shape = (numbers[_CHANNELS], numbers[_HEIGHT], numbers[_WIDTH])
+    return np.concatenate(values).reshape(shape), float(numbers[_LABEL])
+
+
+def _transformed(layer: Message, data: Tensor) -> Tensor:
+    p = layer.message("transform_param")
+    means, scale = p.list_of("mean_value", 0.0), p.get("scale", 1.0)
+    p.refuse_unknown((), "transform_param")
+    if means:
+        data = data - torch.tensor(means).reshape(1, -1, 1, 1)
+    return data * scale if scale != 1.0 else data

@@ -1,0 +1,169 @@
+"""Caffe's solver file: the learning rate at each iteration, and how long to train. No torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from learner.caffe.prototxt import Message, read
+from learner.errors import UserFault
+
+POLICIES = ("fixed", "step", "exp", "inv", "multistep", "poly", "sigmoid")
+TYPES = ("SGD", "Nesterov", "Adam")
+_WITHOUT_EFFECT = (
+    "solver_mode", "device_id", "debug_info", "test_initialization", "average_loss",
+    "snapshot_diff", "snapshot_format", "snapshot_after_train", "test_compute_loss",
+    "layer_wise_reduce", "test_iter", "random_seed",
+)  # fmt: skip
+"""Fields that mean nothing here: the built-in loop and the manifest decide instead."""
+
+
+@dataclass(frozen=True)
+class Solver:
+    """What a solver file asks for."""
+
+    where: str
+    net: str | None
+    train_net: str | None
+    test_net: str | None
+    type: str
+    base_lr: float
+    lr_policy: str
+    gamma: float
+    power: float
+    stepsize: int
+    stepvalues: tuple[int, ...]
+    max_iter: int
+    momentum: float
+    momentum2: float
+    delta: float
+    weight_decay: float
+    regularization: str
+    clip_gradients: float
+    iter_size: int
+    display: int
+    test_interval: int
+    snapshot: int
+    snapshot_prefix: str
+
+    def rate(self, iteration: int) -> float:
+        """Return the learning rate of an iteration, counted from 0, as Caffe's GetLearningRate."""
+        base, gamma = self.base_lr, self.gamma
+        if self.lr_policy == "step":
+            return base * gamma ** (iteration // self.stepsize)
+        if self.lr_policy == "exp":
+            return base * gamma**iteration
+        if self.lr_policy == "inv":
+            return float(base * (1 + gamma * iteration) ** -self.power)
+        if self.lr_policy == "multistep":
+            return base * gamma ** sum(iteration >= value for value in self.stepvalues)
+        if self.lr_policy == "poly":
+            return float(base * max(0.0, 1 - iteration / self.max_iter) ** self.power)
+        if self.lr_policy == "sigmoid":
+            return base / (1 + math.exp(-gamma * (iteration - self.stepsize)))
+        return base
+
+    @property
+    def model_name(self) -> str:
+        """Return the first part of the names of the trained weights, as Caffe makes them."""
+        return Path(self.snapshot_prefix).name or "model"
+
+
+def read_solver(path: Path) -> Solver:
+    """Return the solver in a file.
+
+    Raises:
+        UserFault: the file can't be read, or asks for what this version lacks.
+    """
+    found = read(path)
+    solver = Solver(
+        where=path.name,
+        net=found.get("net", "") or None,
+        train_net=found.get("train_net", "") or None,
+        test_net=found.get("test_net", "") or None,
+        type=_named(found.get("type", found.get("solver_type", "SGD"))),
+        base_lr=_needed(found, "base_lr"),
+        lr_policy=found.get("lr_policy", "fixed"),
+        gamma=found.get("gamma", 0.0),
+        power=found.get("power", 0.0),
+        stepsize=found.get("stepsize", 0),
+        stepvalues=tuple(found.list_of("stepvalue", 0)),
+        max_iter=found.get("max_iter", 0),
+        momentum=found.get("momentum", 0.0),
+        momentum2=found.get("momentum2", 0.999),
+        delta=found.get("delta", 1e-8),
+        weight_decay=found.get("weight_decay", 0.0),
+        regularization=found.get("regularization_type", "L2"),
+        clip_gradients=found.get("clip_gradients", -1.0),
+        iter_size=max(1, found.get("iter_size", 1)),
+        display=found.get("display", 0),
+        test_interval=found.get("test_interval", 0),
+        snapshot=found.get("snapshot", 0),
+        snapshot_prefix=found.get("snapshot_prefix", path.stem),
+    )
+    found.refuse_unknown(_WITHOUT_EFFECT, "the solver")
+    _check(solver)
+    return solver
+
+
+def _named(kind: str) -> str:
+    return {"SGD": "SGD", "NESTEROV": "Nesterov", "ADAM": "Adam"}.get(kind.upper(), kind)
+
+
+def _needed(found: Message, name: str) -> float:
+    if not found.has(name):
+        raise UserFault(f"{found.where}: the solver has no {name}")
+    return found.get(name, 0.0)
+
+
+def _check(solver: Solver) -> None:
+    wrong = ""
+    if solver.type not in TYPES:
+        wrong = f"type is {solver.type!r}; dlctl's small caffe has {', '.join(TYPES)}"
+    elif solver.lr_policy not in POLICIES:
+        wrong = f"lr_policy is {solver.lr_policy!r}; there are {', '.join(POLICIES)}"
+    elif solver.lr_policy in ("step", "sigmoid") and solver.stepsize < 1:
+        wrong = f"lr_policy {solver.lr_policy!r} needs a stepsize"
+    elif solver.max_iter < 1:
+        wrong = "max_iter is missing: how many iterations to train"
+    elif not (solver.net or solver.train_net):
+        wrong = "neither net nor train_net names the net's file"
+    elif solver.regularization not in ("L1", "L2"):
+        wrong = f"regularization_type is {solver.regularization!r}; there are L1 and L2"
+    if wrong:
+        raise UserFault(f"{solver.where}: {wrong}")
+
+
+def net_paths(solver: Solver, folder: Path) -> tuple[Path, Path]:
+    """Return the files of the nets to train and to test.
+
+    Names are looked up in the submitted folder, and then beside the solver, without their folders:
+    in Caffe they are relative to where it is started.
+
+    Raises:
+        UserFault: there is no such file.
+    """
+    train = _find(solver, solver.train_net or solver.net or "", folder)
+    return train, _find(solver, solver.test_net, folder) if solver.test_net else train
+
+
+def _find(solver: Solver, name: str, folder: Path) -> Path:
+    for path in (folder / name, folder / Path(name).name):
+        if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
+            return path
+    raise UserFault(
+        f"{solver.where}: there is no net {name!r} in the submitted folder",
+        hint="paths are relative to the manifest's folder",
+    )
+
+
+def check_files(job: Path, folder: Path) -> None:
+    """Read solver and nets, for the preflight.
+
+    Raises:
+        UserFault: one of the files is wrong.
+    """
+    for path in dict.fromkeys(net_paths(read_solver(job), folder)):
+        if not read(path).fields.keys() & {"layer", "layers"}:
+            raise UserFault(f"{path.name} has no layer")

@@ -1,0 +1,120 @@
+"""A framework that a user adds beside the manifest, and Caffe's: halted, looked at, continued.
+
+Each runs two whole attempts with the real command, which takes more than five seconds.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+
+from trainings import REPOSITORY, run, submit, wait_for_state, write_training
+
+WHEEL = "wheel_of_a_test-1-py3-none-any.whl"
+SHOW = "import wheel_of_a_test as w; print(w.ANSWER, w.__file__)"
+SETTINGS = """\
+title: a program that counts
+job: {suffix: .count, example: far.count}
+signal: TERM
+checkpoint: {files: "at-*"}
+"""
+TEMPLATE = """\
+export GOAL=$(cat {{ job | sh }})
+python3 counter.py {{ options }}
+"""
+PROGRAM = """\
+import os, pathlib, signal, sys, time
+folder, mine = pathlib.Path(os.environ["CHECKPOINT_DIR"]), os.environ["RANK"] == "0"
+known = sorted(int(p.name[3:]) for p in folder.glob("at-*"))
+count = known[-1] if known else 0
+print("begins at", count, sys.argv[1:], flush=True)
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+while count < int(os.environ["GOAL"]) and not asked:
+    time.sleep(0.05)
+    count += 1
+    if mine:
+        (folder / f"at-{count}").mkdir()
+        (folder / f"at-{count}/state").write_text("x" * count)
+        (folder / f"at-{count}/complete.json").write_text("{}")
+print("ends at", count, flush=True)
+"""
+"""A checkpoint a step; saved nothing is lost, whenever the signal comes."""
+
+
+def test_a_framework_beside_the_manifest_is_halted_and_goes_on(dlctl, site, wait_until):
+    place = "templates/frameworks/counting"
+    folder = write_training(
+        dlctl.cwd, {"name": "counting", "job": "far.count", "arguments": {"by": 1}},
+        {"far.count": "60", "counter.py": PROGRAM, f"{place}/framework.yml": SETTINGS,
+         f"{place}/train.sh.j2": TEMPLATE},
+    )  # fmt: skip
+    training_id = submit(dlctl, site, folder)
+    saved = site.job_dir(training_id) / "checkpoints"
+    wait_until((saved / "at-3").exists, 90)
+    dlctl("halt", training_id, ok=True)
+    known = wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    assert known["reason"] == "Halted on request."
+    script = (site.job_dir(training_id) / "attempts/1/train.sh").read_text()
+    assert "export GOAL=$(cat far.count)\npython3 counter.py --by 1\n" in script
+    listed = dlctl("checkpoints", "list", training_id, "--json", ok=True).json
+    newest = listed[0]["step"]
+    assert (listed[0]["name"], listed[0]["complete"]) == (f"at-{newest}", True)
+    (saved / f"at-{newest - 1}/complete.json").unlink()
+    verified = dlctl("checkpoints", "verify", training_id, "--json")
+    assert verified.exit_code == 9
+    assert {c["name"]: c["problem"] for c in verified.json if c["problem"]} == {
+        f"at-{newest - 1}": "complete.json is missing"
+    }
+    shown = dlctl("show", training_id, ok=True).stdout
+    assert f"Yes, of step {newest}" in shown
+    done = dlctl("resume", training_id, "--follow")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert f"learner-0 | begins at {newest} ['--by', '1']" in done.stdout
+    assert "learner-0 | ends at 60" in done.stdout
+
+
+def test_the_papers_caffe_manifest_trains_is_halted_and_goes_on(dlctl, site, wait_until):
+    """Listing 1's framework section, with more iterations than the example's: two learners."""
+    folder = dlctl.cwd / "listing-1"
+    shutil.copytree(REPOSITORY / "examples/frameworks", folder)
+    solver = folder / "caffe/lenet_solver.prototxt"
+    more = solver.read_text().replace("max_iter: 300", "max_iter: 460")
+    solver.write_text(more.replace("snapshot: 100", "snapshot: 20"))
+    write_training(
+        folder,
+        {"name": "caffe", "version": "1", "job": "caffe/lenet_solver.prototxt",
+         "arguments": {"weights": "caffe/pretrained.caffemodel"}},
+        learners=2,
+    )  # fmt: skip
+    training_id = submit(dlctl, site, folder)
+    saved = site.job_dir(training_id) / "checkpoints"
+    wait_until(lambda: list(saved.glob("step-*")), 120)
+    dlctl("halt", training_id, ok=True)
+    known = wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    assert known["reason"] == "Halted on request."
+    halted_at = dlctl("checkpoints", "list", training_id, "--json", ok=True).json[0]["step"]
+    assert 0 < halted_at < 460
+    done = dlctl("resume", training_id, "--follow")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert f"continuing from the checkpoint at step {halted_at}," in done.stdout
+    results = {path.name for path in (site.job_dir(training_id) / "results").iterdir()}
+    assert results == {"lenet_iter_460.caffemodel", "model.pt", "metrics.json"}
+    assert "starting from the weights in" in dlctl("logs", training_id, ok=True).stdout
+
+
+def test_pip_in_a_command_changes_nothing_at_the_site(dlctl, local_site):
+    """A wheel of the submitted folder, so that the test needs no network."""
+    command = f"pip3 install -q --no-index ./{WHEEL} && python3 -c '{SHOW}'"
+    folder = write_training(dlctl.cwd, {"name": "custom", "command": command})
+    info = "wheel_of_a_test-1.dist-info"
+    with zipfile.ZipFile(folder / WHEEL, "w") as wheel:
+        wheel.writestr("wheel_of_a_test.py", "ANSWER = 42\n")
+        named = "Metadata-Version: 2.1\nName: wheel-of-a-test\nVersion: 1\n"
+        wheel.writestr(f"{info}/METADATA", named)
+        kind = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{info}/WHEEL", kind)
+        wheel.writestr(f"{info}/RECORD", "")
+    done, training_id = run(dlctl, local_site, folder)
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert f"42 {local_site.job_dir(training_id)}/state/packages/learner-1/" in done.stdout
