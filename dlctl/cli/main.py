@@ -74,9 +74,9 @@ def version(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
 
 
 def _register() -> None:
-    from dlctl.cli import checkpoints, export, frameworks, jobs, manifests, reading, sites, stores
+    from dlctl.cli import checkpoints, export, frameworks, jobs, manifests, reading, sites
     from dlctl.cli.costs import rehearse, report
-    from dlctl.cli.stored import models
+    from dlctl.cli.stored import models, stores
     from dlctl.cli.views import dashboard, metrics, watch
 
     groups = (manifests, rehearse, jobs, reading, metrics, watch, dashboard, report, checkpoints,

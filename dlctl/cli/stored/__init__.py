@@ -1,1 +1,1 @@
-"""Commands about stored models, and how a version is shown."""
+"""Commands about what sites and stores keep: models and data stores, and how both are shown."""
