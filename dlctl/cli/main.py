@@ -107,10 +107,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # names of files may be any bytes
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    _register()
-    if arguments in (["--help"], ["-h"]):
-        _drop_parameters(app)
     try:
+        _register()
+        if arguments in (["--help"], ["-h"]):
+            _drop_parameters(app)
         app(arguments)
     except DlctlError as failure:
         sys.exit(_explain(failure))

@@ -41,6 +41,7 @@ class TrainingReader:
         self._logs = LogReader(record.job_dir)
         self._tailed = False
         self._asked_at = float("-inf")
+        self._told_details = False
         self.plan: Plan | None = None
         self.learners: list[Status] = []
         self.checkpoints: list[Saved] = []
@@ -51,6 +52,11 @@ class TrainingReader:
     def run(self) -> Run:
         """Return what was measured."""
         return self._metrics.run
+
+    @property
+    def seen_at(self) -> float:
+        """Return when the site last answered about the metrics (Unix seconds here); 0 if never."""
+        return self._metrics.seen_at
 
     def refresh(self, session: Session, record: Record) -> bool:
         """Bring what is new; return whether anything was.
@@ -71,7 +77,12 @@ class TrainingReader:
     def insight(self, record: Record, now: float | None = None) -> Insight:
         """Return what it means, with the ages of a time (Unix seconds), by default the present."""
         with self.lock:
-            return insight(self.run, record, self.plan, self.checkpoints, now)
+            found = insight(self.run, record, self.plan, self.checkpoints, now)
+        if self._told_details:
+            return found
+        # Whether there is a checkpoint of which no event told is not known yet.
+        known = [each for each in found.answers if each.key != "checkpoint" or each.evidence]
+        return replace(found, answers=known)
 
     def _read_news(self, session: Session, record: Record) -> bool:
         """Bring the lines of the metrics and of the logs: after the first look, in one script."""
@@ -107,6 +118,7 @@ class TrainingReader:
             self.plan = read_plan(session, record)
         self.learners = learner_statuses(session, record, self.plan)
         self.checkpoints = saved_checkpoints(session.transport, record)
+        self._told_details = True
         return (_without_beats(self.learners), self.checkpoints) != before
 
 

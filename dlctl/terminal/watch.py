@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from dlctl.terminal.frame import View, frame, metric_names
 from dlctl.terminal.screen import full_screen
 from dlctl.terminal.words import Shown
+from dlctl.units import format_span
 
 if TYPE_CHECKING:
     from dlctl.outputs.looks import Looks
     from dlctl.outputs.training_reader import TrainingReader
+    from dlctl.record import Record
 
 _FAST_S, _SLOW_S = 1.0, 5.0
 """How often to look: while something happens, and while nothing does."""
@@ -32,12 +34,26 @@ def next_pause_s(pause_s: float, found: bool, ended: bool = False) -> float:
     return max(_FAST_S, pause_s / 2) if found else min(_SLOW_S, pause_s * 1.5)
 
 
-def shown(looking: Looks[TrainingReader], now: float | None = None) -> list[Shown]:
-    """Return what is known of each training, with the ages of a time (Unix seconds)."""
+def shown(
+    looking: Looks[TrainingReader], now: float | None = None, *, asked: bool = True
+) -> list[Shown]:
+    """Return what is known of each training, with the ages of a time (Unix seconds).
+
+    Args:
+        asked: whether the sites were asked; otherwise all is from the cache.
+    """
+    at = time.time() if now is None else now
+
+    def trouble(record: Record, reader: TrainingReader) -> str:
+        why = looking.trouble.get(record.site, "") if asked else f"asking {record.site}"
+        if why and reader.seen_at:
+            why = f"{why}; the metrics are as of {format_span(max(0.0, at - reader.seen_at))} ago"
+        return why or reader.problem
+
     return [
         Shown(
             record, reader.run, reader.insight(record, now), reader.learners, list(reader.lines),
-            looking.trouble.get(record.site, "") or reader.problem,
+            trouble(record, reader),
         )
         for record, reader in zip(looking.records.values(), looking.readers.values(), strict=True)
     ]  # fmt: skip
@@ -59,20 +75,24 @@ def _held(looking: Looks[TrainingReader]) -> Iterator[None]:
 
 
 class _Background:
-    """Looks in a thread of its own, so that a slow site delays no key."""
+    """Looks in a thread of its own, so that a slow site delays no key.
 
-    def __init__(self, looking: Looks[TrainingReader]) -> None:
+    Args:
+        asked: whether the sites were asked already.
+    """
+
+    def __init__(self, looking: Looks[TrainingReader], asked: bool) -> None:
         self.looking = looking
         self.news, self.stop = Event(), Event()
         self.error: Exception | None = None
         self.due_at = 0.0
         """When to tell the ages anew."""
-        self.frames = shown(looking)
+        self.frames = shown(looking, asked=asked)
         self.thread = Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
-        pause_s = _FAST_S
+        pause_s, first = _FAST_S, True
         while not self.stop.is_set():
             try:
                 found = self.looking.look()
@@ -81,23 +101,25 @@ class _Background:
                 self.news.set()
                 return
             began_at = time.monotonic()
-            if found or began_at >= self.due_at:  # without news, too: ages grow
+            if first or found or began_at >= self.due_at:  # without news, too: ages grow
                 self.frames = shown(self.looking)
                 self.news.set()
                 now = time.monotonic()
                 self.due_at = now + _RESTS * (now - began_at)
+            first = False
             pause_s = next_pause_s(pause_s, bool(found), self.looking.ended)
             self.stop.wait(pause_s)
 
 
 def watch_on_terminal(looking: Looks[TrainingReader], now: Callable[[], float] = time.time) -> None:
-    """Draw until `q` or Ctrl-C.
+    """Draw until `q` or Ctrl-C; what the cache holds of all trainings is drawn at once.
 
     Raises:
         DlctlError: a site can't be reached, and waiting would not help.
     """
-    looking.look()
-    background, view = _Background(looking), View()
+    if not (kept := all(reader.seen_at for reader in looking.readers.values())):
+        looking.look()
+    background, view = _Background(looking, asked=not kept), View()
     try:
         with full_screen(colours()) as screen:
             frames, size = background.frames, (0, 0)

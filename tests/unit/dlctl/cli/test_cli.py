@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from dlctl.cli import main
+
 COMMANDS = ["init", "validate", "schema", "render", "submit", "list", "status", "show", "logs",
             "fetch", "halt", "resume", "cancel", "delete", "doctor", "version"]  # fmt: skip
 MANIFEST = "name: t\nframework: {name: x, command: 'COMMAND'}\n"
@@ -212,6 +214,13 @@ def test_a_reader_that_leaves_is_exit_code_141(dlctl, local_site):
 def test_the_version_and_a_folder_with_spaces(dlctl):
     assert dlctl("--version", ok=True).stdout == dlctl("version", ok=True).stdout
     assert "cd 'My Net 2' && dlctl submit" in dlctl("init", "My Net 2", ok=True).stderr
+
+
+def test_ctrl_c_while_dlctl_starts_prints_no_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(main, "_register", lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    assert end.value.code == 130 and capsys.readouterr().err == ""
 
 
 def test_ctrl_c_leaves_the_training_running(dlctl, local_site):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import time
 from types import SimpleNamespace
 
 import pytest
 from watched_job import WatchedJob
 
 from dlctl.contract.metrics import EventKind, MetricsLine
+from dlctl.errors import ConnectError
+from dlctl.outputs.looks import Looks
+from dlctl.outputs.training_reader import TrainingReader
 from dlctl.terminal import watch
 from dlctl.terminal.watch import watch_in_pipe
 
@@ -43,3 +48,35 @@ def test_one_frame_ends_the_watch(tmp_path, monkeypatch):
     watch_in_pipe(job.looks, frames.append, 80, follow=False)
     assert len(frames) == 1
     assert "nothing has been measured yet\n·" in frames[0]  # the answers follow at once
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A job whose site does not answer any more, of which this machine keeps the metrics."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    job = WatchedJob(tmp_path, monkeypatch)
+    job.measure("", 1, loss=2.0)
+    job.reader.refresh(job.looks.session("testbed"), job.record)
+    job.reader._metrics.save()
+    day_ago = time.time() - 86400
+    for file in (tmp_path / "cache/dlctl/metrics").iterdir():
+        os.utime(file, (day_ago, day_ago))
+
+    def unreachable(_):
+        raise ConnectError("no answer in time")
+
+    job.looks = Looks([job.record], job.looks._store, unreachable, TrainingReader)
+    return job
+
+
+def test_kept_metrics_are_shown_with_their_age_while_a_site_does_not_answer(kept):
+    frames = []
+    watch_in_pipe(kept.looks, frames.append, 100, follow=False)
+    assert "no answer in time; the metrics are as of 24 h ago" in frames[0]
+    assert "loss" in frames[0] and "checkpoint" not in frames[0]  # whether there is one: unknown
+
+
+def test_before_a_site_has_answered_what_is_kept_is_shown_as_such(kept):
+    (each,) = watch.shown(kept.looks, asked=False)
+    assert each.trouble == "asking testbed; the metrics are as of 24 h ago"
+    assert each.names == ["loss"]
