@@ -18,7 +18,7 @@ export function saveMenu(chart) {
 export function download(content, name, type) {
   const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
   el('a', { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 1000);
+  setTimeout(() => URL.revokeObjectURL(url), 60_000); // a busy browser begins to read it late
 }
 
 function fileName(chart, ending) {
