@@ -75,7 +75,8 @@ class Merger:
         if cut < inf:
             everything = self._replays.replaces_all(line)
             self._entries = [
-                e for e in self._entries if not self._is_replaced(e, cut, origin, everything)
+                e for e in self._entries
+                if not self._is_replaced(e, cut, origin, None if everything else line.series_group)
             ]  # fmt: skip
         self._heed_return(origin, line)
         self._entries.append(Entry(origin, line))
@@ -94,12 +95,12 @@ class Merger:
             self._entries = [entry for entry in kept if entry is not None]
 
     @staticmethod
-    def _is_replaced(entry: Entry, cut: float, by: Origin, everything: bool) -> bool:
+    def _is_replaced(entry: Entry, cut: float, by: Origin, group: str | None) -> bool:
         known, line = entry.origin, entry.line
         if known.source is Source.NODE or line.kind in _LASTING or line.step <= cut:
             return False
-        mine = (known.learner, known.source) == (by.learner, by.source)
-        return known.attempt < by.attempt and (everything or mine)
+        mine = (known.learner, known.source, line.series_group) == (by.learner, by.source, group)
+        return known.attempt < by.attempt and (group is None or mine)
 
     def entries(self) -> list[Entry]:
         """Return all entries: by attempt and learner, each file's in their order."""

@@ -23,16 +23,19 @@ class Replays:
     """Takes the lines of all files in any order, each file's own in their order.
 
     A later attempt replaces the steps of earlier ones: from where it says that it begins, or else,
-    for each learner and source, from its first line.
+    for each learner, source and group, from its first line.
     """
 
     _begins: dict[int, int] = field(default_factory=dict)
     """The step from which each attempt trains on."""
-    _firsts: dict[tuple[int, Source], dict[int, int]] = field(default_factory=dict)
-    """The step before each attempt's first line, by learner and source."""
+    _firsts: dict[tuple[int, Source, str], dict[int, int]] = field(default_factory=dict)
+    """The step before each attempt's first line, by learner, source and group.
+
+    A program may count the steps of one group in batches, and those of another in epochs.
+    """
 
     def cut(self, origin: Origin, line: MetricsLine) -> float | None:
-        """Return after which step a line replaces its source's records; None: it does not count.
+        """Return after which step a line replaces its group's records; None: it does not count.
 
         `inf` replaces none. What is measured of nodes is never replaced: it happened.
         """
@@ -43,19 +46,20 @@ class Replays:
             return line.step
         if line.kind == EventKind.VERDICT.value:
             return inf
-        firsts = self._firsts.setdefault((origin.learner, origin.source), {})
+        group = line.series_group
+        firsts = self._firsts.setdefault((origin.learner, origin.source, group), {})
         is_first = origin.attempt not in firsts
         if is_first:
             firsts[origin.attempt] = line.step - 1
-        if not self.counts(origin, line.step):
+        if not self.counts(origin, group, line.step):
             return None
         return line.step - 1 if is_first else inf
 
-    def counts(self, origin: Origin, step: float) -> bool:
-        """Return whether no later attempt has done a step again."""
+    def counts(self, origin: Origin, group: str, step: float) -> bool:
+        """Return whether no later attempt has done a step of a group again."""
         if origin.source is Source.NODE:
             return True
-        firsts = self._firsts.get((origin.learner, origin.source), {})
+        firsts = self._firsts.get((origin.learner, origin.source, group), {})
         return all(
             step <= begin for known in (self._begins, firsts) for attempt, begin in known.items()
             if attempt > origin.attempt

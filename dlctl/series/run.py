@@ -67,6 +67,8 @@ class Run:
     """What is missing where attempts meet, until `fill` brings it."""
     _newest: int = 0
     _replays: Replays = field(default_factory=Replays)
+    _groups: dict[Key, str] = field(default_factory=dict)
+    """The group of each curve as its lines have it, which may lack what the name says."""
     _epochs: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     """Steps, and the epoch of each."""
 
@@ -81,13 +83,14 @@ class Run:
             self.out_of_order = True
             return
         if cut < inf:
-            self._drop_after(cut, None if self._replays.replaces_all(line) else origin)
+            everything = self._replays.replaces_all(line)
+            self._drop_after(cut, origin, None if everything else line.series_group)
         if line.event:
             self._take_event(origin, line)
             return
         time = math.nan if line.time is None else line.time
         for name, value in line.values.items():
-            curve = self.curve(key_of(origin.source, origin.learner, line.series_group, name))
+            curve = self._curve_of(origin, line.series_group, name)
             if origin.source is not Source.NODE and line.step != NO_STEP:
                 curve.drop_after(line.step - 1)  # a program that went back by itself
             curve.points.point(line.step, time, math.nan if value is None else float(value))
@@ -99,44 +102,50 @@ class Run:
         if not bins:
             return
         self._newest = max(self._newest, origin.attempt)
-        curve = self.curve(key_of(origin.source, origin.learner, group, name))
-        first = MetricsLine(int(bins[0].step_first))
+        curve = self._curve_of(origin, group, name)
+        first = MetricsLine(int(bins[0].step_first), group=group)
         cut = self._replays.cut(origin, first)
         if cut is not None and cut < inf:
-            self._drop_after(cut, origin)
+            self._drop_after(cut, origin, group)
         for bin_ in bins:
-            if self._replays.counts(origin, bin_.step_last):
+            if self._replays.counts(origin, group, bin_.step_last):
                 if origin.source is not Source.NODE and bin_.step_first != NO_STEP:
                     curve.drop_after(bin_.step_first - 1)  # a program that went back by itself
                 curve.points.append(bin_)
 
     def refine(self, origin: Origin, group: str, name: str, bins: Sequence[Bin]) -> None:
         """Replace the bins of a window by finer ones."""
-        kept = [b for b in bins if self._replays.counts(origin, b.step_last)]
+        kept = [b for b in bins if self._replays.counts(origin, group, b.step_last)]
         curve = self.curves.get(key_of(origin.source, origin.learner, group, name))
         if curve is not None and kept:
             curve.replace(kept)
 
     def fill(self, origin: Origin, halved: Halved, points: Sequence[Bin]) -> bool:
         """Put in those points of a halved bin that no later attempt did again; tell if any were."""
+        group = self._groups.get(halved.key, halved.key.group)
         kept = [
             p for p in points if halved.first <= p.step_first <= halved.last
-            and self._replays.counts(origin, p.step_first)
+            and self._replays.counts(origin, group, p.step_first)
         ]  # fmt: skip
         if kept:
             self.curves[halved.key].insert(kept)
         return bool(kept)
 
-    def _drop_after(self, step: float, origin: Origin | None) -> None:
-        """Forget what is done again: of one learner and source, or of all but the nodes."""
+    def _curve_of(self, origin: Origin, group: str, name: str) -> Curve:
+        key = key_of(origin.source, origin.learner, group, name)
+        self._groups.setdefault(key, group)
+        return self.curve(key)
+
+    def _drop_after(self, step: float, origin: Origin, group: str | None) -> None:
+        """Forget what is done again: of a group of one learner and source, or of all but nodes."""
+        series = (origin.source.value, origin.learner, group)
         for key, curve in self.curves.items():
-            mine = origin is None or (key.source, key.learner) == (
-                origin.source.value, origin.learner
-            )  # fmt: skip
+            known = (key.source, key.learner, self._groups.get(key, key.group))
+            mine = group is None or known == series
             lost = curve.drop_after(step) if mine and key.source != Source.NODE.value else None
             if lost is not None:
                 self.halved.append(Halved(key, lost.step_first, step))
-        if origin is None:
+        if group is None:
             self.events = [e for e in self.events if e.step <= step or e.kind in _LASTING]
 
     def _take_event(self, origin: Origin, line: MetricsLine) -> None:

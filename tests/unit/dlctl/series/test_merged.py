@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from dlctl.contract.measured.pyramid import point
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.series.merged import merge
 from dlctl.series.replays import Origin
@@ -161,3 +162,35 @@ def test_several_runs_in_one_file_are_curves_of_their_own():
         for name in ("one", "two") for step in (1, 2, 3)
     )  # fmt: skip
     assert {c.key.group: len(c) for c in run.named("loss")} == {"one": 3, "two": 3}
+
+
+def grouped(attempt, group, steps, value):
+    origin = Origin(attempt, 0, LOG)
+    return [
+        (origin, MetricsLine(s, None, None, {"loss": float(value)}, group=group)) for s in steps
+    ]
+
+
+def test_a_later_attempt_replaces_each_group_by_its_own_steps():
+    """A program may count its validation by epochs, and log it before its next step."""
+    some = [
+        *grouped(1, "test", [1, 2, 3], 1), *grouped(1, "train", [100, 200, 300], 1),
+        *grouped(2, "test", [3, 4], 2), *grouped(2, "train", [300, 400], 2),
+    ]  # fmt: skip
+    run, entries = run_of(some), merge(some)
+    for group, expected in {
+        "test": [(1, 1), (2, 1), (3, 2), (4, 2)],
+        "train": [(100, 1), (200, 1), (300, 2), (400, 2)],
+    }.items():
+        assert run.named("loss", group)[0].values() == expected
+        assert [(e.line.step, e.line.values["loss"]) for e in entries if e.line.group == group] == (
+            expected
+        )
+
+
+def test_bins_of_a_later_attempt_replace_those_of_their_group():
+    some = [*grouped(1, "test", [1, 2, 3], 1), *grouped(1, "train", [100, 200, 300], 1)]
+    run = run_of(some)
+    run.add_bins(Origin(2, 0, LOG), "test", "loss", [point(0, 3.0, 0.0, 2.0)])
+    assert run.named("loss", "test")[0].values() == [(1, 1), (2, 1), (3, 2)]
+    assert run.named("loss", "train")[0].values() == [(100, 1), (200, 1), (300, 1)]
