@@ -20,7 +20,7 @@ from trainings import change_site, files_tell, submit, wait_for_state, write_tra
 from dlctl import contract
 from dlctl.contract.stores import Listing, Stored, listing_file
 
-DIGITS = Path(__file__).resolve().parents[2] / "examples/digits"
+CAFFE = Path(__file__).resolve().parents[2] / "examples/frameworks/caffe"
 PASSWORD = "correct-horse-battery"
 
 
@@ -43,22 +43,30 @@ def listing_1(swift, kind="softlayer_objectstore", **connection):
     }  # fmt: skip
 
 
-@pytest.fixture
-def digits(tmp_path, swift_for):
-    """Swift with the digits in a container, and a folder whose program reads DATA_DIR."""
-    folder = tmp_path / "mnist"
-    shutil.copytree(DIGITS, folder, ignore=shutil.ignore_patterns("data"))
-    files = {path.name: path.read_bytes() for path in (DIGITS / "data").iterdir()}
-    swift_for.container("my_training_data", files)
-    swift_for.container("my_training_results", {})
-    return folder, files
+def caffe(folder):
+    """Make the folder of Listing 1: a net of Caffe, and weights to start from; return the data."""
+    folder.mkdir()
+    shutil.copy(CAFFE / "pretrained.caffemodel", folder)
+    for path in CAFFE.glob("*.prototxt"):
+        text = path.read_text().replace('"caffe/', '"').replace("max_iter: 300", "max_iter: 60")
+        (folder / path.name).write_text(text)
+    data = {path.name: path.read_bytes() for path in CAFFE.glob("digits_*")}
+    return {name: content.replace(b"caffe/", b"") if name.endswith(".txt") else content
+            for name, content in data.items()}  # fmt: skip
 
 
 def test_listing_1_trains_on_the_data_of_a_real_swift_and_stores_its_results_there(
-    dlctl, site, digits, swift_for, wait_until
+    dlctl, site, tmp_path, swift_for, wait_until
 ):
-    folder, files = digits
-    (folder / "manifest.yml").write_text(json.dumps(listing_1(swift_for)))
+    """Two learners train a net of Caffe, as in the paper."""
+    files = caffe(folder := tmp_path / "mnist")
+    swift_for.container("my_training_data", files)
+    swift_for.container("my_training_results", {})
+    program = {"name": "caffe", "version": "1", "job": "lenet_solver.prototxt",
+               "arguments": {"weights": "pretrained.caffemodel"}}  # fmt: skip
+    manifest = listing_1(swift_for) | {"Learners": 2, "framework": program}
+    del manifest["training"]
+    (folder / "manifest.yml").write_text(json.dumps(manifest))
     secret = {"STORE_USER": swift_for.user, "STORE_PASS": swift_for.password}
     training_id = submit(dlctl, site, folder, env=secret)
     wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
@@ -72,9 +80,10 @@ def test_listing_1_trains_on_the_data_of_a_real_swift_and_stores_its_results_the
     )
     assert (stored.state, stored.attempt) == ("COMPLETED", 1)
     names = {item.name for item in stored.files}
-    assert {"model.pt", "learner-1/training-log.txt", "_submitted_code/model.zip"} <= names
-    own = (job_dir / "results/model.pt").read_bytes()
-    assert swift_for.get(f"my_training_results/{training_id}/model.pt") == own
+    logs = {f"learner-{n}/training-log.txt" for n in (1, 2)}
+    assert {"lenet_iter_60.caffemodel", "_submitted_code/model.zip"} | logs <= names
+    own = (job_dir / "results/lenet_iter_60.caffemodel").read_bytes()
+    assert swift_for.get(f"my_training_results/{training_id}/lenet_iter_60.caffemodel") == own
     there = {name for name in swift_for.names("my_training_results") if training_id in name}
     assert there == {f"{training_id}/{name}" for name in [*names, "_complete.json"]}
     held = [p for p in job_dir.rglob("*") if p.is_file() and PASSWORD.encode() in p.read_bytes()]
