@@ -39,8 +39,10 @@ class TrainScript(UserCommand):
         and says then that it was halted.
         """
         script = shlex.quote(str(job_dir / contract.train_script(attempt)))
+        # Debian's bash reads ~/.bashrc where it takes its parent for sshd.
+        shell = [bash, "--norc"] if (bash := shutil.which("bash")) else ["/bin/sh"]
         trap = f"trap 'exit {EXIT_HALTED}' {self._recipe.signal}"
-        return [shutil.which("bash") or "/bin/sh", "-c", f"{trap}\n. {script}"]
+        return [*shell, "-c", f"{trap}\n. {script}"]
 
     def problems(self, plan: Plan, job_dir: Path) -> list[str]:  # noqa: ARG002
         """Return the missing modules, or a file that is not there."""

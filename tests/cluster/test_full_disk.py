@@ -124,7 +124,8 @@ echo 1 >"$CHECKPOINT_DIR/model"; touch "$LOG_DIR/went"; dd if=/dev/zero of="$RES
         assert (first.kind, first.action.kind) == ("disk_full", "retry"), first
         time.sleep(max(0.0, first.action.not_before + 2 - time.time()))  # it tries in vain
         assert not read(contract.claim(2))
-        cluster.user("sh", "-c", f"rm {root}/rest {job_dir}/attempts/*/results/big")
+        # The large file first: with the other one's room, the next attempt would take it along.
+        cluster.user("sh", "-c", f"rm {job_dir}/attempts/*/results/big {root}/rest")
         wait_until(lambda: read(contract.verdict_file(2)), 60)
         assert wait_for_state(dlctl, wait_until, training_id, "COMPLETED")["attempt"] == 2
         log = dlctl("logs", training_id, ok=True).stdout

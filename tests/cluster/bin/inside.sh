@@ -113,7 +113,7 @@ head_init() { # pid 1 of the cluster; fd 3 is the listening socket made outside
   mount --bind "$E/slurm" "$E/etc/slurm"
   mount --rbind "$E/etc" /etc
   [ "$CLUSTER_CGROUPS" != yes ] || own_cgroups || die "no cgroups of version 1 for root"
-  mount -t tmpfs -o size=4m,mode=1777 tmpfs "$B/small"   # for tests of a full disk
+  mount -t tmpfs -o size=12m,mode=1777 tmpfs "$B/small"   # for tests of a full disk
   [ -z "$CLUSTER_VENV" ] || bind_read_only "$CLUSTER_VENV" "$B/venv" || die "cannot show $CLUSTER_VENV"
   [ -z "$CLUSTER_HIDE" ] || mount -t tmpfs -o mode=755,size=4k tmpfs "$CLUSTER_HIDE"
   ip link set lo up

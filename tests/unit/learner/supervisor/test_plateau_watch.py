@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -244,6 +246,7 @@ def test_who_ends_at_a_plateau(
     assert (tmp_path / "told").exists() is tells
 
 
+PYTHON = shlex.quote(sys.executable)
 PROGRAM_THAT_STANDS_STILL = """
 import pathlib, time
 from learner.ddl import log
@@ -258,7 +261,7 @@ while not told.exists() or step < 200:
 
 def test_a_running_training_tells_of_its_plateau_and_goes_on(tmp_path: Path) -> None:
     notify = Notify(["plateau"], command="cat >> ../told")
-    job = Job(tmp_path, "python program.py", notify=notify)
+    job = Job(tmp_path, f"{PYTHON} program.py", notify=notify)
     (job.code / "program.py").write_text(PROGRAM_THAT_STANDS_STILL)
     verdict = job.run()
     assert verdict.state is State.COMPLETED, verdict
@@ -270,7 +273,7 @@ def test_a_running_training_tells_of_its_plateau_and_goes_on(tmp_path: Path) -> 
 
 
 def test_a_program_of_ones_own_ends_at_its_plateau(tmp_path: Path) -> None:
-    job = Job(tmp_path, "exec python program.py", stop=StopRules(plateau=Plateau()))
+    job = Job(tmp_path, f"exec {PYTHON} program.py", stop=StopRules(plateau=Plateau()))
     (job.code / "program.py").write_text(PROGRAM_THAT_STANDS_STILL)
     verdict = job.run()
     assert verdict.kind == VerdictKind.PLATEAU, verdict
