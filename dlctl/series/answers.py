@@ -112,7 +112,9 @@ def _guessing(run: Run, known: Known) -> _Found:
     better = best[1] < guess if lower else best[1] > guess
     spread = noise([value for _, value in points])
     sure = abs(best[1] - guess) > 2 * spread
-    evidence = {"metric": name, "best": best[1], "best_step": best[0], "guess": guess, "guess_is": how}
+    evidence = {
+        "metric": name, "best": best[1], "best_step": best[0], "guess": guess, "guess_is": how,
+    }  # fmt: skip
     if len(points) < 2 and classes is None:
         return UNKNOWN, f"Only one value of {name} is known: {_number(best[1])}.", evidence
     text = f"The best {name} is {_number(best[1])} (step {best[0]:.0f}); {how} is {_number(guess)}."
