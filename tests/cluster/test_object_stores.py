@@ -60,11 +60,12 @@ def test_listing_1_trains_on_the_data_of_a_real_swift_and_stores_its_results_the
 ):
     """Two learners train a net of Caffe, as in the paper."""
     files = caffe(folder := tmp_path / "mnist")
-    swift_for.container("my_training_data", files)
+    swift_for.container("my_mnist_data", files)  # other tests' objects are not in this one
     swift_for.container("my_training_results", {})
     program = {"name": "caffe", "version": "1", "job": "lenet_solver.prototxt",
                "arguments": {"weights": "pretrained.caffemodel"}}  # fmt: skip
     manifest = listing_1(swift_for) | {"Learners": 2, "framework": program}
+    manifest["data_stores"][0]["training_data"]["container"] = "my_mnist_data"
     del manifest["training"]
     (folder / "manifest.yml").write_text(json.dumps(manifest))
     secret = {"STORE_USER": swift_for.user, "STORE_PASS": swift_for.password}

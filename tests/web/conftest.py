@@ -66,7 +66,8 @@ class Visit:
         assert self.complaints == []
         allowed = ("http://127.0.0.1:", "data:", "blob:", "file:///", "ws://127.0.0.1:")
         assert [url for url in self.requests if not url.startswith(allowed)] == []
-        assert self.page.evaluate("window.owned") is None
+        if not self.page.is_closed():
+            assert self.page.evaluate("window.owned") is None
 
 
 @pytest.fixture

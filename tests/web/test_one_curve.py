@@ -86,6 +86,7 @@ def test_a_curve_is_unbroken_through_a_halt_a_resume_and_a_lost_node(
         _check_page(page, [r["kind"] for r in records if r["kind"] != "scalar"])
         terminal.wait_for("COMPLETED ·")
         _check_terminal(terminal.drawn)
+        page.close()  # it would complain of a server that has ended
 
 
 def _check_page(page, events):

@@ -85,6 +85,8 @@ def test_a_site_that_is_cut_off_and_comes_back(dlctl, cluster_site, xdg, wait_un
             told = page.locator(".log > div", has_text="line ").all_inner_texts()
             counts = [int(text.split()[-1]) for text in told]
             assert counts == list(range(20, _count(lines) + 1, 20)), "the log has a gap"
+            for each in (page, cached, bare):  # they would complain of a server that has ended
+                each.close()
 
 
 def _steps(page):
