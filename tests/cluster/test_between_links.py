@@ -94,7 +94,7 @@ def test_without_the_accounting_the_ending_job_submits(dlctl, cluster, start, wa
 @pytest.mark.long
 def test_a_time_limit_in_the_middle_of_a_checkpoint_widens_the_margin(dlctl, start, wait_until):
     """The limit leaves 10 s for saving, which takes 12: the second job begins to save earlier."""
-    training_id, job_dir = start(300, 40, SLOW_TO_SAVE)
+    training_id, job_dir = start(450, 40, SLOW_TO_SAVE)
     wait_until(lambda: verdict(job_dir, 2), 150)
     known = wait_for_state(dlctl, wait_until, training_id, "COMPLETED", timeout_s=240)
     log = dlctl("logs", training_id, ok=True).stdout
