@@ -1,4 +1,4 @@
-"""Frameworks: what their folders say, and the train.sh that becomes of it. Pure, but for reading.
+"""Frameworks: read the folders that describe them, and make each learner's train.sh.
 
 Imports the manifest's model, the sandboxed templates and the contract. What passes out is a
 `Recipe`, which travels in the plan: the nodes never see a framework's folder.

@@ -1,4 +1,4 @@
-"""Turn the data stores of a plan into scripts in the job directory. Pure but for the templates."""
+"""Turn the data stores of a plan into scripts in the job directory. Reads only the templates."""
 
 from __future__ import annotations
 

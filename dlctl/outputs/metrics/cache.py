@@ -129,7 +129,7 @@ def _of(record: Record) -> list[object]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file whole: two dlctl may do so at once. `mkstemp` makes it private."""
+    """Write a file whole, as two dlctl may write it at once. `mkstemp` makes it private."""
     number, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:
         with os.fdopen(number, "wb") as file:
