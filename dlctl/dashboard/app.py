@@ -20,7 +20,7 @@ from dlctl.dashboard.curves import curves, parse_wanted, wanted_steps
 from dlctl.dashboard.feed import Feed, Refused, Unknown
 from dlctl.dashboard.guard import WEBSOCKET_PROTOCOL, Guard
 from dlctl.dashboard.report import report
-from dlctl.dashboard.smooth import Smoother
+from dlctl.series.smooth import Smoother
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.contract.metrics import EventKind, Source
 from dlctl.dashboard.axis import KINDS, Axis, make_axis
-from dlctl.dashboard.smooth import Smoother, make_smoothing
 from dlctl.series.found import found_events
+from dlctl.series.smooth import Smoother, make_smoothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dlctl import __version__
 from dlctl.dashboard.axis import KINDS
 from dlctl.dashboard.curves import Wanted, curves
-from dlctl.dashboard.smooth import Smoother
+from dlctl.series.smooth import Smoother
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

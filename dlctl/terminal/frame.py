@@ -9,7 +9,8 @@ from dlctl.contract.metrics import NO_STEP, EventKind
 from dlctl.series.best import best_of
 from dlctl.series.curve import Curve
 from dlctl.series.readable import readable
-from dlctl.series.smooth import smoothed
+from dlctl.series.run import Run
+from dlctl.series.smooth import Smoother, make_smoothing
 from dlctl.terminal.plot import Drawn, Plot, beyond, draw, robust_limits
 from dlctl.terminal.text import BOLD, CURVES, DIM, GREEN, RED, YELLOW, Line, beside, wrapped
 from dlctl.terminal.words import Shown, words
@@ -23,7 +24,8 @@ _MARKS = {
 }  # fmt: skip
 _WIDE = 130
 """From this width on, answers and log stand beside the curves."""
-_SMOOTH = 0.9
+_SMOOTH = 0.97
+"""The share that the past keeps after a thousandth of a run."""
 _MOST_REASONS = 3
 """Lines."""
 KEYS = "←→ metric  ↑↓ run  l log  s smooth  r robust  t time  +- zoom  ? help  q quit"
@@ -84,27 +86,30 @@ def metric_names(shown: Sequence[Shown]) -> list[str]:
 
 
 def frame(
-    shown: Sequence[Shown], view: View, columns: int, rows: int, now: float, keys: bool = True
-) -> list[Line]:
+    shown: Sequence[Shown], view: View, columns: int, rows: int, now: float, *,
+    keys: bool = True, smoother: Smoother | None = None,
+) -> list[Line]:  # fmt: skip
     """Return exactly `rows` lines, none wider than `columns`.
 
     Args:
         now: Unix seconds.
         keys: whether the last line tells the keys.
+        smoother: keeps the smoothed curves from one frame to the next.
     """
     chosen = shown[view.training % len(shown)]
     head = _heads(shown, view, columns, now)
     foot = [Line().add(KEYS, DIM)] if keys else []
     room = max(6, rows - len(head) - len(foot))
+    smoother = smoother or Smoother()
     if view.help:
         body = [Line().add(f"{key:>8}  ", BOLD).add(what) for key, what in HELP]
     elif columns >= _WIDE:
         left = columns * 3 // 5
-        body = beside(_curves(shown, view, left, room), words(chosen, columns - left - 2, room),
-                      left)  # fmt: skip
+        curves = _curves(shown, view, left, room, smoother)
+        body = beside(curves, words(chosen, columns - left - 2, room), left)
     else:
         told = words(chosen, columns, max(3, room - max(10, room * 2 // 5)))
-        body = [*_curves(shown, view, columns, room - len(told)), *told]
+        body = [*_curves(shown, view, columns, room - len(told), smoother), *told]
     lines = [*head, *body]
     lines = [*lines[: rows - len(foot)], *[Line()] * (rows - len(foot) - len(lines)), *foot]
     return [line.fitted(columns) for line in lines][:rows]
@@ -149,20 +154,23 @@ def _head(line: Line, each: Shown, now: float) -> Line:
 # Curves ------------------------------------------------------------------------------------------
 
 
-def _curves(shown: Sequence[Shown], view: View, columns: int, rows: int) -> list[Line]:
+def _curves(
+    shown: Sequence[Shown], view: View, columns: int, rows: int, smoother: Smoother
+) -> list[Line]:
     names = metric_names(shown)
     if not names:
         return [Line().add("nothing has been measured yet", DIM)]
     name = names[view.metric % len(names)]
     chosen = _chosen(shown, name)
-    begin, end = _window([curve for curve, _ in chosen], view)
+    begin, end = _window([curve for curve, _, _ in chosen], view)
     drawn = []
-    for curve, colour in chosen:
-        columns_ = curve.view(begin, end, 2 * columns, view.by_time)
+    for curve, colour, run in chosen:
+        raw = curve.view(begin, end, 2 * columns, view.by_time)
+        drawn.append(Drawn(raw, colour, faint=view.smooth))
         if view.smooth:
-            drawn.append(Drawn(columns_, colour, faint=True))
-            columns_ = smoothed(columns_, _SMOOTH)
-        drawn.append(Drawn(columns_, colour))
+            how = make_smoothing(_SMOOTH, run.last_step, _seconds(curve))
+            smooth = smoother.smoothed(run.training_id, curve, how)
+            drawn.append(Drawn(smooth.view(begin, end, 2 * columns, view.by_time), colour))
     marks = _marks(shown[view.training % len(shown)], view)
     limits = robust_limits(drawn, view.logarithmic) if view.robust else None
     plot = Plot(drawn, begin, end, view.logarithmic, view.by_time, marks, limits)
@@ -170,17 +178,23 @@ def _curves(shown: Sequence[Shown], view: View, columns: int, rows: int) -> list
     return [*legends, *draw(plot, columns, max(3, rows - len(legends)))]
 
 
-def _chosen(shown: Sequence[Shown], name: str) -> list[tuple[Curve, int]]:
-    """Return the curves of a name with their colours: of several trainings one each."""
+def _seconds(curve: Curve) -> float:
+    first, last = curve.points.time[0], curve.points.time[-1]
+    return last - first if last > first else 0.0
+
+
+def _chosen(shown: Sequence[Shown], name: str) -> list[tuple[Curve, int, Run]]:
+    """Return the curves of a name with colour and training: of several trainings one each."""
     if len(shown) == 1:
-        curves = shown[0].run.named(name)
-        return [(c, CURVES[i % len(CURVES)]) for i, c in enumerate(curves[: len(CURVES)])]
+        run = shown[0].run
+        curves = run.named(name)[: len(CURVES)]
+        return [(c, CURVES[i % len(CURVES)], run) for i, c in enumerate(curves)]
     found = []
     for index, each in enumerate(shown):
         curves = each.run.named(name)
         validated = [c for c in curves if c.key.group not in ("", "train")]
         if mine := (validated or curves)[:1]:
-            found.append((mine[0], CURVES[index % len(CURVES)]))
+            found.append((mine[0], CURVES[index % len(CURVES)], each.run))
     return found
 
 
@@ -205,14 +219,14 @@ def _marks(each: Shown, view: View) -> list[tuple[float, str]]:
 
 def _legend(
     name: str,
-    chosen: Sequence[tuple[Curve, int]],
+    chosen: Sequence[tuple[Curve, int, Run]],
     shown: Sequence[Shown],
     view: View,
     columns: int,
     cut_off: str,
 ) -> list[Line]:
     line = Line().add(name, BOLD)
-    for curve, colour in chosen:
+    for curve, colour, _ in chosen:
         label = curve.key.shown if len(shown) == 1 else ""
         label = label.removesuffix(name).strip() or ("" if len(chosen) == 1 else "train")
         line.add("  ● ", colour).add(f"{label} " if label else "")

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
+from dlctl.series.smooth import Smoother
 from dlctl.terminal.frame import View, frame, metric_names
 from dlctl.terminal.screen import full_screen
 from dlctl.terminal.words import Shown
@@ -120,6 +121,7 @@ def watch_on_terminal(looking: Looks[TrainingReader], now: Callable[[], float] =
     if not (kept := all(reader.seen_at for reader in looking.readers.values())):
         looking.look()
     background, view = _Background(looking, asked=not kept), View()
+    smoother = Smoother()
     try:
         with full_screen(colours()) as screen:
             frames, size = background.frames, (0, 0)
@@ -132,7 +134,7 @@ def watch_on_terminal(looking: Looks[TrainingReader], now: Callable[[], float] =
                 if size != screen.size or screen.is_lost:
                     size = screen.size
                     with _held(looking):
-                        lines = frame(frames, view, *size, now())
+                        lines = frame(frames, view, *size, now(), smoother=smoother)
                     screen.show(lines)
                 pressed = screen.key(_KEY_S)
                 if pressed in ("q", "\x03"):

@@ -218,3 +218,18 @@ def test_help_tells_all_keys_and_the_next_key_ends_it(tmp_path):
         assert f"\n{key:>8}  " in text
     assert view.pressed("?", 3, 1) == View()
     assert view.pressed("l", 3, 1) == View(logarithmic=True)
+
+
+def test_a_smoothed_curve_is_smoothed_over_what_the_zoom_hides(tmp_path, monkeypatch):
+    drawn = []
+    real = draw
+
+    def spy(plot, columns, rows):
+        drawn.append(plot.curves[-1].columns.last[-1])
+        return real(plot, columns, rows)
+
+    monkeypatch.setattr("dlctl.terminal.frame.draw", spy)
+    for zoom in (1.0, 1 / 64):
+        frame([shown(run_of(), tmp_path)], View(smooth=True, zoom=zoom), 80, 24, 2000.0)
+    raw = run_of().named("loss")[0].last
+    assert drawn[0] == drawn[1] != raw
