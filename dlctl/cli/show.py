@@ -132,7 +132,9 @@ def print_details(details: dict[str, Any]) -> None:
             if status["state"] == State.TRAINING.value and status["reason"]:
                 output.warn(f"learner {status['rank']}: {status['reason']}")
         _print_metrics(learners)
-        if speed := speed_line([status["metrics"] for status in learners], plan):
+        sampled = any("of memory" in each for each in details.get("utilisation") or [])
+        newest = [status["metrics"] for status in learners]
+        if speed := speed_line(newest, plan, memory=not sampled):
             output.items(speed)
     if plan.get("parameter_server"):
         print_servers(details)
@@ -207,11 +209,14 @@ def _per_attempt(attempts: list[dict[str, Any]]) -> str:
     return ", ".join([*told, f"{changes[-1][1]} from attempt {changes[-1][0]} on"])
 
 
-def speed_line(metrics: list[dict[str, float | None]], plan: dict[str, Any]) -> str:
-    """Return `1200 samples/s · exchange 3 % · data 1 % · checkpoint 0.2 % of a step`, or nothing.
+def speed_line(
+    metrics: list[dict[str, float | None]], plan: dict[str, Any], *, memory: bool = True
+) -> str:
+    """Return `1200 samples/s · exchange 3 % · data 1 % of a step just now`, or nothing.
 
     Args:
         metrics: The newest of each learner; shares are means over the learners that report them.
+        memory: Whether to tell the learners' own figure, which samples of the node make needless.
     """
     from dlctl.units import format_size
 
@@ -221,12 +226,12 @@ def speed_line(metrics: list[dict[str, float | None]], plan: dict[str, Any]) -> 
         step_s = plan["training"]["batch_size"] / rate
     # With a parameter server a learner knows its own rate only.
     parts = [f"{rate:.0f} samples/s"] if rate and not plan.get("parameter_server") else []
-    if memory := max((m.get(MEMORY_BYTES) or 0 for m in metrics), default=0):
-        parts.append(f"{format_size(int(memory))} of memory each at most")
+    if memory and (most := max((m.get(MEMORY_BYTES) or 0 for m in metrics), default=0)):
+        parts.append(f"{format_size(int(most))} of memory each at most")
     means = {word: _mean(metrics, name) for name, word in STEP_PARTS.items()} if step_s else {}
     shares = [f"{word} {_percent(mean / step_s)}" for word, mean in means.items()
               if mean is not None and step_s]  # fmt: skip
-    return " · ".join([*parts, *shares]) + (" of a step" if shares else "")
+    return " · ".join([*parts, *shares]) + (" of a step just now" if shares else "")
 
 
 def _mean(metrics: list[dict[str, float | None]], name: str) -> float | None:

@@ -84,8 +84,9 @@ class LiveFeed:
 
     def _row(self, tracked: Tracked, run: Run | None) -> Json:
         trouble = self._trouble.get(tracked.record.site, "")
-        known = {"trouble": trouble, "metrics_known": tracked.metrics_known}
-        return row(_plain(tracked.record), run) | known | {"metrics_at": tracked.metrics_at}
+        known = {"trouble": trouble, "metrics_known": tracked.metrics_known,
+                 "metrics_at": tracked.metrics_at}  # fmt: skip
+        return row(_plain(tracked.record), run, tracked.limit) | known
 
     def details(self, training_id: str) -> Json:
         """Return all about one training but its curves."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.contract.metrics import LOSS, Source
 from dlctl.dashboard.curves import spark
-from dlctl.series.pace import time_left
+from dlctl.series.pace import JobLimit, time_left
 from dlctl.series.utilisation import utilisation
 
 if TYPE_CHECKING:
@@ -23,12 +23,13 @@ _COPIED = ("name", "site", "reason", "attempt", "epoch", "epochs", "step", "done
            "started_at", "ended_at")  # fmt: skip
 
 
-def row(record: Mapping[str, Any], run: Run | None) -> Json:
+def row(record: Mapping[str, Any], run: Run | None, limit: JobLimit | None = None) -> Json:
     """Return what the list shows of a training.
 
     Args:
         record: as `dlctl list --json` prints it.
         run: None if it is not read yet.
+        limit: of its jobs, if one is known; the time left then counts the waits in the queue.
     """
     state = str(record["state"])
     shown = _main_curve(run)
@@ -41,7 +42,7 @@ def row(record: Mapping[str, Any], run: Run | None) -> Json:
         "spark": [] if shown is None else spark(shown.view(-math.inf, math.inf, _SPARK_WIDTH)),
         "spark_name": "" if shown is None else shown.key.shown,
         "spark_last": None if shown is None or not math.isfinite(shown.last) else shown.last,
-        "left_s": None if run is None or state != "TRAINING" else _left_s(run, record),
+        "left_s": None if run is None or state != "TRAINING" else _left_s(run, record, limit),
         "gpu": None if run is None else utilisation(run).gpu_percent,
         **{name: record.get(name) for name in _COPIED},
     }  # fmt: skip
@@ -67,7 +68,7 @@ def _main_curve(run: Run | None) -> Curve | None:
     return min(own, key=lambda curve: curve.key, default=None)
 
 
-def _left_s(run: Run, record: Mapping[str, Any]) -> list[float] | None:
+def _left_s(run: Run, record: Mapping[str, Any], limit: JobLimit | None) -> list[float] | None:
     """Return how many seconds the rest takes: at least, probably, at most; None if unknown."""
-    found = time_left(run, record.get("step"), record.get("done"))
+    found = time_left(run, record.get("step"), record.get("done"), limit)
     return None if found is None else [found.low_s, found.middle_s, found.high_s]

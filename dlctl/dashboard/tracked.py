@@ -7,20 +7,22 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from dlctl import contract
-from dlctl.contract import State, Verdict
+from dlctl.contract import Plan, State, Verdict
 from dlctl.errors import RecordError
 from dlctl.files.small_files import read_files
 from dlctl.lifecycle import details as read_details
+from dlctl.lifecycle import read_plan
 from dlctl.lifecycle.orders import given_orders
 from dlctl.outputs.checkpoints import list_checkpoints
-from dlctl.outputs.insight import insight
+from dlctl.outputs.insight import insight, job_limit
 from dlctl.outputs.metrics import MetricsReader
 from dlctl.outputs.unlocking import Unlocking
 from dlctl.series.answers import Saved
+from dlctl.series.pace import JobLimit
 
 if TYPE_CHECKING:
     from dlctl.dashboard.feed import Json
@@ -47,6 +49,9 @@ class Tracked:
         self.details: Json | None = None
         self._details_at = float("-inf")
         self._details_of: Record | None = None
+        self._plan: Plan | None = None
+        self._plan_of = 0
+        """The attempt for which the plan was asked for."""
         self._news = 0
         self._meaning: tuple[object, float, Json] | None = None
         """Of which news, how long it holds at least, and what it is."""
@@ -73,6 +78,11 @@ class Tracked:
             self._reader.restore()
 
     @property
+    def limit(self) -> JobLimit | None:
+        """Return how long its jobs may train, once its plan is known."""
+        return job_limit(self._plan, self.record, time.time())
+
+    @property
     def metrics_are_due(self) -> bool:
         """Return whether there may be more: the last ones are read after the end."""
         final = self._metrics_of is not None and self._metrics_of.final
@@ -85,6 +95,10 @@ class Tracked:
             TransportError
         """
         state = self.record.state
+        if self._plan_of != self.record.attempt and not state.final:
+            self._plan_of = self.record.attempt
+            with suppress(RecordError):  # the details say what is wrong
+                self._plan = read_plan(session, self.record)
         with self.lock:
             found = self._reader.refresh(Unlocking(session.transport, self.lock))
             if state.final:
@@ -134,6 +148,8 @@ class Tracked:
             found = _details(session, record)
         except RecordError as error:  # its folder is gone, or another version's
             found = {"problem": error.message}
+        if plan := found.get("plan"):
+            self._plan = contract.from_json(Plan, json.dumps(plan))
         changed, self.details, self._details_of = found != self.details, found, record
         return changed
 
@@ -155,14 +171,12 @@ class Tracked:
 
     def _find_meaning(self) -> Json:
         details = self.details or {}
-        plan = details.get("plan")
-        known = contract.from_json(contract.Plan, json.dumps(plan)) if plan else None
         saved = [
             Saved(each["step"], each["written_at"], each["size_bytes"])
             for each in details.get("checkpoints", []) if each["complete"]
         ]  # fmt: skip
         with self.run() as run:
-            return insight(run, self.record, known, saved).plain()
+            return insight(run, self.record, self._plan, saved).plain()
 
 
 def _details(session: Session, record: Record) -> Json:

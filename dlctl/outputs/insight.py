@@ -64,7 +64,7 @@ def insight(
     """Return what a run means, for the state that a record knows."""
     now = time.time() if now is None else now
     known = Known(now, plan.training.classes if plan else None, checkpoints, record.state.final)
-    limit = _limit(plan, record, now)
+    limit = job_limit(plan, record, now)
     left = None if record.state.final else time_left(run, record.step, record.done, limit)
     told = sentences(run, plan.resources if plan else None)
     curve = main_curve(run)
@@ -73,8 +73,12 @@ def insight(
     return Insight(answers(run, known), told, left, found_events(run), plateaus, name)
 
 
-def _limit(plan: Plan | None, record: Record, now: float) -> JobLimit | None:
-    """Return how long the jobs of a training may train; None without a time limit."""
+def job_limit(plan: Plan | None, record: Record, now: float) -> JobLimit | None:
+    """Return how long the jobs of a training may train; None without a time limit.
+
+    Args:
+        now: Unix seconds.
+    """
     if plan is None or plan.resources.time_s is None or not record.started_at:
         return None
     each_s = plan.resources.time_s - plan.resources.halt_margin_s

@@ -16,7 +16,6 @@ from dlctl.contract.measured.judged import RATE_NAMES, VALIDATED, is_better_lowe
 from dlctl.contract.measured.plateau import (
     LEAST,
     METHOD,
-    find_plateau,
     newest_slope,
     stands_still,
 )
@@ -25,6 +24,7 @@ from dlctl.contract.measured.trend import noise, slope, trend
 from dlctl.contract.metrics import CLASSES, LOSS, SECONDS, EventKind
 from dlctl.series.best import best_of
 from dlctl.series.curve import Curve
+from dlctl.series.plateau import plateau_of
 from dlctl.series.run import Run
 from dlctl.units import format_size, format_span
 
@@ -145,8 +145,7 @@ def _plateau(run: Run, _: Known) -> _Found:
     curve = main_curve(run)
     if curve is None:
         return UNKNOWN, "No accuracy or loss has been measured yet.", {}
-    points, lower = curve.values(), bool(is_better_lower(curve.key.name))
-    changes = changes_of_rate(run)
+    points, changes = curve.values(), changes_of_rate(run)
     since = changes[-1].step if changes else 0.0
     recent = [(step, value) for step, value in points if step > since]
     evidence: dict[str, Any] = {"metric": curve.key.shown, "values": len(recent), "method": METHOD}
@@ -154,7 +153,7 @@ def _plateau(run: Run, _: Known) -> _Found:
         of = "since the learning rate changed" if changes else "so far"
         text = f"Too early to tell: {len(recent)} of {LEAST} values of {curve.key.shown} {of}."
         return UNKNOWN, text, evidence
-    found = find_plateau(points, lower, since)
+    found = plateau_of(run, curve, since)
     if found is None:
         per = abs(newest_slope(recent)) * 1000
         text = f"No: {curve.key.shown} still gets better, by {_number(per)} in 1,000 steps."

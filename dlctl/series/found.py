@@ -6,10 +6,10 @@ ended before its node looked, are searched for one here.
 
 from __future__ import annotations
 
-from dlctl.contract.measured.judged import is_better_lower
-from dlctl.contract.measured.plateau import find_plateau, stands_still
+from dlctl.contract.measured.plateau import stands_still
 from dlctl.contract.metrics import EventKind
 from dlctl.series.answers import changes_of_rate, main_curve
+from dlctl.series.plateau import plateau_of
 from dlctl.series.run import Event, Run
 
 
@@ -24,8 +24,7 @@ def found_events(run: Run) -> list[Event]:
     told = any(event.kind == EventKind.PLATEAU.value for event in run.events)
     if not told and (curve := main_curve(run)) is not None:
         since = changes[-1].step if changes else 0.0
-        lower = bool(is_better_lower(curve.key.name))
-        plateau = find_plateau(curve.values(), lower, since, proven=True)
+        plateau = plateau_of(run, curve, since, proven=True)
         if plateau is not None:
             text = f"plateau: {stands_still(curve.key.shown, plateau.since_step)}"
             found.append(_event(run, plateau.since_step, EventKind.PLATEAU, text))

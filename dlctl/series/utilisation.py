@@ -60,7 +60,7 @@ def sentences(run: Run, asked: Resources | None) -> list[str]:
     if asked is not None and found.memory_bytes is not None:
         told.append(_memory(found.memory_bytes, asked.memory_bytes_per_learner))
     if found.gpu_percent is None and (waits := _waits(found)):
-        told.append(f"A step {waits}.")
+        told.append(f"On average a step {waits}.")
     return told
 
 
@@ -68,7 +68,7 @@ def _gpu(found: Utilisation) -> str:
     assert found.gpu_percent is not None
     text = f"GPU {found.gpu_percent:.0f} % busy"
     waits = _waits(found) if found.gpu_percent < _IDLE_PERCENT else ""
-    return f"{text}: a step {waits}." if waits else f"{text}."
+    return f"{text}: on average a step {waits}." if waits else f"{text}."
 
 
 def _waits(found: Utilisation) -> str:

@@ -65,7 +65,7 @@ def log(
         own_name(str(name)): _number(value) for name, value in {**(values or {}), **more}.items()
     }
     told = {f"{group}_{name}" if group else name: value for name, value in numbers.items()}
-    found.progress.update(step, 0 if epoch is None else epoch, told, done=done)
+    found.progress.update(step, epoch, told, done=done)
     if found.file is not None and (found.rank == 0 or every_learner):
         found.file.append(step, epoch, numbers, group)
 

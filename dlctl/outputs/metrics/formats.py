@@ -26,6 +26,8 @@ COLUMNS = ("training", "attempt", "learner", "source", "group", "step", "epoch",
 Row = tuple[str, int, int, str, str, int | None, int | None, float | None, str, float | str | None]
 _TAKEN = re.compile(r"learner-\d+|node", re.IGNORECASE)
 """Folders of learners and of what nodes measure."""
+_NAME_WIDTH = 100
+"""Of a name in the table."""
 _LONGEST_NAME_BYTES = 200
 
 
@@ -180,12 +182,17 @@ def summary(entries: Iterable[Entry]) -> list[list[str]]:
     ]
 
 
+def _short(name: str) -> str:
+    """Return a name that leaves room for the other columns; the other formats have it whole."""
+    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…"
+
+
 def _summary_row(key: Key, points: list[tuple[int | None, float]]) -> list[str]:
     best = best_of(key.name, points)
     steps = [step for step, _ in points if step is not None]
     between = f"{min(steps):,} to {max(steps):,}" if steps else "-"
     return [
-        " ".join(key.shown.split()), readable(key.name, points[-1][1]),
+        _short(" ".join(key.shown.split())), readable(key.name, points[-1][1]),
         "-" if best is None else readable(key.name, best[1]),
         "-" if best is None or best[0] is None else f"{best[0]:,}", f"{len(points):,}", between,
     ]  # fmt: skip

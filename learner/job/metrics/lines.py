@@ -136,7 +136,7 @@ class Progress:
     def update(
         self,
         step: int,
-        epoch: int,
+        epoch: int | None,
         metrics: Mapping[str, float],
         *,
         warning: str = "",

@@ -52,12 +52,16 @@ def test_show_lists_learners_per_attempt_if_they_changed(learners, told):
     ([{"samples_per_s": 100.0, "exchange_s": 0.02, "data_wait_s": 0.005,
        "checkpoint_stall_s": 0.001},
       {"exchange_s": 0.01, "data_wait_s": 0.005, "checkpoint_stall_s": None}],
-     "100 samples/s · exchange 3 % · data 1 % · checkpoint 0.2 % of a step"),
+     "100 samples/s · exchange 3 % · data 1 % · checkpoint 0.2 % of a step just now"),
     ([{"step_s": 0.1, "exchange_s": 0.05, "data_wait_s": 0.0}],
-     "exchange 50 % · data 0 % of a step"),
+     "exchange 50 % · data 0 % of a step just now"),
 ])  # fmt: skip
 def test_where_the_time_of_a_step_goes(metrics, line):
     assert speed_line(metrics, PLAN) == line
+
+
+def test_memory_that_the_node_has_measured_is_told_once():
+    assert speed_line([{"memory_bytes": 1 << 30}], PLAN, memory=False) == ""
 
 
 def test_the_shares_stand_below_the_learners_and_not_in_their_row(capsys):
@@ -68,7 +72,7 @@ def test_the_shares_stand_below_the_learners_and_not_in_their_row(capsys):
     both = [{"attempt": 1, "resources": resources(2)}, {"attempt": 2, "resources": resources(1)}]
     print_details({**KNOWN, "plan": plan, "learners": [learner], "attempts": both})
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "exchange 3 % of a step"
+    assert lines[-1] == "exchange 3 % of a step just now"
     assert lines[-4:-1] == ["metrics:", "  loss  0.5", ""]
     assert "exchange_s" not in "".join(lines)
     assert any("2 in attempt 1, 1 from attempt 2 on" in line for line in lines)
@@ -114,7 +118,8 @@ def test_a_narrow_terminal_breaks_no_word_of_the_metrics():
     told = {**KNOWN, "learners": learners, "reason": reason, "plan": plan}
     shown = on_a_terminal(lambda: print_details(told), columns=60)
     assert "RuntimeError: wrong shape\n" in shown
-    assert "6624 samples/s · 1GiB of memory each at most\n· exchange 10 % of a step\n" in shown
+    speed = "6624 samples/s · 1GiB of memory each at most\n· exchange 10 % of a step just now\n"
+    assert speed in shown
     assert shown.count("validation_top5_accuracy  nan") == 1
     assert all(len(line) <= 60 for line in shown.splitlines())
     assert "\n 1        node001" in shown

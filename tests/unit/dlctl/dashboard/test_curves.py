@@ -11,6 +11,7 @@ from dlctl.contract.metrics import MetricsLine, Source
 from dlctl.dashboard.curves import Wanted, curves
 from dlctl.dashboard.summary import row
 from dlctl.series import Key, Run
+from dlctl.series.pace import JobLimit
 from dlctl.series.replays import Origin
 from dlctl.series.smooth import Smoother
 
@@ -112,6 +113,22 @@ def test_a_row_has_the_value_of_the_curve_that_it_names_of_the_first_learner():
             run.add(origin, MetricsLine(step, None, T0, {"loss": 1.0 + learner}, group="train"))
     found = row(record, run)
     assert (found["spark_name"], found["spark_last"]) == ("train loss", 1.0)
+
+
+def test_the_time_left_counts_the_jobs_that_still_have_to_wait():
+    record = {"training_id": "a-1", "state": "TRAINING", "created_at": 1.0, "step": 100,
+              "done": 0.5}  # fmt: skip
+    run = Run("a")
+    for attempt, begin, first in ((1, 0.0, 0), (2, 1000.0, 50)):
+        origin = Origin(attempt, 0, Source.LOOP)
+        run.add(origin, MetricsLine(first, 1, begin, event="begins", kind="begin"))
+        for step in range(first + 1, first + 51):
+            run.add(origin, MetricsLine(step, 1, begin + step - first, {"loss": 1.0}))
+        if attempt == 1:
+            ended = MetricsLine(50, 1, 50.0, event="HALTED: time limit", kind="verdict")
+            run.add(Origin(1, 0, Source.NODE), ended)
+    assert row(record, run)["left_s"] == [100.0, 100.0, 100.0]
+    assert row(record, run, JobLimit(50.0, 0.0))["left_s"] == [2000.0, 2000.0, 2000.0]
 
 
 def test_only_so_many_curves_are_sent_and_the_rest_is_found_by_name():

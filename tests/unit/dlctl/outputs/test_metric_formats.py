@@ -155,6 +155,11 @@ def test_the_table_tells_the_newest_and_the_best():
     assert summary([]) == []
 
 
+def test_a_name_of_thousands_of_characters_leaves_room_for_its_values():
+    long = merge([(LOOP, MetricsLine(1, 1, 1.0, {"n" * 3000: 1.0}))])
+    assert summary(long)[0][0] == "n" * 99 + "…"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [

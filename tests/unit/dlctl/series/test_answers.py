@@ -8,6 +8,7 @@ import random
 import pytest
 
 from dlctl.contract.measured.judged import is_better_lower
+from dlctl.contract.measured.plateau import stands_still
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
 from dlctl.series.answers import Known, Saved, answers
 from dlctl.series.replays import Origin
@@ -75,6 +76,20 @@ def test_a_plateau_is_told_with_its_step():
     state, text = told("plateau", run_of(*curve("validation_accuracy", values)))
     assert state == "bad"
     assert "has hardly improved since step 4" in text
+
+
+def test_the_step_of_a_plateau_stays_the_one_that_was_told_until_the_curve_gets_better():
+    values = [min(0.9, 0.1 + 0.02 * i) for i in range(60)]
+    lines = curve("validation_accuracy", values)
+    words = stands_still("validation accuracy", 470)
+    line = event(470, EventKind.PLATEAU, f"plateau: {words}", level=0.9, margin=0.01)
+    _, text = told("plateau", run_of(*lines, line))
+    assert words in text
+    better = curve(
+        "validation_accuracy", [*values, *[min(0.99, 0.9 + 0.02 * i) for i in range(60)]]
+    )
+    state, text = told("plateau", run_of(*better, line))
+    assert (state, words in text) == ("bad", False)
 
 
 def test_all_values_on_a_plateau_are_counted_however_few_were_tested():

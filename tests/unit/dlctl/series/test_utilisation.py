@@ -24,7 +24,7 @@ def told(asked=ASKED, step=None, **node):
 def test_a_gpu_that_idles_is_told_with_what_a_step_waits_for():
     waits = {"step_s": 1.0, "data_wait_s": 0.58, "exchange_s": 0.01}
     assert told(step=waits, gpu0_percent=31.0) == [
-        "GPU 31 % busy: a step waits 58 % for data (`training.prefetch`?)."
+        "GPU 31 % busy: on average a step waits 58 % for data (`training.prefetch`?)."
     ]
     assert told(step=waits, gpu0_percent=93.0) == ["GPU 93 % busy."]
 

@@ -40,6 +40,11 @@ def test_values_become_lines_and_a_report(job):
     assert (told["step"], told["metrics"]) == (10, {"loss": 0.5})  # twice a second at most
 
 
+def test_a_program_without_epochs_reports_none(job):
+    ddl.log(10, loss=0.5)
+    assert json.loads((job / "progress.json").read_text())["epoch"] is None
+
+
 def test_names_of_the_line_itself_are_kept_apart_and_nan_is_null(job):
     ddl.log(1, {"step": 7, "group": 10**400}, loss=math.nan)
     (line,) = lines(job)
