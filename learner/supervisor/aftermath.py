@@ -25,7 +25,9 @@ from learner.job.context import job_id, own_job_id, read_plan
 from learner.job.outcome import Outcome, failed, verdict_of
 from learner.job.slurm import down_hosts, ended_before
 from learner.job.status import last_lines, write_patiently
+from learner.lifecycle import history
 from learner.lifecycle.manager import conclude, follow, run_here
+from learner.lifecycle.policy import Requests
 from learner.lifecycle.starters.successor import dismiss
 from learner.supervisor.finish import say
 from learner.supervisor.observed import Observed
@@ -54,9 +56,24 @@ def judge(job_dir: Path, plan: Plan, attempt: int, word: str) -> Verdict:
         or _by_the_learners(job_dir, plan, attempt)
     )
     outcome = _with_lost_node(job_dir, plan, attempt, outcome)
+    outcome = _as_asked(plan, history.requests(job_dir), outcome)
     evidence = replace(outcome.evidence or Evidence(), scheduler_state=word)
     verdict = verdict_of(job_dir, attempt, replace(outcome, evidence=evidence))
     return replace(verdict, finished_at=time.time())
+
+
+def _as_asked(plan: Plan, asked: Requests, outcome: Outcome) -> Outcome:
+    """Return the end that a person has asked for, if somebody has; how it came is its reason."""
+    how = outcome.reason[:1].lower() + outcome.reason[1:]
+    if asked.cancel:
+        reason = f"Cancelled on request; {how}"
+        return replace(outcome, state=State.CANCELLED, kind=VerdictKind.CANCELLED,
+                       reason=reason, hint="")  # fmt: skip
+    if asked.halt:
+        reason = f"Halted on request, before all was saved; {how}"
+        return replace(outcome, state=State.HALTED, kind=VerdictKind.REQUESTED,
+                       reason=reason, hint=go_on(plan))  # fmt: skip
+    return outcome
 
 
 def _with_lost_node(job_dir: Path, plan: Plan, attempt: int, outcome: Outcome) -> Outcome:

@@ -129,7 +129,7 @@ class Supervisor:
 
     def ended_early(self) -> Outcome | None:
         """Return the outcome if a fault appeared while the whole job was being ended."""
-        return self._early_end() if self._is_terminated() else None
+        return self._early_end() if self._is_ended_from_outside() else None
 
     def _early_end(self) -> Outcome | None:
         """Return the outcome if a request ends the attempt before the learners have started."""
@@ -160,7 +160,7 @@ class Supervisor:
                 self.plan, self.job_dir, self.attempt, self._wait_for, say
             )
             if outcome is not None or self.control.request() is not None:
-                return None if self._is_terminated() else outcome
+                return None if self._is_ended_from_outside() else outcome
         log, began_at = step_log(self.job_dir, self.attempt, "preflight"), time.time()
         step: Running
         if self.plan.launch.step_per_learner:
@@ -176,22 +176,25 @@ class Supervisor:
         for remark in remarks(findings.reports, began_at, findings.ended_at):
             say(f"  {remark}")
         objection = judge(self.plan, findings)
-        if objection is not None and self._is_terminated():
+        if objection is not None and self._is_ended_from_outside():
             return None
         if objection is None:
             self._print_hosts(findings.reports)
         return objection
 
-    def _is_terminated(self) -> bool:
+    def _is_ended_from_outside(self) -> bool:
         """Return whether the whole job is being ended, which may have caused the failure.
 
-        The job's steps on other nodes may get SIGTERM a moment before this process does.
+        The job's steps on other nodes may get SIGTERM a moment before this process does, and
+        `dlctl cancel` writes its request just before it ends them.
         """
         until = time.monotonic() + _LATE_SIGNAL_S
-        while not ((request := self.control.request()) and request.terminated):
+        request = self.control.request(fresh=True)
+        while not (request and (request.terminated or request.state is State.CANCELLED)):
             if time.monotonic() > until:
                 return False
             self.control.wait(0.05)
+            request = self.control.request()
         return True
 
     def _wait_for(self, step: Running, until: float) -> int | None:
@@ -276,7 +279,7 @@ class Supervisor:
             return failed(VerdictKind.SUPERSEDED, "Its job directory is gone.")
         statuses = [status for status in self._statuses() if status.rank not in lost]
         if any(status.state not in (State.COMPLETED, State.HALTED) for status in statuses):
-            self._is_terminated()  # waits for a SIGTERM that may be on its way
+            self._is_ended_from_outside()  # waits for a SIGTERM that may be on its way
         seen = Observed(
             statuses,
             step.exit_code,

@@ -112,8 +112,14 @@ class Control:
             self._changed.clear()
             self._look_at = 0.0
 
-    def request(self) -> EndRequest | None:
-        """Return the request in force, or None."""
+    def request(self, *, fresh: bool = False) -> EndRequest | None:
+        """Return the request in force, or None.
+
+        Args:
+            fresh: look at the files now, even if that was done a moment ago.
+        """
+        if fresh:
+            self._look_at = 0.0
         if self._request is None or self._request.action != "stop":
             self._request = self._cancel() or self._request or self._halt()
         if self._request is not None and signal.SIGTERM in self._signals.received:

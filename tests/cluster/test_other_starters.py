@@ -66,7 +66,7 @@ def test_a_cancel_takes_the_waiting_jobs_out_of_the_queue(dlctl, cluster, start,
     wait_until(lambda: not queued(cluster), 30)
     assert not (job_dir / contract.submit_begin(2)).exists()
     known = dlctl("status", training_id, "--json", ok=True).json
-    assert (known["state"], known["attempt"]) == ("CANCELLED", 1)
+    assert (known["state"], known["attempt"]) == ("CANCELLED", 1), known
 
 
 def test_a_job_that_asks_slurm_for_another_run_is_both_links(dlctl, start, wait_until):

@@ -15,6 +15,7 @@ from dlctl import contract
 from dlctl.contract import Status
 
 TRAIN = """\
+import os
 import time
 import torch
 
@@ -25,8 +26,12 @@ class Points(torch.utils.data.Dataset):
         return torch.ones(4) * (index % 7), torch.tensor(index % 2)
 
 class Slow(torch.nn.Linear):
+    calls = 0
     def forward(self, x):
-        time.sleep(0.02)
+        Slow.calls += 1
+        # The second attempt can't end before its node is lost.
+        is_held = os.environ["DLCTL_ATTEMPT"] == "2" and Slow.calls > 40
+        time.sleep(1.0 if is_held else 0.02)
         return super().forward(x)
 
 def build(arguments):
@@ -68,7 +73,7 @@ def test_a_curve_is_unbroken_through_a_halt_a_resume_and_a_lost_node(
         followed = dlctl.start("metrics", training_id, "--follow", "--json")
         try:
             wait_until(lambda: _steps(job, 2) > 30, 60)
-            cluster.node_kill(_node(job, 2, rank=1))  # before the training can end
+            cluster.node_kill(_node(job, 2, rank=1))
             state.filter(has_text="TRAINING").wait_for()
             picture_of(page, "2-second-attempt")
             wait_until(lambda: _steps(job, 3) > 0, 150)

@@ -42,6 +42,24 @@ def test_the_schedulers_word_and_the_jobs_output_say_why(tmp_path, word, output,
     assert verdict.evidence is not None and verdict.evidence.scheduler_state == word
 
 
+@pytest.mark.parametrize(
+    ("request_file", "state", "kind", "reason"),
+    [
+        (contract.CANCEL_REQUEST, State.CANCELLED, K.CANCELLED, "Cancelled on request; a node"),
+        (contract.HALT_REQUEST, State.HALTED, K.REQUESTED,
+         "Halted on request, before all was saved; a node"),
+    ],
+)  # fmt: skip
+def test_what_a_person_has_asked_for_is_no_failure(tmp_path, request_file, state, kind, reason):
+    """The next link of a chain may begin, and judge, before `dlctl cancel` takes it away."""
+    job = Job(tmp_path, "true")
+    (job.dir / contract.CONTROL).mkdir(exist_ok=True)
+    job.ask(request_file)
+    verdict = judge(job.dir, job.plan, 1, "NODE_FAIL")
+    assert (verdict.state, verdict.kind) == (state, kind)
+    assert verdict.reason.startswith(reason)
+
+
 def test_a_lost_node_is_named_as_long_as_slurm_takes_it_for_dead(tmp_path):
     job = Job(tmp_path, "true")
     bin_dir = tmp_path / "bin"

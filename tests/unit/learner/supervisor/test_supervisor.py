@@ -14,9 +14,10 @@ import pytest
 from node_job import SAVER, SLEEPER, Job, alive, kill, printed_pid, wait_until
 
 from dlctl import contract
-from dlctl.contract import DataStore, ResultsIndex, State
+from dlctl.contract import DataStore, ResultsIndex, State, VerdictKind
 from learner.supervisor.attempt import Supervisor
-from learner.supervisor.control import EndRequest
+from learner.supervisor.control import Control, EndRequest
+from learner.system.signals import HaltFlag
 
 PY = shlex.quote(sys.executable)
 
@@ -259,13 +260,11 @@ def test_a_learner_that_gets_sigterm_with_the_whole_job_has_not_failed(tmp_path)
 class LateControl:
     """A control whose request comes late: the job gets SIGTERM after its steps."""
 
-    def __init__(self, terminated: bool) -> None:
+    def __init__(self, requested: EndRequest) -> None:
         self.looks = 0
-        self.requested = EndRequest(
-            "halt", "the scheduler ended the job", 9.0, terminated=terminated
-        )
+        self.requested = requested
 
-    def request(self) -> EndRequest | None:
+    def request(self, *, fresh: bool = False) -> EndRequest | None:
         self.looks += 1
         return self.requested if self.looks > 3 else None
 
@@ -277,19 +276,38 @@ class EndedStep:
     exit_code = 143
 
 
-@pytest.mark.parametrize("terminated", [True, False])
-def test_a_preflight_ended_with_the_whole_job_has_not_failed(tmp_path, monkeypatch, terminated):
+@pytest.mark.parametrize(
+    ("requested", "state", "reason"),
+    [
+        (EndRequest("halt", "the scheduler ended the job", 9.0, terminated=True), State.HALTED,
+         "The scheduler ended the job, before the learners started."),
+        (EndRequest("stop", "cancelled on request", 9.0, VerdictKind.CANCELLED), State.CANCELLED,
+         "Cancelled on request, before the learners started."),
+        (EndRequest("halt", "halted on request", 9.0), State.FAILED, ""),
+    ],
+)  # fmt: skip
+def test_a_preflight_ended_with_the_whole_job_has_not_failed(
+    tmp_path, monkeypatch, requested, state, reason
+):
     """A preflight that SIGTERM ends proves nothing about the site's MPI."""
     monkeypatch.setattr("learner.supervisor.steps.whole_step", lambda *_: EndedStep())
     job = Job.on_fake_srun(tmp_path, 2, "true")
-    control = LateControl(terminated)
+    control = LateControl(requested)
     verdict = Supervisor(job.dir, 1, job.plan, control).run()  # type: ignore[arg-type]
-    halted = "The scheduler ended the job, before the learners started."
-    assert (verdict.state, verdict.reason == halted) == (
-        State.HALTED if terminated else State.FAILED, terminated,
-    )  # fmt: skip
+    assert verdict.state is state
+    assert verdict.reason == reason or not reason
     early = Supervisor(job.dir, 1, job.plan, control).ended_early()  # type: ignore[arg-type]
-    assert (early is not None) is terminated
+    assert (early is not None) is bool(reason)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_cancel_that_came_since_the_last_look_is_seen_by_a_fresh_one(tmp_path, fresh):
+    job = Job(tmp_path, "true")
+    control = Control(job.dir, job.plan, HaltFlag())
+    assert control.request() is None
+    (job.dir / contract.CONTROL).mkdir(exist_ok=True)
+    job.ask(contract.CANCEL_REQUEST)
+    assert (control.request(fresh=fresh) is not None) is fresh
 
 
 def test_no_learner_outlives_a_killed_supervisor(tmp_path):
