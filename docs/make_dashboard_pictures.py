@@ -15,7 +15,7 @@ sys.path[:0] = [str(DOCS.parent), str(DOCS.parent / "tests" / "support")]
 
 from dashboard_server import served  # noqa: E402
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
-from synthetic_feed import make_feed  # noqa: E402
+from synthetic_feed import NOW_S, make_feed  # noqa: E402
 
 WIDTH = 1240
 LARGEST_BYTES = 200_000
@@ -41,6 +41,7 @@ def main() -> None:
                 viewport={"width": WIDTH, "height": height},
                 color_scheme="dark" if theme == "dark" else "light",
             )
+            page.clock.set_fixed_time(NOW_S)
             page.goto(server.page(path))
             page.locator(done).first.wait_for()
             _save(page, DOCS / f"dashboard-{name}.png")

@@ -107,15 +107,17 @@ def _guessing(run: Run, known: Known) -> _Found:
     name, lower = curve.key.shown, bool(is_better_lower(curve.key.name))
     best = best_of(curve.key.name, points)
     assert best is not None
-    classes = known.classes or _classes_told(run)
-    guess, how = _guess(curve, points, classes)
+    classes = known.classes or _classes_told(run) or 0
+    among = classes if classes > 1 and _is_of_classes(curve) else None
+    guess = _guess(curve, points, among)
+    how = f"guessing among {among} classes" if among else "the first one"
     better = best[1] < guess if lower else best[1] > guess
     spread = noise([value for _, value in points])
     sure = abs(best[1] - guess) > 2 * spread
     evidence = {
-        "metric": name, "best": best[1], "best_step": best[0], "guess": guess, "guess_is": how,
+        "metric": name, "best": best[1], "best_step": best[0], "guess": guess, "classes": among,
     }  # fmt: skip
-    if len(points) < 2 and classes is None:
+    if len(points) < 2 and among is None:
         return UNKNOWN, f"Only one value of {name} is known: {_number(best[1])}.", evidence
     text = f"The best {name} is {_number(best[1])} (step {best[0]:.0f}); {how} is {_number(guess)}."
     if better and sure:
@@ -130,15 +132,16 @@ def _classes_told(run: Run) -> int | None:
     return int(told[-1]) if told else None
 
 
-def _guess(
-    curve: Curve, points: Sequence[tuple[float, float]], classes: int | None
-) -> tuple[float, str]:
-    if classes and classes > 1:
-        if curve.key.name == LOSS:
-            return math.log(classes), f"guessing among {classes} classes"
-        if "acc" in curve.key.name.lower():
-            return 1 / classes, f"guessing among {classes} classes"
-    return points[0][1], "the first one"
+def _is_of_classes(curve: Curve) -> bool:
+    """Return whether guessing among classes gives this metric a value."""
+    return curve.key.name == LOSS or "acc" in curve.key.name.lower()
+
+
+def _guess(curve: Curve, points: Sequence[tuple[float, float]], classes: int | None) -> float:
+    """Return the value that guessing among classes gives; else the first one of the curve."""
+    if classes is None:
+        return points[0][1]
+    return math.log(classes) if curve.key.name == LOSS else 1 / classes
 
 
 def _plateau(run: Run, _: Known) -> _Found:

@@ -22,6 +22,8 @@ from dlctl.series.replays import Origin
 from dlctl.series.utilisation import sentences
 
 T0 = 1_790_000_000.0
+NOW_S = T0 + 580
+"""When the answers are given."""
 _LATE_S = 145.0
 """How much later the second attempt of `resumed` does a step than the first would have."""
 HTML = '<img src=x onerror="window.owned=1">'
@@ -66,8 +68,7 @@ class SyntheticFeed:
                 Saved(c["step"], c["written_at"], c["size_bytes"])
                 for c in details.get("checkpoints", [])
             ]
-            now = T0 + 580
-            meaning = {"answers": [asdict(a) for a in answers(run, Known(now, 10, saved))],
+            meaning = {"answers": [asdict(a) for a in answers(run, Known(NOW_S, 10, saved))],
                        "utilisation": sentences(run, None)}  # fmt: skip
             return details | meaning | row(self._records[training_id], run) | {
                 "hint": self._records[training_id]["hint"],

@@ -40,10 +40,15 @@ export function duration(seconds) {
   return whole % 60 && whole < 600 ? `${minutes} min ${whole % 60} s` : `${minutes} min`;
 }
 
+// An estimate, to its largest unit.
+export function roughly(seconds) {
+  return duration(seconds).replace(/ \d+ (s|min)$/, '');
+}
+
 // The three numbers of an estimate: at least, probably, at most.
 export function leftWords(left) {
   if (!left) return '';
-  const [low, middle, high] = left.map((seconds) => duration(seconds).replace(/ \d+ (s|min)$/, ''));
+  const [low, middle, high] = left.map(roughly);
   return low === high ? middle : `${middle} (${low} – ${high})`;
 }
 

@@ -2,7 +2,7 @@
 import { address } from './address.js';
 import { getTrainings, saved } from './api.js';
 import { button, el, svg } from './dom.js';
-import { ago, clock, duration, percent, progressWords, shortNumber } from './format.js';
+import { ago, clock, percent, progressWords, roughly, shortNumber } from './format.js';
 import { Repeater } from './toolbar.js';
 
 export function stateChip(row) {
@@ -97,7 +97,7 @@ export class ListPage {
       this.showCompare();
     };
     const cell = (label, ...content) => el('div', { class: `cell ${label.split(' ')[0].toLowerCase()}` }, el('span', { class: 'tag' }, label), ...content);
-    const time = row.live ? (row.left_s ? duration(row.left_s[1]) : '–') : ago(row.ended_at || row.created_at);
+    const time = row.live ? (row.left_s ? roughly(row.left_s[1]) : '–') : ago(row.ended_at || row.created_at);
     return el('div', { class: 'training', role: 'listitem' },
       el('input', { type: 'checkbox', checked: this.chosen.has(row.id), onchange: choose, 'data-id': `box ${row.id}`, 'aria-label': `Choose ${row.id} for a comparison` }),
       el('div', { class: 'cell who' }, el('a', { href: address('training', row.id), 'data-id': row.id }, row.id),

@@ -163,14 +163,13 @@ export function troubleWords({ site, trouble, metrics_known: known, metrics_at: 
   return `${site} does not answer, ${what}, and ${trouble}`;
 }
 
-// What an answer is based on: names and single values.
+// What an answer is based on: names and single values. The sentence itself says how old something is.
 function evidenceWords(evidence) {
-  const known = Object.entries(evidence || {}).filter(([, value]) => value !== null && typeof value !== 'object');
+  const known = Object.entries(evidence || {}).filter(([name, value]) => value !== null && typeof value !== 'object' && !name.endsWith('_at'));
   return known.map(([name, value]) => `${title(name)} ${typeof value === 'number' ? shown(name, value) : value}`).join(' · ');
 }
 
 function shown(name, value) {
-  if (/_at$/.test(name)) return ago(value);
   return /step/.test(name) ? String(Math.round(value)) : metricValue(name, value);
 }
 

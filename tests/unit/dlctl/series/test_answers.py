@@ -58,6 +58,11 @@ def test_better_than_guessing_among_classes():
     assert state == "bad", text
 
 
+def test_one_value_of_a_metric_that_guessing_gives_no_value_proves_nothing():
+    run = run_of(*curve("validation_bleu", [0.3]))
+    assert told("guessing", run, classes=10)[0] == "unknown"
+
+
 def test_without_classes_the_first_validation_is_the_guess():
     state, text = told("guessing", run_of(*curve("validation_loss", [2.3, 1.0, 0.9, 0.85])))
     assert state == "good"
