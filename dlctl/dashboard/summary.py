@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.contract.metrics import LOSS, Source
 from dlctl.dashboard.curves import spark
-from dlctl.series.pace import JobLimit, time_left
+from dlctl.series.pace import JobLimit, Progress, progress, time_left
 from dlctl.series.utilisation import utilisation
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 _SPARK_WIDTH = 60
 _FINAL = ("COMPLETED", "FAILED", "HALTED", "CANCELLED")
-_COPIED = ("name", "site", "reason", "attempt", "epoch", "epochs", "step", "done", "stale_since",
-           "started_at", "ended_at")  # fmt: skip
+_COPIED = ("name", "site", "reason", "attempt", "epochs", "stale_since", "started_at", "ended_at")
 
 
 def row(record: Mapping[str, Any], run: Run | None, limit: JobLimit | None = None) -> Json:
@@ -45,7 +44,13 @@ def row(record: Mapping[str, Any], run: Run | None, limit: JobLimit | None = Non
         "left_s": None if run is None or state != "TRAINING" else _left_s(run, record, limit),
         "gpu": None if run is None else utilisation(run).gpu_percent,
         **{name: record.get(name) for name in _COPIED},
+        **_progress(run, record),
     }  # fmt: skip
+
+
+def _progress(run: Run | None, record: Mapping[str, Any]) -> Json:
+    told = Progress(record.get("epoch"), record.get("step"), record.get("done"))
+    return (told if run is None else progress(run, told))._asdict()
 
 
 def _unix_seconds(time: Any) -> float | None:

@@ -1,10 +1,11 @@
-"""How long a training will still take, with an interval, from the pace of its last steps. Pure."""
+"""How far a training has come, and how long it will still take, with an interval. Pure."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from dlctl.contract.metrics import NO_STEP, EventKind, Source
 from dlctl.series.run import Run
@@ -17,6 +18,35 @@ _PARTS = 6
 _LEAST = 3
 _LIMIT = "time limit"
 """In the words of a verdict after which the queue decides when it goes on."""
+
+
+_ALMOST = 0.999
+"""Only a learner says that all is done."""
+
+
+class Progress(NamedTuple):
+    """How far a training has come; None: not known."""
+
+    epoch: int | None
+    step: int | None
+    done: float | None
+    """The share of all steps, from 0 to 1."""
+
+
+def progress(run: Run, told: Progress) -> Progress:
+    """Return what a learner has told last, brought forward to the newest step of its metrics.
+
+    Learners tell how far they are every few seconds, while metrics come with each step.
+    """
+    newest, step = run.last_step, told.step
+    if newest == NO_STEP or (step is not None and newest <= step):
+        return told
+    epoch, done = run.epoch_at(newest), told.done
+    return Progress(
+        told.epoch if told.epoch is None or math.isnan(epoch) else max(told.epoch, int(epoch)),
+        newest,
+        done if done is None or done >= 1 or not step else min(_ALMOST, done * newest / step),
+    )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from dlctl.contract.metrics import NO_STEP, EventKind
 from dlctl.series.best import best_of
 from dlctl.series.curve import Curve
+from dlctl.series.pace import Progress, progress
 from dlctl.series.readable import readable
 from dlctl.series.run import Run
 from dlctl.series.smooth import Smoother, make_smoothing
@@ -135,13 +136,13 @@ def _head(line: Line, each: Shown, now: float) -> Line:
     record, run = each.record, each.run
     line.add(record.training_id, BOLD).add(" ")
     line.add(str(record.state), _STATES.get(str(record.state), CURVES[0]))
-    step = run.last_step
+    known = progress(run, Progress(record.epoch, record.step, record.done))
     of = f" of {record.epochs}" if record.epochs else ""
     parts = [f"attempt {record.attempt}" if record.attempt > 1 else ""]
-    parts.append("" if record.epoch is None else f"epoch {record.epoch}{of}")
-    parts.append("" if step == NO_STEP else f"step {step:,}")
-    if record.done is not None and not record.state.final:
-        parts.append(f"{100 * record.done:.0f} %")
+    parts.append("" if known.epoch is None else f"epoch {known.epoch}{of}")
+    parts.append("" if known.step is None or known.step < 0 else f"step {known.step:,}")
+    if known.done is not None and not record.state.final:
+        parts.append(f"{100 * known.done:.0f} %")
     if (left := each.insight.left) is not None:
         parts.append(left.text)
     for part in filter(None, parts):

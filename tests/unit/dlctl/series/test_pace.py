@@ -3,7 +3,7 @@
 import pytest
 
 from dlctl.contract.metrics import EventKind, MetricsLine, Source
-from dlctl.series.pace import JobLimit, queue_waits, time_left
+from dlctl.series.pace import JobLimit, Progress, progress, queue_waits, time_left
 from dlctl.series.replays import Origin
 from dlctl.series.run import Run
 
@@ -13,6 +13,27 @@ def run_of(times):
     for step, time in times:
         run.add(Origin(1, 0, Source.LOOP), MetricsLine(step, 1, time, {"loss": 1.0}))
     return run
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ((1, 100, 0.25), (3, 200, 0.5)),  # metrics come with each step, what learners tell not
+        ((1, 100, None), (3, 200, None)),
+        ((None, 100, 0.25), (None, 200, 0.5)),
+        ((None, None, None), (None, 200, None)),
+        ((1, 100, 0.9), (3, 200, 0.999)),
+        ((4, 300, 0.75), (4, 300, 0.75)),  # nothing is measured at this step
+        ((9, 300, 1.0), (9, 300, 1.0)),
+    ],
+)
+def test_what_a_learner_told_is_brought_forward_to_the_newest_metrics(told, known):
+    run = Run("t-1")
+    for step in range(1, 201):
+        epoch = 1 + step // 100
+        run.add(Origin(1, 0, Source.LOOP), MetricsLine(step, epoch, float(step), {"loss": 1.0}))
+    assert progress(run, Progress(*told)) == known
+    assert progress(Run("t-2"), Progress(*told)) == told
 
 
 def test_an_even_pace_has_no_interval():
