@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote
 
+from dlctl.contract.measured.utilisation import maximum
 from dlctl.contract.metrics import NO_STEP, Source
 from dlctl.errors import ResultsError
 from dlctl.outputs.metrics.event_file import write_events
@@ -24,6 +25,9 @@ from dlctl.series.readable import readable
 COLUMNS = ("training", "attempt", "learner", "source", "group", "step", "epoch", "time", "name",
            "value")  # fmt: skip
 Row = tuple[str, int, int, str, str, int | None, int | None, float | None, str, float | str | None]
+_NODE = Source.NODE.value
+_Points = list[tuple[int | None, float]]
+"""Steps and values."""
 _TAKEN = re.compile(r"learner-\d+|node", re.IGNORECASE)
 """Folders of learners and of what nodes measure."""
 _NAME_WIDTH = 100
@@ -166,15 +170,23 @@ def write_parquet(path: Path, some: Iterable[Row]) -> int:
 def summary(entries: Iterable[Entry]) -> list[list[str]]:
     """Return the rows of a table: name, newest, best and its step, points, steps.
 
-    Values have units; numbers stand at the right of their column.
+    Values have units; numbers stand at the right of their column. In place of a best value, what
+    nodes measure has its maximum.
     """
-    found: dict[Key, list[tuple[int | None, float]]] = defaultdict(list)
+    found: dict[Key, _Points] = defaultdict(list)
     for row in rows("", entries):
         _, _, learner, source, group, step, _, _, name, value = row
         if not isinstance(value, str):
             number = float("nan") if value is None else float(value)
             found[Key(source, learner, group, name)].append((step, number))
-    table = [_summary_row(key, points) for key, points in found.items()]
+    beside = {key: replace(key, name=maximum(key.name)) for key in found if key.source == _NODE}
+    beside = {key: maxima for key, maxima in beside.items() if maxima in found}
+    folded = set(beside.values())
+    table = [
+        _summary_row(key, points, found[beside[key]] if key in beside else None)
+        for key, points in found.items()
+        if key not in folded
+    ]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         [row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
@@ -187,12 +199,14 @@ def _short(name: str) -> str:
     return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…"
 
 
-def _summary_row(key: Key, points: list[tuple[int | None, float]]) -> list[str]:
+def _summary_row(key: Key, points: _Points, maxima: _Points | None) -> list[str]:
     best = best_of(key.name, points)
+    if maxima is not None:
+        best = max(maxima, key=lambda point: point[1])
     steps = [step for step, _ in points if step is not None]
     between = f"{min(steps):,} to {max(steps):,}" if steps else "-"
     return [
         _short(" ".join(key.shown.split())), readable(key.name, points[-1][1]),
-        "-" if best is None else readable(key.name, best[1]),
+        "-" if best is None else f"{'max ' if maxima else ''}{readable(key.name, best[1])}",
         "-" if best is None or best[0] is None else f"{best[0]:,}", f"{len(points):,}", between,
     ]  # fmt: skip

@@ -155,6 +155,15 @@ def test_the_table_tells_the_newest_and_the_best():
     assert summary([]) == []
 
 
+def test_what_a_node_measures_has_its_maximum_in_place_of_a_best_value():
+    lines = [(1, 50.0, 90.0), (2, 40.0, 80.0)]
+    found = summary(merge([
+        (NODE, MetricsLine(step, 1, step, {"cpu_percent": mean, "cpu_percent_max": most}))
+        for step, mean, most in lines
+    ]))  # fmt: skip
+    assert found == [["learner 1: cpu_percent", "40 %", "max 90 %", "1", "2", "1 to 2"]]
+
+
 def test_a_name_of_thousands_of_characters_leaves_room_for_its_values():
     long = merge([(LOOP, MetricsLine(1, 1, 1.0, {"n" * 3000: 1.0}))])
     assert summary(long)[0][0] == "n" * 99 + "…"
