@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 from collections.abc import Mapping
@@ -27,6 +28,12 @@ class _Log:
             self.file = MetricsFile(Path(directory) / name)
         progress = env.get(PROGRESS_FILE)
         self.progress = Progress(Path(progress) if progress else None)
+        self._process = os.getpid()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        if os.getpid() == self._process:  # a child that was forked ends, too
+            self.progress.flush()
 
 
 _logs: dict[int, _Log] = {}

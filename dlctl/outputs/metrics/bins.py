@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 16 * 1024
 _TAIL_LINES = 48
-"""The points of 32 lines may be in no bin of level 4 yet; further lines may be shorter than the last."""
+"""Up to 32 lines may be in no bin of level 4 yet. The last lines may be longer than the mean."""
 _MOST_TAIL_BYTES = 8 * 1024 * 1024
 _TAIL_BINS_BYTES = 8 * 1024
 """Of each level below the chosen one, before the bins that the level above does not cover."""
