@@ -28,6 +28,8 @@ class _Log:
             self.file = MetricsFile(Path(directory) / name)
         progress = env.get(PROGRESS_FILE)
         self.progress = Progress(Path(progress) if progress else None)
+        self.newest: dict[str, float] = {}
+        """The newest value by name, as the watchdog is told."""
         self._process = os.getpid()
         atexit.register(self._end)
 
@@ -72,7 +74,8 @@ def log(
         own_name(str(name)): _number(value) for name, value in {**(values or {}), **more}.items()
     }
     told = {f"{group}_{name}" if group else name: value for name, value in numbers.items()}
-    found.progress.update(step, epoch, told, done=done)
+    found.newest = {**found.newest, **told}  # other threads log, too
+    found.progress.update(step, epoch, found.newest, done=done)
     if found.file is not None and (found.rank == 0 or every_learner):
         found.file.append(step, epoch, numbers, group)
 
