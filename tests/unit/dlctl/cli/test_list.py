@@ -158,3 +158,20 @@ def test_metrics_that_were_seen_are_printed_while_their_site_is_silent(
     done = run("metrics", "t-1", "--csv")
     assert done.stdout.splitlines()[1].endswith(",loss,0.5")
     assert warned == ["dead: no route to host; the metrics are as of 2 min ago"]
+
+
+def test_a_silent_site_does_not_hide_the_figures_of_others(store, asked, run, monkeypatch):
+    from dlctl.outputs.metrics.platform import Platform
+
+    def figures(session, site, records):
+        if site == "dead":
+            raise ConnectError("dead: no route to host")
+        return Platform(site, len(records), running=0, nodes_held=0, node_hours=1.25)
+
+    monkeypatch.setattr("dlctl.outputs.metrics.platform.platform", figures)
+    monkeypatch.setattr(views_metrics, "opened", lambda name: Site(name, False))
+    for name in ("dead", "lives"):
+        store.add(make_record(training_id=f"{name}-1", site=name, state=State.COMPLETED))
+    done = run("metrics", "--platform")
+    assert "lives  1          0        0      none        1.25" in done.stdout
+    assert isinstance(done.exception, ConnectError)
