@@ -71,7 +71,8 @@ def log(
     step, epoch = int(step), None if epoch is None else int(epoch)  # also of numpy and torch
     done = None if done is None else finite(float(done))
     numbers = {
-        own_name(str(name)): _number(value) for name, value in {**(values or {}), **more}.items()
+        own_name(str(name)): _number(name, value)
+        for name, value in {**(values or {}), **more}.items()
     }
     told = {f"{group}_{name}" if group else name: value for name, value in numbers.items()}
     found.newest = {**found.newest, **told}  # other threads log, too
@@ -80,8 +81,10 @@ def log(
         found.file.append(step, epoch, numbers, group)
 
 
-def _number(value: SupportsFloat) -> float:
+def _number(name: str, value: SupportsFloat) -> float:
     try:
         return float(value)
     except OverflowError:  # a whole number that no float can hold
         return math.inf
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"ddl.log: {name!r} is no number: {error}") from None

@@ -97,6 +97,12 @@ def test_numbers_of_numpy_and_torch_are_numbers(job):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("value", [None, "much", [1]])
+def test_an_error_names_the_value_that_is_no_number(job, value):
+    with pytest.raises((TypeError, ValueError), match="ddl.log: 'loss' is no number: "):
+        ddl.log(1, accuracy=0.5, loss=value)
+
+
 def test_threads_log_side_by_side(job, monkeypatch):
     monkeypatch.setattr("learner.job.metrics.lines.PYRAMID_FROM_BYTES", 2000)
 
