@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, complete_ids, looks, open_record, opened, refreshed
+from dlctl.cli.common import ago, complete_ids, looks, open_record, opened, refreshed, writing
 
 if TYPE_CHECKING:
     from dlctl.outputs.metrics.platform import Platform
@@ -94,7 +94,8 @@ def _read(record: Record, since: int, names: str | None) -> Iterator[Entry]:
 def _write_tensorboard(folder: Path, found: dict[str, list[Entry]]) -> None:
     from dlctl.outputs.metrics.formats import write_tensorboard
 
-    files = write_tensorboard(folder, dict(found))
+    with writing(folder):
+        files = write_tensorboard(folder, dict(found))
     if files:
         count = "1 event file" if len(files) == 1 else f"{len(files)} event files"
         output.note(f"{count} in {folder}: tensorboard --logdir {folder}")
@@ -105,7 +106,8 @@ def _write_tensorboard(folder: Path, found: dict[str, list[Entry]]) -> None:
 def _write_parquet(path: Path, found: dict[str, list[Entry]]) -> None:
     from dlctl.outputs.metrics.formats import rows, write_parquet
 
-    count = write_parquet(path, (row for i, some in found.items() for row in rows(i, some)))
+    with writing(path):
+        count = write_parquet(path, (row for i, some in found.items() for row in rows(i, some)))
     output.note(f"{count} rows in {path}")
 
 

@@ -12,7 +12,7 @@ from dlctl.cli import common, listing, main, output
 from dlctl.cli.views import metrics as views_metrics
 from dlctl.contract import State
 from dlctl.contract.metrics import Source, make_line
-from dlctl.errors import ConnectError, HostKeyError
+from dlctl.errors import ConnectError, HostKeyError, ResultsError
 from dlctl.record import RecordStore
 from dlctl.series.replays import Origin
 
@@ -175,3 +175,24 @@ def test_a_silent_site_does_not_hide_the_figures_of_others(store, asked, run, mo
     done = run("metrics", "--platform")
     assert "lives  1          0        0      none        1.25" in done.stdout
     assert isinstance(done.exception, ConnectError)
+
+
+@pytest.mark.parametrize("command", [
+    ("metrics", "t-1", "--tensorboard"), ("metrics", "t-1", "--parquet"), ("dashboard", "--export"),
+])  # fmt: skip
+def test_a_named_file_that_cannot_be_written_is_said_plainly(
+    store, run, tmp_path, monkeypatch, command
+):
+    from dlctl.outputs import metrics
+    from dlctl.series.merged import Entry
+
+    if "metrics" in command:
+        store.add(make_record(site="a", **OPEN))
+    monkeypatch.setattr(Site, "transport", None, raising=False)
+    monkeypatch.setattr(views_metrics, "opened", lambda name: Site(name, False))
+    entry = Entry(Origin(1, 0, Source.LOOP), make_line(7, 1, 1000.0, {"loss": 0.5}))
+    monkeypatch.setattr(metrics, "read_metrics", lambda *_: [entry])
+    (tmp_path / "file").write_text("")
+    done = run(*command, str(tmp_path / "file/below"))
+    assert isinstance(done.exception, ResultsError), done.exception
+    assert done.exception.message == f"{tmp_path}/file/below can't be written: Not a directory"
