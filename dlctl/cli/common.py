@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -86,6 +87,24 @@ def opened(site_name: str, may_ask: bool = True) -> Iterator[Session]:
         yield session
     finally:
         session.close()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Write a file or folder that the user has named.
+
+    Raises:
+        ResultsError: it can't be written.
+    """
+    from dlctl.errors import ResultsError
+
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise ResultsError(
+            f"{path} can't be written: {why}", hint="name another place, or make room there"
+        ) from error
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dlctl.cli import output
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _FINAL = [state.value for state in State if state.final]
+_MOST_METRICS = 20
 _LESS_TOLD = {*RESERVED} - {LOSS}
 """Metrics that the table of learners shows in a column, or not at all."""
 
@@ -278,8 +280,10 @@ def _print_metrics(learners: list[dict[str, Any]]) -> None:
     output.line(f"\nmetrics{whose}:")
     output.fields({
         f"  {name}": "nan" if value is None else format(value, ".4g")
-        for name, value in own[told].items()
+        for name, value in islice(own[told].items(), _MOST_METRICS)
     })  # fmt: skip
+    if (more := len(own[told]) - _MOST_METRICS) > 0:
+        output.line(f"  and {more:,} more, which `dlctl metrics` prints")
     output.line("")
 
 

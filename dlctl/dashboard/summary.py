@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlctl.contract.metrics import LOSS, Source
 from dlctl.dashboard.curves import spark
+from dlctl.series.answers import main_curve
 from dlctl.series.pace import JobLimit, Progress, progress, time_left
 from dlctl.series.utilisation import utilisation
 
@@ -63,14 +64,14 @@ def _unix_seconds(time: Any) -> float | None:
 
 
 def _main_curve(run: Run | None) -> Curve | None:
-    """Return the loss, or whatever the training measures first."""
+    """Return the loss, or what the training is judged by, or whatever it measures."""
     if run is None:
         return None
     # Without sorting: there may be a million names.
     own = [c for key, c in run.curves.items() if key.source != Source.NODE.value and len(c)]
     if losses := [curve for curve in own if curve.key.name == LOSS]:
         return min(losses, key=lambda curve: (curve.key.learner, -len(curve)))
-    return min(own, key=lambda curve: curve.key, default=None)
+    return main_curve(run) or min(own, key=lambda curve: curve.key, default=None)
 
 
 def _left_s(run: Run, record: Mapping[str, Any], limit: JobLimit | None) -> list[float] | None:

@@ -243,16 +243,20 @@ def _stable(run: Run, _: Known) -> _Found:
     moved = abs(slope(points) * (points[-1][0] - points[0][0]))
     # Near zero a loss always varies by much of itself.
     everything = [value for _, value in curve.values()]
-    scale = max(abs(middle), (max(everything) - min(everything)) / 10)
+    span = max(everything) - min(everything)
+    scale = max(abs(middle), span / 10)
     share = wiggle / scale if scale else 0.0
+    varies = f"{100 * share:.3g} %"
+    if scale > abs(middle):
+        varies = f"{100 * wiggle / span:.1f} % of its range"
     evidence = {"metric": name, "values": len(values), "noise": wiggle, "trend_z": z}
     if z > _SURE and moved > 2 * wiggle and moved > 0.1 * abs(middle):
         text = f"No, it diverges: {name} got worse by {_number(moved)} over {len(values)} values."
         return BAD, text, evidence
     if share > 0.25:
-        text = f"It oscillates: {name} varies by {100 * share:.0f} % between neighbouring values."
+        text = f"It oscillates: {name} varies by {varies} between neighbouring values."
         return NOTE, text, evidence
-    return GOOD, f"Yes: {name} varies by {100 * share:.1f} % between neighbours.", evidence
+    return GOOD, f"Yes: {name} varies by {varies} between neighbours.", evidence
 
 
 def _validation(run: Run, _: Known) -> _Found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 from collections.abc import Mapping
@@ -27,6 +28,14 @@ class _Log:
             self.file = MetricsFile(Path(directory) / name)
         progress = env.get(PROGRESS_FILE)
         self.progress = Progress(Path(progress) if progress else None)
+        self.newest: dict[str, float] = {}
+        """The newest value by name, as the watchdog is told."""
+        self._process = os.getpid()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        if os.getpid() == self._process:  # a child that was forked ends, too
+            self.progress.flush()
 
 
 _logs: dict[int, _Log] = {}
@@ -62,16 +71,20 @@ def log(
     step, epoch = int(step), None if epoch is None else int(epoch)  # also of numpy and torch
     done = None if done is None else finite(float(done))
     numbers = {
-        own_name(str(name)): _number(value) for name, value in {**(values or {}), **more}.items()
+        own_name(str(name)): _number(name, value)
+        for name, value in {**(values or {}), **more}.items()
     }
     told = {f"{group}_{name}" if group else name: value for name, value in numbers.items()}
-    found.progress.update(step, epoch, told, done=done)
+    found.newest = {**found.newest, **told}  # other threads log, too
+    found.progress.update(step, epoch, found.newest, done=done)
     if found.file is not None and (found.rank == 0 or every_learner):
         found.file.append(step, epoch, numbers, group)
 
 
-def _number(value: SupportsFloat) -> float:
+def _number(name: str, value: SupportsFloat) -> float:
     try:
         return float(value)
     except OverflowError:  # a whole number that no float can hold
         return math.inf
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"ddl.log: {name!r} is no number: {error}") from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import complete_ids, complete_sites, open_record
+from dlctl.cli.common import complete_ids, complete_sites, open_record, writing
 
 if TYPE_CHECKING:
     from dlctl.dashboard.live import LiveFeed
@@ -69,7 +69,9 @@ def _feed(wanted: list[str], site: str | None) -> Iterator[tuple[LiveFeed, list[
 def _export(feed: LiveFeed, ids: list[str], path: Path) -> None:
     from dlctl.dashboard.report import report
 
-    path.write_text(report(feed, ids), encoding="utf-8")
+    text = report(feed, ids)
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
     output.line(str(path))
 
 

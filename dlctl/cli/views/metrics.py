@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ago, complete_ids, looks, open_record, opened, refreshed
+from dlctl.cli.common import ago, complete_ids, looks, open_record, opened, refreshed, writing
 
 if TYPE_CHECKING:
     from dlctl.outputs.metrics.platform import Platform
@@ -71,7 +71,7 @@ def metrics(
     if as_json or as_csv:
         _print_records(found, as_csv)
     elif tensorboard is None and parquet is None:
-        _print_table(found, "nothing of that" if names or since else "nothing")
+        _print_table(found, "such metrics" if names or since else "metrics")
     return None
 
 
@@ -94,9 +94,11 @@ def _read(record: Record, since: int, names: str | None) -> Iterator[Entry]:
 def _write_tensorboard(folder: Path, found: dict[str, list[Entry]]) -> None:
     from dlctl.outputs.metrics.formats import write_tensorboard
 
-    files = write_tensorboard(folder, dict(found))
+    with writing(folder):
+        files = write_tensorboard(folder, dict(found))
     if files:
-        output.note(f"{len(files)} event files in {folder}: tensorboard --logdir {folder}")
+        count = "1 event file" if len(files) == 1 else f"{len(files)} event files"
+        output.note(f"{count} in {folder}: tensorboard --logdir {folder}")
     else:
         output.note(f"nothing to write into {folder}: there are no numbers with a step")
 
@@ -104,7 +106,8 @@ def _write_tensorboard(folder: Path, found: dict[str, list[Entry]]) -> None:
 def _write_parquet(path: Path, found: dict[str, list[Entry]]) -> None:
     from dlctl.outputs.metrics.formats import rows, write_parquet
 
-    count = write_parquet(path, (row for i, some in found.items() for row in rows(i, some)))
+    with writing(path):
+        count = write_parquet(path, (row for i, some in found.items() for row in rows(i, some)))
     output.note(f"{count} rows in {path}")
 
 
@@ -119,14 +122,14 @@ def _print_records(found: dict[str, list[Entry]], as_csv: bool, head: bool = Tru
             output.json_line({"training": training_id, **entry.plain()})
 
 
-def _print_table(found: dict[str, list[Entry]], nothing: str) -> None:
+def _print_table(found: dict[str, list[Entry]], what: str) -> None:
     from dlctl.outputs.metrics.formats import summary
 
     for training_id, some in found.items():
         if len(found) > 1:
             output.line(f"{training_id}:")
         output.table(["metric", "newest", "best", "at step", "points", "steps"], summary(some),
-                     empty=f"{training_id} has measured {nothing} yet")  # fmt: skip
+                     empty=f"there are no {what} of {training_id}")  # fmt: skip
 
 
 def _follow(records: Sequence[Record], since: int, names: str | None, as_csv: bool) -> None:
@@ -143,18 +146,25 @@ def _follow(records: Sequence[Record], since: int, names: str | None, as_csv: bo
 
 
 def _platform(sites: Sequence[str], as_json: bool) -> None:
-    """Print figures of sites, by default of all that have trainings."""
+    """Print figures of sites, by default of all that have trainings; a silent one ends none."""
+    from dlctl.errors import TransportError
     from dlctl.outputs.metrics.platform import platform
 
     records = refreshed(open_record().all(), open_record())[0]
-    found = []
+    found, silent = [], None
     for site in sites or sorted({record.site for record in records}):
-        with opened(site) as session:
-            found.append(platform(session, site, [r for r in records if r.site == site]))
+        try:
+            with opened(site) as session:
+                found.append(platform(session, site, [r for r in records if r.site == site]))
+        except TransportError as error:
+            silent = error
     output.report(found, as_json, lambda _: output.table(
         ["site", "trainings", "running", "nodes", "idle nodes", "node-hours", "lost", "exchanging",
          "idle"],
-        [_platform_row(each) for each in found], empty="there are no trainings yet"))  # fmt: skip
+        [_platform_row(each) for each in found],
+        empty="" if silent else "there are no trainings yet"))  # fmt: skip
+    if silent is not None:
+        raise silent
 
 
 def _platform_row(each: Platform) -> list[str]:

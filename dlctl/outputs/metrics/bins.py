@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dlctl.contract.measured.pyramid import (
     INDEX_BYTES,
+    INDEX_EVERY,
     LEVELS,
     RECORD_BYTES,
     SHAPES,
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
     from dlctl.transport import Transport
 
 TAIL_BYTES = 16 * 1024
+_TAIL_LINES = 48
+"""Up to 32 lines may be in no bin of level 4 yet. The last lines may be longer than the mean."""
+_MOST_TAIL_BYTES = 8 * 1024 * 1024
 _TAIL_BINS_BYTES = 8 * 1024
-"""Of each level below the chosen one."""
+"""Of each level below the chosen one, before the bins that the level above does not cover."""
 _FULL_LEVEL = 12
 """Once a bin of this level is full, level 0 is incomplete."""
 _LAST_LINES_BYTES = 256 * 1024
@@ -104,20 +108,28 @@ def open_long(
         for what in ("names", "events"):
             wanted.append((name, what, 0, 0, Range(side_file(name, what), 0, _ALL)))
         for shape in range(SHAPES):
-            levels = _chosen(name, shape, sizes, budget_bytes)
-            for k in levels:
-                size = sizes[level_file(name, shape, k)]
-                begin = 0 if k == levels[0] else max(0, size - _TAIL_BINS_BYTES)
+            above, end = 0, 0
+            for k in _chosen(name, shape, sizes, budget_bytes):
+                level = level_file(name, shape, k)
+                # Each bin of the level above is the sum of so many of this level.
+                begin = max(0, (end << (above - k)) - _TAIL_BINS_BYTES) if above else 0
                 begin -= begin % RECORD_BYTES
-                where = Range(level_file(name, shape, k), begin, _ALL)
-                wanted.append((name, "bins", shape, k, where))
-        begin = max(0, sizes[name] - TAIL_BYTES)
+                wanted.append((name, "bins", shape, k, Range(level, begin, _ALL)))
+                above, end = k, sizes[level]
+        begin = max(0, sizes[name] - _tail_bytes(name, sizes))
         wanted.append((name, "tail", 0, 0, Range(name, begin, sizes[name] - begin)))
     contents = read_ranges(transport, folder, [each[-1] for each in wanted])
     parts: dict[str, list[Part]] = {}
     for (name, what, shape, k, _), content in zip(wanted, contents, strict=True):
         parts.setdefault(name, []).append((what, shape, k, content))
     return {name: assembled(name, sizes[name], mine) for name, mine in parts.items()}
+
+
+def _tail_bytes(name: str, sizes: Mapping[str, int]) -> int:
+    """Return how much of the end of a file holds the points that are in no bin yet."""
+    lines = (sizes.get(side_file(name, "index"), 0) // INDEX_BYTES - 1) * INDEX_EVERY
+    wanted = _TAIL_LINES * sizes[name] // lines if lines > 0 else _MOST_TAIL_BYTES
+    return min(max(wanted, TAIL_BYTES), _MOST_TAIL_BYTES)
 
 
 def assembled(name: str, size_bytes: int, parts: list[Part]) -> LongFile:
@@ -140,7 +152,7 @@ def _chosen(name: str, shape: int, sizes: Mapping[str, int], budget_bytes: int) 
     complete = [k for k in there if k or _FULL_LEVEL not in there]
     fitting = [k for k in complete if sizes[level_file(name, shape, k)] <= budget_bytes]
     top = (fitting or complete)[0 if fitting else -1]
-    return [top, *(k for k in reversed(complete) if 0 < k < top)]
+    return [top, *(k for k in reversed(complete) if k < top)]
 
 
 def _take(file: LongFile, what: str, content: bytes) -> None:

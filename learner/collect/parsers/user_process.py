@@ -1,6 +1,7 @@
 """Run a user's parser: `python -m learner.collect.parsers.user_process FILE`.
 
-Reads lists of lines as JSON, a list a line, and answers `{"records": […]}`, or `{"error": "…"}`.
+Reads lists of lines as JSON, a list a line, and answers `{"records": […], "error": "…"}`, the error
+if there was one.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ def main(arguments: list[str]) -> int:
         _answer(answers, {"error": _words(error)})
         return 1
     for question in sys.stdin.buffer:
+        records: list[dict[str, Any]] = []
+        found: dict[str, Any] = {"records": records}
         try:
-            found: dict[str, Any] = {"records": [_plain(r) for r in parse(json.loads(question))]}
+            records.extend(_plain(record) for record in parse(json.loads(question)))
         except BaseException as error:  # noqa: BLE001
-            found = {"error": _words(error)}
+            found["error"] = _words(error)
         _answer(answers, found)
     return 0
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 from dlctl.contract.measured.pyramid import FROM_BYTES as PYRAMID_FROM_BYTES
 from dlctl.contract.metrics import (
@@ -132,6 +132,8 @@ class Progress:
         self._path = path
         self._clock = clock
         self._written_at = -math.inf
+        self._waiting: dict[str, object] | None = None
+        """What came too soon after the last write."""
 
     def update(
         self,
@@ -149,14 +151,22 @@ class Progress:
             done: the share of the training, from 0 to 1.
             force: write even if the last write was more recent than that.
         """
-        now = self._clock()
-        if self._path is None or (not force and now - self._written_at < PROGRESS_INTERVAL_S):
+        if self._path is None:
             return
-        self._written_at = now
-        known = {name: finite(value) for name, value in metrics.items()}
-        content = {
-            "step": step, "epoch": epoch, "metrics": known, "warning": warning, "done": done,
+        self._waiting = {
+            "step": step, "epoch": epoch, "metrics": metrics, "warning": warning, "done": done,
         }  # fmt: skip
+        if force or self._clock() - self._written_at >= PROGRESS_INTERVAL_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what came too soon after the last write."""
+        content, self._waiting = self._waiting, None
+        if self._path is None or content is None:
+            return
+        self._written_at = self._clock()
+        metrics = cast("Mapping[str, float]", content["metrics"])
+        content["metrics"] = {name: finite(value) for name, value in metrics.items()}
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):  # the node's own disk; the next update comes soon
             temporary.write_text(json.dumps(content, allow_nan=False))

@@ -12,7 +12,7 @@ from dlctl.cli import common, listing, main, output
 from dlctl.cli.views import metrics as views_metrics
 from dlctl.contract import State
 from dlctl.contract.metrics import Source, make_line
-from dlctl.errors import ConnectError, HostKeyError
+from dlctl.errors import ConnectError, HostKeyError, ResultsError
 from dlctl.record import RecordStore
 from dlctl.series.replays import Origin
 
@@ -158,3 +158,41 @@ def test_metrics_that_were_seen_are_printed_while_their_site_is_silent(
     done = run("metrics", "t-1", "--csv")
     assert done.stdout.splitlines()[1].endswith(",loss,0.5")
     assert warned == ["dead: no route to host; the metrics are as of 2 min ago"]
+
+
+def test_a_silent_site_does_not_hide_the_figures_of_others(store, asked, run, monkeypatch):
+    from dlctl.outputs.metrics.platform import Platform
+
+    def figures(session, site, records):
+        if site == "dead":
+            raise ConnectError("dead: no route to host")
+        return Platform(site, len(records), running=0, nodes_held=0, node_hours=1.25)
+
+    monkeypatch.setattr("dlctl.outputs.metrics.platform.platform", figures)
+    monkeypatch.setattr(views_metrics, "opened", lambda name: Site(name, False))
+    for name in ("dead", "lives"):
+        store.add(make_record(training_id=f"{name}-1", site=name, state=State.COMPLETED))
+    done = run("metrics", "--platform")
+    assert "lives  1          0        0      none        1.25" in done.stdout
+    assert isinstance(done.exception, ConnectError)
+
+
+@pytest.mark.parametrize("command", [
+    ("metrics", "t-1", "--tensorboard"), ("metrics", "t-1", "--parquet"), ("dashboard", "--export"),
+])  # fmt: skip
+def test_a_named_file_that_cannot_be_written_is_said_plainly(
+    store, run, tmp_path, monkeypatch, command
+):
+    from dlctl.outputs import metrics
+    from dlctl.series.merged import Entry
+
+    if "metrics" in command:
+        store.add(make_record(site="a", **OPEN))
+    monkeypatch.setattr(Site, "transport", None, raising=False)
+    monkeypatch.setattr(views_metrics, "opened", lambda name: Site(name, False))
+    entry = Entry(Origin(1, 0, Source.LOOP), make_line(7, 1, 1000.0, {"loss": 0.5}))
+    monkeypatch.setattr(metrics, "read_metrics", lambda *_: [entry])
+    (tmp_path / "file").write_text("")
+    done = run(*command, str(tmp_path / "file/below"))
+    assert isinstance(done.exception, ResultsError), done.exception
+    assert done.exception.message == f"{tmp_path}/file/below can't be written: Not a directory"

@@ -64,6 +64,17 @@ def test_memory_that_the_node_has_measured_is_told_once():
     assert speed_line([{"memory_bytes": 1 << 30}], PLAN, memory=False) == ""
 
 
+def test_of_many_metrics_the_first_are_printed(capsys):
+    learner = process("learner", 0, "n1", **{f"norm{n}": 1.0 for n in range(1020)})
+    plan = {**PLAN, "resources": resources(1), "framework": {"command": None, "job": "train.py"}}
+    print_details({**KNOWN, "plan": plan, "learners": [learner]})
+    lines = capsys.readouterr().out.splitlines()
+    told = lines[lines.index("metrics:") + 1 :]
+    assert (told[19], told[20]) == (
+        "  norm19  1", "  and 1,000 more, which `dlctl metrics` prints",
+    )  # fmt: skip
+
+
 def test_the_shares_stand_below_the_learners_and_not_in_their_row(capsys):
     learner = {"rank": 0, "host": "n1", "state": "TRAINING", "reason": "", "epoch": 1, "step": 9,
                "exit_code": None, "signal": None, "heartbeat_at": 0.0,

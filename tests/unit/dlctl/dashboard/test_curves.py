@@ -104,7 +104,8 @@ def test_a_row_of_a_training_without_metrics():
 def test_a_row_has_the_value_of_the_curve_that_it_names_of_the_first_learner():
     record = {"training_id": "a-1", "state": "TRAINING", "created_at": 1.0, "loss": 7.0}
     run = Run("a")
-    run.add(Origin(1, 0, Source.LOG), MetricsLine(1, None, T0, {"accuracy": 0.9}, group="test"))
+    values = {"a": 2.0, "accuracy": 0.9}
+    run.add(Origin(1, 0, Source.LOG), MetricsLine(1, None, T0, values, group="test"))
     found = row(record, run)
     assert (found["spark_name"], found["spark_last"]) == ("test accuracy", 0.9)
     for learner, steps in ((0, 3), (1, 5)):

@@ -80,6 +80,22 @@ def test_bins_hold_every_point_once(written, budget_bytes):
     assert kinds == ["begin", *["checkpoint"] * (LINES // VALIDATED_EVERY)]
 
 
+@pytest.mark.parametrize(
+    ("names", "lines", "rare"), [(1, 16_393, 16), (60, 4999, 7), (100, 3011, 5), (4000, 13, 2)]
+)
+def test_bins_hold_every_point_of_many_metrics_and_of_rare_ones(tmp_path, names, lines, rare):
+    file = MetricsFile(tmp_path / contract.metrics_file(1, 0))
+    for step in range(1, lines + 1):
+        file.append(step, 1, {f"layer{i}/norm": float(step) for i in range(names)})
+        if step % rare == 0:
+            file.append(step, 1, {"validation_loss": float(step)})
+    reader = MetricsReader(Record("t-1", "t", "local", str(tmp_path), str(tmp_path), ""), 32 * 1024)
+    reader.refresh(HERE)
+    for key, curve in reader.run.curves.items():
+        every = rare if key.group == "validation" else 1
+        assert (sum(curve.points.count), curve.last) == (lines // every, lines - lines % every), key
+
+
 def test_opening_moves_a_small_part_of_the_file(written, monkeypatch):
     moved = []
     run = HERE.run

@@ -168,6 +168,12 @@ def test_stable_oscillating_or_diverging(values, state, beginning):
     assert (found[0], found[1][: len(beginning)]) == (state, beginning), found
 
 
+def test_near_zero_the_noise_is_told_as_a_share_of_the_range():
+    values = [4.0 * 0.9**n for n in range(100)] + [0.004, 0.012] * 50
+    state, text = told("stable", run_of(*curve("loss", values)))
+    assert (state, text) == ("good", "Yes: loss varies by 0.2 % of its range between neighbours.")
+
+
 def test_the_stable_loss_is_one_that_has_enough_values():
     run = run_of(*curve("loss", [1.0] * 20))
     run.add(Origin(1, 0, Source.LOG), MetricsLine(1, values={"loss": 2.0}, group="p"))

@@ -74,6 +74,17 @@ def test_a_parser_that_fails_is_said_once_and_not_used_any_more(parser_of, code,
     assert len(said) == 1 and words in said[0] and "my_parser.py" in said[0], said
 
 
+def test_records_before_an_error_are_kept(parser_of):
+    said = []
+    code = """
+def parse(lines):
+    for line in lines:
+        yield {"step": 1, "loss": float(line)}
+"""
+    (line,) = parser_of(code, said).feed("0.5\nno number\n0.25\n")
+    assert (line.values, len(said)) == ({"loss": 0.5}, 1)
+
+
 def test_its_process_ends_with_the_file(parser_of):
     parser = parser_of("import os\ndef parse(lines): return [{'pid': os.getpid()}]")
     (line,) = parser.feed("x\n")

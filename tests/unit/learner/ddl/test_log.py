@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -38,6 +40,24 @@ def test_values_become_lines_and_a_report(job):
     assert (second["group"], second["top-1"], "epoch" in second) == ("test", 0.25, False)
     told = json.loads((job / "progress.json").read_text())
     assert (told["step"], told["metrics"]) == (10, {"loss": 0.5})  # twice a second at most
+
+
+def test_the_last_step_is_reported_when_the_program_ends(job):
+    program = """if True:
+        import os, sys
+        from learner import ddl
+        ddl.log(1, loss=2.0)
+        ddl.log(2, loss=0.125)
+        ddl.log(2, accuracy=0.5, group="test")
+        if not os.fork():
+            sys.exit(0)
+        os.wait()
+        print(open(os.environ["DLCTL_PROGRESS_FILE"]).read())"""
+    run = [sys.executable, "-c", program]
+    before = subprocess.run(run, check=True, capture_output=True).stdout
+    told = json.loads((job / "progress.json").read_text())
+    assert (json.loads(before)["step"], told["step"]) == (1, 2)
+    assert told["metrics"] == {"loss": 0.125, "test_accuracy": 0.5}
 
 
 def test_a_program_without_epochs_reports_none(job):
@@ -75,6 +95,12 @@ def test_numbers_of_numpy_and_torch_are_numbers(job):
     assert [(line["step"], line.get("loss")) for line in lines(job)] == [
         (5, 0.25), (6, 1.0), (7, None),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [None, "much", [1]])
+def test_an_error_names_the_value_that_is_no_number(job, value):
+    with pytest.raises((TypeError, ValueError), match="ddl.log: 'loss' is no number: "):
+        ddl.log(1, accuracy=0.5, loss=value)
 
 
 def test_threads_log_side_by_side(job, monkeypatch):
