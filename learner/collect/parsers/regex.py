@@ -1,7 +1,8 @@
 """FfDL's `regex_extractor`: groups of regular expressions over a sliding window of lines.
 
 With each line the window grows until it has `line_lookahead` lines, and then loses its first. The
-first group that matches at its start makes a record and empties the window.
+first group that matches at its start makes a record and takes the lines of its match away. (FfDL
+empties the whole window there, and so loses the records that stand behind the first one in it.)
 """
 
 from __future__ import annotations
@@ -133,10 +134,10 @@ class RegexParser:
         found: list[MetricsLine] = []
         with self._limit:
             while self._window:
-                record, matched = self._try("".join(self._window))
+                record, used = self._try(self._window)
                 if record is not None:
                     found.append(record)
-                self._window = [] if matched else self._window[1:]
+                self._window = self._window[max(1, used) :]
         return found
 
     def memory(self) -> list[str]:
@@ -159,23 +160,27 @@ class RegexParser:
         begin = 0
         with self._limit:
             for last in self._candidates(text, lines, old):
-                first = max(begin, last - self._lookahead + 1)
-                record, matched = self._try("".join(lines[first : last + 1]))
-                if matched:
-                    begin = last + 1
-                if record is not None:
-                    found.append(record)
+                used = 1
+                while used and begin <= last:
+                    first = max(begin, last - self._lookahead + 1)
+                    record, used = self._try(lines[first : last + 1])
+                    begin = first + used if used else begin
+                    if record is not None:
+                        found.append(record)
         keep = max(begin, len(lines) - self._lookahead + 1, 0)
         self._window = lines[keep:] if self._lookahead > 1 else []
         return found
 
-    def _try(self, window: str) -> tuple[MetricsLine | None, bool]:
-        """Return the record of the first group that matches, and whether one did."""
+    def _try(self, lines: Sequence[str]) -> tuple[MetricsLine | None, int]:
+        """Return the record of the first group that matches, and of how many lines; 0: none does."""
+        window = "".join(lines)
         for group in self._groups:
             match = self._match(group, window)
             if match is not None:
-                return group.record(match, self._subid), True
-        return None, False
+                ends = accumulate(map(len, lines))
+                used = next(n for n, end in enumerate(ends, 1) if end >= match.end())
+                return group.record(match, self._subid), used
+        return None, 0
 
     def _match(self, group: Group, window: str) -> re.Match[str] | None:
         for literal in group.literals:

@@ -82,6 +82,15 @@ def test_a_window_that_is_too_short_matches_nothing():
     assert parser_of(CAFFE, lookahead=2).feed(LOG) == []
 
 
+@pytest.mark.parametrize("every", [1, 4, 10])
+def test_lines_between_records_cost_no_record(every):
+    plain = {"g": {"regex": "x=%{INT:x}", "scalars": {"x": {"type": "INT", "value": "$x"}}}}
+    text = "".join(f"x={n}\n" + ("noise\n" if n % every == 0 else "") for n in range(200))
+    parser = parser_of(plain)
+    found = feed_in_pieces(parser, text, [7, 30, 1, 1, 50]) + parser.finish()
+    assert [record.values["x"] for record in found] == list(range(200))
+
+
 def test_types_literals_and_groups_that_took_no_part():
     plain = {
         "g": {
@@ -183,13 +192,16 @@ def plain_way(groups, text, lookahead):
         window.append(line)
         if len(window) > lookahead:
             window.pop(0)
-        for group in groups:
-            match = group.pattern.match("".join(window))
-            if match is not None:
-                found.append((group.name, match.group(0)))
-                window = []
-                break
+        while window and (first := first_match(groups, "".join(window))):
+            group, match = first
+            found.append((group.name, match.group(0)))
+            del window[: max(1, len(match.group(0).splitlines()))]
     return found
+
+
+def first_match(groups, text):
+    matches = ((group, group.pattern.match(text)) for group in groups)
+    return next(((group, match) for group, match in matches if match), None)
 
 
 @given(st.lists(PATTERNS, min_size=1, max_size=3), LINES, st.integers(1, 5),
