@@ -206,10 +206,10 @@ def from_json(text: str) -> Any:
 
 
 def shown_state(record: Record) -> str:
-    """Return the state, and since when it is stale."""
+    """Return the state, and for how long it is stale."""
     if record.stale_since is None:
         return str(record.state)
-    return f"{record.state} (stale since {ago(time.time() - record.stale_since)})"
+    return f"{record.state} (stale for {span(time.time() - record.stale_since)})"
 
 
 def print_record(record: Record) -> None:

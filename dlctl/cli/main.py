@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -14,6 +15,7 @@ from dlctl import __version__
 from dlctl.cli import output
 from dlctl.errors import DlctlError, ManifestError
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_PROBLEMS = 20
 """How many lines of one failure to show: thousands of files in a folder may be unfit to send."""
 
@@ -115,11 +117,16 @@ def main() -> None:
     except DlctlError as failure:
         sys.exit(_explain(failure))
     except (BrokenPipeError, _ReaderGone):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(141)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as fault:
+        if isinstance(fault, OSError) and fault.errno in _FULL:
+            _drop_output()
+            where = fault.filename or "standard output"
+            output.error(f"{where} can't be written: {fault.strerror}", "free space there")
+            sys.exit(1)
         if os.environ.get("DLCTL_DEBUG"):
             raise
         output.error(
@@ -127,6 +134,11 @@ def main() -> None:
             "run the same command with --debug and report what it prints",
         )
         sys.exit(1)
+
+
+def _drop_output() -> None:
+    """Let Python's last flush of standard output succeed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain(failure: DlctlError) -> int:

@@ -148,7 +148,7 @@ def _head(line: Line, each: Shown, now: float) -> Line:
     for part in filter(None, parts):
         line.add(f" · {part}")
     if record.stale_since is not None:
-        line.add(f" · stale since {format_span(now - record.stale_since)}", YELLOW)
+        line.add(f" · stale for {format_span(now - record.stale_since)}", YELLOW)
     return line
 
 

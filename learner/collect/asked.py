@@ -112,7 +112,7 @@ class _Sources:
 
     def _parser(self, subid: str) -> LineParser:
         if self._kind is ParserType.EMETRICS:
-            return EmetricsParser(subid)
+            return EmetricsParser(self._complain, subid)
         if self._kind is ParserType.AUTO:
             return AutoParser(subid)
         if self._kind is ParserType.PYTHON:

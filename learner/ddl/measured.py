@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import math
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import SupportsFloat
 
@@ -30,12 +31,26 @@ class _Log:
         self.progress = Progress(Path(progress) if progress else None)
         self.newest: dict[str, float] = {}
         """The newest value by name, as the watchdog is told."""
+        self._steps: dict[str, int] = {}
+        """The newest step by name."""
+        self._warned = False
         self._process = os.getpid()
         atexit.register(self._end)
 
     def _end(self) -> None:
         if os.getpid() == self._process:  # a child that was forked ends, too
             self.progress.flush()
+
+    def note(self, step: int, names: Iterable[str]) -> None:
+        """Say once if a step comes again: a curve keeps only what was logged last."""
+        for name in names:
+            before = self._steps.get(name, step)
+            if before > step and not self._warned:
+                self._warned = True
+                print(f"dlctl: WARNING: ddl.log: step {step} of {name!r} comes after step {before} "
+                      "and replaces all from there on: count steps from the beginning of the "
+                      "training, not of an epoch.", file=sys.stderr, flush=True)  # fmt: skip
+            self._steps[name] = step
 
 
 _logs: dict[int, _Log] = {}
@@ -75,6 +90,7 @@ def log(
         for name, value in {**(values or {}), **more}.items()
     }
     told = {f"{group}_{name}" if group else name: value for name, value in numbers.items()}
+    found.note(step, told)
     found.newest = {**found.newest, **told}  # other threads log, too
     found.progress.update(step, epoch, found.newest, done=done)
     if found.file is not None and (found.rank == 0 or every_learner):

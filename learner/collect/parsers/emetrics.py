@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from dlctl.contract.metrics import SUBID, MetricsLine
 from learner.collect.parsers.record import Draft, Kind, kind_of
+from learner.collect.places import EMETRICS_FILE
+
+_EXCERPT = 60
+"""Characters of a line that are told."""
 
 
 class EmetricsParser:
     """Reads the records of one file.
 
     Args:
+        complain: takes a sentence about a line that is no record.
         subid: which of several runs the file belongs to, unless a record says so.
     """
 
-    def __init__(self, subid: str = "") -> None:
+    def __init__(self, complain: Callable[[str], None], subid: str = "") -> None:
+        self._complain = complain
         self._subid = subid
+        self._left_out = False
 
     def feed(self, text: str) -> list[MetricsLine]:
-        """Return the records in the lines; a line that is none is left out."""
-        found = (self._record(line) for line in text.split("\n") if line.lstrip().startswith("{"))
+        """Return the records in the lines; a line that is none is left out, and the first told."""
+        found = (self._record(line) for line in text.split("\n") if line.strip())
         return [line for line in found if line is not None]
 
     def finish(self) -> list[MetricsLine]:
@@ -38,6 +46,9 @@ class EmetricsParser:
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            self._leave_out(text)
             return None
         meta = _object(found.get("meta"))
         label = found.get("grouplabel")
@@ -50,6 +61,14 @@ class EmetricsParser:
         for name, item in _object(found.get("values")).items():
             draft.value(name, *_typed(item))
         return draft.line()
+
+    def _leave_out(self, text: str) -> None:
+        if not self._left_out:
+            self._left_out = True
+            line = text.strip()[:_EXCERPT]
+            self._complain(
+                f"{line!r} in {EMETRICS_FILE} is no JSON object: such lines are left out."
+            )
 
 
 def _object(value: object) -> dict[str, Any]:

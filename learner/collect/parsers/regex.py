@@ -172,7 +172,7 @@ class RegexParser:
         return found
 
     def _try(self, lines: Sequence[str]) -> tuple[MetricsLine | None, int]:
-        """Return the record of the first group that matches, and of how many lines; 0: none does."""
+        """Return the record of the first group that matches, and of how many lines; else 0."""
         window = "".join(lines)
         for group in self._groups:
             match = self._match(group, window)

@@ -3,7 +3,9 @@
 import json
 import re
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -189,6 +191,18 @@ def test_a_learner_that_printed_nothing_is_named(dlctl, local_site):
     end(dlctl, training_id)
     said = dlctl("logs", "--learner", "0", ok=True).stderr
     assert said == f"learner 0 of {training_id} (COMPLETED) has printed nothing\n"
+
+
+def test_an_output_that_is_full_is_said():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "dlctl", "frameworks", "list"], stdout=full,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == (
+        "error: standard output can't be written: No space left on device"
+    )
 
 
 def test_a_reader_that_leaves_is_exit_code_141(dlctl, local_site):

@@ -133,7 +133,7 @@ def test_status_fails_where_no_waiting_heals(store, asked, run):
     asked.answers["a"] = refuse(HostKeyError("its host key has changed"))
     done = run("status", "t-1")
     assert isinstance(done.exception, HostKeyError)
-    assert "stale since" in done.stdout
+    assert "stale for" in done.stdout
     asked.answers["a"] = refuse(ConnectError("no route to host"))
     assert run("status", "t-1").exit_code == 0
 

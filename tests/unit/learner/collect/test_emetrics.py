@@ -32,7 +32,7 @@ RECORD = {
 
 
 def parse(*records):
-    return EmetricsParser().feed("".join(f"{json.dumps(record)}\n" for record in records))
+    return EmetricsParser(print).feed("".join(f"{json.dumps(record)}\n" for record in records))
 
 
 def test_the_record_of_ffdl():
@@ -43,10 +43,16 @@ def test_the_record_of_ffdl():
     assert line.texts == {"note": "a <b>", "shape": "[1, 2]", "subid": "7"}
 
 
-def test_what_is_no_record_is_left_out():
+def test_what_is_no_record_is_left_out_and_said_once():
+    said = []
     text = '\nnonsense\n{"a": \n[1]\n{"values": 5}\n{}\n{"values": {"x": {"type": 9}}}\n'
-    assert EmetricsParser().feed(text) == []
-    assert EmetricsParser().feed("[" * 100_000 + "\n" + '{"a":' * 100_000 + "\n") == []
+    assert EmetricsParser(said.append).feed(text) == []
+    assert said == [
+        "'nonsense' in evaluation-metrics.txt is no JSON object: such lines are left out."
+    ]
+    deep = "[" * 100_000 + "\n" + '{"a":' * 100_000 + "\n"
+    assert EmetricsParser(said.append).feed(deep) == []
+    assert len(said) == 2 and len(said[1]) < 150
 
 
 JSON = st.recursive(
@@ -83,7 +89,7 @@ def test_without_a_time_a_record_has_the_present():
 def test_a_sub_folder_names_the_run_unless_the_record_does():
     plain = {"values": {"x": 1}}
     text = f"{json.dumps(plain)}\n{json.dumps({**plain, 'meta': {'subid': 'b'}})}\n"
-    assert [line.texts["subid"] for line in EmetricsParser("a").feed(text)] == ["a", "b"]
+    assert [line.texts["subid"] for line in EmetricsParser(print, "a").feed(text)] == ["a", "b"]
 
 
 NOW = datetime.datetime(2026, 1, 5, 12).timestamp()

@@ -60,6 +60,17 @@ def test_the_last_step_is_reported_when_the_program_ends(job):
     assert told["metrics"] == {"loss": 0.125, "test_accuracy": 0.5}
 
 
+def test_steps_that_begin_anew_with_each_epoch_are_said_once(job, capsys):
+    for epoch in (1, 2, 3):
+        for step in (1, 2):
+            ddl.log(step, loss=0.5, epoch=epoch)
+            ddl.log(step, loss=0.5, epoch=epoch, group="test")
+    ddl.log(3, accuracy=0.5)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "step 1 of 'loss' comes after step 2" in told
+
+
 def test_a_program_without_epochs_reports_none(job):
     ddl.log(10, loss=0.5)
     assert json.loads((job / "progress.json").read_text())["epoch"] is None
