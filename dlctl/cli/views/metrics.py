@@ -64,14 +64,17 @@ def metrics(
     if stay:
         return _follow(records, since, names, as_csv)
     found = {record.training_id: list(_read(record, since, names)) for record in records}
+    what = "such metrics" if names or since else "metrics"
     if tensorboard is not None:
         _write_tensorboard(tensorboard, found)
     if parquet is not None:
         _write_parquet(parquet, found)
     if as_json or as_csv:
         _print_records(found, as_csv)
+        for training_id in (each for each, some in found.items() if not some):
+            output.note(f"there are no {what} of {training_id}")
     elif tensorboard is None and parquet is None:
-        _print_table(found, "such metrics" if names or since else "metrics")
+        _print_table(found, what)
     return None
 
 
@@ -88,6 +91,10 @@ def _read(record: Record, since: int, names: str | None) -> Iterator[Entry]:
             raise
         seen_at, entries = kept
         output.warn(f"{error.message}; the metrics are as of {ago(time.time() - seen_at)}")
+    else:
+        if not entries and (kept := kept_metrics(record)) is not None:
+            entries = kept[1]
+            output.warn(f"{record.job_dir} holds no metrics any more; these were seen earlier")
     yield from chosen(entries, since, names)
 
 

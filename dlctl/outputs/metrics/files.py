@@ -125,7 +125,7 @@ class MetricsFiles:
             if fresh is None:
                 known = {n: o - len(self._overlaps.get(n, b"")) for n, o in self._offsets.items()}
                 fresh = read_appended(transport, self.folder, [FILES], known, _LOOK_BYTES)
-                fresh = self._without_overlaps(fresh)
+                fresh = self._without_overlaps(transport, fresh)
             again = found is None and any(len(c) == _LOOK_BYTES for c in fresh.values())
             for name, content in fresh.items():
                 self._offsets[name] = self._offsets.get(name, 0) + len(content)
@@ -140,8 +140,11 @@ class MetricsFiles:
             for content in arrived.get(name, []):
                 yield from self._lines(name, content)
 
-    def _without_overlaps(self, fresh: dict[str, bytes]) -> dict[str, bytes]:
-        if any(not fresh.get(n, b"").startswith(last) for n, last in self._overlaps.items()):
+    def _without_overlaps(self, transport: Transport, fresh: dict[str, bytes]) -> dict[str, bytes]:
+        """Return what is new. Of a file that is gone, as after a purge, stays what was kept."""
+        overlaps = self._overlaps.items()
+        changed = {n for n, last in overlaps if not fresh.get(n, b"").startswith(last)}
+        if changed and not changed.isdisjoint(self.read_sizes(transport)):
             raise Changed
         overlaps, self._overlaps = self._overlaps, {}
         return {name: content[len(overlaps.get(name, b"")) :] for name, content in fresh.items()}

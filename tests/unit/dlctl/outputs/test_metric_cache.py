@@ -125,16 +125,24 @@ def test_what_has_grown_meanwhile_goes_on_behind_what_is_known(record):
     assert site.sent_bytes < 20_000
 
 
-@pytest.mark.parametrize("how", ["other", "shorter", "gone"])
-def test_a_file_that_is_another_one_is_read_anew(record, how):
+def test_what_was_seen_outlives_a_purge_of_the_file(record):
     write(record, 1, 101)
     read(record)
     path_of(record).unlink()
-    if how != "gone":
-        write(record, 1001, 1101 if how == "other" else 1011)
-    expected = {"other": 100, "shorter": 10, "gone": 0}[how]
+    for _ in range(2):
+        assert list(losses(read(record))) == list(range(1, 101))
+    write(record, 101, 201, attempt=2)
+    assert list(losses(read(record))) == list(range(1, 201))
+
+
+@pytest.mark.parametrize("last", [1100, 1010])
+def test_a_file_that_is_another_one_is_read_anew(record, last):
+    write(record, 1, 101)
+    read(record)
+    path_of(record).unlink()
+    write(record, 1001, last + 1)
     known = losses(read(record))
-    assert len(known) == expected and all(step > 1000 for step in known)
+    assert list(known) == list(range(1001, last + 1))
     assert losses(MetricsReader(record)) == known
 
 
