@@ -17,6 +17,8 @@ LOAD, STORE = "load", "store"
 """The two scripts of a store."""
 EXIT_TRY_LATER = 75
 """Exit code of a script that failed for a reason of the infrastructure."""
+EXIT_SUPERSEDED = 76
+"""Exit code of a store script whose training has a later attempt, which stores its own results."""
 PREFIX = "STORE_"
 """Beginning of the variables of a script: `STORE_PASSWORD` holds `connection.password`."""
 MARKER = "_complete.json"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dlctl import contract
-from dlctl.contract.stores import EXIT_TRY_LATER, PREFIX, ListedObject
+from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX, ListedObject
 from learner.errors import SiteFault, UserFault
 from learner.storage.cache import Cache
 from learner.storage.listing import frozen, list_container, total_bytes
@@ -34,7 +35,6 @@ from learner.storage.upload import Superseded, Upload, save
 PATIENCE_VARIABLE = "DLCTL_STORE_PATIENCE_S"
 PATIENCE_S = 300.0
 CHECK_PATIENCE_S = 5.0
-EXIT_SUPERSEDED = 76
 _OURS = ("ID", "CONTAINER", "DIR", "CACHE", "DATA", "SOURCE", "PROGRESS", "JOB_DIR", "QUICK",
          "MAY_BE_EMPTY")  # fmt: skip
 """Variables that no key of `connection` sets."""
@@ -50,11 +50,24 @@ def main(arguments: list[str], env: Mapping[str, str] = os.environ) -> int:
         fault: UserFault = explained(error, place)
     except UserFault as error:
         fault = error
+    except OSError as error:
+        fault = _disk_fault(error, place)
     except Superseded:
         print("A later attempt stores its results: this one may not.", file=sys.stderr)
         return EXIT_SUPERSEDED
     print(fault, file=sys.stderr)
     return EXIT_TRY_LATER if isinstance(fault, SiteFault) else 1
+
+
+def _disk_fault(error: OSError, place: Place) -> SiteFault:
+    """Return the sentence of a file that can't be read or written here: a store's errors differ."""
+    where = f" {str(error.filename)!r}" if error.filename else ""
+    return SiteFault(
+        f"The files of data store {place.id!r} can't be moved on {socket.gethostname()}:{where} "
+        f"{error.strerror or error}.",
+        hint="Check the space, the quota and the permissions below the site's root, and what the "
+        "cache holds: dlctl stores cache",
+    )
 
 
 def place_of(env: Mapping[str, str]) -> Place:

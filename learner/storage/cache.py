@@ -83,7 +83,10 @@ class Cache:
                 if (tree := self.tree(listing)) is not None:
                     return Filled(tree, 0)
                 fetched_bytes = self._fetch(listing, store, claim, progress)
-                return Filled(self._make_tree(listing, claim), fetched_bytes)
+                try:
+                    return Filled(self._make_tree(listing, claim), fetched_bytes)
+                except FileNotFoundError as error:  # somebody has emptied the cache meanwhile
+                    raise Overtaken from error
 
     def _content(self, item: ListedObject) -> Path:
         name = hashlib.sha256(f"{item.key}\0{item.etag}\0{item.size_bytes}".encode()).hexdigest()
@@ -93,12 +96,13 @@ class Cache:
         self, listing: Listing, store: ObjectStore, claim: Claim, progress: Progress
     ) -> int:  # fmt: skip
         lacking = [
-            Wanted(as_object(item), self._content(item))
+            Wanted(as_object(item), self._content(item), self._place.etags_are_md5)
             for item in listing.objects
             if not _is_whole(self._content(item), item)
         ]
         for folder in {each.file.parent for each in lacking}:
             folder.mkdir(exist_ok=True)
+        self._sweep({each.file.name for each in lacking})
         self._check_room(lacking)
         counted, lock = _Counted(store), threading.Lock()
         progress.begin(sum(each.item.size_bytes for each in lacking))
@@ -109,6 +113,14 @@ class Cache:
 
         Fetcher(counted, claim, arrived).fetch(lacking)
         return counted.read_bytes
+
+    def _sweep(self, lacking: set[str]) -> None:
+        """Remove what killed fetchers have left and nobody can go on with."""
+        for left in self.folder.glob("objects/*/*.*"):
+            pair = (left.with_suffix(".part"), left.with_suffix(".chunks"))
+            is_wanted = left.name.partition(".")[0] in lacking
+            if not (is_wanted and all(each.exists() for each in pair)):
+                left.unlink(missing_ok=True)
 
     def _check_room(self, lacking: list[Wanted]) -> None:
         there = (part.stat().st_blocks * 512 for part in self.folder.glob("objects/*/*.part"))
@@ -125,6 +137,8 @@ class Cache:
 
     def _make_tree(self, listing: Listing, claim: Claim) -> Path:
         trees = self.folder / "trees"
+        if not claim.still_owned():  # else it removes what its successor makes
+            raise Overtaken
         for old in trees.glob(".new.*"):
             shutil.rmtree(old, ignore_errors=True)
         new, tree = trees / f".new.{claim.token}", trees / digest(listing)
@@ -171,6 +185,8 @@ def _link(content: Path, file: Path) -> None:
     """Give a content a second name; a file system without hard links gets a symbolic one."""
     try:
         os.link(content, file)
+    except FileNotFoundError:
+        raise
     except OSError:
         file.symlink_to(os.path.relpath(content, file.parent))
 

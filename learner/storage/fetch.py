@@ -21,7 +21,7 @@ from pathlib import Path
 from learner.storage.claim import Claim
 from learner.storage.etag_check import EtagCheck
 from learner.storage.objects import Object, ObjectStore, Refusal, Refused, Unavailable
-from learner.storage.objects.base import CHUNK_BYTES
+from learner.storage.objects.base import CHUNK_BYTES, OPAQUE_HINT
 
 THREADS = 8
 _TRIES = 3
@@ -39,6 +39,7 @@ class Wanted:
 
     item: Object
     file: Path
+    etag_is_md5: bool = True
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     done: dict[int, int] = field(default_factory=dict)
     """The chunks that are in the part file, with their checksums."""
@@ -110,7 +111,7 @@ class Fetcher:
         item = wanted.item
         for _ in range(_TRIES):
             content = self._store.read(item, 0, item.size_bytes) if item.size_bytes else b""
-            check = EtagCheck(item)
+            check = EtagCheck(item, wanted.etag_is_md5)
             check.update(content)
             if check.agrees():
                 break
@@ -175,7 +176,7 @@ class Fetcher:
         The caller holds `checking`.
         """
         try:
-            wanted.check = wanted.check or EtagCheck(wanted.item)
+            wanted.check = wanted.check or EtagCheck(wanted.item, wanted.etag_is_md5)
             if not wanted.check.can_tell:
                 return True
             with self._own(wanted, _PART).open("rb") as file:
@@ -213,16 +214,18 @@ class Fetcher:
         self._own(wanted, _CHUNKS).unlink(missing_ok=True)
 
     def _publish(self, own: Path, wanted: Wanted) -> None:
-        if not self._claim.still_owned():
-            raise Overtaken
         try:
+            if not self._claim.still_owned():
+                own.unlink(missing_ok=True)
+                raise Overtaken
+            own.chmod(own.stat().st_mode & ~0o222)  # trainings share it
             own.rename(wanted.file)
         except FileNotFoundError as error:
             raise Overtaken from error
 
 
 def _agrees(path: Path, wanted: Wanted) -> bool:
-    check = EtagCheck(wanted.item)
+    check = EtagCheck(wanted.item, wanted.etag_is_md5)
     if not check.can_tell:
         return path.stat().st_size == wanted.item.size_bytes
     with path.open("rb") as file:
@@ -234,4 +237,6 @@ def _agrees(path: Path, wanted: Wanted) -> bool:
 def _damaged(item: Object) -> Exception:
     if not item.etag:
         return Refused(Refusal.CHANGED, key=item.key)
-    return Unavailable(f"{item.key!r} arrived damaged {_TRIES} times: it is not what its etag says")
+    return Unavailable(
+        f"{item.key!r} arrived damaged {_TRIES} times: it is not what its etag says{OPAQUE_HINT}"
+    )

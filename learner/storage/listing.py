@@ -38,9 +38,12 @@ def frozen(file: Path, store: ObjectStore, place: Place) -> Listing:
 
 def list_container(store: ObjectStore, place: Place) -> Listing:
     """Return what a container holds now, by name."""
+    found = sorted(store.list(), key=lambda item: item.key)
+    folders = {folder for item in found for folder in _folders(item.key)}
     objects = [
         ListedObject(each.key, each.size_bytes, each.etag, list(each.parts))
-        for each in sorted(store.list(), key=lambda item: item.key)
+        for each in found
+        if each.size_bytes or each.key not in folders  # an empty one only marks the folder
     ]
     if not objects:
         where = f"{place.container}/{place.prefix}".rstrip("/")
@@ -69,10 +72,15 @@ def check_names(objects: list[ListedObject], place: Place) -> None:
             why = f"no file may have a null character or a part of over {_LONGEST_BYTES} bytes"
             raise Refused(Refusal.BAD_NAME, why, item.key)
         files.add(name)
-        folders.update("/".join(parts[:end]) for end in range(1, len(parts)))
+        folders.update(_folders(name))
     if both := sorted(files & folders):
         key = next(item.key for item in objects if file_name(item.key, place.prefix) == both[0])
         raise Refused(Refusal.BAD_NAME, "other objects need a folder of this name", key)
+
+
+def _folders(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def file_name(key: str, prefix: str) -> str:

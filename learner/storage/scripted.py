@@ -19,6 +19,7 @@ from pathlib import Path
 from dlctl.contract import DataStore
 from dlctl.contract.stores import (
     CACHE,
+    EXIT_SUPERSEDED,
     EXIT_TRY_LATER,
     LOAD,
     PREFIX,
@@ -30,7 +31,7 @@ from dlctl.contract.stores import (
     store_script,
 )
 from learner.errors import SiteFault, UserFault
-from learner.storage.base import Tick
+from learner.storage.base import Interrupted, Tick
 from learner.system.processes import send_group
 from learner.system.secret_files import resolve_secret
 
@@ -132,8 +133,10 @@ def _run(
         code = _wait(script, env, log, tick, lambda: show(told_of(job_dir, store)))
         if code >= 0 and code <= 128:
             break
+    if code == EXIT_SUPERSEDED:
+        raise Interrupted
     if code != 0:
-        raise _failed(store, name, code, log)
+        raise _failed(store, name, code, log, [settings[key] for key in store.secrets])
 
 
 def _wait(
@@ -160,9 +163,12 @@ def _wait(
         process.wait()
 
 
-def _failed(store: DataStore, name: str, code: int, log: Path) -> UserFault:
-    """Return the fault of a script that failed, in its own last words."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+def _failed(store: DataStore, name: str, code: int, log: Path, hidden: list[str]) -> UserFault:
+    """Return the fault of a script that failed, in its own last words, without credentials."""
+    text = log.read_text(errors="replace")
+    for secret in filter(None, hidden):
+        text = text.replace(secret, "***")
+    lines = [line for line in text.splitlines() if line.strip()]
     hint = f"See {log}"
     if lines and lines[-1].startswith(_HINT):
         hint = lines.pop().removeprefix(_HINT)

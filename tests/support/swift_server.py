@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -18,9 +19,11 @@ from repository import SUPPORT
 PYTHON = Path(sys.prefix, "servers/bin/python")
 """An environment of its own: Swift's packages would be loaded by every Python of the tests."""
 USER, PASSWORD = "test:tester", "correct-horse-battery"
+_CONNECTIONS = 6
 _BACKENDS = ("account", "container", "object")
 _SWIFT_CONF = (
     "[swift-hash]\nswift_hash_path_suffix = tests\n[storage-policy:0]\nname = one\ndefault = yes\n"  # noqa: E501
+    "[swift-constraints]\ncontainer_listing_limit = 100\n"  # servers differ in it
 )
 _BACKEND_CONF = """\
 [DEFAULT]
@@ -57,6 +60,7 @@ use = egg:swift#bulk
 [filter:s3api]
 use = egg:swift#s3api
 dns_compliant_bucket_names = no
+max_bucket_listing = 99
 min_segment_size = 1
 location = us-east-1
 [filter:tempauth]
@@ -147,19 +151,26 @@ class Swift:
         return self.request("GET", container)[2].decode().splitlines()
 
     def container(self, name: str, objects: dict[str, bytes]) -> str:
-        """Make a container with objects in it, through one connection; return its name."""
+        """Make a container with objects in it, through a few connections; return its name."""
+        self.put(name)
+        keys = list(objects)
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            some = (keys[n::_CONNECTIONS] for n in range(_CONNECTIONS))
+            list(pool.map(lambda mine: self._put_all(name, mine, objects), some))
+        return name
+
+    def _put_all(self, name: str, keys: list[str], objects: dict[str, bytes]) -> None:
+        if not keys:
+            return
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         headers = {"X-Auth-Token": self.token()}
         with contextlib.closing(connection):
-            for path, body in {
-                "": b"",
-                **{f"/{key}": body for key, body in objects.items()},
-            }.items():
-                connection.request("PUT", f"/v1/AUTH_test/{quote(name + path)}", body, headers)
+            for key in keys:
+                path = f"/v1/AUTH_test/{quote(f'{name}/{key}')}"
+                connection.request("PUT", path, objects[key], headers)
                 answer = connection.getresponse()
-                assert answer.status in (201, 202), (path, answer.status)
+                assert answer.status in (201, 202), (key, answer.status)
                 answer.read()
-        return name
 
 
 @contextlib.contextmanager

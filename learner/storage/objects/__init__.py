@@ -12,11 +12,12 @@ import importlib
 
 from learner.errors import UserFault
 from learner.storage.objects.base import Object, ObjectStore, Place, Refusal, Refused, Unavailable
+from learner.storage.objects.digests import Digests, digests_of
 from learner.storage.objects.faults import explained
 from learner.storage.objects.patience import Patient
 
-__all__ = ["Object", "ObjectStore", "Patient", "Place", "Refusal", "Refused", "Unavailable",
-           "explained", "open_store"]  # fmt: skip
+__all__ = ["Digests", "Object", "ObjectStore", "Patient", "Place", "Refusal", "Refused",
+           "Unavailable", "digests_of", "explained", "open_store"]  # fmt: skip
 
 _MADE_BY = {"s3": "s3", "swift": "swift", "http": "web", "fsspec": "others"}
 """Module of each implementation; each has a function `connect(place)`."""
