@@ -57,7 +57,8 @@ def save(
     def one(path: Path) -> StoredFile:
         name = path.relative_to(upload.source).as_posix()
         known = digests_of(path)
-        if not known.agree_with(store.stat(upload.prefix + name)):
+        there = store.stat(upload.prefix + name)
+        if there is None or not there.has(known):
             check()
             try:
                 store.write(upload.prefix + name, path, known)

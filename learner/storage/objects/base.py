@@ -6,17 +6,12 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from learner.storage.objects.digests import Digests
+from learner.storage.objects.digests import Digests
 
 CHUNK_BYTES = 8 << 20
 """How much of an object one request asks for."""
-PART_BYTES = 16 << 20
-"""The size of the parts in which large files are written."""
-LARGE_BYTES = 4 * PART_BYTES
-"""From this size on a file is written in parts."""
 TIMEOUT_S = 60.0
 """After this long without a byte, a request has failed."""
 
@@ -31,6 +26,10 @@ class Object:
     """Without quotes; changes with the content."""
     parts: tuple[int, ...] = ()
     """The sizes of an object's parts in bytes, if the etag is the MD5 of the parts' MD5s."""
+
+    def has(self, known: Digests) -> bool:
+        """Return whether the object is known to have a file's content."""
+        return self.size_bytes == known.size_bytes and self.etag in known.etags
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner.storage.objects.base import LARGE_BYTES, PART_BYTES, Object
-
+PART_BYTES = 16 << 20
+"""The size of the parts in which large files are written."""
+LARGE_BYTES = 4 * PART_BYTES
+"""From this size on a file is written in parts."""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -33,12 +35,6 @@ class Digests:
         of_text = _md5("".join(self.part_md5s).encode())
         of_bytes = _md5(b"".join(map(bytes.fromhex, self.part_md5s)))
         return of_text, f"{of_bytes}-{len(self.part_md5s)}"
-
-    def agree_with(self, found: Object | None) -> bool:
-        """Return whether an object is known to have this content."""
-        return found is not None and found.size_bytes == self.size_bytes and (
-            found.etag in self.etags
-        )  # fmt: skip
 
 
 def digests_of(path: Path) -> Digests:

@@ -16,7 +16,6 @@ from obstore.store import S3Store
 from learner.storage.objects.base import (
     CHUNK_BYTES,
     OPAQUE_HINT,
-    PART_BYTES,
     TIMEOUT_S,
     Object,
     Place,
@@ -24,7 +23,7 @@ from learner.storage.objects.base import (
     Refused,
     Unavailable,
 )
-from learner.storage.objects.digests import Digests
+from learner.storage.objects.digests import PART_BYTES, Digests
 
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _HOST_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")

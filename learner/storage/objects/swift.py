@@ -12,14 +12,13 @@ from typing import IO, Any
 from urllib.parse import quote, unquote, urlencode
 
 from learner.storage.objects.base import (
-    PART_BYTES,
     Object,
     Place,
     Refusal,
     Refused,
     Unavailable,
 )
-from learner.storage.objects.digests import Digests
+from learner.storage.objects.digests import PART_BYTES, Digests
 from learner.storage.objects.http_client import Answer, HttpClient, from_json
 from learner.storage.objects.swift_auth import Session
 
@@ -125,7 +124,8 @@ class Swift:
         body = json.dumps(rows).encode()
         path = f"{self._path(key)}?multipart-manifest=put"
         _expect(self._ask("PUT", path, body=body), (201, 202), key)
-        if not known.agree_with(self.stat(key)):
+        found = self.stat(key)
+        if found is None or not found.has(known):
             raise Unavailable(f"what it has of {key!r} is not what was sent")
 
     def _segment(
