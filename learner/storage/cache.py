@@ -27,7 +27,7 @@ from learner.errors import SiteFault
 from learner.storage.claim import Claim, claimed
 from learner.storage.fetch import Fetcher, Overtaken, Wanted
 from learner.storage.listing import as_object, digest, file_name
-from learner.storage.objects import ObjectStore, Place
+from learner.storage.objects import Object, ObjectStore, Place
 from learner.storage.progress import Progress, size_text
 
 
@@ -168,8 +168,8 @@ class _Counted:
         self.read_bytes = 0
         self.list, self.write, self.stat = store.list, store.write, store.stat
 
-    def read(self, item: object, start: int, length: int) -> bytes:
-        content = self._store.read(item, start, length)  # type: ignore[arg-type]
+    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
+        content = self._store.read(item, start, length)
         with self._lock:
             self.read_bytes += len(content)
         return content

@@ -35,7 +35,7 @@ class EtagCheck:
         """Whether the etag says anything about the content."""
         return self._is_md5
 
-    def update(self, content: bytes) -> None:
+    def update(self, content: bytes | memoryview) -> None:
         """Take the next bytes."""
         if not self._is_md5:
             return

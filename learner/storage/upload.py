@@ -91,6 +91,6 @@ def _check_marker(upload: Upload, store: ObjectStore, marker: str) -> None:
     item = store.stat(marker)
     if item is None or item.size_bytes == 0:
         return
-    known = json.loads(store.read(item, 0, item.size_bytes))
+    known = json.loads(bytes(store.read(item, 0, item.size_bytes)))
     if known.get("attempt", 0) > upload.attempt:
         raise Superseded

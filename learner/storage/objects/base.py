@@ -109,7 +109,7 @@ class ObjectStore(Protocol):
     def list(self) -> Iterator[Object]:
         """Yield every object below the place's prefix."""
 
-    def read(self, item: Object, start: int, length: int) -> bytes:
+    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
         """Return `length` bytes of an object from `start` on, if its etag is still the same."""
 
     def write(self, key: str, source: Path, known: Digests) -> None:

@@ -35,7 +35,7 @@ class Patient:
         """Yield every object: a listing that fails in the middle begins again."""
         yield from self._repeat(lambda: list(self._store.list()))
 
-    def read(self, item: Object, start: int, length: int) -> bytes:
+    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
         """Return a range of an object."""
         return self._repeat(lambda: self._store.read(item, start, length))
 

@@ -87,14 +87,14 @@ class S3:
         except (BaseError, OSError) as error:
             _translate(error)
 
-    def read(self, item: Object, start: int, length: int) -> bytes:
+    def read(self, item: Object, start: int, length: int) -> bytes | memoryview:
         """Return a range of an object."""
         try:
             answer = obstore.get(
                 self._store, item.key,
                 options={"range": (start, start + length), "if_match": f'"{item.etag}"'},
             )  # fmt: skip
-            content = bytes(answer.bytes())
+            content = memoryview(answer.bytes())
         except (BaseError, OSError) as error:
             _translate(error, item.key)
         if len(content) != length:
