@@ -85,6 +85,20 @@ class Listing:
 
 
 @dataclass(frozen=True)
+class CachedData:
+    """What the cache holds of one container, as one listing has it."""
+
+    endpoint: str
+    container: str
+    files: int
+    size_bytes: int
+    used_at: float
+    """When a training last asked for it, in Unix seconds."""
+    users: list[str]
+    """The trainings that use it and have not ended."""
+
+
+@dataclass(frozen=True)
 class StoredFile:
     """One file of a training in a container."""
 

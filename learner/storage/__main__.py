@@ -7,6 +7,7 @@ error ends with one sentence on failure; exit code 75 means that another try may
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import socket
 import sys
@@ -17,8 +18,8 @@ from pathlib import Path
 from dlctl import contract
 from dlctl.contract.stores import EXIT_SUPERSEDED, EXIT_TRY_LATER, PREFIX, ListedObject
 from learner.errors import SiteFault, UserFault
-from learner.storage.cache import Cache
-from learner.storage.listing import frozen, list_container, total_bytes
+from learner.storage.cache import Cache, Filled
+from learner.storage.listing import freeze, known_listing, list_container, total_bytes
 from learner.storage.objects import (
     Object,
     ObjectStore,
@@ -36,7 +37,7 @@ PATIENCE_VARIABLE = "DLCTL_STORE_PATIENCE_S"
 PATIENCE_S = 300.0
 CHECK_PATIENCE_S = 5.0
 _OURS = ("ID", "CONTAINER", "DIR", "CACHE", "DATA", "SOURCE", "PROGRESS", "JOB_DIR", "QUICK",
-         "MAY_BE_EMPTY")  # fmt: skip
+         "MAY_BE_EMPTY", "CACHE_LIMIT")  # fmt: skip
 """Variables that no key of `connection` sets."""
 
 
@@ -102,9 +103,17 @@ def _load(kind: str, place: Place, env: Mapping[str, str]) -> int:
     """Fill the cache with the container's data, and make `STORE_DATA` a link to it."""
     began = time.monotonic()
     progress = _progress(place, env, "training data")
-    store = _opened(kind, place, env, progress, PATIENCE_S)
-    listing = frozen(Path(env[f"{PREFIX}DIR"]) / "listing.json", store, place)
-    filled = Cache(Path(env[f"{PREFIX}CACHE"]), place).fill(listing, store, progress)
+    limit = env.get(f"{PREFIX}CACHE_LIMIT")
+    cache = Cache(Path(env[f"{PREFIX}CACHE"]), place, float(limit) if limit else math.inf)
+    file = Path(env[f"{PREFIX}DIR"]) / "listing.json"
+    listing = known_listing(file, place)
+    tree = cache.tree(listing) if listing else None
+    if listing and tree:  # then the store need not be reached from here
+        filled = Filled(tree, 0)
+    else:
+        store = _opened(kind, place, env, progress, PATIENCE_S)
+        listing = listing or freeze(file, store, place)
+        filled = cache.fill(listing, store, progress)
     link = Path(env[f"{PREFIX}DATA"])
     new = link.with_name(f"{contract.WRITING}{link.name}")
     new.unlink(missing_ok=True)

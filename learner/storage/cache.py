@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import threading
@@ -25,6 +26,7 @@ from dlctl import contract
 from dlctl.contract.stores import ListedObject, Listing
 from learner.errors import SiteFault
 from learner.storage.claim import Claim, claimed
+from learner.storage.eviction import evict, total_bytes
 from learner.storage.fetch import Fetcher, Overtaken, Wanted
 from learner.storage.listing import as_object, digest, file_name
 from learner.storage.objects import Object, ObjectStore, Place
@@ -41,16 +43,25 @@ class Filled:
 
 
 class Cache:
-    """The part of a site's cache that belongs to one container."""
+    """The part of a site's cache that belongs to one container.
 
-    def __init__(self, root: Path, place: Place, free: Callable[[Path], int] | None = None) -> None:
+    Args:
+        root: The cache, right below the site's root.
+        limit_bytes: How much the whole cache may take, as far as nobody uses it.
+    """
+
+    def __init__(
+        self, root: Path, place: Place, limit_bytes: float = math.inf,
+        free: Callable[[Path], int] | None = None,
+    ) -> None:  # fmt: skip
         name = f"{place.endpoint}\0{place.container}"
         self.folder = root / hashlib.sha256(name.encode()).hexdigest()[:32]
         self._place = place
+        self._limit_bytes = limit_bytes
         self._free_bytes = free or free_bytes
 
     def tree(self, listing: Listing) -> Path | None:
-        """Return the folder with a listing's files, if all of them are there."""
+        """Return the folder with a listing's files, if all are there; note that it is used."""
         tree = self.folder / "trees" / digest(listing)
         if not tree.is_dir():
             return None
@@ -59,6 +70,12 @@ class Cache:
                 if (tree / file_name(item.key, listing.prefix)).stat().st_size == item.size_bytes:
                     continue
             return None
+        try:
+            os.utime(tree)
+        except FileNotFoundError:  # just evicted
+            return None
+        except OSError:
+            pass
         return tree
 
     def fill(self, listing: Listing, store: ObjectStore, progress: Progress) -> Filled:
@@ -103,7 +120,7 @@ class Cache:
         for folder in {each.file.parent for each in lacking}:
             folder.mkdir(exist_ok=True)
         self._sweep({each.file.name for each in lacking})
-        self._check_room(lacking)
+        self._make_room(lacking, {self._content(item) for item in listing.objects})
         counted, lock = _Counted(store), threading.Lock()
         progress.begin(sum(each.item.size_bytes for each in lacking))
 
@@ -122,17 +139,23 @@ class Cache:
             if not (is_wanted and all(each.exists() for each in pair)):
                 left.unlink(missing_ok=True)
 
-    def _check_room(self, lacking: list[Wanted]) -> None:
+    def _make_room(self, lacking: list[Wanted], spared: set[Path]) -> None:
         there = (part.stat().st_blocks * 512 for part in self.folder.glob("objects/*/*.part"))
         needed = sum(each.item.size_bytes for each in lacking) - sum(there)
         free = self._free_bytes(self.folder)
+        root = self.folder.parent.parent
+        over: float = needed - free
+        if self._limit_bytes < math.inf:
+            over = max(over, total_bytes(root) + needed - self._limit_bytes)
+        if over > 0 and evict(root, over, self.folder, spared):
+            free = self._free_bytes(self.folder)
         if needed > free:
             raise SiteFault(
                 f"The data of data store {self._place.id!r} needs {size_text(needed)} in "
                 f"{str(self.folder.parent)!r}, where {size_text(free)} are free: No space left on "
                 "device.",
-                hint="Remove folders of data there that no training uses, or move the site's root "
-                "to a larger file system",
+                hint="All else there is in use, or no data of stores: remove what nobody needs, or "
+                "move the site's root to a larger file system",
             )
 
     def _make_tree(self, listing: Listing, claim: Claim) -> Path:

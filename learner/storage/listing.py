@@ -16,18 +16,26 @@ _LONGEST_BYTES = 255
 """What file systems allow for one name."""
 
 
-def frozen(file: Path, store: ObjectStore, place: Place) -> Listing:
-    """Return the listing of a training; the first time it is asked for, list and write it.
+def freeze(file: Path, store: ObjectStore, place: Place) -> Listing:
+    """List a container, and write the listing that all attempts of a training use.
 
     Raises:
         Refused: an object's name can't be a file's.
-        UserFault: there is nothing, or the listing is another container's.
+        UserFault: there is nothing.
+    """
+    listing = list_container(store, place)
+    contract.write_whole(file, contract.to_json(listing))
+    return listing
+
+
+def known_listing(file: Path, place: Place) -> Listing | None:
+    """Return the listing of a training, if an attempt has written it.
+
+    Raises:
+        UserFault: it is another container's.
     """
     known = contract.read_record(Listing, file)
-    if known is None:
-        known = list_container(store, place)
-        contract.write_whole(file, contract.to_json(known))
-    elif (known.container, known.prefix) != (place.container, place.prefix):
+    if known and (known.container, known.prefix) != (place.container, place.prefix):
         raise UserFault(
             f"The listing {str(file)!r} is of the container {known.container!r}, but data store "
             f"{place.id!r} names {place.container!r}.",

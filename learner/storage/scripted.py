@@ -78,6 +78,8 @@ def load(store: DataStore, root: Path, job_dir: Path, tick: Tick, show: Show) ->
     if LOAD not in store.scripts:
         return data if data.exists() else None
     own = {"CONTAINER": store.training_data, "DATA": str(data), "CACHE": str(root / CACHE)}
+    if store.cache_limit_bytes is not None:
+        own["CACHE_LIMIT"] = str(store.cache_limit_bytes)
     _run(store, LOAD, root, job_dir, own, tick, show)
     if not data.exists():
         raise UserFault(

@@ -148,7 +148,14 @@ class Swift:
 
     def names(self, container: str) -> list[str]:
         """Return the names in a container."""
-        return self.request("GET", container)[2].decode().splitlines()
+        found: list[str] = []
+        while True:
+            after = quote(found[-1], safe="") if found else ""
+            path = f"/v1/AUTH_test/{quote(container)}?marker={after}"
+            page = self._ask("GET", path, b"", {"X-Auth-Token": self.token()})[2]
+            if not page:
+                return found
+            found += page.decode().splitlines()
 
     def container(self, name: str, objects: dict[str, bytes]) -> str:
         """Make a container with objects in it, through a few connections; return its name."""
