@@ -114,17 +114,23 @@ def _load(kind: str, place: Place, env: Mapping[str, str]) -> int:
         store = _opened(kind, place, env, progress, PATIENCE_S)
         listing = listing or freeze(file, store, place)
         filled = cache.fill(listing, store, progress)
-    link = Path(env[f"{PREFIX}DATA"])
-    new = link.with_name(f"{contract.WRITING}{link.name}")
-    new.unlink(missing_ok=True)
-    new.symlink_to(filled.tree, target_is_directory=True)
-    new.replace(link)
+    _point(Path(env[f"{PREFIX}DATA"]), filled.tree)
+    if not filled.tree.exists():  # removed before there was a link to it
+        return _load(kind, place, env)
     progress.say(
         f"{len(listing.objects)} objects, {size_text(total_bytes(listing))}, from "
         f"{place.container} at {place.endpoint}: {size_text(filled.fetched_bytes)} fetched in "
         f"{time.monotonic() - began:.1f} s"
     )
     return 0
+
+
+def _point(link: Path, target: Path) -> None:
+    """Make a link, in place of an earlier one."""
+    new = link.with_name(f"{contract.WRITING}{link.name}")
+    new.unlink(missing_ok=True)
+    new.symlink_to(target, target_is_directory=True)
+    new.replace(link)
 
 
 def _save(kind: str, place: Place, env: Mapping[str, str]) -> int:

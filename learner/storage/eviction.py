@@ -18,8 +18,8 @@ from dlctl import contract
 from dlctl.contract.stores import CACHE, CachedData
 from learner.storage.claim import claim_if_free
 
-_JUST_USED_S = 60.0
-"""A load finds a folder, and links to it a moment later."""
+JUST_USED_S = 60.0
+"""Other nodes may see a new link, or a folder's time, only after a while."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,15 @@ def total_bytes(root: Path) -> int:
 
 
 def evict(
-    root: Path, wanted_bytes: float, own: Path | None = None, spared: Set[Path] = frozenset()
+    root: Path, wanted_bytes: float, own: Path | None = None, spared: Set[Path] = frozenset(),
+    unused_s: float = JUST_USED_S,
 ) -> list[CachedData]:  # fmt: skip
     """Remove data that nobody uses, the longest unused first, until so much more is free.
 
     Args:
         own: The container whose claim the caller has.
         spared: Contents of that container that the caller is about to use.
+        unused_s: For how long nobody may have used what is removed.
 
     Returns:
         What was removed.
@@ -75,7 +77,7 @@ def evict(
     for each in held(root):
         if wanted_bytes <= 0:
             return gone
-        if each.told.users or time.time() - each.told.used_at < _JUST_USED_S:
+        if each.told.users or time.time() - each.told.used_at < unused_s:
             continue
         with _claimed(each.container, own) as is_ours:
             if is_ours and _remove(root, each):
@@ -102,7 +104,7 @@ def _remove(root: Path, each: Held) -> bool:
     aside = each.tree.with_name(f".new.old.{each.tree.name}")
     try:
         each.tree.rename(aside)  # from now on no load finds it
-        if aside.stat().st_mtime != each.told.used_at or each.tree in _users(root):
+        if aside.stat().st_mtime != each.told.used_at or each.tree.resolve() in _users(root):
             aside.rename(each.tree)
             return False
     except OSError:

@@ -18,7 +18,9 @@ from learner.storage.eviction import evict, held, total_bytes
 def main(arguments: list[str]) -> dict[str, Any]:
     """Return what the cache holds now, and what was removed."""
     root = Path(arguments[0])
-    gone = evict(root, total_bytes(root) - int(arguments[1])) if len(arguments) > 1 else []
+    gone = []
+    if len(arguments) > 1:
+        gone = evict(root, total_bytes(root) - int(arguments[1]), unused_s=0.0)
     return {
         "held": [dataclasses.asdict(each.told) for each in held(root)],
         "removed": [dataclasses.asdict(each) for each in gone],

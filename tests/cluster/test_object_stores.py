@@ -91,6 +91,59 @@ def test_listing_1_trains_on_the_data_of_a_real_swift_and_stores_its_results_the
     assert held == []
 
 
+def of_commands(dlctl, swift, data, command, **more):
+    """Write a training of Listing 1 that runs a command; return its folder and its credentials."""
+    swift.container("my_training_results", {})
+    manifest = listing_1(swift) | more
+    manifest["data_stores"][0]["training_data"]["container"] = data
+    manifest["framework"] = {"name": "any", "command": command}
+    folder = write_training(dlctl.cwd, {"command": "true"})
+    (folder / "manifest.yml").write_text(json.dumps(manifest))
+    return folder, {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+
+
+def test_the_cache_of_a_site_is_listed_and_emptied(dlctl, local_site, swift, wait_until):
+    name = swift.container("cached", {"words": b"forty two"})
+    command = "while [ ! -e go ]; do sleep 0.05; done; cat $DATA_DIR/words"
+    folder, secret = of_commands(dlctl, swift, name, f'cd "$JOB_STATE_DIR"; {command}')
+    training_id = submit(dlctl, local_site, folder, env=secret)
+    job_dir = local_site.job_dir(training_id)
+    wait_until(lambda: files_tell(job_dir, 1, "TRAINING"))
+    (used,) = dlctl("stores", "cache", "--clear", "--json", ok=True).json["held"]
+    assert (used["container"], used["users"]) == (name, [training_id])
+    (job_dir / "state/go").touch()
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    assert "cached" in dlctl("stores", "cache", ok=True).stdout
+    left = dlctl("stores", "cache", "--keep", "1KiB", "--json", ok=True).json
+    assert (len(left["held"]), left["total_bytes"]) == (1, 9)
+    gone = dlctl("stores", "cache", "--clear", "--json", ok=True).json
+    assert (gone["held"], gone["total_bytes"]) == ([], 0)
+    assert [each["container"] for each in gone["removed"]] == [name]
+
+
+def test_a_halted_training_is_stored_and_its_successor_replaces_it(
+    dlctl, local_site, swift, wait_until
+):
+    name = swift.container("to_halt", {"words": b"forty two"})
+    program = "trap 'echo halted >\"$RESULT_DIR/how\"; exit 85' USR2\n"
+    program += '[ -e $CHECKPOINT_DIR/1 ] && { echo resumed >"$RESULT_DIR/how"; exit 0; }\n'
+    program += "mkdir $CHECKPOINT_DIR/1; while :; do sleep 0.05; done"
+    folder, secret = of_commands(dlctl, swift, name, program)
+    training_id = submit(dlctl, local_site, folder, env=secret)
+    wait_until(lambda: any((local_site.job_dir(training_id) / "checkpoints").glob("*")))
+    dlctl("halt", training_id, ok=True)
+    wait_for_state(dlctl, wait_until, training_id, "HALTED")
+    there = f"my_training_results/{training_id}"
+    mark = json.loads(swift.get(f"{there}/_complete.json"))
+    assert (mark["state"], mark["attempt"]) == ("HALTED", 1)
+    assert swift.get(f"{there}/how") == b"halted\n"
+    dlctl("resume", training_id, ok=True, env=secret)
+    wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+    mark = json.loads(swift.get(f"{there}/_complete.json"))
+    assert (mark["state"], mark["attempt"]) == ("COMPLETED", 2)
+    assert swift.get(f"{there}/how") == b"resumed\n"
+
+
 TAPE = {
     "templates/stores/tape/store.yml": "description: A tape that is a folder.\n"
     "connection:\n  shelf: {required: true}\n  combination: {secret: true}\n",

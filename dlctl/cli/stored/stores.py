@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from dlctl.cli import output
-from dlctl.cli.common import ID, JSON, SITE, training
+from dlctl.cli.common import ID, JSON, SITE, ago, opened, training
 from dlctl.cli.manifests import MANIFEST
+
+if TYPE_CHECKING:
+    from dlctl.lifecycle.stores import SiteCache
 
 app = typer.Typer(help="The data stores: where training data comes from and results go.",
                   no_args_is_help=True)  # fmt: skip
@@ -75,6 +80,55 @@ def check(manifest: Path = MANIFEST, site: str = SITE, as_json: bool = JSON) -> 
     output.report(found, as_json, lambda _: output.table(columns, rows, "no store needs a check"))
     if any(each.state == "failed" for each in found):
         raise typer.Exit(4)
+
+
+@app.command()
+def cache(
+    site: str = SITE,
+    clear: bool = typer.Option(False, "--clear", help="Remove all that no training uses."),
+    keep: str | None = typer.Option(
+        None, "--keep", metavar="SIZE",
+        help="Remove what no training uses, the longest unused first, until so much is left.",
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """List the data of stores that a site keeps for later trainings, and empty its cache.
+
+    Example: dlctl stores cache --site mycluster --keep 500GB
+    """
+    from dlctl.lifecycle.stores import look_into_cache
+    from dlctl.units import UnitError, parse_size
+
+    try:
+        keep_bytes = 0 if clear else None if keep is None else parse_size(keep)
+    except UnitError as error:
+        raise typer.BadParameter(str(error), param_hint="--keep") from None
+    with opened(site) as session:
+        found = look_into_cache(session, keep_bytes)
+    output.report(found, as_json, lambda _: _print_cache(found))
+
+
+def _print_cache(found: SiteCache) -> None:
+    rows = [
+        [
+            each.container,
+            each.endpoint,
+            str(each.files),
+            _decimal(each.size_bytes),
+            ago(time.time() - each.used_at),
+            ", ".join(each.users),
+        ]
+        for each in found.held
+    ]
+    columns = ["container", "store", "files", "size", "used", "by"]
+    output.table(columns, rows, "the cache is empty")
+    for each in found.removed:
+        output.note(f"removed: {each.container} of {each.endpoint}, {_decimal(each.size_bytes)}")
+    output.note(f"all together: {_decimal(found.total_bytes)}")
+
+
+def _decimal(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.3g} MB"
 
 
 @app.command()
