@@ -15,6 +15,7 @@ from dlctl.contract.stores import EXIT_TRY_LATER, PREFIX, CachedData
 from dlctl.errors import PlanError
 from dlctl.lifecycle.environment import bring_runtime
 from dlctl.lifecycle.remote_module import run_module
+from dlctl.lifecycle.submit import lacking_runtime, send
 from dlctl.stores.types import find_type
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def _run(
     session: Session, plan: contract.Plan, verb: str, attempt: int,
     on_line: Callable[[str], None] | None,
 ) -> list[str]:  # fmt: skip
+    send(session, plan.root, lacking_runtime(session, plan))
     answer = run_module(
         session, plan, "learner.supervisor.bring", [verb, plan.job_dir, str(attempt)],
         timeout_s=_MOVE_TIMEOUT_S, on_line=on_line,

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from faulty_proxy import faulty_proxy
 from relay import relayed
+from test_rehearsal import TRAIN
 from trainings import change_site, files_tell, submit, wait_for_state, write_training
 
 from dlctl import contract
@@ -22,6 +23,7 @@ from dlctl.contract.stores import Listing, Stored, listing_file
 
 CAFFE = Path(__file__).resolve().parents[2] / "examples/frameworks/caffe"
 PASSWORD = "correct-horse-battery"
+GONE = b"HTTP/1.1 503 Gone\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 def listing_1(swift, kind="softlayer_objectstore", **connection):
@@ -279,6 +281,49 @@ def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
         assert training_id not in str(swift.names("my_training_results"))
         dlctl("stores", "save", training_id, ok=True)
     assert swift.get(f"my_training_results/{training_id}/copy") == b"forty two"
+
+
+def test_an_interrupted_submission_loads_when_it_is_resumed(
+    dlctl, local_site, swift, xdg, wait_until
+):
+    site = change_site(local_site, xdg.config, data_via="login", root=str(local_site.root))
+    name = swift.container("interrupted", {"words": b"forty two"})
+    with faulty_proxy(swift.port) as proxy:
+        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        folder, secret = of_commands(dlctl, seen, name, "cat $DATA_DIR/words")
+        secret |= {"DLCTL_STORE_PATIENCE_S": "0.1"}
+
+        def refuse(data):
+            if b"ytes=" in data:
+                proxy.answers.append(GONE)
+
+        proxy.on_request = refuse
+        failed = dlctl("submit", "manifest.yml", "--site", site.name, cwd=folder, env=secret)
+        assert failed.exit_code != 0 and "can't be used now" in failed.stderr
+        proxy.on_request = lambda _: None
+        (shown,) = dlctl("list", "--json", ok=True).json
+        assert shown["state"] == "QUEUED" and "was interrupted" in shown["reason"]
+        dlctl("resume", shown["training_id"], ok=True, env=secret)
+    # The proxy is gone: only what was loaded before counts.
+    wait_for_state(dlctl, wait_until, shown["training_id"], "COMPLETED")
+
+
+def test_a_training_with_stores_is_rehearsed(dlctl, local_site, swift, xdg):
+    """Its data is loaded, by the login node here, and its results are not stored."""
+    site = change_site(local_site, xdg.config, data_via="login", root=str(local_site.root))
+    name = swift.container("rehearsed", {"words": b"forty two"})
+    folder, secret = of_commands(dlctl, swift, name, "true")
+    program = "import os\nassert open(os.environ['DATA_DIR'] + '/words').read()\n" + TRAIN
+    (folder / "train.py").write_text(program)
+    manifest = json.loads((folder / "manifest.yml").read_text())
+    manifest["framework"] = {"name": "pytorch", "job": "train.py"}
+    manifest["training"] = {"epochs": 100, "batch_size": 16}
+    (folder / "manifest.yml").write_text(json.dumps(manifest))
+    done = dlctl("rehearse", "manifest.yml", "--site", site.name, "--steps", "9", "--json",
+                 cwd=folder, env=secret)  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    assert done.json["rehearsed"]["equal"]
+    assert done.json["training_id"] not in str(swift.names("my_training_results"))
 
 
 @pytest.fixture
