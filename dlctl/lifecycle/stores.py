@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlctl import contract
-from dlctl.contract.stores import EXIT_TRY_LATER, PREFIX, CachedData
-from dlctl.errors import PlanError
+from dlctl.contract.stores import EXIT_TRY_LATER, PREFIX, STORE, CachedData
+from dlctl.errors import PlanError, RecordError
 from dlctl.lifecycle.environment import bring_runtime
 from dlctl.lifecycle.remote_module import run_module
 from dlctl.lifecycle.submit import lacking_runtime, send
+from dlctl.lifecycle.watch import read_plan, refresh
 from dlctl.stores.types import find_type
 
 if TYPE_CHECKING:
     from dlctl.lifecycle.session import Session
+    from dlctl.record import Record, RecordStore
     from dlctl.request.request import Request
 
 _RUNTIME = Path(__file__).resolve().parents[2]
@@ -120,17 +122,30 @@ def bring_by_login(
         _run(session, plan, "load", 1, on_line)
 
 
-def save_by_login(
-    session: Session, plan: contract.Plan, attempt: int,
+def store_again(
+    session: Session, record: Record, store: RecordStore,
     on_line: Callable[[str], None] | None = None,
 ) -> list[str]:  # fmt: skip
-    """Have the login node store an attempt's results; return a line for each store.
+    """Have the login node store a training's results; return a line for each data store.
 
     Raises:
+        RecordError: the training has not ended, or no data store takes its results.
         ResultsError: they can't be stored.
         TransportError
     """
-    return _run(session, plan, "store", attempt, on_line)
+    record = refresh(session, [record], store)[0]
+    if not record.state.final:
+        raise RecordError(
+            f"{record.training_id} is {record.state}: its results are stored when it has ended",
+            hint=f"dlctl show {record.training_id}",
+        )
+    plan = read_plan(session, record)
+    if not any(STORE in each.scripts for each in plan.data_stores):
+        raise RecordError(
+            f"no data store of {record.training_id} takes results by a script",
+            hint=f"dlctl fetch {record.training_id}",
+        )
+    return _run(session, plan, "store", record.attempt, on_line)
 
 
 @dataclass(frozen=True)

@@ -241,9 +241,43 @@ def test_no_file_and_no_process_shows_the_password_while_a_training_runs(
         ("data_stores.0.password", 0o600)]  # fmt: skip
 
 
-def test_a_failed_training_stores_its_logs_and_a_store_that_fails_trains_nothing_again(
-    dlctl, local_site, swift, wait_until
-):
+def unstorable(dlctl, site, swift, wait_until):
+    """Run a training whose results its store refuses for now; return its id and credentials."""
+    name = swift.container("unstorable", {"words": b"forty two"})
+    with faulty_proxy(swift.port) as proxy:
+        seen = dataclasses.replace(swift, seen_at=proxy.host)
+        command = 'echo trained >>"$RESULT_DIR/times"; cat $DATA_DIR/words'
+        folder, secret = of_commands(dlctl, seen, name, command)
+        secret["DLCTL_STORE_PATIENCE_S"] = "0.1"
+
+        def refuse(data):
+            if data.startswith(b"PUT"):
+                proxy.answers.append(GONE)
+
+        proxy.on_request = refuse
+        training_id = submit(dlctl, site, folder, env=secret)
+        wait_for_state(dlctl, wait_until, training_id, "FAILED")
+        proxy.on_request = lambda _: None
+        yield training_id, secret
+    mark = json.loads(swift.get(f"my_training_results/{training_id}/_complete.json"))
+    assert mark["state"] == "COMPLETED"
+    assert swift.get(f"my_training_results/{training_id}/times") == b"trained\n"
+
+
+def test_a_resumption_only_stores_what_was_trained(dlctl, local_site, swift, wait_until):
+    for training_id, secret in unstorable(dlctl, local_site, swift, wait_until):
+        dlctl("resume", training_id, ok=True, env=secret)
+        wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
+
+
+def test_results_are_stored_again_when_they_are_fetched(dlctl, local_site, swift, wait_until):
+    for training_id, _ in unstorable(dlctl, local_site, swift, wait_until):
+        fetched = dlctl("fetch", training_id, "--restore", ok=True)
+        assert "softlayer-object-storage: my_training_results: " in fetched.stderr
+        assert (dlctl.cwd / f"results/{training_id}/times").read_text() == "trained\n"
+
+
+def test_a_failed_training_stores_its_logs(dlctl, local_site, swift, wait_until):
     swift.container("my_training_data", {"digits.csv.gz": b"x" * 2000})
     swift.container("my_training_results", {})
     manifest = listing_1(swift)

@@ -133,14 +133,12 @@ def _decimal(size_bytes: int) -> str:
 
 @app.command()
 def save(training_id: str | None = ID, as_json: bool = JSON) -> None:
-    """Store the results of a training from the login node, where its nodes can't reach the store.
+    """Store the results of a training from the login node: its nodes can't, or it failed there.
 
     Example: dlctl stores save digits-3k9f
     """
-    from dlctl.lifecycle import read_plan
-    from dlctl.lifecycle.stores import save_by_login
+    from dlctl.lifecycle.stores import store_again
 
-    with training(training_id) as (session, record, _):
-        plan = read_plan(session, record)
-        lines = save_by_login(session, plan, record.attempt, output.note)
+    with training(training_id) as (session, record, store):
+        lines = store_again(session, record, store, output.note)
     output.report(lines, as_json, lambda _: output.line("\n".join(lines)))
