@@ -111,6 +111,8 @@ def test_the_cache_of_a_site_is_listed_and_emptied(dlctl, local_site, swift, wai
     training_id = submit(dlctl, local_site, folder, env=secret)
     job_dir = local_site.job_dir(training_id)
     wait_until(lambda: files_tell(job_dir, 1, "TRAINING"))
+    early = dlctl("stores", "save", training_id)
+    assert early.exit_code != 0 and "stored when it has ended" in early.stderr
     (used,) = dlctl("stores", "cache", "--clear", "--json", ok=True).json["held"]
     assert (used["container"], used["users"]) == (name, [training_id])
     (job_dir / "state/go").touch()
@@ -195,6 +197,12 @@ def test_the_stores_of_a_manifest_are_checked_before_anything_is_sent(
     wrong = {**right, "STORE_PASS": "wrong-one"}
     bad = dlctl("stores", "check", "manifest.yml", env=wrong)
     assert bad.exit_code == 4 and "refuses the user name or the password" in bad.stdout
+    for place in ("login", "node"):
+        asked = dlctl("stores", "check", "manifest.yml", "--json", "--from", place, env=right)
+        assert [each["state"] for each in asked.json] == ["ok", "ok"], asked
+        asked = dlctl("stores", "check", "manifest.yml", "--from", place, env=wrong)
+        assert asked.exit_code == 4 and "wrong-one" not in asked.stdout + asked.stderr
+    assert not list((local_site.root / "secrets").iterdir())
     refused = dlctl("submit", "manifest.yml", env=wrong)
     assert refused.exit_code == 5
     assert "nothing was sent: The store http://127.0.0.1:" in refused.stderr
@@ -310,6 +318,10 @@ def test_the_login_node_moves_the_data_where_nodes_have_no_way_to_the_store(
         folder = write_training(dlctl.cwd, {"command": "true"})
         (folder / "manifest.yml").write_text(json.dumps(manifest))
         secret = {"STORE_USER": swift.user, "STORE_PASS": swift.password}
+        check = ("stores", "check", "manifest.yml", "--site", site.name, "--json", "--from")
+        for place, state in (("here", "unknown"), ("login", "ok"), ("node", "unknown")):
+            seen = dlctl(*check, place, cwd=folder, env=secret, ok=True).json
+            assert [each["state"] for each in seen] == [state, state], (place, seen)
         training_id = submit(dlctl, site, folder, env=secret)
         wait_for_state(dlctl, wait_until, training_id, "COMPLETED")
         assert training_id not in str(swift.names("my_training_results"))

@@ -95,7 +95,8 @@ def _run(session: Session, request: Request) -> tuple[Rehearsed, Record, RecordS
     """Submit a rehearsal and wait for its end."""
     from dlctl.contract import State
     from dlctl.lifecycle import make_environment, refresh, submit
-    from dlctl.lifecycle.stores import bring_by_login, refuse_wrong_stores
+    from dlctl.lifecycle.store_checks import refuse_wrong_stores
+    from dlctl.lifecycle.stores import bring_by_login
     from dlctl.outputs.logs import LogReader, follow
     from dlctl.outputs.rehearsal import read_rehearsed
 

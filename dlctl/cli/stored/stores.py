@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The data stores: where training data comes from and results go.",
                   no_args_is_help=True)  # fmt: skip
+
+
+class Where(str, enum.Enum):
+    """From where data stores are asked."""
+
+    HERE = "here"
+    LOGIN = "login"
+    NODE = "node"
 
 
 def register(main: typer.Typer) -> None:
@@ -64,17 +73,26 @@ def show(
 
 
 @app.command()
-def check(manifest: Path = MANIFEST, site: str = SITE, as_json: bool = JSON) -> None:
-    """Ask a manifest's data stores, from this machine, for what is in their containers.
+def check(
+    manifest: Path = MANIFEST, site: str = SITE,
+    where: Where = typer.Option(
+        Where.HERE, "--from", help="Who asks: this machine, the site's login node, or one of its "
+        "nodes in a job of its own.",
+    ),
+    as_json: bool = JSON,
+) -> None:  # fmt: skip
+    """Ask a manifest's data stores for what is in their containers.
 
-    Example: dlctl stores check manifest.yml --site mycluster
+    Example: dlctl stores check manifest.yml --site mycluster --from login
     """
-    from dlctl.lifecycle.stores import check_stores
+    from dlctl.lifecycle.store_checks import ask_here, ask_there, check_stores
     from dlctl.manifest.overrides import Overrides
     from dlctl.request.build import prepare
-    from dlctl.sites.files import load_site
 
-    found = check_stores(prepare(manifest, Overrides(), load_site(site)))
+    with opened(site) as session:
+        request = prepare(manifest, Overrides(), session.site)
+        there = ask_there(session, request.plan, on_node=where is Where.NODE)
+        found = check_stores(request, ask_here if where is Where.HERE else there)
     rows = [[c.store, c.container, c.state, c.seen, c.hint] for c in found]
     columns = ["store", "container", "state", "seen", "do"]
     output.report(found, as_json, lambda _: output.table(columns, rows, "no store needs a check"))

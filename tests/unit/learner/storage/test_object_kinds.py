@@ -148,6 +148,19 @@ def test_a_disk_that_takes_no_more_is_the_sites_fault(program, swift):
     assert "File too large" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_machine_without_packages_reaches_swift_and_says_what_s3_needs(program, swift):
+    """A laptop without it must not refuse a training: its nodes may have it."""
+    bare = [sys.executable, "-S", "-m", "learner.storage", "check", program.kind]
+    env = {**program.env, "STORE_CONTAINER": swift.container("bare", {"a": b"1"})}
+    done = subprocess.run(bare, env=env, capture_output=True, text=True)
+    if program.kind == "swift":
+        assert (done.returncode, done.stdout) == (0, "1 objects, 1 B\n")
+    else:
+        assert done.returncode == 75
+        assert done.stderr.startswith("The package obstore is missing on ")
+        assert f"HINT: Install it there: {sys.executable} -m pip install obstore" in done.stderr
+
+
 def test_a_server_that_is_no_keystone_is_named(tmp_path, swift):
     page = b"HTTP/1.1 201 Created\r\nContent-Length: 6\r\n\r\n<html>"
     with faulty_proxy(swift.port) as proxy:
