@@ -193,21 +193,28 @@ def running_swift(folder: Path) -> Iterator[Swift]:
         (folder / f"{kind}.conf").write_text(_BACKEND_CONF.format(folder=folder, kind=kind))
     with contextlib.ExitStack() as stack:
         servers = [_start(folder, kind, stack) for kind in _BACKENDS]
-        ports = [str(_port(folder, kind, servers)) for kind in _BACKENDS]
+        ports = [str(port_of(folder, kind, servers)) for kind in _BACKENDS]
         subprocess.run([str(PYTHON), "-W", "ignore", "-c", _RINGS, str(folder), *ports], check=True)
         servers.append(_start(folder, "proxy", stack))
-        port = _port(folder, "proxy", servers)
-        yield Swift(folder, port, _port(folder, "memcached", servers))
+        port = port_of(folder, "proxy", servers)
+        yield Swift(folder, port, port_of(folder, "memcached", servers))
+
+
+def start_server(
+    argv: list[str], log: Path, stack: contextlib.ExitStack
+) -> subprocess.Popen[bytes]:
+    """Start a program of the servers' environment, which ends when the stack closes."""
+    output = stack.enter_context(log.open("wb"))
+    process = subprocess.Popen(
+        [str(PYTHON), *argv], stdin=subprocess.PIPE, stdout=output, stderr=output
+    )
+    stack.callback(_end, process)
+    return process
 
 
 def _start(folder: Path, kind: str, stack: contextlib.ExitStack) -> subprocess.Popen[bytes]:
-    log = stack.enter_context((folder / f"{kind}.log").open("wb"))
-    process = subprocess.Popen(
-        [str(PYTHON), str(SUPPORT / "swift_process.py"), str(folder), kind],
-        stdin=subprocess.PIPE, stdout=log, stderr=log,
-    )  # fmt: skip
-    stack.callback(_end, process)
-    return process
+    argv = [str(SUPPORT / "swift_process.py"), str(folder), kind]
+    return start_server(argv, folder / f"{kind}.log", stack)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -220,7 +227,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _port(folder: Path, kind: str, servers: list[subprocess.Popen[bytes]]) -> int:
+def port_of(folder: Path, kind: str, servers: list[subprocess.Popen[bytes]]) -> int:
+    """Return the port that a server writes to a file once it listens."""
     file, until = folder / f"{kind}.port", time.monotonic() + 60
     while not file.exists():
         logs = {path.name: path.read_text()[-2000:] for path in folder.glob("*.log")}
